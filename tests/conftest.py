@@ -1,0 +1,52 @@
+"""What every test shares: the event loop under test, and a check that a test leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Callable, Mapping
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--loop",
+        choices=("asyncio", "uvloop"),
+        default="asyncio",
+        help="the event loop that asynchronous tests run on",
+    )
+
+
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    if config.getoption("--loop") == "uvloop":
+        import uvloop
+
+        return {"uvloop": uvloop.new_event_loop}
+    return {"asyncio": asyncio.new_event_loop}
+
+
+@pytest.fixture(autouse=True)
+def leaves_nothing_behind(request: pytest.FixtureRequest) -> None:
+    """Fail an asynchronous test that ends with a task still running or a transport still open.
+
+    Set up before every other fixture of the test, so it looks when all of them are torn down.
+    """
+    if inspect.iscoroutinefunction(getattr(request.node, "obj", None)):
+        request.getfixturevalue("_leftovers")
+
+
+@pytest.fixture
+async def _leftovers() -> AsyncIterator[None]:
+    loop = asyncio.get_running_loop()
+    yield
+    # A cancelled task or a closing transport needs a turn or two of the loop to be gone.
+    for _ in range(10):
+        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        transports = [t for t in getattr(loop, "_transports", {}).values() if not t.is_closing()]
+        if not tasks and not transports:
+            return
+        await asyncio.sleep(0)
+    pytest.fail(f"left behind: tasks {tasks!r}, transports {transports!r}")
