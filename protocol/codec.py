@@ -1,0 +1,142 @@
+"""Messages to bytes and back: compiled on first use, and explained by the reference when something is
+refused."""
+
+from __future__ import annotations
+
+import struct as structs
+from typing import Any, Final, TypeVar
+
+from muster.protocol import compiler, source
+from muster.protocol.compiler import Decoder, Encoder
+from muster.protocol.errors import DecodeError, EncodeError, TooLargeError
+from muster.protocol.message import Message
+from muster.protocol.types import ELEMENTS_UNLIMITED
+
+M = TypeVar("M", bound=Message)
+
+EXPLAINED_BYTES_MAX: Final = 4 * 1024
+"""Refused bytes up to this length are read a second time by the slow reference, to name the field at fault. A
+bound, since whoever sends garbage should not get to choose how long that takes."""
+
+_DECODE_FAILURES: Final = (DecodeError, structs.error, IndexError, UnicodeDecodeError)
+_ENCODE_FAILURES: Final = (
+    AttributeError,
+    BufferError,
+    KeyError,
+    OverflowError,
+    TypeError,
+    ValueError,  # EncodeError and UnicodeEncodeError among them
+    structs.error,
+)
+
+_decoders: dict[tuple[type[Message], int], Decoder] = {}
+_encoders: dict[tuple[type[Message], int], Encoder] = {}
+
+
+def encode(message: Message, version: int) -> bytes:
+    """The message's bytes in `version`. Raises EncodeError, naming the field, for what that version cannot
+    carry."""
+    key = (message.__class__, version)
+    try:
+        encoder = _encoders[key]
+    except KeyError:
+        encoder = _encoders[key] = _encoder(*key)
+    try:
+        return encoder(message)
+    except _ENCODE_FAILURES as error:
+        raise _encode_error(message, version, error) from error
+
+
+def decode(cls: type[M], version: int, data: bytes | bytearray | memoryview, offset: int = 0) -> M:
+    """The message that `data` is from `offset` to its end. Raises DecodeError, whatever the bytes."""
+    if data.__class__ is not bytes:
+        data = bytes(data)
+    end = len(data)
+    message, position = _decode(cls, version, data, offset, end, ELEMENTS_UNLIMITED)
+    if position != end:
+        raise _decode_error(cls, version, data, offset, None)
+    return message
+
+
+def decode_prefix(
+    cls: type[M],
+    version: int,
+    data: bytes | bytearray | memoryview,
+    offset: int = 0,
+    elements_max: int = ELEMENTS_UNLIMITED,
+) -> tuple[M, int]:
+    """The message that begins at `offset`, and the offset of the first byte behind it. Raises DecodeError;
+    TooLargeError for more than `elements_max` elements: of all arrays of the message, and tags."""
+    if data.__class__ is not bytes:
+        data = bytes(data)
+    end = len(data)
+    message, position = _decode(cls, version, data, offset, end, elements_max)
+    if position > end:
+        raise _decode_error(cls, version, data, offset, None)
+    return message, position
+
+
+def skip_tags(data: bytes, offset: int, tags_max: int = ELEMENTS_UNLIMITED) -> int:
+    """The offset behind the tag block that begins at `offset`. Raises DecodeError; TooLargeError for more
+    than `tags_max` tags."""
+    try:
+        position, _ = source.skip_tags(data, offset + 1, data[offset], len(data), tags_max)
+    except IndexError:
+        position = len(data) + 1
+    if position > len(data):
+        raise DecodeError("the tag block is longer than the bytes left")
+    return position
+
+
+def _decode(cls: type[M], version: int, data: Any, offset: int, end: int, elements_max: int) -> tuple[M, int]:
+    key = (cls, version)
+    try:
+        decoder = _decoders[key]
+    except KeyError:
+        decoder = _decoders[key] = _decoder(*key)
+    try:
+        return decoder(data, offset, end, elements_max)
+    except TooLargeError as error:
+        raise TooLargeError(f"{cls.__qualname__} v{version}: {error}") from None
+    except _DECODE_FAILURES as error:
+        raise _decode_error(cls, version, data, offset, error) from error
+
+
+def _encoder(cls: type[Message], version: int) -> Encoder:
+    try:
+        return compiler.encoder(cls, version)
+    except ValueError as error:
+        raise EncodeError(str(error)) from None
+
+
+def _decoder(cls: type[Message], version: int) -> Decoder:
+    try:
+        return compiler.decoder(cls, version)
+    except ValueError as error:
+        raise DecodeError(str(error)) from None
+
+
+def _encode_error(message: Message, version: int, error: Exception) -> EncodeError:
+    from muster.protocol import reference
+
+    try:
+        reference.encode(message, version)
+    except EncodeError as explained:
+        return explained
+    return EncodeError(f"{type(message).__qualname__} v{version}: {error}")
+
+
+def _decode_error(
+    cls: type[Message], version: int, data: bytes, offset: int, error: Exception | None
+) -> DecodeError:
+    if len(data) - offset <= EXPLAINED_BYTES_MAX:
+        from muster.protocol import reference
+
+        try:
+            _, position = reference.decode_prefix(cls, version, data, offset)
+        except DecodeError as explained:
+            return explained
+        if error is None:
+            return DecodeError(f"{cls.__qualname__} v{version}: {len(data) - position} bytes left over")
+    reason = "too few bytes, or too many" if error is None else str(error)
+    return DecodeError(f"{cls.__qualname__} v{version}: {reason}")

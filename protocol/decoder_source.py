@@ -1,0 +1,299 @@
+"""Writes the decoding function of a message version; see muster.protocol.compiler."""
+
+from __future__ import annotations
+
+import struct as structs
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from muster.protocol.errors import DecodeError, TooLargeError
+from muster.protocol.layout import Layout, layout, message_layout, type_bytes_min
+from muster.protocol.message import Field, Message, Struct, StructType
+from muster.protocol.source import (
+    COMPACT_STRING_LENGTH_MAX,
+    Source,
+    read_tag,
+    read_uvarint,
+    skip_tags,
+    uuid_of,
+)
+from muster.protocol.types import Array, BytesType, FixedWidth, StringType, Uuid, WireType
+
+
+def decoder_source(cls: type[Message], version: int) -> Source:
+    """A function `decode(data, at, end, elements)`. Raises ValueError for a version the message does not
+    have."""
+    return _Decoder(message_layout(cls, version)).source
+
+
+class _Read(NamedTuple):
+    """One value of a run: its struct code and where it goes."""
+
+    code: str
+    target: str
+
+
+class _Decoder:
+    """Writes statements that read at `at`.
+
+    A run collects fixed-width values until something of variable length needs what was read; then one
+    unpack_from reads them all. Whatever reads by itself must flush the run first.
+    """
+
+    def __init__(self, whole: Layout) -> None:
+        self.source = Source(
+            {
+                "DecodeError": DecodeError,
+                "TooLargeError": TooLargeError,
+                "new": object.__new__,
+                "read_tag": read_tag,
+                "read_uvarint": read_uvarint,
+                "skip_tags": skip_tags,
+                "unpack_from": structs.unpack_from,
+                "uuid_of": uuid_of,
+            }
+        )
+        self._run: list[_Read] = []
+        self._after_run: list[str] = []
+        self._whole = whole
+        # What counts and sizes is used up before the next value is read, so all values share the names.
+        for reserved in ("data", "at", "end", "elements", "decode", "length", "stop", "tags", "size"):
+            self.source.local(reserved)
+        with self.source.block("def decode(data, at, end, elements):"):
+            message = self.source.local("message")
+            self._struct(whole, message, "")
+            self._flush()
+            self.source.line(f"return {message}, at")
+
+    # --- runs ---
+
+    def _read(self, code: str, target: str) -> None:
+        self._run.append(_Read(code, target))
+
+    def _flush(self) -> None:
+        run, self._run = self._run, []
+        after, self._after_run = self._after_run, []
+        if not run:
+            return
+        codes = "".join(read.code for read in run)
+        if codes == "B":
+            self.source.line(f"{run[0].target} = data[at]")
+        elif codes == "?":
+            self.source.line(f"{run[0].target} = data[at] != 0")
+        else:
+            unpack = self.source.format_struct("unpack", codes)
+            targets = ", ".join(read.target for read in run)
+            self.source.line(f"{targets}{',' if len(run) == 1 else ''} = {unpack}(data, at)")
+        self.source.line(f"at += {structs.calcsize('>' + codes)}")
+        for line in after:
+            self.source.line(line)
+
+    # --- structs ---
+
+    def _struct(self, inner: Layout, target: str, path: str) -> None:
+        """Make the object and read its fields. The last of them may still be in the run."""
+        line = self.source.line
+        line(f"{target} = new({self.source.bind(inner.cls.__name__, inner.cls)})")
+        for field in inner.absent:
+            line(f"{target}.{field.name} = {self._default(field)}")
+        for field, nullable in inner.body:
+            self._value(field.type, nullable, f"{target}.{field.name}", f"{path}{field.name}")
+        if inner.flexible:
+            self._tags(inner, target, path)
+
+    def _default(self, field: Field) -> str:
+        default = field.make_default()
+        if isinstance(default, list) and not default:
+            return "[]"
+        if field.default_factory is not None:
+            return f"{self.source.bind(f'make_{field.name}', field.default_factory)}()"
+        if isinstance(field.type, StructType) and default is not None:
+            return f"{self.source.bind(field.type.__name__, field.type)}()"
+        return self.source.constant(f"default_{field.name}", default)
+
+    def _tags(self, inner: Layout, target: str, path: str) -> None:
+        line, block = self.source.line, self.source.block
+        self._read("B", "tags")
+        self._flush()
+        if not inner.tagged:
+            with block("if tags:"):
+                line("at, elements = skip_tags(data, at, tags, end, elements)")
+            return
+        for field, _ in inner.tagged:
+            line(f"{target}.{field.name} = {self._default(field)}")
+        tag, tag_end = self.source.local("tag"), self.source.local("tag_end")
+        with block("if tags:"):
+            with block("if tags > 127:"):
+                line("tags, at = read_uvarint(data, at, tags)")
+            with block("if tags * 2 > end - at:"):
+                self._refuse(path, "more tags than bytes left")
+            self._take("tags", path)
+            line(f"{tag} = -1")
+            with block("for _ in range(tags):"):
+                line(f"{tag}, size, at = read_tag(data, at, {tag})")
+                line(f"{tag_end} = at + size")
+                for index, (field, nullable) in enumerate(inner.tagged):
+                    with block(f"{'elif' if index else 'if'} {tag} == {field.tag}:"):
+                        self._value(field.type, nullable, f"{target}.{field.name}", f"{path}{field.name}")
+                        self._flush()
+                with block("else:"):
+                    line(f"at = {tag_end}")
+                with block(f"if at != {tag_end}:"):
+                    self._refuse(path, "a tagged field does not fill its size")
+
+    # --- values ---
+
+    def _value(self, wire_type: WireType | type[Struct], nullable: bool, target: str, path: str) -> None:
+        if isinstance(wire_type, FixedWidth):
+            self._fixed(wire_type, target)
+        elif isinstance(wire_type, StringType):
+            self._string(nullable, target, path)
+        elif isinstance(wire_type, BytesType):
+            self._bytes(nullable, target, path)
+        elif isinstance(wire_type, Array):
+            self._array(wire_type, nullable, target, path)
+        elif isinstance(wire_type, StructType):
+            self._nested(wire_type, nullable, target, path)
+        else:
+            raise TypeError(f"{path}: no code for {wire_type!r}")
+
+    def _fixed(self, wire_type: FixedWidth, target: str) -> None:
+        if wire_type is Uuid:
+            content = self.source.local("uuid_bytes")
+            self._read("16s", content)
+            self._after_run.append(f"{target} = uuid_of({content})")
+        else:
+            self._read(wire_type.code, target)
+
+    def _string(self, nullable: bool, target: str, path: str) -> None:
+        line = self.source.line
+        self._length("h")
+        with self._present(nullable, target, path, COMPACT_STRING_LENGTH_MAX):
+            line(f"stop = at + {self._count}")
+            line(f"{target} = data[at:stop].decode()")
+            line("at = stop")
+
+    def _bytes(self, nullable: bool, target: str, path: str) -> None:
+        line = self.source.line
+        self._length("l")
+        with self._present(nullable, target, path):
+            line(f"stop = at + {self._count}")
+            line(f"{target} = data[at:stop]")
+            line("at = stop")
+
+    def _array(self, wire_type: Array, nullable: bool, target: str, path: str) -> None:
+        line, block = self.source.line, self.source.block
+        element = wire_type.element
+        self._length("l")
+        with self._present(nullable, target, path):
+            if self._whole.flexible:
+                line("length -= 1")
+            # An element without bytes would let four bytes demand two thousand million objects; no Kafka
+            # array has such.
+            width = max(type_bytes_min(element, self._whole.version, self._whole.flexible), 1)
+            with block(f"if length * {width} > end - at:" if width > 1 else "if length > end - at:"):
+                self._refuse(path, "more elements than bytes left")
+            self._take("length", path)
+            if isinstance(element, FixedWidth):
+                self._fixed_array(element, target)
+                return
+            items = self.source.local("items")
+            line(f"{target} = {items} = []")
+            with block("for _ in range(length):"):
+                if isinstance(element, StructType):
+                    item = self.source.local(_snake(element.__name__))
+                    inner = layout(element, self._whole.version, flexible=self._whole.flexible)
+                    self._struct(inner, item, f"{path}.")
+                else:
+                    item = self.source.local("item")
+                    self._value(element, False, item, path)
+                self._flush()
+                line(f"{items}.append({item})")
+
+    def _fixed_array(self, element: FixedWidth, target: str) -> None:
+        line = self.source.line
+        line(f"stop = at + length * {element.width}" if element.width > 1 else "stop = at + length")
+        if element is Uuid:
+            line(f"{target} = [uuid_of(data[begin : begin + 16]) for begin in range(at, stop, 16)]")
+        else:
+            line(f"{target} = list(unpack_from(f'>{{length}}{element.code}', data, at))")
+        line("at = stop")
+
+    def _nested(self, cls: type[Struct], nullable: bool, target: str, path: str) -> None:
+        line, block = self.source.line, self.source.block
+        inner = layout(cls, self._whole.version, flexible=self._whole.flexible)
+        nested = self.source.local(_snake(cls.__name__))
+        if not nullable:
+            self._struct(inner, nested, f"{path}.")
+            line(f"{target} = {nested}")
+            return
+        marker = self.source.local("marker")
+        self._read("b", marker)
+        self._flush()
+        with block(f"if {marker} < 0:"):
+            line(f"{target} = None")
+        with block("else:"):
+            self._struct(inner, nested, f"{path}.")
+            self._flush()
+            line(f"{target} = {nested}")
+
+    # --- lengths ---
+
+    def _length(self, code: str) -> None:
+        """Read into `length` what counts a string, bytes or array, and whatever stands before it."""
+        self._read("B" if self._whole.flexible else code, "length")
+        self._flush()
+
+    @property
+    def _count(self) -> str:
+        """The number of bytes or elements."""
+        return "length - 1" if self._whole.flexible else "length"
+
+    @contextmanager
+    def _present(
+        self, nullable: bool, target: str, path: str, length_max: int | None = None
+    ) -> Iterator[None]:
+        """What is written inside reads a value that is not null, of `_count` bytes or elements."""
+        line, block = self.source.line, self.source.block
+        if self._whole.flexible:
+            with block("if length > 127:"):
+                line("length, at = read_uvarint(data, at, length)")
+                if length_max is not None:
+                    with block(f"if length > {length_max}:"):
+                        self._refuse(path, f"a string of more than {length_max - 1} bytes")
+            if nullable:
+                with block("if length:"):
+                    yield
+                with block("else:"):
+                    line(f"{target} = None")
+            else:
+                with block("if not length:"):
+                    self._refuse(path, "null, where this version has no null")
+                yield
+        elif nullable:
+            with block("if length >= 0:"):
+                yield
+            with block("elif length == -1:"):
+                line(f"{target} = None")
+            with block("else:"):
+                self._refuse(path, "a negative length")
+        else:
+            with block("if length < 0:"):
+                self._refuse(path, "a negative length")
+            yield
+
+    def _take(self, count: str, path: str) -> None:
+        """Count array elements or tags, before any of them is made."""
+        self.source.line(f"elements -= {count}")
+        with self.source.block("if elements < 0:"):
+            self._refuse(path, "more elements than are accepted", "TooLargeError")
+
+    def _refuse(self, path: str, reason: str, error: str = "DecodeError") -> None:
+        where = path.rstrip(".") or "the whole"
+        self.source.line(f"raise {error}({f'{where}: {reason}'!r})")
+
+
+def _snake(name: str) -> str:
+    """A local's name for an object of the class `name`."""
+    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_")

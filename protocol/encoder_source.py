@@ -1,0 +1,246 @@
+"""Writes the encoding function of a message version; see muster.protocol.compiler."""
+
+from __future__ import annotations
+
+import struct as structs
+from typing import NamedTuple
+
+from muster.protocol.errors import EncodeError
+from muster.protocol.layout import Layout, layout, message_layout
+from muster.protocol.message import Field, Message, Struct, StructType
+from muster.protocol.source import Source, string_uvarint, uvarint
+from muster.protocol.types import Array, BytesType, FixedWidth, StringType, Uuid, WireType
+
+_ONE_BYTE_VARINT_MAX = 127
+
+
+def encoder_source(cls: type[Message], version: int) -> Source:
+    """A function `encode(message)`. Raises ValueError for a version the message does not have."""
+    return _Encoder(message_layout(cls, version)).source
+
+
+class _Write(NamedTuple):
+    """One value of a run: its struct code and an expression for it. Code "x" is a byte 0 and needs none."""
+
+    code: str
+    value: str
+
+
+class _Encoder:
+    """Writes statements that append bytes to a list.
+
+    A run collects fixed-width values until something of variable length follows; its length still joins the
+    run, and one pack writes them all.
+    """
+
+    def __init__(self, whole: Layout) -> None:
+        self.source = Source(
+            {
+                "EncodeError": EncodeError,
+                "boolean": {False: 0, True: 1},
+                "pack": structs.pack,
+                "string_uvarint": string_uvarint,
+                "uvarint": uvarint,
+            }
+        )
+        self._run: list[_Write] = []
+        self._out = "out"
+        self._whole = whole
+        # `length` and `content` are used up before the next value is written, so all values share them.
+        for reserved in ("message", "out", "encode", "length", "content"):
+            self.source.local(reserved)
+        with self.source.block("def encode(message):"):
+            self.source.line("out = []")
+            self._struct(whole, "message", "")
+            self._flush()
+            self.source.line("return b''.join(out)")
+
+    # --- runs ---
+
+    def _write(self, code: str, value: str = "") -> None:
+        self._run.append(_Write(code, value))
+
+    def _flush(self) -> None:
+        run, self._run = self._run, []
+        if run:
+            self.source.line(f"{self._out}.append({self._packed(run)})")
+
+    def _packed(self, run: list[_Write]) -> str:
+        codes = "".join(write.code for write in run)
+        if not codes.strip("x"):
+            return repr(bytes(len(codes)))
+        if codes == "16s":
+            return run[0].value
+        values = ", ".join(write.value for write in run if write.code != "x")
+        return f"{self.source.format_struct('pack', codes)}({values})"
+
+    # --- structs ---
+
+    def _struct(self, inner: Layout, owner: str, path: str) -> None:
+        """Write the fields of `owner`. The last of them may still be in the run."""
+        for field in inner.absent:
+            if not field.ignorable:
+                with self.source.block(f"if {self._differs(field, f'{owner}.{field.name}')}:"):
+                    reason = f"not in version {inner.version}, and not its default"
+                    self._refuse(f"{path}{field.name}", reason)
+        for field, nullable in inner.body:
+            self._value(field.type, nullable, f"{owner}.{field.name}", f"{path}{field.name}")
+        if inner.flexible:
+            self._tags(inner, owner, path)
+
+    def _differs(self, field: Field, value: str) -> str:
+        """A condition: the value is not the default, and may not be left out."""
+        default = field.make_default()
+        if isinstance(default, list) and not default:
+            return f"{value} is None or len({value})"
+        if default is None:
+            return f"{value} is not None"
+        return f"{value} != {self.source.constant(f'default_{field.name}', default)}"
+
+    def _tags(self, inner: Layout, owner: str, path: str) -> None:
+        line, block = self.source.line, self.source.block
+        if not inner.tagged:
+            self._write("x")
+            return
+        self._flush()
+        differs = [self._differs(field, f"{owner}.{field.name}") for field, _ in inner.tagged]
+        outer = self._out
+        with block(f"if {' or '.join(differs)}:"):
+            tags, value = self.source.local("tags"), self.source.local("value")
+            line(f"{tags} = []")
+            for (field, nullable), condition in zip(inner.tagged, differs, strict=True):
+                with block(f"if {condition}:"):
+                    line(f"{value} = []")
+                    self._out = value
+                    self._value(field.type, nullable, f"{owner}.{field.name}", f"{path}{field.name}")
+                    self._flush()
+                    self._out = outer
+                    line(f"{value} = b''.join({value})")
+                    line(f"{tags} += {uvarint(field.tag or 0)!r}, uvarint(len({value})), {value}")
+            line(f"{outer}.append(uvarint(len({tags}) // 3))")
+            line(f"{outer}.append(b''.join({tags}))")
+        with block("else:"):
+            line(f"{outer}.append(b'\\x00')")
+
+    # --- values ---
+
+    def _value(self, wire_type: WireType | type[Struct], nullable: bool, value: str, path: str) -> None:
+        if isinstance(wire_type, FixedWidth):
+            self._write(wire_type.code.replace("?", "b"), self._fixed(wire_type, value))
+        elif isinstance(wire_type, StringType):
+            self._string(nullable, value)
+        elif isinstance(wire_type, BytesType):
+            self._bytes(nullable, value)
+        elif isinstance(wire_type, Array):
+            self._array(wire_type, nullable, value, path)
+        elif isinstance(wire_type, StructType):
+            self._nested(wire_type, nullable, value, path)
+        else:
+            raise TypeError(f"{path}: no code for {wire_type!r}")
+
+    def _fixed(self, wire_type: FixedWidth, value: str) -> str:
+        if wire_type is Uuid:
+            return f"{value}.bytes"
+        # The struct module would take any object for a truth value.
+        return f"boolean[{value}]" if wire_type.code == "?" else value
+
+    def _string(self, nullable: bool, value: str) -> None:
+        self._sized(nullable, value, ".encode()")
+        self._write_length("h", "string_uvarint")
+        self.source.line(f"{self._out}.append(content)")
+
+    def _bytes(self, nullable: bool, value: str) -> None:
+        self._sized(nullable, value, "")
+        self._write_length("l", "uvarint")
+        self.source.line(f"{self._out}.append(content)")
+
+    def _sized(self, nullable: bool, value: str, conversion: str) -> None:
+        """Set `content` to the value's bytes and `length` to what goes in front of them; null has no
+        bytes."""
+        line, block = self.source.line, self.source.block
+        if not nullable:
+            line(f"content = {value}{conversion}")
+            line(f"length = len(content){self._more}")
+            return
+        line(f"content = {value}")
+        with block("if content is None:"):
+            line("content = b''")
+            line(f"length = {self._null}")
+        with block("else:"):
+            if conversion:
+                line(f"content = content{conversion}")
+            line(f"length = len(content){self._more}")
+
+    def _array(self, wire_type: Array, nullable: bool, value: str, path: str) -> None:
+        line, block = self.source.line, self.source.block
+        items = self.source.local("items")
+        line(f"{items} = {value}")
+        if nullable:
+            with block(f"if {items} is None:"):
+                line(f"{items} = ()")
+                line(f"length = {self._null}")
+            with block("else:"):
+                line(f"length = len({items}){self._more}")
+        else:
+            line(f"length = len({items}){self._more}")
+        # A str or a dict could be walked through as well, and would be written as nonsense.
+        with block(f"if not isinstance({items}, (list, tuple)):"):
+            self._refuse(path, "no list")
+        self._write_length("l", "uvarint")
+        element = wire_type.element
+        if isinstance(element, FixedWidth) and element.code not in ("?", "16s"):
+            line(f"{self._out}.append(pack(f'>{{len({items})}}{element.code}', *{items}))")
+            return
+        item = self.source.local("item")
+        with block(f"for {item} in {items}:"):
+            if isinstance(element, StructType):
+                inner = layout(element, self._whole.version, flexible=self._whole.flexible)
+                self._struct(inner, item, f"{path}.")
+            else:
+                self._value(element, False, item, path)
+            self._flush()
+
+    def _nested(self, cls: type[Struct], nullable: bool, value: str, path: str) -> None:
+        line, block = self.source.line, self.source.block
+        inner = layout(cls, self._whole.version, flexible=self._whole.flexible)
+        nested = self.source.local("nested")
+        line(f"{nested} = {value}")
+        if not nullable:
+            self._struct(inner, nested, f"{path}.")
+            return
+        self._write("b", f"-1 if {nested} is None else 1")
+        self._flush()
+        with block(f"if {nested} is not None:"):
+            self._struct(inner, nested, f"{path}.")
+            self._flush()
+
+    # --- lengths ---
+
+    @property
+    def _more(self) -> str:
+        """What compact lengths add to the count."""
+        return " + 1" if self._whole.flexible else ""
+
+    @property
+    def _null(self) -> int:
+        """The length that means null."""
+        return 0 if self._whole.flexible else -1
+
+    def _write_length(self, code: str, long_form: str) -> None:
+        """Write `length` behind what waits in the run. `long_form` encodes it where one byte does not hold
+        it."""
+        line, block = self.source.line, self.source.block
+        if not self._whole.flexible:
+            self._write(code, "length")
+            self._flush()
+            return
+        run, self._run = self._run, []
+        with block(f"if length <= {_ONE_BYTE_VARINT_MAX}:"):
+            line(f"{self._out}.append({self._packed([*run, _Write('B', 'length')])})")
+        with block("else:"):
+            if run:
+                line(f"{self._out}.append({self._packed(run)})")
+            line(f"{self._out}.append({long_form}(length))")
+
+    def _refuse(self, path: str, reason: str) -> None:
+        self.source.line(f"raise EncodeError({f'{path}: {reason}'!r})")

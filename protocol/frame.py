@@ -1,0 +1,111 @@
+"""Frames: every request and response stands behind its size, an int32."""
+
+from __future__ import annotations
+
+import struct as structs
+from collections.abc import Callable
+from typing import Final
+
+from muster.protocol.errors import DecodeError
+
+FRAME_BYTES_MAX_DEFAULT: Final = 100 * 1024 * 1024
+"""Kafka's default of socket.request.max.bytes."""
+
+_SIZE: Final = structs.Struct(">i")
+SIZE_BYTES: Final = _SIZE.size
+_API_KEY: Final = structs.Struct(">h")
+
+
+class FrameSplitter:
+    """Cuts a stream of bytes, as it arrives in pieces of any length, into frames.
+
+        splitter = FrameSplitter(frame_bytes_max=…)
+        for frame in splitter.feed(piece): …
+
+    Frames come without their size, as bytes of their own. A size below zero or above `frame_bytes_max` raises
+    DecodeError; from then on the stream makes no sense, and every further call raises it again. Never holds
+    more than one unfinished frame beside the piece being fed.
+
+    `admit(api_key, size)` is asked about each frame as soon as its first two bytes are there, which in a
+    request are the api key; raising DecodeError, it refuses the frame before the rest of it is taken in.
+    """
+
+    def __init__(
+        self,
+        frame_bytes_max: int = FRAME_BYTES_MAX_DEFAULT,
+        admit: Callable[[int, int], None] | None = None,
+    ) -> None:
+        self.frame_bytes_max = frame_bytes_max
+        self._admit = admit
+        self._pending = bytearray()
+        self._wanted = SIZE_BYTES  # bytes that `_pending` must have before looking at it can be of use
+        self._admitted = False  # whether `admit` has been asked about the unfinished frame
+        self._broken: DecodeError | None = None
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of an unfinished frame, its size included: at the end of a stream, anything but 0 is a
+        cut-off frame."""
+        return len(self._pending)
+
+    @property
+    def announced_bytes(self) -> int:
+        """Bytes the unfinished frame will have, its size included; 0 between frames. What a reader has to
+        make room for."""
+        return self._wanted if self._pending else 0
+
+    def feed(self, piece: bytes | bytearray | memoryview) -> list[bytes]:
+        """The frames that `piece` completes, in order.
+
+        A broken size behind complete frames is reported by the next call: those can still be answered.
+        """
+        if self._broken is not None:
+            raise self._broken
+        if self._pending:
+            self._pending += piece
+            piece = self._pending
+        if len(piece) < self._wanted:
+            # Looking again at every piece of a large frame would be quadratic work for nothing.
+            if piece is not self._pending:
+                self._pending = bytearray(piece)
+            return []
+        with memoryview(piece) as view:
+            frames, position = self._cut(view)
+            self._pending = bytearray(view[position:])
+        if self._broken is not None:
+            self._pending.clear()
+            if not frames:
+                raise self._broken
+        return frames
+
+    def _cut(self, view: memoryview) -> tuple[list[bytes], int]:
+        """The complete frames in `view`, and where the unfinished one begins."""
+        frames: list[bytes] = []
+        position, end = 0, len(view)
+        while True:
+            self._wanted = SIZE_BYTES
+            if end - position < SIZE_BYTES:
+                return frames, position
+            (size,) = _SIZE.unpack_from(view, position)
+            if not 0 <= size <= self.frame_bytes_max:
+                self._broken = DecodeError(
+                    f"a frame of {size} bytes; allowed are 0 to {self.frame_bytes_max}"
+                )
+                return frames, position
+            if self._admit is not None and not self._admitted and size >= _API_KEY.size:
+                self._wanted = SIZE_BYTES + _API_KEY.size
+                if end - position < self._wanted:
+                    return frames, position
+                try:
+                    (api_key,) = _API_KEY.unpack_from(view, position + SIZE_BYTES)
+                    self._admit(api_key, size)
+                except DecodeError as refused:
+                    self._broken = refused
+                    return frames, position
+                self._admitted = True
+            self._wanted = SIZE_BYTES + size
+            if end - position < self._wanted:
+                return frames, position
+            self._admitted = False
+            frames.append(bytes(view[position + SIZE_BYTES : position + self._wanted]))
+            position += self._wanted

@@ -1,0 +1,147 @@
+"""Who and where: Metadata, DescribeCluster, FindCoordinator."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Final, TypeAlias
+
+from muster.protocol.message import Message, Struct, field, request, response, struct
+from muster.protocol.types import ZERO_UUID, Array, Boolean, Int8, Int16, Int32, String, Uuid
+
+AUTHORIZED_OPERATIONS_OMITTED: Final = -(2**31)
+"""What a response says in an `authorized_operations` field when the request did not ask for it (KIP-430)."""
+
+
+@request(3, versions="0-13", flexible="9+")
+class MetadataRequest(Message):
+    """Metadata v0-13: v0 an empty list asks for all topics; v1+ null does, and an empty list asks for none.
+    v2-3 no change here, v4 allow_auto_topic_creation (before, it is always allowed), v5-7 no change here, v8
+    authorized operations (KIP-430), v9 flexible, v10 topic id and nullable name in the layout, v11 cluster
+    operations go to DescribeCluster (KIP-700), v12 look-up by topic id works (KIP-516; in v10-11 it is an
+    INVALID_REQUEST), v13 no change here."""
+
+    @struct
+    class Topic(Struct):
+        topic_id: uuid.UUID = field(Uuid, "10+", default=ZERO_UUID, ignorable=True)
+        name: str | None = field(String, "0+", nullable="10+")
+
+    topics: list[Topic] | None = field(Array(Topic), "0+", nullable="1+")
+    allow_auto_topic_creation: bool = field(Boolean, "4+", default=True)
+    include_cluster_authorized_operations: bool = field(Boolean, "8-10", default=False)
+    include_topic_authorized_operations: bool = field(Boolean, "8+", default=False)
+
+
+@response(3, versions="0-13", flexible="9+")
+class MetadataResponse(Message):
+    """Metadata v0-13: v1 rack, controller id, is_internal, v2 cluster id (KIP-78), v3 throttle time, v4 no
+    change here, v5 offline replicas (KIP-112), v6 throttling after the reply, LISTENER_NOT_FOUND in place of
+    LEADER_NOT_AVAILABLE for a leader without the listener, v7 leader epoch (KIP-320), v8 authorized
+    operations (KIP-430), v9 flexible, v10 topic ids (KIP-516), v11 no cluster operations (KIP-700), v12 names
+    may be null (a topic id that is not known), v13 top-level error code (REBOOTSTRAP_REQUIRED, KIP-1102)."""
+
+    @struct
+    class Broker(Struct):
+        node_id: int = field(Int32, "0+")
+        host: str = field(String, "0+")
+        port: int = field(Int32, "0+")
+        rack: str | None = field(String, "1+", nullable="1+", default=None, ignorable=True)
+
+    @struct
+    class Topic(Struct):
+        @struct
+        class Partition(Struct):
+            error_code: int = field(Int16, "0+", default=0)
+            partition_index: int = field(Int32, "0+")
+            leader_id: int = field(Int32, "0+")
+            leader_epoch: int = field(Int32, "7+", default=-1, ignorable=True)
+            replica_nodes: list[int] = field(Array(Int32), "0+")
+            isr_nodes: list[int] = field(Array(Int32), "0+")
+            offline_replicas: list[int] = field(Array(Int32), "5+", default_factory=list, ignorable=True)
+
+        error_code: int = field(Int16, "0+", default=0)
+        name: str | None = field(String, "0+", nullable="12+")
+        topic_id: uuid.UUID = field(Uuid, "10+", default=ZERO_UUID, ignorable=True)
+        is_internal: bool = field(Boolean, "1+", default=False, ignorable=True)
+        partitions: list[Partition] = field(Array(Partition), "0+")
+        topic_authorized_operations: int = field(Int32, "8+", default=AUTHORIZED_OPERATIONS_OMITTED)
+
+    Partition: TypeAlias = Topic.Partition  # type: ignore[misc]
+
+    throttle_time_ms: int = field(Int32, "3+", default=0, ignorable=True)
+    brokers: list[Broker] = field(Array(Broker), "0+")
+    cluster_id: str | None = field(String, "2+", nullable="2+", default=None, ignorable=True)
+    controller_id: int = field(Int32, "1+", default=-1, ignorable=True)
+    topics: list[Topic] = field(Array(Topic), "0+")
+    cluster_authorized_operations: int = field(Int32, "8-10", default=AUTHORIZED_OPERATIONS_OMITTED)
+    error_code: int = field(Int16, "13+", default=0, ignorable=True)
+
+
+@request(60, versions="0-2", flexible="0+")
+class DescribeClusterRequest(Message):
+    """DescribeCluster v0-2 (KIP-700): v1 endpoint type, 1 brokers or 2 controllers (KIP-919), v2 fenced
+    brokers on request (KIP-1073)."""
+
+    include_cluster_authorized_operations: bool = field(Boolean, "0+")
+    endpoint_type: int = field(Int8, "1+", default=1)
+    include_fenced_brokers: bool = field(Boolean, "2+", default=False)
+
+
+@response(60, versions="0-2", flexible="0+")
+class DescribeClusterResponse(Message):
+    """DescribeCluster v0-2 (KIP-700): v1 endpoint type; MISMATCHED_ENDPOINT_TYPE and
+    UNSUPPORTED_ENDPOINT_TYPE possible (KIP-919), v2 is_fenced (KIP-1073)."""
+
+    @struct
+    class DescribeClusterBroker(Struct):
+        broker_id: int = field(Int32, "0+")
+        host: str = field(String, "0+")
+        port: int = field(Int32, "0+")
+        rack: str | None = field(String, "0+", nullable="0+", default=None)
+        is_fenced: bool = field(Boolean, "2+", default=False)
+
+    throttle_time_ms: int = field(Int32, "0+", default=0)
+    error_code: int = field(Int16, "0+", default=0)
+    error_message: str | None = field(String, "0+", nullable="0+", default=None)
+    endpoint_type: int = field(Int8, "1+", default=1)
+    cluster_id: str = field(String, "0+")
+    controller_id: int = field(Int32, "0+", default=-1)
+    brokers: list[DescribeClusterBroker] = field(Array(DescribeClusterBroker), "0+")
+    cluster_authorized_operations: int = field(Int32, "0+", default=AUTHORIZED_OPERATIONS_OMITTED)
+
+
+@request(10, versions="0-6", flexible="3+")
+class FindCoordinatorRequest(Message):
+    """FindCoordinator v0-6: v1 key type, 0 group or 1 transactional id, v2 no change here, v3 flexible, v4
+    several keys in one request: `coordinator_keys` replaces `key` (KIP-699), v5 no change here, v6 key type
+    2, a share group's "groupId:topicId:partition" (KIP-932)."""
+
+    key: str = field(String, "0-3", default="")
+    key_type: int = field(Int8, "1+", default=0)
+    coordinator_keys: list[str] = field(Array(String), "4+", default_factory=list)
+
+
+@response(10, versions="0-6", flexible="3+")
+class FindCoordinatorResponse(Message):
+    """FindCoordinator v0-6: v1 throttle time and error message, v2 throttling after the reply, v3 flexible,
+    v4 an answer per key under `coordinators` replaces the top-level one (KIP-699), v5 TRANSACTION_ABORTABLE
+    possible (KIP-890), v6 share coordinators (KIP-932).
+
+    Where there is an error, node id and port are -1 and the host is "".
+    """
+
+    @struct
+    class Coordinator(Struct):
+        key: str = field(String, "4+")
+        node_id: int = field(Int32, "4+")
+        host: str = field(String, "4+")
+        port: int = field(Int32, "4+")
+        error_code: int = field(Int16, "4+", default=0)
+        error_message: str | None = field(String, "4+", nullable="4+", default=None, ignorable=True)
+
+    throttle_time_ms: int = field(Int32, "1+", default=0, ignorable=True)
+    error_code: int = field(Int16, "0-3", default=0)
+    error_message: str | None = field(String, "1-3", nullable="1-3", default=None, ignorable=True)
+    node_id: int = field(Int32, "0-3", default=0)
+    host: str = field(String, "0-3", default="")
+    port: int = field(Int32, "0-3", default=0)
+    coordinators: list[Coordinator] = field(Array(Coordinator), "4+", default_factory=list)

@@ -1,0 +1,553 @@
+"""Record batches, magic 2: the only form in which records travel and are stored.
+
+Layout (Kafka's documentation, "Record Batch"): base offset int64, length int32 (of what follows it),
+partition leader epoch int32, magic int8, CRC int32, attributes int16, last offset delta int32, base and max
+timestamp int64, producer id int64, producer epoch int16, base sequence int32, record count int32, records.
+The CRC-32C covers everything from the attributes on, so base offset and leader epoch can be rewritten without
+touching it.
+
+Whatever the bytes, parsing ends in a result or DecodeError, in time and memory linear in their size and
+`bytes_max`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from enum import IntEnum
+from struct import Struct
+from struct import error as StructError
+from typing import Final, NamedTuple
+
+import google_crc32c
+
+from muster.protocol.compression import DECOMPRESSED_BYTES_MAX, Codec, compress, decompress
+from muster.protocol.errors import DecodeError
+
+HEADER_BYTES: Final = 61
+MAGIC: Final = 2
+MAGIC_POSITION: Final = 16  # the same in the older formats, so that they can be recognised
+PREFIX_BYTES: Final = 16  # base offset, length, leader epoch: what is rewritten outside the CRC
+
+NO_TIMESTAMP: Final = -1
+NO_PRODUCER_ID: Final = -1
+NO_PRODUCER_EPOCH: Final = -1
+NO_SEQUENCE: Final = -1
+SEQUENCE_MAX: Final = 2**31 - 1
+
+_HEADER = Struct(">qiibIhiqqqhii")
+_PREFIX = Struct(">qii")
+_LENGTH_START: Final = 12  # the length counts from here
+_CRC = Struct(">I")
+_CRC_POSITION: Final = 17
+_CRC_START: Final = 21  # what the CRC covers
+_ATTRIBUTES = Struct(">h")
+_MAX_TIMESTAMP = Struct(">q")
+_MAX_TIMESTAMP_POSITION: Final = 35
+_CONTROL_KEY = Struct(">hh")
+_CONTROL_VALUE = Struct(">hi")
+
+_CODEC_MASK: Final = 0x07
+_LOG_APPEND_TIME: Final = 0x08
+_TRANSACTIONAL: Final = 0x10
+_CONTROL: Final = 0x20
+_DELETE_HORIZON: Final = 0x40
+
+_INT64_MIN: Final = -(1 << 63)
+_INT64_MAX: Final = (1 << 63) - 1
+
+KEYLESS_NAMED_MAX: Final = 100
+"""How many records without a key `check_records` names: a batch can hold a million."""
+
+_RECORD_BYTES_MIN: Final = 7  # length, attributes, two deltas, two lengths and a count of one byte each
+
+
+class Record(NamedTuple):
+    """One record with its absolute offset and timestamp (epoch ms)."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+class Header(NamedTuple):
+    """The fixed 61 bytes in front of a batch's records."""
+
+    base_offset: int
+    length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole batch."""
+        return _LENGTH_START + self.length
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def codec(self) -> int:
+        """A `Codec`, or a number that is none."""
+        return self.attributes & _CODEC_MASK
+
+    @property
+    def is_log_append_time(self) -> bool:
+        return bool(self.attributes & _LOG_APPEND_TIME)
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & _TRANSACTIONAL)
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & _CONTROL)
+
+    @property
+    def delete_horizon_ms(self) -> int | None:
+        """When the batch's tombstones may go (KIP-534): the base timestamp is this time then, not a
+        record's."""
+        return self.base_timestamp if self.attributes & _DELETE_HORIZON else None
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence of the last record; they wrap from 2^31-1 to 0. NO_SEQUENCE when the batch has none."""
+        return advance_sequence(self.base_sequence, self.last_offset_delta)
+
+
+class ControlType(IntEnum):
+    """What the one record of a transaction's control batch says."""
+
+    ABORT = 0
+    COMMIT = 1
+
+
+class Checked(NamedTuple):
+    """What a walk over all records of a batch found."""
+
+    max_timestamp: int
+    min_timestamp: int
+    """Of the records that have a timestamp; NO_TIMESTAMP when none has."""
+    keyless: list[int]
+    """Indexes of the first KEYLESS_NAMED_MAX records without a key."""
+    keyless_count: int
+
+
+def advance_sequence(sequence: int, by: int) -> int:
+    if sequence == NO_SEQUENCE:
+        return NO_SEQUENCE
+    return (sequence + by) & SEQUENCE_MAX
+
+
+def peek(data: bytes | bytearray | memoryview, position: int = 0) -> Header:
+    """The header at `position`, checked for what it takes to find the batch's end; the batch may reach beyond
+    `data`."""
+    try:
+        header = Header._make(_HEADER.unpack_from(data, position))
+    except StructError:
+        raise DecodeError(f"{len(data) - position} bytes are no batch header") from None
+    if header.magic != MAGIC:
+        raise DecodeError(f"message format {header.magic} is not supported, only {MAGIC} is")
+    if header.length < HEADER_BYTES - _LENGTH_START:
+        raise DecodeError(f"a batch of {header.length} bytes cannot hold its header")
+    if header.last_offset_delta < 0 or header.record_count < 0:
+        raise DecodeError(
+            f"a batch of {header.record_count} records with last offset delta {header.last_offset_delta}"
+        )
+    return header
+
+
+def batches(data: bytes) -> Iterator[tuple[int, Header]]:
+    """(position, header) of each batch in `data`, which must hold whole batches only."""
+    position = 0
+    while position < len(data):
+        header = peek(data, position)
+        if header.size > len(data) - position:
+            raise DecodeError(f"a batch of {header.size} bytes where {len(data) - position} are left")
+        yield position, header
+        position += header.size
+
+
+def crc_matches(data: bytes, position: int, header: Header) -> bool:
+    """Whether the whole batch at `position` is there and unharmed."""
+    end = position + header.size
+    return end <= len(data) and google_crc32c.value(data[position + _CRC_START : end]) == header.crc
+
+
+def payload(data: bytes, position: int, header: Header, *, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> bytes:
+    """The records section of the batch at `position`, unpacked; at most `bytes_max` bytes."""
+    end = position + header.size
+    if end > len(data):
+        raise DecodeError(f"a batch of {header.size} bytes where {len(data) - position} are left")
+    return decompress(header.codec, data[position + HEADER_BYTES : end], bytes_max)
+
+
+def check_records(unpacked: bytes, header: Header) -> Checked:
+    """Walk over all records of an unpacked batch as a producer sends it: whole, and numbered 0, 1, 2, ...
+
+    DecodeError when a record does not parse, is out of place, has a timestamp that is no int64, or the batch
+    holds more or fewer than it says.
+    Written out in one loop because every produced record passes here.
+    """
+    count, end = header.record_count, len(unpacked)
+    if count * _RECORD_BYTES_MIN > end:
+        raise DecodeError(f"{count} records cannot be in {end} bytes")
+    if header.last_offset_delta != count - 1:
+        raise DecodeError(f"{count} records with last offset delta {header.last_offset_delta}")
+    position, newest, oldest = 0, _INT64_MIN, _INT64_MAX + 1
+    timeless = NO_TIMESTAMP - header.base_timestamp
+    keyless: list[int] = []
+    keyless_count = 0
+    try:
+        for index in range(count):
+            byte = unpacked[position]
+            if byte < 0x80:
+                length, position = byte, position + 1
+            else:
+                length, position = _unsigned(unpacked, position)
+            stop = position + (length >> 1)
+            if length & 1 or stop > end:
+                raise DecodeError(f"record {index} does not fit its batch")
+            position += 1  # attributes: none are defined
+
+            byte = unpacked[position]
+            if byte < 0x80:
+                delta, position = byte, position + 1
+            else:
+                delta, position = _unsigned(unpacked, position, 64)
+            delta = (delta >> 1) ^ -(delta & 1)
+            if delta > newest:
+                newest = delta
+            if delta < oldest and delta != timeless:
+                oldest = delta
+
+            byte = unpacked[position]
+            if byte < 0x80:
+                delta, position = byte, position + 1
+            else:
+                delta, position = _unsigned(unpacked, position)
+            if delta != index << 1:
+                raise DecodeError(f"record {index} has offset delta {(delta >> 1) ^ -(delta & 1)}")
+
+            byte = unpacked[position]
+            if byte < 0x80:
+                length, position = byte, position + 1
+            else:
+                length, position = _unsigned(unpacked, position)
+            if length == 1:
+                keyless_count += 1
+                if keyless_count <= KEYLESS_NAMED_MAX:
+                    keyless.append(index)
+            elif length & 1:
+                raise DecodeError(f"record {index} has a key of negative length")
+            else:
+                position += length >> 1
+
+            byte = unpacked[position]
+            if byte < 0x80:
+                length, position = byte, position + 1
+            else:
+                length, position = _unsigned(unpacked, position)
+            if not length & 1:
+                position += length >> 1
+            elif length != 1:
+                raise DecodeError(f"record {index} has a value of negative length")
+
+            if unpacked[position]:
+                position = _past_headers(unpacked, position, stop)
+            else:
+                position += 1
+            if position != stop:
+                raise DecodeError(f"record {index} is not as long as it says")
+    except IndexError:
+        raise DecodeError("the batch ends within a record") from None
+    if position != end:
+        raise DecodeError(f"{end - position} bytes after the last record")
+    if not count:
+        return Checked(NO_TIMESTAMP, NO_TIMESTAMP, keyless, keyless_count)
+    latest = header.base_timestamp + newest
+    earliest = NO_TIMESTAMP if oldest > _INT64_MAX else header.base_timestamp + oldest
+    if latest > _INT64_MAX or earliest < _INT64_MIN:
+        raise DecodeError(f"timestamps from {earliest} to {latest} are beyond 64 bits")
+    return Checked(latest, earliest, keyless, keyless_count)
+
+
+def records(
+    data: bytes, position: int, header: Header, *, bytes_max: int = DECOMPRESSED_BYTES_MAX
+) -> Iterator[Record]:
+    """The records of the batch at `position`, with absolute offsets and the timestamps that consumers see."""
+    unpacked = payload(data, position, header, bytes_max=bytes_max)
+    if header.record_count * _RECORD_BYTES_MIN > len(unpacked):
+        raise DecodeError(f"{header.record_count} records cannot be in {len(unpacked)} bytes")
+    base_offset, base_timestamp = header.base_offset, header.base_timestamp
+    fixed = header.max_timestamp if header.is_log_append_time else None
+    at = 0
+    try:
+        for _ in range(header.record_count):
+            length, at = _signed(unpacked, at)
+            stop = at + length
+            if length < 0 or stop > len(unpacked):
+                raise DecodeError("a record does not fit its batch")
+            timestamp_delta, at = _signed(unpacked, at + 1, 64)
+            offset_delta, at = _signed(unpacked, at)
+            key, at = _nullable_bytes(unpacked, at, stop)
+            value, at = _nullable_bytes(unpacked, at, stop)
+            headers, at = _headers(unpacked, at, stop)
+            if at != stop:
+                raise DecodeError("a record is not as long as it says")
+            timestamp = base_timestamp + timestamp_delta if fixed is None else fixed
+            if not _INT64_MIN <= timestamp <= _INT64_MAX:
+                raise DecodeError(f"timestamp {timestamp} is beyond 64 bits")
+            yield Record(base_offset + offset_delta, timestamp, key, value, headers)
+    except IndexError:
+        raise DecodeError("the batch ends within a record") from None
+    if at != len(unpacked):
+        raise DecodeError(f"{len(unpacked) - at} bytes after the last record")
+
+
+def prefix(header: Header, base_offset: int, leader_epoch: int) -> bytes:
+    """The batch's first PREFIX_BYTES bytes with another base offset and leader epoch; the rest stays as it
+    is."""
+    return _PREFIX.pack(base_offset, header.length, leader_epoch)
+
+
+def assign(buffer: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int) -> None:
+    """Rewrite base offset and leader epoch of the batch at `position` in place; the CRC does not cover
+    them."""
+    _, length, _ = _PREFIX.unpack_from(buffer, position)
+    _PREFIX.pack_into(buffer, position, base_offset, length, leader_epoch)
+
+
+def with_log_append_time(batch: bytes, header: Header, now_ms: int) -> bytes:
+    """The batch stamped by the broker (message.timestamp.type=LogAppendTime): consumers take every record's
+    timestamp from the batch's max timestamp, so the records stay packed."""
+    return _restamped(batch, header, header.attributes | _LOG_APPEND_TIME, now_ms)
+
+
+def with_create_time(batch: bytes, header: Header, max_timestamp: int) -> bytes:
+    """The batch with the producers' timestamps and `max_timestamp` as their maximum."""
+    return _restamped(batch, header, header.attributes & ~_LOG_APPEND_TIME, max_timestamp)
+
+
+def with_codec(batch: bytes, header: Header, unpacked: bytes, codec: Codec) -> bytes:
+    """The batch with its `unpacked` records packed by another codec (compression.type)."""
+    packed = compress(codec, unpacked)
+    attributes = header.attributes & ~_CODEC_MASK | codec
+    changed = header._replace(length=HEADER_BYTES - _LENGTH_START + len(packed), attributes=attributes)
+    return _sealed(bytearray(_HEADER.pack(*changed) + packed))
+
+
+def build(
+    contents: Sequence[Record],
+    *,
+    base_offset: int | None = None,
+    last_offset: int | None = None,
+    leader_epoch: int = -1,
+    codec: Codec = Codec.NONE,
+    log_append_time_ms: int | None = None,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+    base_sequence: int = NO_SEQUENCE,
+    transactional: bool = False,
+    control: bool = False,
+    delete_horizon_ms: int | None = None,
+    max_timestamp: int | None = None,
+) -> bytes:
+    """A batch of `contents`, whose offsets ascend and may have gaps.
+
+    `base_offset` and `last_offset` default to those of the first and last record. A batch without records
+    keeps a place for its offsets and its producer's sequence (compaction leaves such ones); it needs both
+    given.
+    """
+    first = contents[0].offset if base_offset is None else base_offset
+    last = contents[-1].offset if last_offset is None else last_offset
+    newest = max_timestamp
+    if newest is None:
+        newest = max((record.timestamp for record in contents), default=NO_TIMESTAMP)
+    base_timestamp = contents[0].timestamp if contents else newest
+    attributes = codec | (_TRANSACTIONAL if transactional else 0) | (_CONTROL if control else 0)
+    if log_append_time_ms is not None:
+        attributes |= _LOG_APPEND_TIME
+        newest = log_append_time_ms
+    if delete_horizon_ms is not None:
+        attributes |= _DELETE_HORIZON
+        base_timestamp = delete_horizon_ms
+    unpacked = bytearray()
+    for record in contents:
+        _write_record(unpacked, record, record.timestamp - base_timestamp, record.offset - first)
+    packed = compress(codec, bytes(unpacked))
+    header = Header(
+        first,
+        HEADER_BYTES - _LENGTH_START + len(packed),
+        leader_epoch,
+        MAGIC,
+        0,
+        attributes,
+        last - first,
+        base_timestamp,
+        newest,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        len(contents),
+    )
+    return _sealed(bytearray(_HEADER.pack(*header) + packed))
+
+
+def build_control(
+    kind: ControlType,
+    *,
+    offset: int,
+    timestamp: int,
+    producer_id: int,
+    producer_epoch: int,
+    coordinator_epoch: int,
+    leader_epoch: int = -1,
+) -> bytes:
+    """The control batch that ends a transaction; it takes up one offset."""
+    marker = Record(offset, timestamp, _CONTROL_KEY.pack(0, kind), _CONTROL_VALUE.pack(0, coordinator_epoch))
+    return build(
+        [marker],
+        leader_epoch=leader_epoch,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        transactional=True,
+        control=True,
+    )
+
+
+def control_type(record: Record) -> int:
+    """The type in a control record's key: a `ControlType`, or a number that clients must pass over."""
+    try:
+        _, kind = _CONTROL_KEY.unpack_from(record.key or b"")
+    except StructError:
+        raise DecodeError("a control record's key is cut short") from None
+    return int(kind)
+
+
+def _restamped(batch: bytes, header: Header, attributes: int, max_timestamp: int) -> bytes:
+    if (header.attributes, header.max_timestamp) == (attributes, max_timestamp):
+        return batch
+    changed = bytearray(batch)
+    _ATTRIBUTES.pack_into(changed, _CRC_START, attributes)
+    _MAX_TIMESTAMP.pack_into(changed, _MAX_TIMESTAMP_POSITION, max_timestamp)
+    return _sealed(changed)
+
+
+def _sealed(batch: bytearray) -> bytes:
+    """The batch with the CRC that its bytes have."""
+    _CRC.pack_into(batch, _CRC_POSITION, google_crc32c.value(bytes(memoryview(batch)[_CRC_START:])))
+    return bytes(batch)
+
+
+# --- varints --------------------------------------------------------------------------------------
+
+
+def _unsigned(data: bytes, position: int, bits: int = 32) -> tuple[int, int]:
+    """Kafka's readers stop after 5 bytes of an int32 and 10 of an int64: what is longer or larger is a record
+    that no consumer gets past."""
+    value = shift = 0
+    while shift < bits:
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if value >> bits:
+                break
+            return value, position
+        shift += 7
+    raise DecodeError(f"a varint of more than {bits} bits")
+
+
+def _signed(data: bytes, position: int, bits: int = 32) -> tuple[int, int]:
+    value, position = _unsigned(data, position, bits)
+    return (value >> 1) ^ -(value & 1), position
+
+
+def _nullable_bytes(data: bytes, position: int, stop: int) -> tuple[bytes | None, int]:
+    size, position = _signed(data, position)
+    if size == -1:
+        return None, position
+    if not 0 <= size <= stop - position:
+        raise DecodeError(f"{size} bytes where {stop - position} are left in the record")
+    return data[position : position + size], position + size
+
+
+def _headers(data: bytes, position: int, stop: int) -> tuple[tuple[tuple[str, bytes | None], ...], int]:
+    count, position = _header_count(data, position, stop)
+    headers = []
+    for _ in range(count):
+        key, value, position = _header(data, position, stop)
+        headers.append((key, value))
+    return tuple(headers), position
+
+
+def _past_headers(data: bytes, position: int, stop: int) -> int:
+    """Check the headers without keeping them: one record can unpack to millions."""
+    count, position = _header_count(data, position, stop)
+    for _ in range(count):
+        _, _, position = _header(data, position, stop)
+    return position
+
+
+def _header_count(data: bytes, position: int, stop: int) -> tuple[int, int]:
+    count, position = _signed(data, position)
+    if not 0 <= count <= stop - position:
+        raise DecodeError(f"{count} headers where {stop - position} bytes are left in the record")
+    return count, position
+
+
+def _header(data: bytes, position: int, stop: int) -> tuple[str, bytes | None, int]:
+    key, position = _nullable_bytes(data, position, stop)
+    if key is None:
+        raise DecodeError("a record header without a key")
+    value, position = _nullable_bytes(data, position, stop)
+    try:
+        return key.decode(), value, position
+    except UnicodeDecodeError:
+        raise DecodeError("a record header's key is not UTF-8") from None
+
+
+def _write_record(out: bytearray, record: Record, timestamp_delta: int, offset_delta: int) -> None:
+    body = bytearray(1)  # attributes: none are defined
+    _write_varint(body, timestamp_delta)
+    _write_varint(body, offset_delta)
+    _write_nullable_bytes(body, record.key)
+    _write_nullable_bytes(body, record.value)
+    _write_varint(body, len(record.headers))
+    for key, value in record.headers:
+        _write_nullable_bytes(body, key.encode())
+        _write_nullable_bytes(body, value)
+    _write_varint(out, len(body))
+    out += body
+
+
+def _write_nullable_bytes(out: bytearray, value: bytes | None) -> None:
+    if value is None:
+        out.append(1)  # -1, zigzag
+    else:
+        _write_varint(out, len(value))
+        out += value
+
+
+def _write_varint(out: bytearray, value: int) -> None:
+    value = (value << 1) ^ (value >> 63)
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)

@@ -1,0 +1,267 @@
+"""The slow twin of the compiled codec: a plain construct per message version.
+
+Nothing here is clever, which is its worth: the compiled codec is held against it in the tests, and asks it
+which field was at fault when bytes or messages are refused. It can also be used by hand:
+
+    >>> reference.struct(HeartbeatRequest, 4).parse(body)
+    Container(group_id='orders', generation_id=7, …)
+
+In flexible versions the Container ends with `_tags`, a Container of the tagged fields that were written.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, TypeVar
+
+import construct
+
+from muster.protocol.errors import DecodeError, EncodeError, TooLargeError
+from muster.protocol.layout import Layout, layout, message_layout, type_bytes_min
+from muster.protocol.message import Field, Message, Struct, StructType
+from muster.protocol.types import (
+    ELEMENTS,
+    ELEMENTS_UNLIMITED,
+    AnyConstruct,
+    Array,
+    ElementAllowance,
+    UnsignedVarint,
+    WireType,
+    take_elements,
+)
+
+M = TypeVar("M", bound=Message)
+
+TAGS = "_tags"
+
+
+def struct(cls: type[Message], version: int) -> AnyConstruct:
+    """The construct of `cls` in `version`: a `construct.Struct` of the fields in wire order."""
+    return _struct(message_layout(cls, version))
+
+
+def decode(cls: type[M], version: int, data: bytes) -> M:
+    """As `codec.decode`."""
+    message, end = decode_prefix(cls, version, data, 0)
+    if end != len(data):
+        raise DecodeError(f"{cls.__qualname__} v{version}: {len(data) - end} bytes left over")
+    return message
+
+
+def decode_prefix(
+    cls: type[M], version: int, data: bytes, offset: int, elements_max: int = ELEMENTS_UNLIMITED
+) -> tuple[M, int]:
+    """As `codec.decode_prefix`."""
+    try:
+        whole = message_layout(cls, version)
+    except ValueError as error:
+        raise DecodeError(str(error)) from None
+    stream = io.BytesIO(data)
+    stream.seek(offset)
+    try:
+        container = _struct(whole).parse_stream(stream, **{ELEMENTS: ElementAllowance(elements_max)})
+    except construct.ConstructError as error:
+        raise DecodeError(_text(cls, version, error)) from error
+    except TooLargeError as error:
+        raise TooLargeError(f"{cls.__qualname__} v{version}: {error}") from error
+    return _message(whole, container), stream.tell()
+
+
+def encode(message: Message, version: int) -> bytes:
+    """As `codec.encode`."""
+    cls = type(message)
+    try:
+        whole = message_layout(cls, version)
+    except ValueError as error:
+        raise EncodeError(str(error)) from None
+    values = _values(whole, message, f"{cls.__qualname__} v{version}: ")
+    try:
+        encoded: bytes = _struct(whole).build(values)
+    except construct.ConstructError as error:
+        raise EncodeError(_text(cls, version, error)) from error
+    return encoded
+
+
+def holds_default(field: Field, value: object) -> bool:
+    """Whether a field may be left out: of a version that lacks it, or of a tag block."""
+    default = field.make_default()
+    if isinstance(default, list):
+        return isinstance(value, (list, tuple)) and len(value) == len(default) == 0
+    return value is None if default is None else bool(value == default)
+
+
+# --- constructs ---
+
+
+@cache
+def _struct(whole: Layout) -> AnyConstruct:
+    subconstructs = [field.name / _encoding(field.type, nullable, whole) for field, nullable in whole.body]
+    if whole.flexible:
+        known = {
+            field.tag: (field.name, _encoding(field.type, nullable, whole))
+            for field, nullable in whole.tagged
+        }
+        subconstructs.append(TAGS / TagBlock(known))
+    return construct.Struct(*subconstructs)
+
+
+def _encoding(wire_type: WireType | type[Struct], nullable: bool, whole: Layout) -> AnyConstruct:
+    if isinstance(wire_type, StructType):
+        inner = _struct(layout(wire_type, whole.version, flexible=whole.flexible))
+        return NullableStruct(inner) if nullable else inner
+    if isinstance(wire_type, Array):
+        return Array.sequence(
+            _encoding(wire_type.element, False, whole),
+            type_bytes_min(wire_type.element, whole.version, whole.flexible),
+            flexible=whole.flexible,
+            nullable=nullable,
+        )
+    return wire_type.encoding(flexible=whole.flexible, nullable=nullable)
+
+
+class NullableStruct(AnyConstruct):
+    """A struct behind an int8: negative for null, 1 for present."""
+
+    def __init__(self, inner: AnyConstruct) -> None:
+        super().__init__()
+        self._inner = inner
+
+    def _parse(self, stream: Any, context: Any, path: Any) -> Any:
+        if construct.Int8sb._parsereport(stream, context, path) < 0:
+            return None
+        return self._inner._parsereport(stream, context, path)
+
+    def _build(self, obj: Any, stream: Any, context: Any, path: Any) -> Any:
+        construct.Int8sb._build(-1 if obj is None else 1, stream, context, path)
+        return obj if obj is None else self._inner._build(obj, stream, context, path)
+
+
+class TagBlock(AnyConstruct):
+    """The tagged fields at the end of a flexible struct (KIP-482): count, then tag, size and value of each.
+
+    Tags ascend and none comes twice, else the block is refused. Unknown tags are passed over and dropped. The
+    value of a known tag must fill its size.
+    """
+
+    _number = UnsignedVarint()
+
+    def __init__(self, known: Mapping[int | None, tuple[str, AnyConstruct]]) -> None:
+        super().__init__()
+        self._known = known
+
+    def _parse(self, stream: Any, context: Any, path: Any) -> construct.Container[Any]:
+        count = self._number._parsereport(stream, context, path)
+        take_elements(context, count)
+        values: construct.Container[Any] = construct.Container()
+        last = -1
+        for _ in range(count):
+            tag = self._number._parsereport(stream, context, path)
+            size = self._number._parsereport(stream, context, path)
+            if tag <= last:
+                raise construct.ValidationError(f"tag {tag} behind tag {last}", path=path)
+            last = tag
+            payload = construct.stream_read(stream, size, path)
+            if tag not in self._known:
+                continue
+            name, encoding = self._known[tag]
+            tag_path = f"{path} -> {name}"
+            tag_stream = io.BytesIO(payload)
+            values[name] = encoding._parsereport(tag_stream, context, tag_path)
+            if tag_stream.tell() != size:
+                raise construct.ValidationError(f"{size - tag_stream.tell()} bytes left over", path=tag_path)
+        return values
+
+    def _build(self, obj: Any, stream: Any, context: Any, path: Any) -> Any:
+        written = [(tag, *rest) for tag, rest in self._known.items() if rest[0] in obj]
+        self._number._build(len(written), stream, context, path)
+        for tag, name, encoding in written:
+            tag_path = f"{path} -> {name}"
+            tag_stream = io.BytesIO()
+            encoding._build(obj[name], tag_stream, context, tag_path)
+            payload = tag_stream.getvalue()
+            self._number._build(tag, stream, context, tag_path)
+            self._number._build(len(payload), stream, context, tag_path)
+            construct.stream_write(stream, payload, len(payload), tag_path)
+        return obj
+
+
+# --- Containers to messages and back ---
+
+
+def _message(whole: Layout, container: Any) -> Any:
+    tags = container.get(TAGS) or {}
+    values = {field.name: field.make_default() for field in whole.absent}
+    for field, _ in whole.body:
+        values[field.name] = _value(field.type, container[field.name], whole)
+    for field, _ in whole.tagged:
+        if field.name in tags:
+            values[field.name] = _value(field.type, tags[field.name], whole)
+        else:
+            values[field.name] = field.make_default()
+    return whole.cls(**values)
+
+
+def _value(wire_type: WireType | type[Struct], value: Any, whole: Layout) -> Any:
+    if value is None:
+        return None
+    if isinstance(wire_type, StructType):
+        return _message(layout(wire_type, whole.version, flexible=whole.flexible), value)
+    if isinstance(wire_type, Array):
+        return [_value(wire_type.element, element, whole) for element in value]
+    return value
+
+
+def _values(whole: Layout, message: Any, path: str) -> dict[str, Any]:
+    for field in whole.absent:
+        if not field.ignorable and not holds_default(field, getattr(message, field.name)):
+            raise EncodeError(
+                f"{path}{field.name}: not in version {whole.version}, and not its default but "
+                f"{getattr(message, field.name)!r}"
+            )
+    values: dict[str, Any] = {}
+    for field, nullable in whole.body:
+        value = _get(message, field, path)
+        values[field.name] = _plain(field.type, nullable, value, whole, f"{path}{field.name}")
+    if whole.flexible:
+        values[TAGS] = tags = {}
+        for field, nullable in whole.tagged:
+            value = _get(message, field, path)
+            if not holds_default(field, value):
+                tags[field.name] = _plain(field.type, nullable, value, whole, f"{path}{field.name}")
+    return values
+
+
+def _get(message: Any, field: Field, path: str) -> Any:
+    try:
+        return getattr(message, field.name)
+    except AttributeError:
+        raise EncodeError(f"{path}{field.name}: {message!r} has no such field") from None
+
+
+def _plain(wire_type: WireType | type[Struct], nullable: bool, value: Any, whole: Layout, path: str) -> Any:
+    if isinstance(wire_type, StructType):
+        if value is None and nullable:
+            return None
+        if value is None:
+            raise EncodeError(f"{path}: None, where this version has no null")
+        return _values(layout(wire_type, whole.version, flexible=whole.flexible), value, f"{path}.")
+    if isinstance(wire_type, Array) and isinstance(value, (list, tuple)):
+        return [
+            _plain(wire_type.element, False, element, whole, f"{path}[{index}]")
+            for index, element in enumerate(value)
+        ]
+    return value
+
+
+def _text(cls: type[Message], version: int, error: construct.ConstructError) -> str:
+    """Construct's error as "JoinGroupRequest v9: protocols[2].name: …"."""
+    reason = str(error).partition("\n")[2] or str(error)
+    path = ""
+    for step in (error.path or "").split(" -> ")[1:]:
+        if step.isdigit():
+            path += f"[{step}]"
+        elif step != TAGS:
+            path += f".{step}" if path else step
+    return f"{cls.__qualname__} v{version}: {path or 'the whole'}: {reason}"

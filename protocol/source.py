@@ -1,0 +1,158 @@
+"""What both generators of muster.protocol.compiler share: lines of source, the names they use, and
+varints."""
+
+from __future__ import annotations
+
+import builtins
+import keyword
+import struct as structs
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache, lru_cache
+from typing import Any, Final
+
+from muster.protocol.errors import DecodeError, EncodeError, TooLargeError
+from muster.protocol.types import STRING_BYTES_MAX, UVARINT_MAX
+
+COMPACT_STRING_LENGTH_MAX: Final = STRING_BYTES_MAX + 1
+"""The largest length + 1 that may stand in front of a compact string."""
+
+
+_PYTHON_NAMES: Final = frozenset((*dir(builtins), *keyword.kwlist))
+
+
+class Source:
+    """Python source being written, and the objects its global names stand for."""
+
+    def __init__(self, scope: dict[str, Any]) -> None:
+        self.scope = scope
+        self._lines: list[str] = []
+        self._depth = 0
+        self._locals: set[str] = set()
+
+    def line(self, text: str) -> None:
+        self._lines.append("    " * self._depth + text)
+
+    @contextmanager
+    def block(self, header: str) -> Iterator[None]:
+        """The lines written inside stand indented below `header`."""
+        self.line(header)
+        self._depth += 1
+        before = len(self._lines)
+        yield
+        if len(self._lines) == before:
+            self.line("pass")
+        self._depth -= 1
+
+    def local(self, name: str) -> str:
+        """`name`, or `name` with a number if it is taken already, or means something to Python."""
+        fresh, number = name, 2
+        while fresh in self._locals or fresh in self.scope or fresh in _PYTHON_NAMES:
+            fresh, number = f"{name}_{number}", number + 1
+        self._locals.add(fresh)
+        return fresh
+
+    def bind(self, name: str, value: Any) -> str:
+        """A global name for `value`; the same one for the same object."""
+        fresh, number = name, 2
+        while fresh in self._locals or self.scope.get(fresh, value) is not value:
+            fresh, number = f"{name}_{number}", number + 1
+        self.scope[fresh] = value
+        return fresh
+
+    def constant(self, name: str, value: Any) -> str:
+        """An expression for a value: itself where it can be written down, else a global."""
+        if value is None or type(value) in (int, str, bool, bytes, float):
+            return repr(value)
+        return self.bind(name, value)
+
+    def format_struct(self, operation: str, codes: str) -> str:
+        """The global name of `pack` or `unpack_from` of a struct of these fields."""
+        name = f"{operation}_{codes.replace('?', 'T')}"
+        if name not in self.scope:
+            method = "pack" if operation == "pack" else "unpack_from"
+            self.scope[name] = getattr(_compiled_struct(codes), method)
+        return name
+
+    def text(self) -> str:
+        return "\n".join(self._lines) + "\n"
+
+
+@cache
+def _compiled_struct(codes: str) -> structs.Struct:
+    return structs.Struct(">" + codes)
+
+
+def read_uvarint(data: bytes, position: int, first: int) -> tuple[int, int]:
+    """Finish an unsigned varint whose first byte, 128 or more, was `first`: its value and the position behind
+    it."""
+    value = first & 0x7F
+    for shift in (7, 14, 21, 28):
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if value > UVARINT_MAX:
+                break
+            return value, position
+    raise DecodeError("a varint of more than 32 bits")
+
+
+def uvarint(value: int) -> bytes:
+    """An unsigned varint."""
+    if value < 0x80:
+        return bytes((value,))
+    if value > UVARINT_MAX:
+        raise EncodeError(f"{value} is no unsigned 32-bit number")
+    encoded = bytearray()
+    while value >= 0x80:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def string_uvarint(length: int) -> bytes:
+    """What stands in front of a compact string of length - 1 bytes."""
+    if length > COMPACT_STRING_LENGTH_MAX:
+        raise EncodeError(f"a string of {length - 1} bytes")
+    return uvarint(length)
+
+
+def skip_tags(data: bytes, position: int, count: int, end: int, elements: int) -> tuple[int, int]:
+    """The position behind a tag block of which nothing is known, `count` being its first byte, and how many
+    elements the message may still have: each tag is one."""
+    if count > 127:
+        count, position = read_uvarint(data, position, count)
+    if count * 2 > end - position:
+        raise DecodeError(f"{count} tags, more than the bytes left")
+    if count > elements:
+        raise TooLargeError("more elements than are accepted")
+    last = -1
+    for _ in range(count):
+        tag, size, position = read_tag(data, position, last)
+        last = tag
+        position += size
+    return position, elements - count
+
+
+def read_tag(data: bytes, position: int, last: int) -> tuple[int, int, int]:
+    """A tag, the size of its value, and the position of that. Tags that do not ascend are refused."""
+    tag = data[position]
+    position += 1
+    if tag > 127:
+        tag, position = read_uvarint(data, position, tag)
+    if tag <= last:
+        raise DecodeError(f"tag {tag} behind tag {last}")
+    size = data[position]
+    position += 1
+    if size > 127:
+        size, position = read_uvarint(data, position, size)
+    return tag, size, position
+
+
+@lru_cache(maxsize=1024)
+def uuid_of(content: bytes) -> uuid.UUID:
+    """A UUID from its 16 bytes. Making one is slow, and the same few topic ids come again and again."""
+    return uuid.UUID(bytes=content)
