@@ -1,0 +1,8 @@
+"""`python -m muster.coordinator` is the `muster` command too."""
+
+from __future__ import annotations
+
+from muster.coordinator.cli import main
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,480 @@
+"""The classic group: its state, its members, and the rules that hold whatever the request.
+
+What requests and timers do with it stands beside: `joins`, `syncs`, `sessions` (heartbeats, leaving, expiry)
+and `rebalance`, which carries a group from one generation to the next.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from muster.coordinator.group import records
+from muster.coordinator.group.classic_member import ClassicMember, Protocols
+from muster.coordinator.group.config import GroupConfig
+from muster.coordinator.group.connections import Connections
+from muster.coordinator.group.deadlines import Deadlines
+from muster.coordinator.group.effects import BrokenInvariant, Effects, RequestContext, Ticket
+from muster.coordinator.group.events import MemberIdentity, StateChanged, Trigger
+from muster.coordinator.group.hard_state import UNKNOWN_TIME, HardState, StoredGroup
+from muster.protocol.embedded import subscribed_topics
+from muster.protocol.errors import DecodeError, ErrorCode, KafkaError
+from muster.protocol.java import hash_map_order
+from muster.protocol.messages.classic_group import JoinGroupResponse, SyncGroupResponse
+
+CONSUMER: Final = "consumer"
+"""The protocol type of consumers: the coordinator understands their subscriptions."""
+
+
+class GroupState(StrEnum):
+    """The five states, in Kafka's spelling."""
+
+    EMPTY = "Empty"
+    """No members, perhaps offsets. The first join leads to PreparingRebalance; anybody may commit; a
+    retention sweep ends it."""
+    PREPARING_REBALANCE = "PreparingRebalance"
+    """Waits for the members' JoinGroups, which are parked. Ends when all are in or the rebalance timeout has
+    passed."""
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    """The generation is fixed, JoinGroups are answered; SyncGroups are parked until the leader's comes."""
+    STABLE = "Stable"
+    """The assignment is stored and handed out. A join that changes something leads to PreparingRebalance."""
+    DEAD = "Dead"
+    """The shard gives the group up."""
+
+
+_PREDECESSORS: Final[dict[GroupState, frozenset[GroupState]]] = {
+    GroupState.EMPTY: frozenset({GroupState.PREPARING_REBALANCE}),
+    GroupState.PREPARING_REBALANCE: frozenset(
+        {GroupState.EMPTY, GroupState.COMPLETING_REBALANCE, GroupState.STABLE}
+    ),
+    GroupState.COMPLETING_REBALANCE: frozenset({GroupState.PREPARING_REBALANCE}),
+    GroupState.STABLE: frozenset({GroupState.COMPLETING_REBALANCE}),
+    GroupState.DEAD: frozenset(GroupState),
+}
+
+
+class TimerKind(StrEnum):
+    SESSION = "session"
+    """A member's, or that of one who was told its id and has not come back with it."""
+    JOIN = "join"
+    """The group waits for JoinGroups."""
+    SYNC = "sync"
+    """The group waits for SyncGroups."""
+    SWEEP = "sweep"
+    """The shard looks for offsets past their retention."""
+
+
+class TimerKey(NamedTuple):
+    """Whose deadline it is."""
+
+    kind: TimerKind
+    group_id: str = ""
+    member_id: str = ""
+
+
+class Cause(NamedTuple):
+    """What makes a group change: the trigger, who pulled it, and the reason the client gave (KIP-800)."""
+
+    trigger: Trigger
+    member: MemberIdentity | None = None
+    reason: str | None = None
+
+
+class PendingMember(NamedTuple):
+    """A client that was told its member id and is waited for (KIP-394)."""
+
+    identity: MemberIdentity
+    issued_ms: int
+
+
+@dataclass(slots=True)
+class Rebalance:
+    """A rebalance under way, for the events that tell of it."""
+
+    cause: Cause
+    started_ms: int
+    joined_ms: int = 0
+    """When the JoinGroups were answered."""
+    restarts: int = 0
+    dropped: list[MemberIdentity] = field(default_factory=list)
+
+
+class InitialDelay(NamedTuple):
+    """The first rebalance of an empty group waits for more members, some milliseconds at a time (KIP-134)."""
+
+    delay_ms: int
+    remaining_ms: int
+
+
+class Shared(NamedTuple):
+    """What a group shares with the others of its shard."""
+
+    config: GroupConfig
+    hard: HardState
+    deadlines: Deadlines[TimerKey]
+    connections: Connections
+
+
+class ClassicGroup:
+    """A classic group. Everything here is soft state but what `store` puts into `hard`: a group that is
+    loaded again is Stable or Empty, as of its last GroupMetadata."""
+
+    def __init__(self, group_id: str, shared: Shared, now_ms: int) -> None:
+        self.group_id = group_id
+        self.config = shared.config
+        self.hard = shared.hard
+        self.deadlines = shared.deadlines
+        self.connections = shared.connections
+        self.state = GroupState.EMPTY
+        self.previous_state = GroupState.EMPTY
+        self.state_timestamp = now_ms
+        self.generation_id = 0
+        self.protocol_type = ""
+        self.protocol_name: str | None = None
+        self.leader: str | None = None
+        self.members: dict[str, ClassicMember] = {}
+        self.static_members: dict[str, str] = {}
+        """Instance id -> member id."""
+        self.pending_members: dict[str, PendingMember] = {}
+        self.pending_syncs: set[str] = set()
+        """Members that have not sent SyncGroup in this generation."""
+        self.subscribed_topics: frozenset[str] | None = None
+        """What the members of this generation subscribe to; None: not known."""
+        self.joins_parked = 0
+        self.last_joined: MemberIdentity | None = None
+        """Whose JoinGroup came last in the rebalance under way."""
+        self.initial_delay: InitialDelay | None = None
+        self.member_added_during_delay = False
+        self.rebalance: Rebalance | None = None
+        self._supporters: Counter[str] = Counter()  # how many members offer a protocol
+
+    def __repr__(self) -> str:
+        parked = self.joins_parked + sum(member.parked_sync is not None for member in self.members.values())
+        return (
+            f"<ClassicGroup {self.group_id} {self.state} generation={self.generation_id} "
+            f"members={len(self.members)} parked={parked}>"
+        )
+
+    @classmethod
+    def loaded(cls, group_id: str, stored: StoredGroup, shared: Shared, now_ms: int) -> ClassicGroup:
+        """The group as its last GroupMetadata says: Stable if it has members, else Empty."""
+        group = cls(group_id, shared, now_ms)
+        group.state = group.previous_state = GroupState.STABLE if stored.members else GroupState.EMPTY
+        group.state_timestamp = stored.state_timestamp
+        group.generation_id = stored.generation_id
+        group.protocol_type = stored.protocol_type
+        group.protocol_name = stored.protocol_name
+        group.leader = stored.leader
+        for stored_member in stored.members:
+            group.add(ClassicMember.loaded(stored_member, stored.protocol_name or "", now_ms))
+        group.subscribed_topics = group.subscriptions()
+        return group
+
+    # --- states ---------------------------------------------------------------------------------------------
+
+    def become(self, to_state: GroupState, cause: Cause, now_ms: int, out: Effects) -> None:
+        """Enter a state. The only writer of `state`."""
+        if self.state not in _PREDECESSORS[to_state]:
+            raise BrokenInvariant(f"{self!r} cannot become {to_state}")
+        self.previous_state, self.state = self.state, to_state
+        entered_ms, self.state_timestamp = self.state_timestamp, now_ms
+        out.events.append(
+            StateChanged(
+                now_ms,
+                self.group_id,
+                self.generation_id,
+                *cause,
+                from_state=self.previous_state,
+                to_state=to_state,
+                phase_ms=0 if entered_ms == UNKNOWN_TIME else now_ms - entered_ms,
+                waiting_for=self._waited_for(),
+                pending_member_ids=tuple(self.pending_members),
+            )
+        )
+
+    def _waited_for(self) -> tuple[MemberIdentity, ...]:
+        """Whose JoinGroup or SyncGroup the transition just made leaves out or still waits for."""
+        if GroupState.PREPARING_REBALANCE in (self.state, self.previous_state):
+            dropped = self.rebalance.dropped if self.rebalance is not None else ()
+            return (
+                *dropped,
+                *(member.identity for member in self.members.values() if member.parked_join is None),
+            )
+        return tuple(
+            member.identity for member in self.members.values() if member.member_id in self.pending_syncs
+        )
+
+    def alive(self) -> ClassicGroup:
+        """This group, unless the shard is giving it up."""
+        if self.state is GroupState.DEAD:
+            raise KafkaError(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE, f"group {self.group_id!r} is being unloaded"
+            )
+        return self
+
+    # --- members --------------------------------------------------------------------------------------------
+
+    def add(self, member: ClassicMember) -> None:
+        """Take a member in. The first one brings the protocol type and leads."""
+        if member.group_instance_id is not None:
+            if member.group_instance_id in self.static_members:
+                raise BrokenInvariant(f"{self!r} has instance {member.group_instance_id!r} already")
+            self.static_members[member.group_instance_id] = member.member_id
+        if self.leader is None:
+            self.leader = member.member_id
+        self.members[member.member_id] = member
+        self._supporters.update(member.protocol_names)
+        self.pending_members.pop(member.member_id, None)
+
+    def remove(self, member: ClassicMember) -> None:
+        """Let a member go, with its timer. Its parked requests are the caller's to answer, before."""
+        if member.parked_join is not None or member.parked_sync is not None:
+            raise BrokenInvariant(f"{member!r} would never be answered")
+        del self.members[member.member_id]
+        self._supporters -= Counter(member.protocol_names)  # and names that nobody offers any more go
+        if member.group_instance_id is not None:
+            del self.static_members[member.group_instance_id]
+        self.pending_syncs.discard(member.member_id)
+        self.deadlines.cancel(self.session_timer(member.member_id))
+        self.connections.forget(member)
+        if self.leader == member.member_id:
+            # Any member will do for now; the next join phase makes sure that the leader is one that rejoined.
+            self.leader = next(iter(self.members), None)
+
+    def replace(self, member: ClassicMember, member_id: str) -> None:
+        """A static member goes on under a new id; the old one is fenced (KIP-345). Client id and host stay as
+        they were when the instance first joined, as in Kafka."""
+        if member.group_instance_id is None or self.members.get(member.member_id) is not member:
+            raise BrokenInvariant(f"{self!r} cannot replace {member!r}")
+        # In place, so that the order of members, and with it the leader's list, does not change.
+        self.members = {
+            member_id if other is member else other_id: other for other_id, other in self.members.items()
+        }
+        self.static_members[member.group_instance_id] = member_id
+        self.deadlines.cancel(self.session_timer(member.member_id))
+        if self.leader == member.member_id:
+            self.leader = member_id
+        if member.member_id in self.pending_syncs:
+            # Kafka leaves the old id behind here, and rebalances when its SyncGroup does not come.
+            self.pending_syncs.remove(member.member_id)
+            self.pending_syncs.add(member_id)
+        member.member_id = member_id
+        member.is_new = False
+
+    def update(
+        self, member: ClassicMember, protocols: Protocols, rebalance_timeout_ms: int, session_timeout_ms: int
+    ) -> None:
+        """Take over what a known member says in a new JoinGroup."""
+        self._supporters -= Counter(member.protocol_names)  # and names that nobody offers any more go
+        member.protocols = protocols
+        self._supporters.update(member.protocol_names)
+        member.rebalance_timeout_ms = rebalance_timeout_ms
+        member.session_timeout_ms = session_timeout_ms
+
+    def validate(self, member_id: str, group_instance_id: str | None) -> ClassicMember:
+        """The member a request speaks for. Raises UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID when its instance
+        id belongs to a newer member id (KIP-345)."""
+        if group_instance_id is not None:
+            owner = self.static_members.get(group_instance_id)
+            if owner is None:
+                raise KafkaError(
+                    ErrorCode.UNKNOWN_MEMBER_ID, f"{self!r} has no instance {group_instance_id!r}"
+                )
+            if owner != member_id:
+                raise KafkaError(
+                    ErrorCode.FENCED_INSTANCE_ID,
+                    f"instance {group_instance_id!r} is {owner!r} now, not {member_id!r}",
+                )
+        member = self.members.get(member_id)
+        if member is None:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"{self!r} has no member {member_id!r}")
+        return member
+
+    def validate_generation(self, generation_id: int) -> None:
+        if generation_id != self.generation_id:
+            raise KafkaError(ErrorCode.ILLEGAL_GENERATION, f"{self!r} is not at generation {generation_id}")
+
+    @property
+    def all_joined(self) -> bool:
+        """Every member has sent JoinGroup, and everybody who was told an id has come back with it."""
+        return self.joins_parked == len(self.members) and not self.pending_members
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """How long to wait for the slowest member."""
+        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+
+    # --- protocols ------------------------------------------------------------------------------------------
+
+    def supports(self, protocol_type: str, protocol_names: Iterable[str]) -> bool:
+        """Whether a member that offers these fits in: an empty group takes any that offers something, another
+        one those that share its type and a protocol which all members offer."""
+        if self.state is GroupState.EMPTY:
+            return protocol_type != "" and any(True for _ in protocol_names)
+        return protocol_type == self.protocol_type and any(
+            self._supporters[name] == len(self.members) for name in protocol_names
+        )
+
+    def select_protocol(self) -> str:
+        """The vote: each member for the first of its protocols which all offer. Of those with the most votes
+        Kafka takes the first in a hash table's order, which nobody chose but which everybody sees."""
+        if not self.members:
+            raise BrokenInvariant(f"{self!r} has nobody to vote")
+        candidates = {name for name, count in self._supporters.items() if count == len(self.members)}
+        votes = Counter(member.vote(candidates) for member in self.members.values())
+        return max(hash_map_order(votes), key=votes.__getitem__)
+
+    def subscriptions(self) -> frozenset[str] | None:
+        """The topics the members subscribe to by the selected protocol; None when nobody can tell: the group
+        is not one of consumers, or metadata of a member is no subscription."""
+        if self.protocol_type != CONSUMER:
+            return None
+        if not self.members:
+            return frozenset()
+        if self.protocol_name is None:
+            return None
+        topics: set[str] = set()
+        for member in self.members.values():
+            try:
+                topics.update(subscribed_topics(member.metadata(self.protocol_name)))
+            except DecodeError:
+                return None
+        return frozenset(topics)
+
+    def is_subscribed(self, topic: str) -> bool:
+        """Whether the topic's offsets are in use. Consumers whose subscriptions are not known use them
+        all."""
+        if self.subscribed_topics is None:
+            return self.protocol_type == CONSUMER
+        return topic in self.subscribed_topics
+
+    # --- timers ---------------------------------------------------------------------------------------------
+
+    def session_timer(self, member_id: str) -> TimerKey:
+        return TimerKey(TimerKind.SESSION, self.group_id, member_id)
+
+    @property
+    def join_timer(self) -> TimerKey:
+        return TimerKey(TimerKind.JOIN, self.group_id)
+
+    @property
+    def sync_timer(self) -> TimerKey:
+        return TimerKey(TimerKind.SYNC, self.group_id)
+
+    def restart_session(self, member: ClassicMember, now_ms: int) -> None:
+        self.deadlines.set(self.session_timer(member.member_id), now_ms + member.session_timeout_ms)
+
+    def cancel_timers(self) -> None:
+        """The group goes."""
+        self.deadlines.cancel(self.join_timer)
+        self.deadlines.cancel(self.sync_timer)
+        for member_id in (*self.members, *self.pending_members):
+            self.deadlines.cancel(self.session_timer(member_id))
+
+    # --- parked requests ------------------------------------------------------------------------------------
+
+    def park_join(self, member: ClassicMember, ticket: Ticket, out: Effects) -> None:
+        # The member asked again, on another connection: nobody reads the first answer any more. Kafka never
+        # gives one.
+        self.refuse_join(member, ErrorCode.REBALANCE_IN_PROGRESS, out)
+        member.parked_join = ticket
+        self.joins_parked += 1
+        self.last_joined = member.identity
+
+    def answer_join(self, member: ClassicMember, response: JoinGroupResponse, out: Effects) -> None:
+        """Answer the member's parked JoinGroup, if there is one."""
+        if member.parked_join is not None:
+            out.reply(member.parked_join, response)
+            member.parked_join = None
+            self.joins_parked -= 1
+
+    def refuse_join(
+        self, member: ClassicMember, code: ErrorCode, out: Effects, *, member_id: str | None = None
+    ) -> None:
+        """Answer the member's parked JoinGroup with an error, and with its id if no other is given."""
+        member_id = member.member_id if member_id is None else member_id
+        self.answer_join(member, refused_join(code, member_id), out)
+
+    def park_sync(self, member: ClassicMember, ticket: Ticket, out: Effects) -> None:
+        if member.parked_sync is not None:
+            asked_again = f"{member.member_id!r} has asked again since"
+            self.answer_sync(member, KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, asked_again), out)
+        member.parked_sync = ticket
+
+    def answer_sync(
+        self, member: ClassicMember, response: SyncGroupResponse | KafkaError, out: Effects
+    ) -> bool:
+        """Answer the member's parked SyncGroup; whether there was one."""
+        if member.parked_sync is None:
+            return False
+        out.reply(member.parked_sync, response)
+        member.parked_sync = None
+        return True
+
+    def joined_response(
+        self,
+        member: ClassicMember,
+        *,
+        with_members: bool,
+        leader: str | None = None,
+        skip_assignment: bool = False,
+    ) -> JoinGroupResponse:
+        """The success of a JoinGroup, for the current generation."""
+        protocol_name = self.protocol_name or ""
+        return JoinGroupResponse(
+            generation_id=self.generation_id,
+            protocol_type=self.protocol_type,
+            protocol_name=protocol_name,
+            leader=leader or self.leader or "",
+            skip_assignment=skip_assignment,
+            member_id=member.member_id,
+            members=[
+                JoinGroupResponse.Member(
+                    member_id=other.member_id,
+                    group_instance_id=other.group_instance_id,
+                    metadata=other.metadata(protocol_name),
+                )
+                for other in self.members.values()
+            ]
+            if with_members
+            else [],
+        )
+
+    def synced_response(self, member: ClassicMember) -> SyncGroupResponse:
+        """The success of a SyncGroup: what the leader assigned to the member."""
+        return SyncGroupResponse(
+            protocol_type=self.protocol_type, protocol_name=self.protocol_name, assignment=member.assignment
+        )
+
+    # --- who is heard of ------------------------------------------------------------------------------------
+
+    def heard(self, member: ClassicMember, context: RequestContext, now_ms: int) -> None:
+        """Remember when and over which connection a member was last heard of. Only the events tell of it."""
+        member.heard_ms = now_ms
+        self.connections.heard(self.group_id, member, context.connection_id)
+
+    # --- hard state -----------------------------------------------------------------------------------------
+
+    def stored(self) -> StoredGroup:
+        """The group as a GroupMetadata record keeps it."""
+        return StoredGroup(
+            self.protocol_type,
+            self.generation_id,
+            self.protocol_name,
+            self.leader,
+            self.state_timestamp,
+            tuple(member.stored(self.protocol_name or "") for member in self.members.values()),
+        )
+
+    def store(self, out: Effects) -> None:
+        self.hard.emit(records.group_metadata(self.group_id, self.stored()), out)
+
+
+def refused_join(code: ErrorCode, member_id: str) -> JoinGroupResponse:
+    """A JoinGroup answered with an error and a member id, which is not always the one it was asked with. No
+    protocol is null, which the server turns into "" for versions that lack null."""
+    return JoinGroupResponse(error_code=code, protocol_name=None, leader="", member_id=member_id, members=[])

@@ -1,0 +1,270 @@
+"""JoinGroup: how a client becomes a member, and how a member says that something has changed."""
+
+from __future__ import annotations
+
+from muster.coordinator.group import rebalance
+from muster.coordinator.group.classic import Cause, ClassicGroup, GroupState, PendingMember, refused_join
+from muster.coordinator.group.classic_member import ClassicMember, Protocols
+from muster.coordinator.group.config import NEW_MEMBER_JOIN_TIMEOUT_MS
+from muster.coordinator.group.effects import BrokenInvariant, Effects, RequestContext, Ticket
+from muster.coordinator.group.events import (
+    MemberAdded,
+    MemberIdentity,
+    MemberIdIssued,
+    MemberReplaced,
+    Trigger,
+)
+from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.messages.classic_group import JoinGroupRequest
+
+_MEMBER_ID_REQUIRED_FROM = 4  # KIP-394
+_SKIP_ASSIGNMENT_FROM = 9  # KIP-814
+
+
+def join(
+    group: ClassicGroup,
+    request: JoinGroupRequest,
+    context: RequestContext,
+    *,
+    new_member_id: str,
+    ticket: Ticket,
+    now_ms: int,
+    out: Effects,
+) -> None:
+    """Answer a JoinGroup, or park it until the rebalance completes. `new_member_id` is for a client that has
+    none.
+
+    Raises COORDINATOR_NOT_AVAILABLE, GROUP_MAX_SIZE_REACHED, INCONSISTENT_GROUP_PROTOCOL, UNKNOWN_MEMBER_ID,
+    FENCED_INSTANCE_ID.
+    """
+    group.alive()
+    if not _admits(group, request.member_id):
+        _refuse_full(group, request.member_id, ticket, now_ms, out)
+    elif not group.supports(request.protocol_type, [protocol.name for protocol in request.protocols]):
+        raise KafkaError(
+            ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+            f"{group!r} of type {group.protocol_type!r} has no protocol in common with "
+            f"{request.protocol_type!r} {[protocol.name for protocol in request.protocols]}",
+        )
+    elif request.member_id != "":
+        _join_known(group, request, context, ticket, now_ms, out)
+    elif request.group_instance_id in group.static_members:
+        _replace(group, request, context, new_member_id, ticket, now_ms, out)
+    elif request.group_instance_id is None and context.api_version >= _MEMBER_ID_REQUIRED_FROM:
+        _issue_member_id(group, request, context, new_member_id, ticket, now_ms, out)
+    else:
+        _add(group, request, context, new_member_id, ticket, now_ms, out)
+
+
+# --- the gate -----------------------------------------------------------------------------------------------
+
+
+def _admits(group: ClassicGroup, member_id: str) -> bool:
+    """Whether group.max.size leaves room (KIP-389). Ids that were issued and not yet come back with do not
+    count."""
+    member = group.members.get(member_id)
+    size_max = group.config.group_max_size
+    match group.state:
+        case GroupState.EMPTY:
+            return True
+        case GroupState.PREPARING_REBALANCE:
+            # Who has joined counts, not who is a member: in a group that is too large (the limit was
+            # lowered), the last to rejoin are the ones to go.
+            return (member is not None and member.parked_join is not None) or group.joins_parked < size_max
+        case _:
+            return member is not None or len(group.members) < size_max
+
+
+def _refuse_full(group: ClassicGroup, member_id: str, ticket: Ticket, now_ms: int, out: Effects) -> None:
+    """GROUP_MAX_SIZE_REACHED; whoever asked is no member any more."""
+    member = group.members.get(member_id)
+    if member is not None:
+        rebalance.remove(group, member, Cause(Trigger.GROUP_FULL, member.identity), now_ms, out)
+    elif member_id in group.pending_members:
+        pending = group.pending_members[member_id]
+        rebalance.remove_pending(group, member_id, Cause(Trigger.GROUP_FULL, pending.identity), now_ms, out)
+    out.reply(ticket, refused_join(ErrorCode.GROUP_MAX_SIZE_REACHED, ""))
+
+
+# --- new members --------------------------------------------------------------------------------------------
+
+
+def _issue_member_id(
+    group: ClassicGroup,
+    request: JoinGroupRequest,
+    context: RequestContext,
+    member_id: str,
+    ticket: Ticket,
+    now_ms: int,
+    out: Effects,
+) -> None:
+    """Have the client come back with its id (KIP-394): a client that gives up before it knows its id would
+    otherwise leave a member behind."""
+    identity = MemberIdentity(member_id, context.client_id, context.client_host)
+    group.pending_members[member_id] = PendingMember(identity, now_ms)
+    expires_ms = now_ms + request.session_timeout_ms
+    group.deadlines.set(group.session_timer(member_id), expires_ms)
+    cause = Cause(Trigger.MEMBER_ID_ISSUED, identity, request.reason)
+    out.events.append(
+        MemberIdIssued(now_ms, group.group_id, group.generation_id, *cause, expires_ms=expires_ms)
+    )
+    out.reply(ticket, refused_join(ErrorCode.MEMBER_ID_REQUIRED, member_id))
+
+
+def _add(
+    group: ClassicGroup,
+    request: JoinGroupRequest,
+    context: RequestContext,
+    member_id: str,
+    ticket: Ticket,
+    now_ms: int,
+    out: Effects,
+) -> None:
+    """Take a new member in and rebalance."""
+    if not group.members:
+        group.protocol_type = request.protocol_type
+    rebalance_timeout_ms, session_timeout_ms = _timeouts(request, context)
+    member = ClassicMember(
+        member_id=member_id,
+        group_instance_id=request.group_instance_id,
+        client_id=context.client_id,
+        client_host=context.client_host,
+        rebalance_timeout_ms=rebalance_timeout_ms,
+        session_timeout_ms=session_timeout_ms,
+        protocols=_protocols(request),
+        heard_ms=now_ms,
+    )
+    member.is_new = True
+    group.add(member)
+    group.heard(member, context, now_ms)
+    if group.initial_delay is not None:
+        group.member_added_during_delay = True
+    cause = Cause(Trigger.MEMBER_JOINED, member.identity, request.reason)
+    out.events.append(MemberAdded(now_ms, group.group_id, group.generation_id, *cause))
+    # It has no id to heartbeat with yet, so its session cannot be what bounds its stay.
+    group.deadlines.set(group.session_timer(member_id), now_ms + NEW_MEMBER_JOIN_TIMEOUT_MS)
+    _park_and_rebalance(group, member, cause, ticket, now_ms, out)
+
+
+# --- known members ------------------------------------------------------------------------------------------
+
+
+def _join_known(
+    group: ClassicGroup,
+    request: JoinGroupRequest,
+    context: RequestContext,
+    ticket: Ticket,
+    now_ms: int,
+    out: Effects,
+) -> None:
+    member_id = request.member_id
+    if member_id in group.pending_members:
+        if request.group_instance_id is not None:
+            # Ids are issued to dynamic members alone; a static one is added at once. Kafka fails here, too,
+            # and does not repeat the id.
+            out.reply(ticket, refused_join(ErrorCode.UNKNOWN_SERVER_ERROR, ""))
+            return
+        _add(group, request, context, member_id, ticket, now_ms, out)
+        return
+    member = group.validate(member_id, request.group_instance_id)
+    changed = member.protocols != _protocols(request)
+    match group.state:
+        case GroupState.PREPARING_REBALANCE:
+            trigger = Trigger.MEMBER_REJOINED
+        case GroupState.COMPLETING_REBALANCE if changed:
+            trigger = Trigger.METADATA_CHANGED
+        case GroupState.COMPLETING_REBALANCE:
+            # Our JoinGroup response was probably lost: repeat it.
+            group.heard(member, context, now_ms)
+            is_leader = member_id == group.leader
+            out.reply(ticket, group.joined_response(member, with_members=is_leader))
+            return
+        case GroupState.STABLE if member_id == group.leader:
+            # Always a rebalance: the leader may know of a change that no metadata shows, such as new
+            # partitions.
+            trigger = Trigger.METADATA_CHANGED if changed else Trigger.LEADER_REJOINED
+        case GroupState.STABLE if changed:
+            trigger = Trigger.METADATA_CHANGED
+        case GroupState.STABLE:
+            # Nothing new: back into the current generation, to get its assignment by SyncGroup.
+            group.heard(member, context, now_ms)
+            out.reply(ticket, group.joined_response(member, with_members=False))
+            return
+        case state:
+            raise BrokenInvariant(f"{group!r} has {member!r} in {state}")
+    group.heard(member, context, now_ms)
+    group.update(member, _protocols(request), *_timeouts(request, context))
+    cause = Cause(trigger, member.identity, request.reason)
+    _park_and_rebalance(group, member, cause, ticket, now_ms, out)
+
+
+def _replace(
+    group: ClassicGroup,
+    request: JoinGroupRequest,
+    context: RequestContext,
+    member_id: str,
+    ticket: Ticket,
+    now_ms: int,
+    out: Effects,
+) -> None:
+    """A static member returns without its member id: a restarted process. It takes the place of its former
+    self, without a rebalance if it can (KIP-345)."""
+    assert request.group_instance_id is not None
+    member = group.members[group.static_members[request.group_instance_id]]
+    old_member_id, old_client_host, old_leader = member.member_id, member.client_host, group.leader
+    fenced = KafkaError(
+        ErrorCode.FENCED_INSTANCE_ID, f"instance {request.group_instance_id!r} is {member_id!r} now"
+    )
+    group.refuse_join(member, fenced.code, out)
+    group.answer_sync(member, fenced, out)
+    group.replace(member, member_id)
+    group.update(member, _protocols(request), *_timeouts(request, context))
+    group.heard(member, context, now_ms)
+    group.restart_session(member, now_ms)
+    identity = MemberIdentity(member_id, context.client_id, context.client_host, request.group_instance_id)
+    cause = Cause(Trigger.STATIC_MEMBER_REPLACED, identity, request.reason)
+    out.events.append(
+        MemberReplaced(
+            now_ms,
+            group.group_id,
+            group.generation_id,
+            *cause,
+            old_member_id=old_member_id,
+            old_client_host=old_client_host,
+        )
+    )
+    match group.state:
+        case GroupState.STABLE if group.select_protocol() == group.protocol_name:
+            # The assignment stands, even if the subscription has changed.
+            group.store(out)
+            if context.api_version >= _SKIP_ASSIGNMENT_FROM:
+                # A leader must go on watching topics for its group, but must not assign (KIP-814).
+                leads = member_id == group.leader
+                response = group.joined_response(member, with_members=leads, skip_assignment=leads)
+            else:
+                # A leader that cannot be told to skip the assignment is told that its former self leads.
+                response = group.joined_response(member, with_members=False, leader=old_leader)
+            out.reply(ticket, response)
+        case GroupState.STABLE | GroupState.COMPLETING_REBALANCE | GroupState.PREPARING_REBALANCE:
+            # In CompletingRebalance the leader may be assigning to the old id at this moment.
+            _park_and_rebalance(group, member, cause, ticket, now_ms, out)
+        case state:
+            raise BrokenInvariant(f"{group!r} has {member!r} in {state}")
+
+
+def _park_and_rebalance(
+    group: ClassicGroup, member: ClassicMember, cause: Cause, ticket: Ticket, now_ms: int, out: Effects
+) -> None:
+    group.park_join(member, ticket, out)
+    rebalance.prepare_or_complete(group, cause, now_ms, out)
+
+
+def _protocols(request: JoinGroupRequest) -> Protocols:
+    return tuple((protocol.name, protocol.metadata) for protocol in request.protocols)
+
+
+def _timeouts(request: JoinGroupRequest, context: RequestContext) -> tuple[int, int]:
+    """The rebalance and the session timeout. JoinGroup v0 has one for both."""
+    if context.api_version == 0 or request.rebalance_timeout_ms < 0:
+        return request.session_timeout_ms, request.session_timeout_ms
+    return request.rebalance_timeout_ms, request.session_timeout_ms

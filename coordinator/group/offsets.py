@@ -1,0 +1,272 @@
+"""Committed offsets: OffsetCommit, OffsetFetch, OffsetDelete, retention, and deleted topics."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from muster.coordinator.group import records
+from muster.coordinator.group.classic import CONSUMER, ClassicGroup, GroupState
+from muster.coordinator.group.config import GroupConfig
+from muster.coordinator.group.effects import Effects, TopicsImage
+from muster.coordinator.group.hard_state import UNKNOWN_TIME, CommittedOffset, HardState, TopicPartition
+from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+from muster.protocol.types import INT64_MAX, ZERO_UUID
+
+NO_OFFSET = -1
+
+
+class FetchOffsets(NamedTuple):
+    """An OffsetFetch of one group, whatever the version of the request it came in."""
+
+    group_id: str
+    topics: list[OffsetFetchRequest.Group.Topics] | None
+    """None: all the group has. Each topic names itself and, where it is known, its id."""
+    require_stable: bool = False
+    """Partitions in an open transaction are to be refused (KIP-447). There are none before transactions
+    exist."""
+    member_id: str | None = None
+    member_epoch: int = -1
+    """Checked for members of the consumer protocol only (KIP-848)."""
+
+
+# --- commit -------------------------------------------------------------------------------------------------
+
+
+def validate_commit(group: ClassicGroup, request: OffsetCommitRequest) -> None:
+    """Whether the sender may commit. Raises COORDINATOR_NOT_AVAILABLE, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID,
+    ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS."""
+    group.alive()
+    generation_id = request.generation_id_or_member_epoch
+    if generation_id < 0 and group.state is GroupState.EMPTY:
+        # An admin, or a consumer that assigns its partitions itself.
+        return
+    if generation_id >= 0 or request.member_id != "" or request.group_instance_id is not None:
+        group.validate(request.member_id, request.group_instance_id)
+        group.validate_generation(generation_id)
+    else:
+        raise KafkaError(
+            ErrorCode.UNKNOWN_MEMBER_ID, f"{group!r} has members, and the commit comes from none of them"
+        )
+    if group.state is GroupState.COMPLETING_REBALANCE:
+        # It has joined this generation but not its assignment; what it commits belongs to an earlier one.
+        raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, f"{group!r} waits for its assignment")
+
+
+def commit(
+    request: OffsetCommitRequest,
+    *,
+    hard: HardState,
+    config: GroupConfig,
+    now_ms: int,
+    out: Effects,
+) -> OffsetCommitResponse:
+    """Store what may be stored. OFFSET_METADATA_TOO_LARGE is a partition's own."""
+    expires = request.retention_time_ms != -1
+    # As long as the record's int64 lets it; what asks for more means "for ever".
+    expire_timestamp = min(now_ms + request.retention_time_ms, INT64_MAX) if expires else -1
+    topics: list[OffsetCommitResponse.Topic] = []
+    for topic in request.topics:
+        partitions: list[OffsetCommitResponse.Topic.Partition] = []
+        for partition in topic.partitions:
+            metadata = partition.committed_metadata or ""
+            outcome = ErrorCode.NONE
+            if _utf16_units(metadata) > config.offset_metadata_max_bytes:
+                outcome = ErrorCode.OFFSET_METADATA_TOO_LARGE
+            else:
+                committed = CommittedOffset(
+                    partition.committed_offset,
+                    partition.committed_leader_epoch,
+                    metadata,
+                    now_ms,
+                    expire_timestamp,
+                    # The one version of the record that has a place for an expiry has none for a topic id.
+                    ZERO_UUID if expires else topic.topic_id,
+                )
+                hard.emit(
+                    records.offset_commit(request.group_id, topic.name, partition.partition_index, committed),
+                    out,
+                )
+            partitions.append(
+                OffsetCommitResponse.Topic.Partition(
+                    partition_index=partition.partition_index, error_code=outcome
+                )
+            )
+        topics.append(
+            OffsetCommitResponse.Topic(name=topic.name, topic_id=topic.topic_id, partitions=partitions)
+        )
+    return OffsetCommitResponse(topics=topics)
+
+
+def _utf16_units(text: str) -> int:
+    """The length Java sees."""
+    return len(text) + sum(character > "\uffff" for character in text)
+
+
+# --- fetch --------------------------------------------------------------------------------------------------
+
+
+def fetch(request: FetchOffsets, hard: HardState) -> OffsetFetchResponse.Group:
+    """What the group has committed. No offset, like no group, is no error: offset -1."""
+    offsets = hard.offsets.get(request.group_id, {})
+    topics: list[OffsetFetchResponse.Group.Topics] = []
+    if request.topics is None:
+        by_topic: dict[str, list[OffsetFetchResponse.Group.Topics.Partitions]] = {}
+        for (topic, partition), committed in offsets.items():
+            by_topic.setdefault(topic, []).append(_fetched(partition, committed))
+        topics = [
+            OffsetFetchResponse.Group.Topics(name=name, partitions=partitions)
+            for name, partitions in by_topic.items()
+        ]
+    else:
+        for wanted in request.topics:
+            partitions = []
+            for partition in wanted.partition_indexes:
+                found = offsets.get((wanted.name, partition))
+                if found is not None and not _same_topic(found.topic_id, wanted.topic_id):
+                    found = None  # of a topic of that name which has been deleted since
+                partitions.append(_fetched(partition, found))
+            topics.append(
+                OffsetFetchResponse.Group.Topics(
+                    name=wanted.name, topic_id=wanted.topic_id, partitions=partitions
+                )
+            )
+    return OffsetFetchResponse.Group(group_id=request.group_id, topics=topics)
+
+
+def _fetched(
+    partition: int, committed: CommittedOffset | None
+) -> OffsetFetchResponse.Group.Topics.Partitions:
+    if committed is None:
+        return OffsetFetchResponse.Group.Topics.Partitions(
+            partition_index=partition, committed_offset=NO_OFFSET, metadata=""
+        )
+    return OffsetFetchResponse.Group.Topics.Partitions(
+        partition_index=partition,
+        committed_offset=committed.offset,
+        committed_leader_epoch=committed.leader_epoch,
+        metadata=committed.metadata,
+    )
+
+
+def _same_topic(stored: uuid.UUID, asked: uuid.UUID) -> bool:
+    """Whether a name stands for the same topic; an id that is not known (zero) contradicts nothing."""
+    return stored == asked or ZERO_UUID in (stored, asked)
+
+
+# --- delete -------------------------------------------------------------------------------------------------
+
+
+def delete(
+    group: ClassicGroup, request: OffsetDeleteRequest, hard: HardState, out: Effects
+) -> tuple[OffsetDeleteResponse, list[TopicPartition]]:
+    """Forget offsets an admin names, and tell which there were (KIP-496). GROUP_SUBSCRIBED_TO_TOPIC is a
+    partition's own; no offset is no error.
+
+    Raises GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP.
+    """
+    if group.state is GroupState.DEAD:
+        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group.group_id!r} is being unloaded")
+    if group.state is not GroupState.EMPTY and group.protocol_type != CONSUMER:
+        # Nobody can tell what members of another type use.
+        raise KafkaError(ErrorCode.NON_EMPTY_GROUP, f"{group!r} is of type {group.protocol_type!r}")
+    topics: list[OffsetDeleteResponse.Topic] = []
+    deleted: list[TopicPartition] = []
+    for topic in request.topics:
+        indexes = [partition.partition_index for partition in topic.partitions]
+        outcome = ErrorCode.NONE
+        if group.is_subscribed(topic.name):
+            outcome = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+        else:
+            deleted += remove(group.group_id, [(topic.name, index) for index in indexes], hard, out)
+        topics.append(
+            OffsetDeleteResponse.Topic(
+                name=topic.name,
+                partitions=[
+                    OffsetDeleteResponse.Topic.Partition(partition_index=index, error_code=outcome)
+                    for index in indexes
+                ],
+            )
+        )
+    return OffsetDeleteResponse(topics=topics), deleted
+
+
+def remove(
+    group_id: str, partitions: Iterable[TopicPartition], hard: HardState, out: Effects
+) -> list[TopicPartition]:
+    """Forget those of the partitions that have an offset, and tell which."""
+    removed: list[TopicPartition] = []
+    for topic, partition in partitions:
+        if (topic, partition) in hard.offsets.get(group_id, {}):
+            hard.emit(records.offset_tombstone(group_id, topic, partition), out)
+            removed.append((topic, partition))
+    return removed
+
+
+# --- retention ----------------------------------------------------------------------------------------------
+
+
+def expired(group: ClassicGroup, config: GroupConfig, hard: HardState, now_ms: int) -> list[TopicPartition]:
+    """The partitions whose offsets are past their retention, and that no member subscribes to (KIP-211)."""
+    retention_begins = _retention_base(group)
+    if retention_begins is None:
+        return []
+
+    def is_past(committed: CommittedOffset) -> bool:
+        if committed.expire_timestamp != -1:
+            return now_ms >= committed.expire_timestamp
+        return now_ms - retention_begins(committed) >= config.offsets_retention_ms
+
+    return [
+        (topic, partition)
+        for (topic, partition), committed in hard.offsets.get(group.group_id, {}).items()
+        if not group.is_subscribed(topic) and is_past(committed)
+    ]
+
+
+def _retention_base(group: ClassicGroup) -> Callable[[CommittedOffset], int] | None:
+    """When the retention of an offset of this group begins; None: not while the group is as it is."""
+    if group.protocol_type == "":
+        return _committed_at  # it never had members
+    if group.state is GroupState.EMPTY:
+        emptied_ms = group.state_timestamp
+        # Records of old brokers do not say when their group became empty.
+        return _committed_at if emptied_ms == UNKNOWN_TIME else lambda _: emptied_ms
+    if group.state is GroupState.STABLE and group.subscribed_topics is not None:
+        return _committed_at
+    return None
+
+
+def _committed_at(committed: CommittedOffset) -> int:
+    return committed.commit_timestamp
+
+
+# --- topics -------------------------------------------------------------------------------------------------
+
+
+def orphaned(group_id: str, image: TopicsImage, hard: HardState) -> list[TopicPartition]:
+    """The partitions with offsets of topics that have been deleted: those the image says, and those whose
+    name belongs to another topic by now. An offset without topic id goes with any topic of its name."""
+    deleted: dict[str, set[uuid.UUID]] = {}
+    for name, topic_id in image.deleted:
+        deleted.setdefault(name, set()).add(topic_id)
+
+    def is_orphaned(topic: str, topic_id: uuid.UUID) -> bool:
+        if topic in deleted and (topic_id == ZERO_UUID or topic_id in deleted[topic]):
+            return True
+        return topic in image.live and not _same_topic(topic_id, image.live[topic])
+
+    return [
+        (topic, partition)
+        for (topic, partition), committed in hard.offsets.get(group_id, {}).items()
+        if is_orphaned(topic, committed.topic_id)
+    ]

@@ -1,0 +1,106 @@
+"""SyncGroup: the leader hands in the assignment, every member takes its part."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from muster.coordinator.group import rebalance
+from muster.coordinator.group.classic import CONSUMER, Cause, ClassicGroup, GroupState
+from muster.coordinator.group.classic_member import ClassicMember
+from muster.coordinator.group.effects import BrokenInvariant, Effects, RequestContext, Ticket
+from muster.coordinator.group.events import Trigger
+from muster.protocol.embedded import ConsumerProtocolAssignment, encode_assignment
+from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.messages.classic_group import SyncGroupRequest
+
+_PROTOCOL_REQUIRED_FROM = 5  # KIP-559
+_NO_PARTITIONS: Final = encode_assignment(ConsumerProtocolAssignment(assigned_partitions=[]), 0)
+
+
+def sync(
+    group: ClassicGroup,
+    request: SyncGroupRequest,
+    context: RequestContext,
+    *,
+    ticket: Ticket,
+    now_ms: int,
+    out: Effects,
+) -> None:
+    """Answer a SyncGroup with the member's assignment, or park it until the leader's comes.
+
+    Raises COORDINATOR_NOT_AVAILABLE, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION,
+    INCONSISTENT_GROUP_PROTOCOL, REBALANCE_IN_PROGRESS.
+    """
+    member = group.alive().validate(request.member_id, request.group_instance_id)
+    group.validate_generation(request.generation_id)
+    _validate_protocol(group, request)
+    match group.state:
+        case GroupState.PREPARING_REBALANCE:
+            raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, f"{group!r} waits for joins")
+        case GroupState.COMPLETING_REBALANCE:
+            group.heard(member, context, now_ms)
+            group.park_sync(member, ticket, out)
+            _synced(group, member)
+            if member.member_id == group.leader:
+                _assign(group, member, request, now_ms, out)
+        case GroupState.STABLE:
+            group.heard(member, context, now_ms)
+            _synced(group, member)
+            out.reads_hard_state = True
+            out.reply(ticket, group.synced_response(member))
+        case state:
+            raise BrokenInvariant(f"{group!r} has {member!r} in {state}")
+
+
+def require_protocol(request: SyncGroupRequest, context: RequestContext) -> None:
+    """From v5 on a client says which protocol it means (KIP-559). Raises INCONSISTENT_GROUP_PROTOCOL."""
+    if context.api_version >= _PROTOCOL_REQUIRED_FROM and (
+        request.protocol_type is None or request.protocol_name is None
+    ):
+        raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "SyncGroup names no protocol")
+
+
+def _validate_protocol(group: ClassicGroup, request: SyncGroupRequest) -> None:
+    for theirs, ours in (
+        (request.protocol_type, group.protocol_type),
+        (request.protocol_name, group.protocol_name),
+    ):
+        if theirs is not None and ours is not None and theirs != ours:
+            raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"{group!r} has {ours!r}, not {theirs!r}")
+
+
+def _synced(group: ClassicGroup, member: ClassicMember) -> None:
+    group.pending_syncs.discard(member.member_id)
+    if not group.pending_syncs:
+        group.deadlines.cancel(group.sync_timer)
+
+
+def _assign(
+    group: ClassicGroup, leader: ClassicMember, request: SyncGroupRequest, now_ms: int, out: Effects
+) -> None:
+    """Store what the leader assigned and hand it out.
+
+    Kafka becomes Stable only when the record is committed, and has to ask then whether the group is still in
+    this generation. Here it is Stable at once: the replies of this step leave when its record is durable,
+    those of later steps that read it (a Stable SyncGroup, a DescribeGroups) not before, and if the write
+    fails the whole shard is loaded anew from before it (promise 6), so nobody can have seen an assignment
+    that was not kept. A member that joins meanwhile begins the next rebalance one generation later than in
+    Kafka, which no client can tell apart.
+    """
+    assignments = {assignment.member_id: assignment.assignment for assignment in request.assignments}
+    for member in group.members.values():
+        member.assignment = assignments.get(member.member_id, b"") or _forgotten(group)
+    group.become(GroupState.STABLE, Cause(Trigger.LEADER_SYNCED, leader.identity), now_ms, out)
+    group.store(out)
+    rebalance.finished(group, now_ms, out)
+    for member in group.members.values():
+        if group.answer_sync(member, group.synced_response(member), out):
+            # Its session may have run out while it waited, without effect and without another timer.
+            group.restart_session(member, now_ms)
+
+
+def _forgotten(group: ClassicGroup) -> bytes:
+    """What a member gets whom the leader assigned nothing, not even an empty assignment. Kafka passes on zero
+    bytes, which a Java consumer cannot read; other types of members can make what they like of zero
+    bytes."""
+    return _NO_PARTITIONS if group.protocol_type == CONSUMER else b""

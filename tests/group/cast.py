@@ -1,0 +1,99 @@
+"""Who plays in a scenario, and the names that stand for what differs from run to run."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from dataclasses import dataclass
+
+_UUID = re.compile(r"-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
+
+
+@dataclass
+class Actor:
+    """A client, and what it remembers."""
+
+    name: str
+    member_id: str = ""
+    instance_id: str | None = None
+    generation_id: int = -1
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+
+    def forget(self) -> None:
+        """Become a new process of the same client: only settings stay."""
+        self.member_id = ""
+        self.generation_id = -1
+        self.protocol_type = self.protocol_name = None
+
+
+class Cast:
+    """The actors, and the symbols of member ids. `suffix` is what a replay adds to the names of groups and
+    topics."""
+
+    def __init__(self, names: list[str], suffix: str = "") -> None:
+        self.actors = {name: Actor(name) for name in names}
+        self.suffix = suffix
+        self.topic_names: dict[uuid.UUID, str] = {}
+        """Real names of the topics that steps have named by id."""
+        self._ids: dict[str, str] = {}  # symbol -> id
+        self._symbols: dict[str, str] = {}  # id -> symbol
+
+    def rank(self, actor: str) -> int:
+        return list(self.actors).index(actor)
+
+    # --- names of groups and topics -------------------------------------------------------------------------
+
+    def real(self, name: str) -> str:
+        return name + self.suffix
+
+    def told(self, name: str) -> str:
+        return name.removesuffix(self.suffix) if self.suffix else name
+
+    def topic(self, name: str, topic_id: uuid.UUID) -> str:
+        """The told name of a topic that a response names or (OffsetCommit and OffsetFetch v10) has the id
+        of."""
+        return self.told(name or self.topic_names[topic_id])
+
+    def ours(self, name: str) -> bool:
+        return name.endswith(self.suffix)
+
+    # --- member ids -----------------------------------------------------------------------------------------
+
+    def bind(self, member_id: str, owner: str | None = None) -> None:
+        """Give an id its symbol, if it has none, after its owner."""
+        if member_id == "" or member_id in self._symbols:
+            return
+        owner = owner or self._guess(member_id)
+        number = 1
+        symbol = f"${owner}"
+        while symbol in self._ids:
+            number += 1
+            symbol = f"${owner}{number}"
+        self._ids[symbol] = member_id
+        self._symbols[member_id] = symbol
+
+    def _guess(self, member_id: str) -> str:
+        """An id begins with the client id or the instance id."""
+        prefix = _UUID.sub("", member_id)
+        for actor in self.actors.values():
+            if prefix in (actor.name, actor.instance_id):
+                return actor.name
+        return prefix
+
+    def member_id(self, word: str) -> str:
+        """The id that a word of a step stands for."""
+        if word == "none":
+            return ""
+        if word.startswith("$"):
+            return self._ids[word]
+        return word
+
+    def symbol(self, member_id: str) -> str:
+        """How an id is written; one that is none of the coordinator's making stands for itself."""
+        if member_id == "":
+            return "none"
+        if member_id not in self._symbols and _UUID.search(member_id) is None:
+            return member_id
+        self.bind(member_id)
+        return self._symbols[member_id]

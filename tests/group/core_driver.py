@@ -1,0 +1,251 @@
+"""Plays scenarios against the core itself: what the server's handlers do, without sockets."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from muster.coordinator.group.config import GroupConfig
+from muster.coordinator.group.effects import Event, Record, RequestContext, Ticket, TopicsImage
+from muster.coordinator.group.offsets import FetchOffsets
+from muster.coordinator.group.shard import Shard
+from muster.coordinator.server.refusals import REFUSALS, deleted_group_error
+from muster.protocol import codec
+from muster.protocol.api import ApiKey, request_class, response_class
+from muster.protocol.errors import KafkaError
+from muster.protocol.message import Message
+from muster.protocol.messages.group_admin import (
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+)
+from muster.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest, OffsetFetchResponse
+from tests.group.harness import START_MS, Harness
+from tests.group.scenario import Answer, Driver
+
+HOST = "/127.0.0.1"
+
+
+class _Asked(NamedTuple):
+    actor: str
+    connection_id: int
+    api: ApiKey
+    version: int
+    request: Message
+
+
+def topic_id(name: str) -> uuid.UUID:
+    """The id a topic has until it is deleted and made anew."""
+    return uuid.uuid5(uuid.NAMESPACE_OID, name)
+
+
+def group_config(settings: dict[str, str]) -> GroupConfig:
+    """From Kafka's names."""
+    return GroupConfig(**{name.replace(".", "_"): int(value) for name, value in settings.items()})
+
+
+class CoreDriver(Driver):
+    """Requests and responses go through bytes in their version, as on the wire."""
+
+    def __init__(self, settings: dict[str, str]) -> None:
+        self._settings = dict(settings)
+        self.harness = Harness(group_config(self._settings))
+        self.since_ms = START_MS
+        self._connection_ids = itertools.count(1)
+        self._connections: dict[str, list[int]] = {}
+        self._asked: dict[Ticket, _Asked] = {}
+        self._immediate: list[Answer] = []
+
+    def send(self, actor: str, api: ApiKey, version: int, message: Message) -> None:
+        request = codec.decode(request_class(api), version, codec.encode(message, version))
+        connection_id = self._free_connection(actor)
+        context = RequestContext(version, actor, HOST, connection_id)
+        handler = _HANDLERS.get(api)
+        if handler is not None:
+            response = handler(self.harness, request, context)
+            self._immediate.append(Answer(actor, api, version, _over_the_wire(response, api, version)))
+            return
+        if isinstance(request, OffsetCommitRequest):
+            _name_topics(request, message)
+        ticket = self.harness.send(_OPERATIONS[api], request, context)
+        self._asked[ticket] = _Asked(actor, connection_id, api, version, request)
+
+    def _free_connection(self, actor: str) -> int:
+        busy = {self._asked[ticket].connection_id for ticket in self.harness.open}
+        connections = self._connections.setdefault(actor, [])
+        for connection_id in connections:
+            if connection_id not in busy:
+                return connection_id
+        connections.append(next(self._connection_ids))
+        return connections[-1]
+
+    def replies(self, expected: int) -> list[Answer]:
+        answers, self._immediate = self._immediate, []
+        for ticket in [ticket for ticket in self._asked if ticket in self.harness.answers]:
+            asked = self._asked.pop(ticket)
+            response = self.harness.answers[ticket]
+            if isinstance(response, KafkaError):
+                response = REFUSALS[asked.api](asked.request, asked.version, response)
+            if asked.api is ApiKey.JOIN_GROUP and response.protocol_name is None and asked.version < 7:
+                response.protocol_name = ""
+            # A client that hung up hears nothing.
+            if asked.connection_id in self._connections[asked.actor]:
+                wire = _over_the_wire(response, asked.api, asked.version)
+                answers.append(Answer(asked.actor, asked.api, asked.version, wire))
+        return answers
+
+    def disconnect(self, actor: str) -> None:
+        for connection_id in self._connections.pop(actor, ()):
+            self.harness.disconnect(connection_id)
+        self._connections[actor] = []
+
+    def delete_topic(self, topic: str) -> None:
+        self.harness.topics_changed(TopicsImage(deleted=frozenset({(topic, topic_id(topic))})))
+
+    def advance(self, by_ms: int) -> None:
+        self.harness.advance(by_ms)
+
+    def reload(self) -> None:
+        self._asked = {
+            ticket: asked for ticket, asked in self._asked.items() if ticket not in self.harness.open
+        }
+        self.harness.reload(group_config(self._settings))
+
+    def unload(self) -> None:
+        self.harness.unload()
+
+    def configure(self, name: str, value: str) -> None:
+        self._settings[name] = value
+
+    def take_events(self) -> list[Event]:
+        return self.harness.take_events()
+
+    def take_records(self) -> list[Record]:
+        return self.harness.take_records()
+
+
+def _over_the_wire(response: Message, api: ApiKey, version: int) -> Message:
+    return codec.decode(response_class(api), version, codec.encode(response, version))
+
+
+def _name_topics(request: OffsetCommitRequest, sent: Message) -> None:
+    """What the server does between the wire and the core: each topic gets both its name and its id."""
+    assert isinstance(sent, OffsetCommitRequest)
+    for topic, named in zip(request.topics, sent.topics, strict=True):
+        topic.name, topic.topic_id = named.name, named.topic_id or topic_id(named.name)
+
+
+_OPERATIONS: dict[ApiKey, Any] = {
+    ApiKey.JOIN_GROUP: Shard.join,
+    ApiKey.SYNC_GROUP: Shard.sync,
+    ApiKey.HEARTBEAT: Shard.heartbeat,
+    ApiKey.LEAVE_GROUP: Shard.leave,
+    ApiKey.OFFSET_COMMIT: Shard.commit_offsets,
+    ApiKey.OFFSET_DELETE: Shard.delete_offsets,
+}
+
+
+# --- requests about several groups --------------------------------------------------------------------------
+
+
+def _fetch(harness: Harness, request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:
+    if context.api_version < 8:
+        topics = (
+            None
+            if request.topics is None
+            else [
+                OffsetFetchRequest.Group.Topics(
+                    name=topic.name,
+                    topic_id=topic_id(topic.name),
+                    partition_indexes=topic.partition_indexes,
+                )
+                for topic in request.topics
+            ]
+        )
+        fetched: OffsetFetchResponse.Group = harness.ask(
+            Shard.fetch_offsets, FetchOffsets(request.group_id, topics, request.require_stable), context
+        )
+        return OffsetFetchResponse(
+            topics=[
+                OffsetFetchResponse.Topic(
+                    name=topic.name,
+                    partitions=[
+                        OffsetFetchResponse.Topic.Partition(
+                            partition_index=partition.partition_index,
+                            committed_offset=partition.committed_offset,
+                            committed_leader_epoch=partition.committed_leader_epoch,
+                            metadata=partition.metadata,
+                            error_code=partition.error_code,
+                        )
+                        for partition in topic.partitions
+                    ],
+                )
+                for topic in fetched.topics
+            ],
+            error_code=fetched.error_code,
+        )
+    names = {topic_id(name): name for name in _TOPICS}
+    for group in request.groups:
+        for topic in group.topics or ():
+            topic.name = topic.name or names[topic.topic_id]
+            topic.topic_id = topic_id(topic.name)
+    groups = [
+        harness.ask(
+            Shard.fetch_offsets,
+            FetchOffsets(
+                group.group_id, group.topics, request.require_stable, group.member_id, group.member_epoch
+            ),
+            context,
+        )
+        for group in request.groups
+    ]
+    for group in groups:
+        for topic in group.topics:
+            topic.topic_id = topic_id(topic.name)
+    return OffsetFetchResponse(groups=groups)
+
+
+_TOPICS = ("orders", "clicks", "payments")
+"""Topics that scenarios fetch by id."""
+
+
+def _describe(
+    harness: Harness, request: DescribeGroupsRequest, context: RequestContext
+) -> DescribeGroupsResponse:
+    return DescribeGroupsResponse(
+        groups=[harness.ask(Shard.describe, group_id, context) for group_id in request.groups]
+    )
+
+
+def _list(harness: Harness, request: ListGroupsRequest, context: RequestContext) -> ListGroupsResponse:
+    states = {state.lower() for state in request.states_filter}
+    types = {group_type.lower() for group_type in request.types_filter}
+    return ListGroupsResponse(
+        groups=[
+            group
+            for group in harness.ask(Shard.list_groups, None, context)
+            if (not states or group.group_state.lower() in states)
+            and (not types or group.group_type in types)
+        ]
+    )
+
+
+def _delete(harness: Harness, request: DeleteGroupsRequest, context: RequestContext) -> DeleteGroupsResponse:
+    results = []
+    for group_id in request.groups_names:
+        result = harness.ask(Shard.delete_group, group_id, context)
+        results.append(deleted_group_error(group_id, result) if isinstance(result, KafkaError) else result)
+    return DeleteGroupsResponse(results=results)
+
+
+_HANDLERS: dict[ApiKey, Callable[[Harness, Any, RequestContext], Message]] = {
+    ApiKey.OFFSET_FETCH: _fetch,
+    ApiKey.DESCRIBE_GROUPS: _describe,
+    ApiKey.LIST_GROUPS: _list,
+    ApiKey.DELETE_GROUPS: _delete,
+}

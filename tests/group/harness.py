@@ -1,0 +1,252 @@
+"""A shard under test: it is stepped as its host would step it, and checked after every step."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, cast
+
+from muster.coordinator.group.classic import ClassicGroup, GroupState
+from muster.coordinator.group.config import GroupConfig
+from muster.coordinator.group.effects import (
+    Effects,
+    Event,
+    Record,
+    Reply,
+    RequestContext,
+    Ticket,
+    TopicsImage,
+)
+from muster.coordinator.group.hard_state import HardState
+from muster.coordinator.group.shard import Shard
+from muster.protocol.errors import KafkaError
+from muster.protocol.messages.coordinator_records import decode_record, encode_key, encode_value
+
+START_MS = 1_700_000_000_000
+"""When every test begins."""
+
+Operation = Callable[[Shard, Any, RequestContext, Ticket, int, Effects], None]
+
+
+class Answer(NamedTuple):
+    ticket: Ticket
+    response: Any
+    """What the core replied or, for a refusal, the KafkaError."""
+
+
+class Harness:
+    """Owns a shard and its clock. Records go through bytes, as in a store, and every step is checked."""
+
+    def __init__(self, config: GroupConfig | None = None, *, shard_number: int = 0) -> None:
+        # Tests that do not speak of the initial delay do without.
+        self.config = config or GroupConfig(group_initial_rebalance_delay_ms=0)
+        self.now_ms = START_MS
+        self.log: list[tuple[bytes, bytes | None]] = []
+        self.replica = HardState()
+        self.records: list[Record] = []
+        self.events: list[Event] = []
+        self.answers: dict[Ticket, Any] = {}
+        self.open: set[Ticket] = set()
+        self.last = Effects()
+        self._tickets = itertools.count(1)
+        ids = itertools.count(1)
+        self._ids = lambda: str(uuid.UUID(int=next(ids)))
+        self.shard = self._new_shard(shard_number)
+        self._step(self.shard.loaded)
+
+    def _new_shard(self, number: int) -> Shard:
+        return Shard(number, self.config, ids=self._ids)
+
+    # --- steps ----------------------------------------------------------------------------------------------
+
+    def send(self, operation: Operation, request: Any, context: RequestContext) -> Ticket:
+        """Make one request, then do what is due. A refusal is an answer."""
+        ticket = next(self._tickets)
+        self.open.add(ticket)
+        out = Effects()
+        before = self.shard.durable()
+        refusal = None
+        try:
+            operation(self.shard, request, context, ticket, self.now_ms, out)
+        except KafkaError as error:
+            refusal = error
+        if refusal is not None:
+            assert _says_why(refusal), f"refused without a reason: {refusal!r}"
+            assert not out.records, f"refused after records: {refusal!r}"
+            assert not out.replies, f"refused after replies: {refusal!r}"
+            assert self.shard.durable() == before, f"refused after changes: {refusal!r}"
+            out.replies.append(Reply(ticket, refusal))
+        self.last = out
+        self._finish(out)
+        self._due()
+        return ticket
+
+    def ask(self, operation: Operation, request: Any, context: RequestContext) -> Any:
+        """Make a request that is answered at once; the answer, or the KafkaError."""
+        ticket = self.send(operation, request, context)
+        assert ticket in self.answers, f"{operation.__name__} was parked"
+        return self.answers[ticket]
+
+    def advance(self, by_ms: int) -> None:
+        """Let time pass, each deadline in its turn."""
+        until_ms = self.now_ms + by_ms
+        while (deadline_ms := self.shard.next_deadline()) is not None and deadline_ms <= until_ms:
+            self.now_ms = max(self.now_ms, deadline_ms)
+            self._step(self.shard.advance)
+        self.now_ms = until_ms
+
+    def reload(self, config: GroupConfig | None = None) -> None:
+        """The broker dies; another one loads the shard. Who was parked is never answered."""
+        self.check_replay()
+        self.config = config or self.config
+        self.open.clear()
+        self.shard = self._new_shard(self.shard.number)
+        for record in replayed(self.log):
+            self.shard.apply(record)
+        self._step(self.shard.loaded)
+
+    def unload(self) -> None:
+        self._step(self.shard.unload)
+        assert not self.open, f"never answered: {self.open}"
+
+    def disconnect(self, connection_id: int) -> None:
+        self._step(lambda now_ms, out: self.shard.connection_closed(connection_id, now_ms, out))
+
+    def topics_changed(self, image: TopicsImage) -> None:
+        self._step(lambda now_ms, out: self.shard.topics_changed(image, now_ms, out))
+
+    def _step(self, step: Callable[[int, Effects], None]) -> None:
+        out = Effects()
+        step(self.now_ms, out)
+        self._finish(out)
+
+    def _due(self) -> None:
+        while (deadline_ms := self.shard.next_deadline()) is not None and deadline_ms <= self.now_ms:
+            self._step(self.shard.advance)
+
+    def _finish(self, out: Effects) -> None:
+        for record in out.records:
+            self.records.append(record)
+            value = None if record.value is None else encode_value(record.value, record.value_version)
+            self.log.append((encode_key(record.key), value))
+            self.replica.apply(_decoded(*self.log[-1]))
+        for ticket, response in out.replies:
+            assert ticket in self.open, f"ticket {ticket} was answered twice, or never asked: {response!r}"
+            if isinstance(response, KafkaError):
+                assert _says_why(response), f"refused without a reason: {response!r}"
+            self.open.remove(ticket)
+            self.answers[ticket] = response
+        self.events += out.events
+        self.check()
+
+    # --- what is seen ---------------------------------------------------------------------------------------
+
+    def group(self, group_id: str = "orders") -> ClassicGroup:
+        return self.shard.groups[group_id]
+
+    def take_events(self) -> list[Event]:
+        events, self.events = self.events, []
+        return events
+
+    def take_records(self) -> list[Record]:
+        records, self.records = self.records, []
+        return records
+
+    # --- what must hold -------------------------------------------------------------------------------------
+
+    def check_replay(self) -> None:
+        """What a store gives back, the last record of each key, says what the shard holds."""
+        replica = HardState()
+        for record in replayed(self.log):
+            replica.apply(record)
+        assert replica.durable() == self.shard.durable()
+
+    def check(self) -> None:
+        assert self.replica.durable() == self.shard.durable(), "the records do not say what the shard holds"
+        parked: list[Ticket] = []
+        for group in self.shard.groups.values():
+            check_group(group)
+            for member in group.members.values():
+                parked += [
+                    ticket for ticket in (member.parked_join, member.parked_sync) if ticket is not None
+                ]
+        assert sorted(parked) == sorted(self.open), f"parked {parked}, unanswered {self.open}"
+
+
+def _says_why(refusal: KafkaError) -> bool:
+    """Whether a refusal says more than its code does."""
+    return bool(refusal.why) and refusal.why != refusal.code.text
+
+
+def replayed(log: Iterable[tuple[bytes, bytes | None]]) -> Iterable[Record]:
+    """The records as a store gives them back: the last of each key, without tombstones, in the order
+    written."""
+    last: dict[bytes, bytes] = {}
+    for key, value in log:
+        last.pop(key, None)
+        if value is not None:
+            last[key] = value
+    for key, value in last.items():
+        yield _decoded(key, value)
+
+
+def _decoded(key: bytes, value: bytes | None) -> Record:
+    decoded = decode_record(key, value)
+    assert decoded is not None
+    return Record(*decoded, 0 if value is None else int.from_bytes(value[:2], "big"))
+
+
+def check_group(group: ClassicGroup) -> None:
+    """What holds of a group between steps."""
+    members = list(group.members.values())
+    deadlines = group.deadlines
+    assert all(member_id == member.member_id for member_id, member in group.members.items())
+    assert group.joins_parked == sum(member.parked_join is not None for member in members)
+    assert group.static_members == {
+        member.group_instance_id: member.member_id
+        for member in members
+        if member.group_instance_id is not None
+    }
+    assert (group.leader in group.members) if members else group.leader is None
+    assert group.pending_syncs <= group.members.keys()
+    assert not group.pending_members.keys() & group.members.keys()
+    if group.state is GroupState.DEAD:
+        assert group.join_timer not in deadlines
+        assert group.sync_timer not in deadlines
+        return
+    for member in members:
+        timed = group.session_timer(member.member_id) in deadlines
+        assert timed or member.waits, f"{member!r} would stay for ever"
+    for member_id in group.pending_members:
+        assert group.session_timer(member_id) in deadlines, f"{member_id!r} would be waited for for ever"
+    may_park_join = group.state is GroupState.PREPARING_REBALANCE
+    may_park_sync = group.state is GroupState.COMPLETING_REBALANCE
+    for member in members:
+        assert member.parked_join is None or may_park_join, f"{member!r} in {group!r}"
+        assert member.parked_sync is None or may_park_sync, f"{member!r} in {group!r}"
+        assert member.parked_join is None or member.parked_sync is None
+        assert not member.is_new or may_park_join, f"{member!r} in {group!r}"
+    assert (group.join_timer in deadlines) == may_park_join, f"{group!r}"
+    assert (group.sync_timer in deadlines) == bool(group.pending_syncs), f"{group!r}"
+    assert (group.rebalance is not None) == (may_park_join or may_park_sync), f"{group!r}"
+    assert group.initial_delay is None or may_park_join
+    stored = group.hard.groups.get(group.group_id)
+    match group.state:
+        case GroupState.EMPTY:
+            assert not members
+            assert group.protocol_name is None
+            if group.generation_id > 0:
+                assert stored == group.stored()
+            else:
+                assert stored is None or stored == ("", 0, None, None, group.state_timestamp, ())
+        case GroupState.STABLE:
+            assert members
+            assert stored == group.stored(), f"{group!r} is not what its record says"
+        case GroupState.COMPLETING_REBALANCE:
+            assert members
+            assert group.leader in group.pending_syncs, (
+                "without its leader's SyncGroup, a group is not Stable"
+            )
+    if group.state in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE):
+        assert all(member.metadata(cast(str, group.protocol_name)) is not None for member in members)
