@@ -1,0 +1,122 @@
+"""The data directory of one process: its layout, and the lock that keeps a second process out.
+
+    muster.lock     locked while a process uses the directory; holds its process id, for the message to others
+    store.sqlite    coordinator records, leases, topics, nodes (with its -wal and -shm files)
+    topics/         segments of topic data, a directory per partition
+
+The lock is the operating system's, so it goes with the process however that ends; the file stays and means
+nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from muster.coordinator.storage.store import StoreError, StoreLocked
+from muster.coordinator.storage.tenancy import Tenancy
+
+if sys.platform == "win32":
+    import msvcrt
+
+    # A locked region cannot be read by others on Windows: lock a byte far behind the process id.
+    _LOCKED_BYTE = 1 << 30
+
+    def _try_lock(descriptor: int) -> None:
+        os.lseek(descriptor, _LOCKED_BYTE, os.SEEK_SET)
+        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+else:
+    import fcntl
+
+    def _try_lock(descriptor: int) -> None:
+        # flock, not lockf: a POSIX record lock is lost when any descriptor of the file is closed here.
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+@dataclass(slots=True)
+class _Lock:
+    descriptor: int
+    pid: int  # a forked child inherits this module's state, but not the lock
+    tenancy: Tenancy = field(default_factory=Tenancy)
+    users: int = 1
+
+
+_held: dict[Path, _Lock] = {}
+_held_guard = threading.Lock()
+
+
+class DataDirectory:
+    """A locked data directory.
+
+    Several owners in one process (brokers, a store, partition logs) share the lock: each acquires its own
+    object, and the last release lets other processes in.
+    """
+
+    def __init__(self, path: Path, tenancy: Tenancy) -> None:
+        self.path = path
+        self.tenancy = tenancy
+        """Leases and registrations of those who use the directory. All are in this process while it has the
+        lock, and none is left when it has let go.
+        """
+        self._released = False
+
+    def __repr__(self) -> str:
+        return f"<DataDirectory {self.path}{' released' if self._released else ''}>"
+
+    @property
+    def store_path(self) -> Path:
+        return self.path / "store.sqlite"
+
+    @classmethod
+    def acquire(cls, path: Path) -> DataDirectory:
+        """Create the directory if need be and lock it; touches the disk, so not for the event loop.
+
+        StoreLocked when another process holds it, StoreError when it cannot be created or written.
+        """
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            path = path.resolve()
+            with _held_guard:
+                lock = _held.get(path)
+                if lock is not None and lock.pid == os.getpid():
+                    lock.users += 1
+                else:
+                    lock = _held[path] = _take(path)
+        except OSError as error:
+            raise StoreError(f"cannot use data directory {path}: {error.strerror or error}") from error
+        return cls(path, lock.tenancy)
+
+    def release(self) -> None:
+        """Give up this owner's share. Harmless when called again."""
+        if self._released:
+            return
+        self._released = True
+        with _held_guard:
+            lock = _held[self.path]
+            lock.users -= 1
+            if lock.users == 0:
+                del _held[self.path]
+                os.close(lock.descriptor)
+
+
+def _take(path: Path) -> _Lock:
+    descriptor = os.open(path / "muster.lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            _try_lock(descriptor)
+        except OSError as error:
+            holder = os.read(descriptor, 20).decode("ascii", "replace").strip()
+            by = f"process {holder}" if holder.isdigit() else "another process"
+            raise StoreLocked(
+                f"data directory {path} is in use by {by}; stop that process or choose another directory"
+            ) from error
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"{os.getpid()}\n".encode("ascii"))
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return _Lock(descriptor, os.getpid())

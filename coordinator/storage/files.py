@@ -1,0 +1,296 @@
+"""The file operations that partition logs are built on: a folder on disk, or one in memory.
+
+Everything here blocks and is called from an executor. Readers and one writer may use a file at once: `read`
+never looks at the writer's position. Errors are OSErrors, as the operating system words them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Sequence
+from errno import EEXIST
+from pathlib import Path
+from typing import Final, Protocol
+
+_WRITEV_BUFFERS_MAX: Final = 512  # below every system's IOV_MAX
+
+
+class File(Protocol):
+    """An open file. `append` and `truncate` are for its one writer."""
+
+    def size(self) -> int: ...
+
+    def modified_ms(self) -> int:
+        """When it was last written to: epoch ms, by the wall clock."""
+
+    def read(self, position: int, size: int) -> bytes:
+        """Up to `size` bytes; fewer only at the end of the file."""
+
+    def append(self, buffers: Sequence[bytes | memoryview]) -> None:
+        """Write `buffers` one after the other at the end. On an OSError a part of them may be there."""
+
+    def truncate(self, size: int) -> None: ...
+
+    def sync(self) -> None:
+        """Return when what was written survives the death of the machine."""
+
+    def close(self) -> None:
+        """Closing twice is harmless."""
+
+
+class Folder(Protocol):
+    """A folder. Names are plain file names."""
+
+    @property
+    def path(self) -> str:
+        """For messages."""
+
+    def names(self) -> list[str]:
+        """Files and folders in it, in no order; none when the folder is not there."""
+
+    def folder(self, name: str) -> Folder:
+        """The folder below; made when something is written to it."""
+
+    def open(self, name: str, *, create: bool = False) -> File:
+        """FileNotFoundError when it is not there and not to be made."""
+
+    def load(self, name: str) -> bytes | None:
+        """A small file's whole contents; None when it is not there."""
+
+    def store(self, name: str, contents: bytes) -> None:
+        """Replace a small file: after a crash it has either the old or the new contents, whole."""
+
+    def rename(self, name: str, to: str) -> None:
+        """Replaces what `to` names."""
+
+    def remove(self, name: str) -> None:
+        """Remove a file; harmless when it is not there."""
+
+    def remove_tree(self) -> None:
+        """Remove this folder and all in it; harmless when it is not there."""
+
+    def sync(self) -> None:
+        """Return when the names made, renamed and removed in it survive the death of the machine."""
+
+
+class DiskFile:
+    __slots__ = ("_fd",)
+
+    def __init__(self, path: str, *, create: bool) -> None:
+        self._fd = -1  # for `close`, when opening fails
+        self._fd = os.open(
+            path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644
+        )
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def modified_ms(self) -> int:
+        return os.fstat(self._fd).st_mtime_ns // 1_000_000
+
+    def read(self, position: int, size: int) -> bytes:
+        found = os.pread(self._fd, size, position)
+        if not found or len(found) == size:
+            return found
+        # A read may stop early (a signal, a file system's whim); only an empty one is the end of the file.
+        parts, got = [found], len(found)
+        while got < size and (found := os.pread(self._fd, size - got, position + got)):
+            parts.append(found)
+            got += len(found)
+        return b"".join(parts)
+
+    def append(self, buffers: Sequence[bytes | memoryview]) -> None:
+        pending = [memoryview(buffer) for buffer in buffers]
+        while pending:
+            written = os.writev(self._fd, pending[:_WRITEV_BUFFERS_MAX])
+            while pending and written >= len(pending[0]):
+                written -= len(pending.pop(0))
+            if written:
+                pending[0] = pending[0][written:]
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+
+    def sync(self) -> None:
+        (os.fdatasync if hasattr(os, "fdatasync") else os.fsync)(self._fd)
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        # A reader may still hold the file of a segment that was rolled or removed: the last one closes it.
+        self.close()
+
+
+class DiskFolder:
+    """A folder of the file system."""
+
+    __slots__ = ("_path",)
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = os.fspath(path)
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    def names(self) -> list[str]:
+        try:
+            return os.listdir(self._path)
+        except FileNotFoundError:
+            return []
+
+    def folder(self, name: str) -> DiskFolder:
+        return DiskFolder(os.path.join(self._path, name))
+
+    def open(self, name: str, *, create: bool = False) -> DiskFile:
+        path = os.path.join(self._path, name)
+        try:
+            return DiskFile(path, create=create)
+        except FileNotFoundError:
+            if not create:
+                raise
+        os.makedirs(self._path, exist_ok=True)
+        return DiskFile(path, create=True)
+
+    def load(self, name: str) -> bytes | None:
+        try:
+            with open(os.path.join(self._path, name), "rb") as file:
+                return file.read()
+        except FileNotFoundError:
+            return None
+
+    def store(self, name: str, contents: bytes) -> None:
+        draft = name + ".new"
+        self.remove(draft)
+        file = self.open(draft, create=True)
+        try:
+            file.append([contents])
+            file.sync()
+        finally:
+            file.close()
+        self.rename(draft, name)
+        self.sync()
+
+    def rename(self, name: str, to: str) -> None:
+        os.replace(os.path.join(self._path, name), os.path.join(self._path, to))
+
+    def remove(self, name: str) -> None:
+        try:
+            os.unlink(os.path.join(self._path, name))
+        except FileNotFoundError:
+            return
+
+    def remove_tree(self) -> None:
+        shutil.rmtree(self._path, ignore_errors=True)
+
+    def sync(self) -> None:
+        fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+class MemoryFile:
+    """Bytes under a name; stays readable through open files after its removal, as on disk."""
+
+    __slots__ = ("_modified_ns", "contents")
+
+    def __init__(self) -> None:
+        self.contents = bytearray()
+        self._modified_ns = time.time_ns()
+
+    def size(self) -> int:
+        return len(self.contents)
+
+    def modified_ms(self) -> int:
+        return self._modified_ns // 1_000_000
+
+    def read(self, position: int, size: int) -> bytes:
+        # Not through a memoryview: the writer could not grow the bytes while one is exported.
+        return bytes(self.contents[position : position + size])
+
+    def append(self, buffers: Sequence[bytes | memoryview]) -> None:
+        self.contents += b"".join(buffers)
+        self._modified_ns = time.time_ns()
+
+    def truncate(self, size: int) -> None:
+        del self.contents[size:]
+
+    def sync(self) -> None:
+        return
+
+    def close(self) -> None:
+        return
+
+
+class MemoryFolder:
+    """A folder that lives as long as its object."""
+
+    __slots__ = ("_entries", "_path")
+
+    def __init__(self, path: str = "memory") -> None:
+        self._path = path
+        self._entries: dict[str, MemoryFile | MemoryFolder] = {}
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    def names(self) -> list[str]:
+        return [
+            name
+            for name, entry in self._entries.copy().items()
+            if isinstance(entry, MemoryFile) or entry.names()
+        ]
+
+    def folder(self, name: str) -> MemoryFolder:
+        entry = self._entries.get(name)
+        if entry is None:
+            entry = self._entries.setdefault(name, MemoryFolder(f"{self._path}/{name}"))
+        if isinstance(entry, MemoryFile):
+            raise NotADirectoryError(EEXIST, "a file of that name exists", name)
+        return entry
+
+    def open(self, name: str, *, create: bool = False) -> MemoryFile:
+        entry = self._entries.get(name)
+        if entry is None:
+            if not create:
+                raise FileNotFoundError(f"{self._path}/{name}")
+            entry = self._entries.setdefault(name, self.new_file())
+        if isinstance(entry, MemoryFolder):
+            raise IsADirectoryError(f"{self._path}/{name}")
+        return entry
+
+    def new_file(self) -> MemoryFile:
+        """Where tests put files that fail."""
+        return MemoryFile()
+
+    def load(self, name: str) -> bytes | None:
+        entry = self._entries.get(name)
+        return bytes(entry.contents) if isinstance(entry, MemoryFile) else None
+
+    def store(self, name: str, contents: bytes) -> None:
+        file = self.new_file()
+        file.append([contents])
+        self._entries[name] = file
+
+    def rename(self, name: str, to: str) -> None:
+        self._entries[to] = self._entries.pop(name)
+
+    def remove(self, name: str) -> None:
+        self._entries.pop(name, None)
+
+    def remove_tree(self) -> None:
+        for entry in list(self._entries.values()):
+            if isinstance(entry, MemoryFolder):
+                entry.remove_tree()
+        self._entries.clear()
+
+    def sync(self) -> None:
+        return

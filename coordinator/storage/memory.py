@@ -1,0 +1,212 @@
+"""A store in memory: for tests, the simulator, and `serve --ephemeral`. It lives as long as its object."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID, uuid4
+
+from muster.coordinator.storage.clock import monotonic_ms
+from muster.coordinator.storage.store import (
+    LEASE_COUNTS_DEFAULT,
+    Append,
+    Grant,
+    Lease,
+    LeaseKind,
+    NodeRow,
+    Outcome,
+    StoreClosed,
+    StoreConflict,
+    StoreCounts,
+    TopicRow,
+)
+from muster.coordinator.storage.tenancy import Tenancy
+
+
+@dataclass(slots=True)
+class _LeaseRow:
+    epoch: int = 0
+    next_seq: int = 1
+    # In order of seq, since an upsert takes the key out and puts it in again at the end.
+    records: dict[bytes, tuple[int, bytes]] = field(default_factory=dict)
+
+
+class MemoryStore:
+    """`Store` without a disk. Every method finishes within one turn of the event loop, so calls never wait.
+
+    It can be closed and opened again, as a process would a file: nothing is lost then, and leases keep their
+    terms.
+    """
+
+    def __init__(
+        self,
+        *,
+        now_ms: Callable[[], int] = monotonic_ms,
+        lease_counts: Mapping[LeaseKind, int] | None = None,
+        cluster_id: UUID | None = None,
+    ) -> None:
+        counts = dict.fromkeys(LeaseKind, LEASE_COUNTS_DEFAULT) | dict(lease_counts or {})
+        self.changed: list[Callable[[], None]] = []
+        self._now_ms = now_ms
+        self._open = False
+        self._counts = StoreCounts(cluster_id or uuid4(), counts)
+        self._leases = {Lease(kind, n): _LeaseRow() for kind, count in counts.items() for n in range(count)}
+        self._topics: dict[UUID, TopicRow] = {}
+        self._tenancy = Tenancy()
+        self._revision = 0
+        self._next_producer_id = 0
+
+    def __repr__(self) -> str:
+        records = sum(len(row.records) for row in self._leases.values())
+        return f"<MemoryStore records={records} topics={len(self._topics)} {self._tenancy!r}>"
+
+    async def open(self) -> None:
+        self._open = True
+
+    async def close(self) -> None:
+        self._open = False
+
+    # --- records ----------------------------------------------------------------------------------
+
+    async def append(self, appends: Sequence[Append]) -> list[Outcome]:
+        self._check_open()
+        return [self._append(append) for append in appends]
+
+    def _append(self, append: Append) -> Outcome:
+        row = self._leases.get(append.lease)
+        if row is None or row.epoch != append.epoch or row.epoch < 1:  # below 1: never claimed
+            return Outcome.FENCED
+        for key, value in append.records:
+            row.records.pop(key, None)
+            if value is not None:
+                row.records[key] = (row.next_seq, value)
+                row.next_seq += 1
+        return Outcome.WRITTEN
+
+    async def load(self, lease: Lease) -> list[tuple[int, bytes, bytes]]:
+        self._check_open()
+        row = self._lease_row(lease)
+        return [(seq, key, value) for key, (seq, value) in row.records.items()]
+
+    # --- leases -----------------------------------------------------------------------------------
+
+    async def claim(self, leases: Sequence[Lease], node_id: int, term_ms: int) -> list[Grant | None]:
+        self._check_open()
+        rows = {lease: self._lease_row(lease) for lease in leases}
+        now_ms = self._now_ms()
+        taken = self._tenancy.begin_claim(leases, node_id, now_ms)
+        for lease in taken:
+            rows[lease].epoch += 1
+        epochs = {lease: rows[lease].epoch for lease in taken}
+        grants = self._tenancy.end_claim(taken, node_id, epochs, term_ms, now_ms)
+        if grants:
+            self._announce()
+        return [grants.get(lease) for lease in leases]
+
+    async def renew(self, grants: Sequence[Grant], term_ms: int) -> list[int | None]:
+        self._check_open()
+        self._check_known(grants)
+        return self._tenancy.renew(grants, term_ms, self._now_ms())
+
+    async def release(self, grants: Sequence[Grant]) -> None:
+        self._check_open()
+        self._check_known(grants)
+        if self._tenancy.release(grants):
+            self._announce()
+
+    async def holders(self, kind: LeaseKind) -> dict[int, Grant]:
+        self._check_open()
+        return self._tenancy.holders(kind, self._now_ms())
+
+    # --- topics -----------------------------------------------------------------------------------
+
+    async def create_topic(self, topic: TopicRow) -> None:
+        self._check_open()
+        if topic.topic_id in self._topics:
+            raise StoreConflict(f"creating topic {topic.name!r}: the id {topic.topic_id} is taken")
+        self._check_name_free(topic)
+        self._topics[topic.topic_id] = topic
+        self._change()
+
+    async def update_topic(self, topic: TopicRow, *, expected: TopicRow | None = None) -> None:
+        self._check_open()
+        stored = self._topics.get(topic.topic_id)
+        if stored is None:
+            raise StoreConflict(f"updating topic {topic.name!r}: there is no topic with id {topic.topic_id}")
+        if expected is not None and stored != expected:
+            raise StoreConflict(f"updating topic {topic.name!r}: it was changed in the meantime")
+        self._check_name_free(topic)
+        self._topics[topic.topic_id] = topic
+        self._change()
+
+    async def delete_topic(self, topic_id: UUID) -> bool:
+        self._check_open()
+        if self._topics.pop(topic_id, None) is None:
+            return False
+        self._change()
+        return True
+
+    async def topics(self) -> list[TopicRow]:
+        self._check_open()
+        return sorted(self._topics.values(), key=lambda topic: topic.name)
+
+    # --- nodes ------------------------------------------------------------------------------------
+
+    async def register_node(self, node: NodeRow) -> None:
+        self._check_open()
+        if self._tenancy.register(node, self._now_ms()):
+            self._announce()
+
+    async def remove_node(self, node_id: int) -> None:
+        self._check_open()
+        if self._tenancy.remove(node_id):
+            self._announce()
+
+    async def nodes(self) -> list[NodeRow]:
+        self._check_open()
+        return self._tenancy.nodes(self._now_ms())
+
+    # --- the rest ---------------------------------------------------------------------------------
+
+    async def counts(self) -> StoreCounts:
+        self._check_open()
+        return self._counts
+
+    async def revision(self) -> int:
+        self._check_open()
+        return self._revision + self._tenancy.revision
+
+    async def allocate_producer_ids(self, count: int) -> int:
+        self._check_open()
+        first = self._next_producer_id
+        self._next_producer_id += count
+        return first
+
+    # ----------------------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise StoreClosed("the store in memory is not open")
+
+    def _lease_row(self, lease: Lease) -> _LeaseRow:
+        row = self._leases.get(lease)
+        if row is None:
+            raise StoreConflict(f"there is no lease {lease.kind} {lease.number}")
+        return row
+
+    def _check_known(self, grants: Sequence[Grant]) -> None:
+        for grant in grants:
+            self._lease_row(grant.lease)
+
+    def _check_name_free(self, topic: TopicRow) -> None:
+        for stored in self._topics.values():
+            if stored.name == topic.name and stored.topic_id != topic.topic_id:
+                raise StoreConflict(f"the topic name {topic.name!r} is taken by {stored.topic_id}")
+
+    def _change(self) -> None:
+        self._revision += 1
+        self._announce()
+
+    def _announce(self) -> None:
+        for callback in tuple(self.changed):
+            callback()

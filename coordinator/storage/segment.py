@@ -1,0 +1,324 @@
+"""One segment: a file of record batches one after the other, and a sparse index over it in memory.
+
+The file has exactly the form of Kafka's .log files. The index has an entry about every `interval_bytes`; it
+is written beside the file (.index) when the segment is closed, and rebuilt by a scan when that is missing or
+does not fit.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from struct import Struct
+from typing import Final, NamedTuple
+
+import google_crc32c
+
+from muster.coordinator.storage.files import File, Folder
+from muster.protocol.errors import DecodeError
+from muster.protocol.record_batch import HEADER_BYTES, NO_TIMESTAMP, Header, crc_matches, peek
+
+SCAN_BYTES: Final = 1 << 20
+DRAFT: Final = ".new"
+
+_PLACE = Struct(">qi11xi")  # base offset, length and last offset delta of a batch
+_LENGTH = Struct(">8xi")
+_LENGTH_START: Final = 12
+_INDEX_HEAD = Struct(">4sI")  # form, CRC-32C of what follows
+_INDEX_BODY = Struct(">qqqqi")  # log size, next offset, newest and first timestamp, entries
+_INDEX_FORM: Final = b"MSX1"
+
+
+class Batch(NamedTuple):
+    """A stored batch: its header, its position in the file, and all of its bytes."""
+
+    header: Header
+    position: int
+    contents: bytes
+
+
+class Index:
+    """Positions of batches: (offset, position, newest timestamp before it), ascending in all three.
+
+    One writer, any number of readers: `offsets` grows last, so an entry that a reader finds there is
+    complete.
+    """
+
+    __slots__ = ("newest", "offsets", "positions")
+
+    def __init__(self) -> None:
+        self.offsets = array("q")
+        self.positions = array("q")
+        self.newest = array("q")
+
+    def add(self, offset: int, position: int, newest_before: int) -> None:
+        self.positions.append(position)
+        self.newest.append(newest_before)
+        self.offsets.append(offset)
+
+    def position_of(self, offset: int) -> int:
+        """Where to begin to look for the batch that holds `offset`."""
+        entry = bisect_right(self.offsets, offset) - 1
+        return self.positions[entry] if entry >= 0 else 0
+
+    def position_of_time(self, timestamp: int) -> int:
+        """Where to begin to look for the first batch with a timestamp >= `timestamp`."""
+        entry = bisect_left(self.newest, timestamp, 0, len(self.offsets)) - 1
+        return self.positions[entry] if entry >= 0 else 0
+
+    def boundary_until(self, position: int) -> int:
+        """The last known start of a batch at or before `position`."""
+        entry = bisect_right(self.positions, position, 0, len(self.offsets)) - 1
+        return self.positions[entry] if entry >= 0 else 0
+
+
+class Segment:
+    """Grows while it is the log's last one. Readers use what `size` says; it moves after the bytes are
+    there."""
+
+    __slots__ = (
+        "_file",
+        "_folder",
+        "_since_entry",
+        "base_offset",
+        "draft",
+        "first_timestamp",
+        "generation",
+        "index",
+        "interval_bytes",
+        "newest_timestamp",
+        "next_offset",
+        "size",
+        "written_ms",
+    )
+
+    def __init__(self, folder: Folder, base_offset: int, interval_bytes: int, generation: int = 0) -> None:
+        self._folder = folder
+        self._file: File | None = None
+        self._since_entry = 0
+        self.base_offset = base_offset
+        self.generation = generation  # how often it was compacted; each time makes a new file
+        self.draft = False  # being written by a compaction, and no part of the log yet
+        self.interval_bytes = interval_bytes
+        self.index = Index()
+        self.size = 0
+        self.next_offset = base_offset
+        self.newest_timestamp = NO_TIMESTAMP
+        self.first_timestamp = NO_TIMESTAMP  # of the first batch: what segment.ms counts from
+        self.written_ms = 0  # when a batch was last appended
+
+    def __repr__(self) -> str:
+        return f"<Segment {self.stem} offsets={self.base_offset}..{self.next_offset} bytes={self.size}>"
+
+    @property
+    def newest_ms(self) -> int:
+        """How old the segment is: its newest timestamp; its last append when no record has one."""
+        return self.newest_timestamp if self.newest_timestamp >= 0 else self.written_ms
+
+    @property
+    def stem(self) -> str:
+        return stem_of(self.base_offset, self.generation)
+
+    @property
+    def log_name(self) -> str:
+        return self.stem + ".log" + (DRAFT if self.draft else "")
+
+    @property
+    def index_name(self) -> str:
+        return self.stem + ".index"
+
+    # --- writing ----------------------------------------------------------------------------------
+
+    def open_to_write(self) -> File:
+        """The file, kept open until `release`."""
+        if self._file is None:
+            self._file = self._folder.open(self.log_name, create=True)
+        return self._file
+
+    def release(self) -> None:
+        """Let go of the file; readers that hold it may finish."""
+        self._file = None
+
+    def append(self, buffers: Sequence[bytes | memoryview], header: Header) -> None:
+        """Write one batch. On an OSError nothing of it stays, unless cutting it off fails too (that error is
+        raised)."""
+        file = self.open_to_write()
+        try:
+            file.append(buffers)
+        except OSError:
+            file.truncate(self.size)
+            raise
+        self.note(header)
+
+    def note(self, header: Header) -> None:
+        """Count in a batch that stands at the end of the file."""
+        position = self.size
+        if position == 0:
+            self.first_timestamp = header.max_timestamp
+        elif self._since_entry >= self.interval_bytes:
+            self.index.add(header.base_offset, position, self.newest_timestamp)
+            self._since_entry = 0
+        self._since_entry += header.size
+        if header.max_timestamp > self.newest_timestamp:
+            self.newest_timestamp = header.max_timestamp
+        self.next_offset = header.next_offset
+        self.size = position + header.size
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def open_to_read(self) -> File:
+        """FileNotFoundError when the segment has been removed meanwhile."""
+        return self._file or self._folder.open(self.log_name)
+
+    def read(self, offset: int, bytes_max: int, *, first_may_exceed: bool) -> bytes | None:
+        """Whole batches from the one that holds `offset` (or the next one there is), together at most
+        `bytes_max` bytes; if `first_may_exceed`, one batch even when it is larger. None when there is nothing
+        at or after `offset`."""
+        file, size = self.open_to_read(), self.size
+        start = self.index.position_of(offset)
+        chunk = file.read(start, min(size - start, bytes_max + self.interval_bytes + HEADER_BYTES))
+        skip = 0
+        while True:
+            if start + skip >= size:
+                return None
+            if skip + HEADER_BYTES > len(chunk):
+                start, skip = start + skip, 0
+                chunk = file.read(start, min(size - start, bytes_max + HEADER_BYTES))
+                if len(chunk) < HEADER_BYTES:
+                    raise OSError(f"{self.log_name} ends before its {size} bytes")
+            base_offset, length, last_delta = _PLACE.unpack_from(chunk, skip)
+            if base_offset + last_delta >= offset:
+                break
+            skip += _LENGTH_START + length
+        first = _LENGTH_START + length
+        if first > bytes_max:
+            return file.read(start + skip, first) if first_may_exceed else b""
+        limit = min(len(chunk), skip + bytes_max)
+        end = max(skip + first, self.index.boundary_until(start + limit) - start)
+        while end + _LENGTH_START <= limit:
+            (length,) = _LENGTH.unpack_from(chunk, end)
+            if end + _LENGTH_START + length > limit:
+                break
+            end += _LENGTH_START + length
+        if end > len(chunk):  # the first batch is small enough, and longer than what was read
+            return file.read(start + skip, first)
+        return chunk if skip == 0 and end == len(chunk) else chunk[skip:end]
+
+    def batches(self, position: int = 0) -> Iterator[Batch]:
+        """The batches from a batch's start at `position` on; ends before the first that is not whole or not
+        one.
+
+        Looks at the file only as far as it reaches when the walk begins. The CRC is not checked.
+        """
+        file = self.open_to_read()
+        end = file.size()
+        chunk, at = b"", 0
+        while position < end:
+            if at + HEADER_BYTES > len(chunk):
+                chunk, at = file.read(position, min(SCAN_BYTES, end - position)), 0
+            try:
+                header = peek(chunk, at)
+            except DecodeError:
+                return
+            if header.size > end - position:
+                return
+            if at + header.size > len(chunk):
+                chunk, at = file.read(position, max(header.size, min(SCAN_BYTES, end - position))), 0
+            yield Batch(header, position, chunk[at : at + header.size])
+            position += header.size
+            at += header.size
+
+    def first_batch_at(self, timestamp: int, from_offset: int) -> Batch | None:
+        """The first batch that reaches `from_offset` and has a timestamp >= `timestamp`."""
+        if self.newest_timestamp < timestamp:
+            return None
+        for batch in self.batches(self.index.position_of_time(timestamp)):
+            if batch.position >= self.size:
+                return None
+            if batch.header.max_timestamp >= timestamp and batch.header.last_offset >= from_offset:
+                return batch
+        return None
+
+    # --- recovery ---------------------------------------------------------------------------------
+
+    def scan(self) -> Iterator[Header]:
+        """Read on from `size`, checking every batch, and yield the headers of the sound ones once they are
+        counted in.
+
+        What follows the last sound batch is not: `size` tells where that is.
+        """
+        for batch in self.batches(self.size):
+            gap = batch.header.base_offset - self.next_offset
+            # Only compaction leaves gaps. The checksum does not cover the offset, so this is its check.
+            if gap < 0 or (gap and not self.generation):
+                return
+            if not crc_matches(batch.contents, 0, batch.header):
+                return
+            self.note(batch.header)
+            yield batch.header
+
+    def encoded_index(self) -> bytes:
+        """The index as it stands, to be stored once the file has been synced: a later start trusts it."""
+        columns = (self.index.offsets, self.index.positions, self.index.newest)
+        bounds = (self.size, self.next_offset, self.newest_timestamp, self.first_timestamp)
+        body = _INDEX_BODY.pack(*bounds, len(self.index.offsets)) + b"".join(map(_big_endian, columns))
+        return _INDEX_HEAD.pack(_INDEX_FORM, google_crc32c.value(body)) + body
+
+    def save_index(self) -> None:
+        """Write the index beside the file, which must have been synced."""
+        self._folder.store(self.index_name, self.encoded_index())
+
+    def load_index(self, log_size: int) -> bool:
+        """Take over the stored index. False, and nothing changed, when there is none that fits a file of
+        `log_size`."""
+        stored = self._folder.load(self.index_name)
+        if stored is None or len(stored) < _INDEX_HEAD.size + _INDEX_BODY.size:
+            return False
+        form, crc = _INDEX_HEAD.unpack_from(stored)
+        body = stored[_INDEX_HEAD.size :]
+        if form != _INDEX_FORM or google_crc32c.value(body) != crc:
+            return False
+        size, next_offset, newest, first, entries = _INDEX_BODY.unpack_from(body)
+        if size > log_size or len(body) != _INDEX_BODY.size + 3 * 8 * entries:
+            return False
+        self.size, self.next_offset, self.newest_timestamp, self.first_timestamp = (
+            size,
+            next_offset,
+            newest,
+            first,
+        )
+        columns = (self.index.offsets, self.index.positions, self.index.newest)
+        for number, column in enumerate(columns):
+            start = _INDEX_BODY.size + number * 8 * entries
+            column.frombytes(body[start : start + 8 * entries])
+            if sys.byteorder == "little":
+                column.byteswap()
+        self._since_entry = size - (self.index.positions[-1] if entries else 0)
+        return True
+
+    def remove_files(self) -> None:
+        self.release()
+        self._folder.remove(self.log_name)
+        self._folder.remove(self.index_name)
+
+
+def stem_of(base_offset: int, generation: int) -> str:
+    """Kafka's twenty digits; compacted files have their generation behind them."""
+    return f"{base_offset:020d}" + (f"-{generation}" if generation else "")
+
+
+def parse_stem(stem: str) -> tuple[int, int] | None:
+    """(base offset, generation) of a segment's file name without its ending; None if it is no segment's."""
+    digits, _, generation = stem.partition("-")
+    if len(digits) != 20 or not digits.isdecimal() or (generation and not generation.isdecimal()):
+        return None
+    return int(digits), int(generation or 0)
+
+
+def _big_endian(column: array[int]) -> bytes:
+    if sys.byteorder == "little":
+        column = column[:]
+        column.byteswap()
+    return column.tobytes()

@@ -1,0 +1,516 @@
+"""One partition's segments in a folder: append, read, roll, remove, and recovery by scanning the tail.
+
+    00000000000000000000.log       record batches, as Kafka's
+    00000000000000000000.index     sparse index of a closed segment
+    00000000000000000120.snapshot  what the layer above derives from the batches below offset 120
+    start                          the log start offset, once it was moved
+    cleaned                        up to which offset compaction has been, once it was here
+
+Appended bytes have been given to the operating system when `append` returns: they survive the death of the
+process. They survive that of the machine after `sync`. After a crash the tail is scanned, and what is torn is
+cut off.
+
+Everything blocks. One writer at a time (the caller's lock); readers need none. `seal`, and what `mark`
+returns, run beside the writer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import takewhile
+from struct import Struct
+from threading import Lock
+from typing import Final, Protocol
+
+import google_crc32c
+
+from muster.coordinator.storage.files import Folder
+from muster.coordinator.storage.segment import DRAFT, Batch, Segment, parse_stem
+from muster.protocol.record_batch import Header, prefix
+
+_START_NAME: Final = "start"
+_CLEANED_NAME: Final = "cleaned"
+_SNAPSHOT: Final = ".snapshot"
+_LOG: Final = ".log"
+_INDEX: Final = ".index"
+_SNAPSHOT_CRC = Struct(">I")
+_DISCARDED: Final = ".discarded"
+
+
+class Derived(Protocol):
+    """What the layer above derives from the batches: producer state, leader epochs."""
+
+    def observe(self, header: Header) -> None:
+        """A batch is in the log: appended just now, or found there on opening. In order of offsets."""
+
+    def snapshot(self) -> bytes: ...
+
+    def restore(self, snapshot: bytes) -> None:
+        """Only before the first `observe`. ValueError: it cannot be read; the log is scanned from its start
+        then."""
+
+    def reset(self) -> None:
+        """Forget everything observed."""
+
+
+@dataclass(slots=True)
+class Limits:
+    """When a segment is closed; may be changed at any time."""
+
+    segment_bytes: int = 1 << 30
+    segment_ms: int = 604_800_000
+    index_interval_bytes: int = 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What opening found broken: bytes cut off the tail, and segments behind a broken one that were put
+    aside."""
+
+    cut_bytes: int = 0
+    discarded: tuple[str, ...] = ()
+
+
+class SegmentLog:
+    """Offsets, sizes and bounds in `start_offset`, `next_offset`, `size`; errors are OSErrors."""
+
+    def __init__(self, folder: Folder, derived: Derived, limits: Limits, now_ms: Callable[[], int]) -> None:
+        """Use `SegmentLog.open`."""
+        self._folder = folder
+        self._derived = derived
+        self._now_ms = now_ms
+        self._segments: tuple[Segment, ...] = ()
+        self._unsealed: dict[Segment, bytes | None] = {}  # closed, oldest first, with what was derived then
+        self._sealing = Lock()
+        self._noting = Lock()  # held while an index or a snapshot is stored; none is after `abandon`
+        self._abandoned = False
+        self._snapshot_offset = 0  # up to which the stored snapshot speaks
+        self._segment_since_ms = now_ms()
+        self._dirty = False  # anything appended since the last close
+        self._marked_size = 0  # of the active segment
+        self._rested_offset = -1
+        self._unsynced_messages = 0
+        self.limits = limits
+        self.start_offset = 0
+        self.cleaned_offset = 0  # see `note_cleaned`
+        self.failed = False  # what is in the files is not known any more: open the log anew
+        self.recovery = Recovery()
+
+    @classmethod
+    def open(cls, folder: Folder, derived: Derived, limits: Limits, now_ms: Callable[[], int]) -> SegmentLog:
+        """Open or begin the log in `folder`; `derived` is brought up to its end."""
+        log = cls(folder, derived, limits, now_ms)
+        log._recover()
+        return log
+
+    def __repr__(self) -> str:
+        offsets = f"{self.start_offset}..{self.next_offset}"
+        return f"<SegmentLog {self._folder.path} offsets={offsets} segments={len(self._segments)}>"
+
+    # --- what is there ----------------------------------------------------------------------------
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """In order of offsets; the last one is the active one."""
+        return self._segments
+
+    @property
+    def next_offset(self) -> int:
+        """The log end offset."""
+        return self._segments[-1].next_offset if self._segments else self.start_offset
+
+    @property
+    def size(self) -> int:
+        """Bytes of all segments."""
+        return sum(segment.size for segment in self._segments)
+
+    @property
+    def unsynced_messages(self) -> int:
+        """Offsets appended since the last `sync`."""
+        return self._unsynced_messages
+
+    @property
+    def unsealed(self) -> bool:
+        """Closed segments wait for `seal`."""
+        return bool(self._unsealed)
+
+    @property
+    def sealed_segments(self) -> tuple[Segment, ...]:
+        """The closed segments up to the first that still waits for `seal`."""
+        return tuple(takewhile(lambda segment: segment not in self._unsealed, self._segments[:-1]))
+
+    # --- writing ----------------------------------------------------------------------------------
+
+    def append(self, batch: bytes, header: Header, leader_epoch: int) -> Header:
+        """Write a batch at the log end, in a new segment when it is time for one; the header it has now.
+
+        `batch` is written as it is but for base offset and leader epoch. On an OSError the log is as before,
+        unless `failed` is set: then the file could not be put back, and the log must be opened anew.
+        """
+        assigned = header._replace(base_offset=self.next_offset, leader_epoch=leader_epoch)
+        if self._roll_due(assigned):
+            self.roll()
+        lead = prefix(header, assigned.base_offset, leader_epoch)
+        active = self._segments[-1]
+        try:
+            active.append((lead, memoryview(batch)[len(lead) :]), assigned)
+        except OSError:
+            self.failed = active.open_to_write().size() != active.size
+            raise
+        active.written_ms = self._now_ms()
+        self._dirty = True
+        self._unsynced_messages += assigned.last_offset_delta + 1
+        self._derived.observe(assigned)
+        return assigned
+
+    def sync(self) -> None:
+        """Make everything appended survive the death of the machine."""
+        if self._unsynced_messages:
+            self._sync([*self._unsealed, self._segments[-1]])
+            self._unsynced_messages = 0
+
+    def _sync(self, segments: Sequence[Segment]) -> None:
+        try:
+            for segment in segments:
+                segment.open_to_read().sync()
+        except OSError:
+            # The system may have dropped the pages it could not write, and would call the next sync a
+            # success.
+            self.failed = True
+            raise
+
+    def roll(self) -> None:
+        """Begin a new segment at the log end. The old one is closed for writing, and sealed later
+        (`seal`)."""
+        segment = Segment(self._folder, self.next_offset, self.limits.index_interval_bytes)
+        segment.open_to_write()
+        if self._segments:
+            self._unsealed[self._segments[-1]] = self._derived.snapshot()
+        self._segments += (segment,)
+        self._marked_size = 0
+        self._segment_since_ms = self._now_ms()
+
+    def _roll_due(self, header: Header) -> bool:
+        if not self._segments:
+            return True
+        active = self._segments[-1]
+        if active.size == 0:
+            return False
+        if active.size + header.size > self.limits.segment_bytes:
+            return True
+        # Kafka counts from the records' own time where they have one, so that old data imported in one go
+        # still gets segments which retention can tell apart.
+        if active.first_timestamp >= 0 and header.max_timestamp >= 0:
+            return header.max_timestamp - active.first_timestamp > self.limits.segment_ms
+        return self._now_ms() - self._segment_since_ms > self.limits.segment_ms
+
+    def seal(self) -> None:
+        """Sync closed segments and write their indexes and the snapshot, so that a start need not scan them.
+
+        May run beside everything else, and ends early when the log is abandoned.
+        """
+        with self._sealing:
+            while not self._abandoned and (waiting := list(self._unsealed.items())):
+                segment, snapshot = waiting[0]
+                with suppress(FileNotFoundError):  # removed meanwhile
+                    segment.open_to_read().sync()
+                    with self._noting:
+                        if not self._abandoned and segment in self._unsealed:
+                            segment.save_index()
+                            self._save_snapshot(segment.next_offset, snapshot)
+                segment.release()
+                self._unsealed.pop(segment, None)
+
+    def mark(self) -> Callable[[], None]:
+        """Note how far the log is (under the caller's lock), and return what makes a later start trust that
+        (without it): a crash then costs a scan of what came after, not of the whole active segment."""
+        active = self._segments[-1]
+        index, snapshot = active.encoded_index(), self._derived.snapshot()
+        offset, file = active.next_offset, active.open_to_write()
+        self._marked_size = active.size
+
+        def trust() -> None:
+            with self._sealing:
+                file.sync()
+                with self._noting:
+                    if not self._abandoned and active is self._segments[-1]:  # else it is sealed, or gone
+                        self._folder.store(active.index_name, index)
+                        self._save_snapshot(offset, snapshot)
+
+        return trust
+
+    @property
+    def unmarked_bytes(self) -> int:
+        """Bytes of the active segment that a start after a crash would scan."""
+        return self._segments[-1].size - self._marked_size if self._segments else 0
+
+    def rest(self) -> None:
+        """Let go of the active segment's file if nothing was appended since the last call; the next append
+        opens it."""
+        if self._segments and self.next_offset == self._rested_offset and not self._unsynced_messages:
+            self._segments[-1].release()
+        self._rested_offset = self.next_offset
+
+    def close(self) -> None:
+        """Sync and note the end, so that the next `open` scans nothing. Not needed for what was
+        acknowledged."""
+        self.seal()
+        if self._dirty and self._segments:
+            active = self._segments[-1]
+            active.open_to_write().sync()
+            with self._noting:
+                active.save_index()
+                self._save_snapshot(active.next_offset, self._derived.snapshot())
+            self._dirty = False
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Let go of the files and write nothing more, once this returns: someone else has the log now, or its
+        folder goes."""
+        with self._noting:
+            self._abandoned = True
+        for segment in self._segments:
+            segment.release()
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def read(self, offset: int, bytes_max: int, *, first_may_exceed: bool = True) -> bytes:
+        """Whole batches of one segment from the one that holds `offset` on, together at most `bytes_max`
+        bytes (the first may be larger if `first_may_exceed`). FileNotFoundError when the segment was removed
+        under the read."""
+        for segment in self.segments_from(offset):
+            found = segment.read(offset, bytes_max, first_may_exceed=first_may_exceed)
+            if found is not None:
+                return found
+        return b""
+
+    def segments_from(self, offset: int) -> tuple[Segment, ...]:
+        """The segments that may hold `offset` or what comes after it."""
+        segments = self._segments
+        for number in range(len(segments) - 1, -1, -1):
+            if segments[number].base_offset <= offset:
+                return segments[number:]
+        return segments
+
+    def batches(self, offset: int) -> Iterator[Batch]:
+        """The batches from the one that holds `offset` on, as far as they were written when their segment is
+        reached."""
+        for segment in self.segments_from(offset):
+            for batch in segment.batches(segment.index.position_of(offset)):
+                if batch.position >= segment.size:
+                    break
+                if batch.header.last_offset >= offset:
+                    yield batch
+
+    def first_batch_at(self, timestamp: int) -> Batch | None:
+        """The first batch at or after the log start with a timestamp >= `timestamp`."""
+        for segment in self.segments_from(self.start_offset):
+            batch = segment.first_batch_at(timestamp, self.start_offset)
+            if batch is not None:
+                return batch
+        return None
+
+    # --- removing ---------------------------------------------------------------------------------
+
+    def set_start_offset(self, offset: int) -> None:
+        """Move the log start (DeleteRecords), durably, and remove the segments wholly below it."""
+        if offset <= self.start_offset:
+            return
+        self._folder.store(_START_NAME, b"%d" % offset)
+        self.start_offset = offset
+        kept = len(self._segments)
+        while kept > 1 and self._segments[-kept].next_offset <= offset:
+            kept -= 1
+        self.remove_first(len(self._segments) - kept)
+
+    def remove_first(self, count: int) -> None:
+        """Remove the oldest `count` segments (retention); the active one only after `roll`."""
+        if not count:
+            return
+        self._keep_derived(self._segments[count].base_offset)
+        gone, self._segments = self._segments[:count], self._segments[count:]
+        self.start_offset = max(self.start_offset, self._segments[0].base_offset)
+        # Oldest first: a crash in between leaves a log without holes.
+        for segment in gone:
+            self._unsealed.pop(segment, None)
+            segment.remove_files()
+
+    def _keep_derived(self, base_offset: int) -> None:
+        """Before what is below `base_offset` goes: have a snapshot that speaks of it. An older one is enough
+        only as long as the batches behind it are there; without them a start would derive a past state."""
+        if self._snapshot_offset >= base_offset:
+            return
+        # No snapshot may speak of what could be lost with the machine.
+        waiting = [segment for segment in self._unsealed if segment.base_offset >= base_offset]
+        self._sync([*waiting, self._segments[-1]])
+        with self._noting:
+            self._save_snapshot(self.next_offset, self._derived.snapshot())
+
+    def note_cleaned(self, offset: int) -> None:
+        """Compaction has compared the records below `offset` with each other, and the log holds what stayed:
+        `cleaned_offset`, also after the next opening."""
+        self._folder.store(_CLEANED_NAME, b"%d" % offset)
+        self.cleaned_offset = offset
+
+    def new_draft(self, base_offset: int, generation: int) -> Segment:
+        """A segment to be filled with `append` and then given to `replace`."""
+        draft = Segment(self._folder, base_offset, self.limits.index_interval_bytes, generation)
+        draft.draft = True
+        draft.remove_files()
+        draft.open_to_write()
+        return draft
+
+    def replace(self, old: Sequence[Segment], draft: Segment) -> None:
+        """Put `draft` in the place of neighbouring sealed segments (compaction). ValueError when they are no
+        such."""
+        first = next(
+            (n for n, segment in enumerate(self._segments) if segment is old[0]), len(self._segments)
+        )
+        if self._segments[first : first + len(old)] != tuple(old) or first + len(old) >= len(self._segments):
+            raise ValueError("the segments are not neighbours, or not closed")
+        draft.open_to_write().sync()
+        draft.release()
+        draft_name = draft.log_name
+        draft.draft = False
+        self._folder.rename(draft_name, draft.log_name)  # from here on recovery takes the new file
+        self._folder.sync()
+        draft.next_offset = old[
+            -1
+        ].next_offset  # even if its last records went: the next segment begins there
+        draft.written_ms = old[-1].written_ms
+        draft.save_index()
+        self._segments = (*self._segments[:first], draft, *self._segments[first + len(old) :])
+        for segment in old:
+            segment.remove_files()
+
+    # --- opening ----------------------------------------------------------------------------------
+
+    def _recover(self) -> None:
+        names = self._folder.names()
+        for name in names:
+            widowed = name.endswith(_INDEX) and name.removesuffix(_INDEX) + _LOG not in names
+            if name.endswith(DRAFT) or widowed:
+                self._folder.remove(name)
+        self._snapshot_offset = snapshot_offset = self._restore_snapshot(names)
+        self._load_segments(names, snapshot_offset)
+        if snapshot_offset > self.next_offset:
+            # What it tells of is lost (a crash of the machine): derive everything from what is left.
+            self._forget_derived()
+            recovery = self.recovery
+            self._load_segments(self._folder.names(), 0)
+            self.recovery = recovery
+        self.cleaned_offset = min(self._stored_offset(_CLEANED_NAME), self.next_offset)
+        start = self._stored_offset(_START_NAME)
+        if self._segments:
+            start = max(start, self._segments[0].base_offset)
+        if start > self.next_offset:
+            # So is what was derived from the records up to the start.
+            gone, self._segments, self._unsealed = self._segments, (), {}
+            self._forget_derived()
+            for segment in gone:
+                segment.remove_files()
+        self.start_offset = start
+        kept = len(self._segments)
+        while kept > 1 and self._segments[-kept].next_offset <= start:
+            kept -= 1
+        self.remove_first(len(self._segments) - kept)
+
+    def _load_segments(self, names: Sequence[str], snapshot_offset: int) -> None:
+        """Take in the segment files, observing the batches from `snapshot_offset` on; cut the log at the
+        first torn one."""
+        stems = (parse_stem(name.removesuffix(_LOG)) for name in names if name.endswith(_LOG))
+        found = sorted(stem for stem in stems if stem is not None)
+        newest = dict(
+            found
+        )  # several generations: a compaction was cut short after it had put its file in place
+        self._segments, self._unsealed, self.recovery = (), {}, Recovery()
+        for number, (base_offset, generation) in enumerate(found):
+            segment = Segment(self._folder, base_offset, self.limits.index_interval_bytes, generation)
+            if generation != newest[base_offset] or (self._segments and base_offset < self.next_offset):
+                segment.remove_files()  # compacted into a segment before it
+                continue
+            if self._segments:  # the one before is closed
+                if self._dirty:
+                    self._unsealed[self._segments[-1]] = None
+                else:
+                    self._segments[-1].release()
+            cut_bytes = self._load_segment(segment, snapshot_offset)
+            self._segments += (segment,)
+            if cut_bytes:
+                # Offsets must not have a hole that nobody made: what follows a torn segment is put aside.
+                self.recovery = Recovery(cut_bytes, self._put_aside(found[number + 1 :]))
+                break
+
+    def _load_segment(self, segment: Segment, snapshot_offset: int) -> int:
+        """Bring a segment and what is derived from it up to its sound end; the number of bytes cut off behind
+        that."""
+        file = segment.open_to_write()
+        file_size = file.size()
+        segment.written_ms = min(file.modified_ms(), self._now_ms())
+        if segment.load_index(file_size) and segment.next_offset > snapshot_offset:
+            for batch in segment.batches():
+                if batch.position >= segment.size:
+                    break
+                if batch.header.next_offset > snapshot_offset:
+                    self._derived.observe(batch.header)
+        indexed = self._marked_size = segment.size
+        for header in segment.scan():
+            if header.next_offset > snapshot_offset:
+                self._derived.observe(header)
+        if file_size > segment.size:
+            file.truncate(segment.size)
+        self._dirty = segment.size > indexed or file_size > segment.size
+        return file_size - segment.size
+
+    def _put_aside(self, found: Sequence[tuple[int, int]]) -> tuple[str, ...]:
+        aside = []
+        for base_offset, generation in found:
+            segment = Segment(self._folder, base_offset, self.limits.index_interval_bytes, generation)
+            self._folder.rename(segment.log_name, segment.log_name + _DISCARDED)
+            self._folder.remove(segment.index_name)
+            aside.append(segment.log_name + _DISCARDED)
+        return tuple(aside)
+
+    def _stored_offset(self, name: str) -> int:
+        stored = self._folder.load(name)
+        return int(stored) if stored is not None and stored.isdigit() else 0
+
+    def _restore_snapshot(self, names: Sequence[str]) -> int:
+        """Restore the newest snapshot that can be read; the offset up to which it speaks (0: none)."""
+        offsets = [int(name[:20]) for name in names if name.endswith(_SNAPSHOT) and name[:20].isdecimal()]
+        for offset in sorted(offsets, reverse=True):
+            stored = self._folder.load(_snapshot_name(offset)) or b""
+            body = stored[_SNAPSHOT_CRC.size :]
+            if stored[: _SNAPSHOT_CRC.size] != _SNAPSHOT_CRC.pack(google_crc32c.value(body)):
+                continue
+            try:
+                self._derived.restore(body)
+            except ValueError:
+                self._derived.reset()
+                continue
+            return offset
+        return 0
+
+    def _save_snapshot(self, offset: int, body: bytes | None) -> None:
+        """Unless one is stored that speaks up to `offset` or further."""
+        if body is None or offset <= self._snapshot_offset:
+            return
+        self._folder.store(_snapshot_name(offset), _SNAPSHOT_CRC.pack(google_crc32c.value(body)) + body)
+        self._snapshot_offset = offset
+        self._drop_snapshots(keep=offset)
+
+    def _forget_derived(self) -> None:
+        self._drop_snapshots(keep=-1)
+        self._snapshot_offset = 0
+        self._derived.reset()
+
+    def _drop_snapshots(self, keep: int) -> None:
+        for name in self._folder.names():
+            if name.endswith(_SNAPSHOT) and name != _snapshot_name(keep):
+                self._folder.remove(name)
+
+
+def _snapshot_name(offset: int) -> str:
+    return f"{offset:020d}{_SNAPSHOT}"

@@ -1,0 +1,325 @@
+"""The default store: one sqlite file in the data directory of one process.
+
+One thread writes, with group commit in front of it; another reads, which in WAL mode waits for no writer.
+Both stand behind executors that the caller may bring. Epochs are compared in the writing transaction, though
+only this process has the file: a broker of this process that was paused is fenced like one on another
+machine. Who holds a lease and who is registered is not in the file but kept with the lock on the directory,
+so that a full disk takes no lease from anyone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+from uuid import UUID
+
+from muster.coordinator.storage import sqlite_statements as statements
+from muster.coordinator.storage.clock import monotonic_ms
+from muster.coordinator.storage.directory import DataDirectory
+from muster.coordinator.storage.group_commit import GroupCommit
+from muster.coordinator.storage.sqlite_schema import connect, prepare
+from muster.coordinator.storage.store import (
+    LEASE_COUNTS_DEFAULT,
+    Append,
+    Grant,
+    Lease,
+    LeaseKind,
+    NodeRow,
+    Outcome,
+    StoreClosed,
+    StoreConflict,
+    StoreCounts,
+    StoreError,
+    StoreFull,
+    TopicRow,
+)
+from muster.coordinator.storage.tenancy import Tenancy
+
+T = TypeVar("T")
+
+PENDING_BYTES_MAX_DEFAULT = 64 * 1024 * 1024
+"""Records that may wait for the writer; at this bound `append` raises StoreBusy."""
+
+_TENANCY_REVISIONS = 2**32  # moves of the revision in memory between two of the one in the file
+_RECORD_OVERHEAD_BYTES = 100  # counted for a waiting record beside its key and value, which may be empty
+
+
+@dataclass(frozen=True, slots=True)
+class _Appends:
+    """One call of `append`. Neighbours in a transaction are written together."""
+
+    appends: Sequence[Append]
+
+
+@dataclass(frozen=True, slots=True)
+class _Other:
+    """Any other change."""
+
+    apply: Callable[[sqlite3.Connection], object]
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    directory: DataDirectory
+    writing: sqlite3.Connection
+    reading: sqlite3.Connection
+    counts: StoreCounts
+
+
+class SqliteStore:
+    """`Store` in `<directory>/store.sqlite`, which is created with `lease_counts` when it is not there.
+
+    `writer` and `reader` run one call at a time each (threads of the store's own, if not given); they are not
+    shut down with the store unless it made them.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        now_ms: Callable[[], int] = monotonic_ms,
+        lease_counts: Mapping[LeaseKind, int] | None = None,
+        writer: Executor | None = None,
+        reader: Executor | None = None,
+        pending_bytes_max: int = PENDING_BYTES_MAX_DEFAULT,
+    ) -> None:
+        self.changed: list[Callable[[], None]] = []
+        self._path = directory
+        self._now_ms = now_ms
+        self._lease_counts = dict.fromkeys(LeaseKind, LEASE_COUNTS_DEFAULT) | dict(lease_counts or {})
+        self._pending_bytes_max = pending_bytes_max
+        self._given_executors = (writer, reader)
+        self._own_executors: list[Executor] = []
+        self._files: _Files | None = None
+        self._commits: GroupCommit[_Appends | _Other] | None = None
+        self._revision = 0
+
+    def __repr__(self) -> str:
+        return f"<SqliteStore {self._path} {'closed' if self._commits is None else self._commits}>"
+
+    def _new_executor(self, name: str) -> Executor:
+        executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
+        self._own_executors.append(executor)
+        return executor
+
+    # --- life -------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        writer, reader = self._given_executors
+        self._writer = writer or self._new_executor("store writer")
+        self._reader = reader or self._new_executor("store reader")
+        loop = asyncio.get_running_loop()
+        try:
+            self._files = await loop.run_in_executor(self._writer, self._open_files)
+        except BaseException:
+            self._end_executors()
+            raise
+        self._commits = GroupCommit(partial(self._commit, self._files), bytes_max=self._pending_bytes_max)
+
+    def _open_files(self) -> _Files:
+        directory = DataDirectory.acquire(self._path)
+        path = directory.store_path
+        with ExitStack() as undo:
+            undo.callback(directory.release)
+            try:
+                writing = undo.enter_context(closing(connect(path)))
+                counts = prepare(writing, path, self._lease_counts)
+                reading = connect(path)
+            except sqlite3.Error as error:
+                raise StoreError(f"cannot open {path}: {error}") from error
+            self._revision = statements.revision(reading)
+            undo.pop_all()
+        return _Files(directory, writing, reading, counts)
+
+    async def close(self) -> None:
+        if self._commits is None or self._files is None:
+            return
+        commits, files = self._commits, self._files
+        self._commits = self._files = None
+        await commits.close()
+        loop = asyncio.get_running_loop()
+        # Reads under way come first: an executor runs its calls in order.
+        await loop.run_in_executor(self._reader, files.reading.close)
+        await loop.run_in_executor(self._writer, files.writing.close)
+        await loop.run_in_executor(self._writer, files.directory.release)
+        self._end_executors()
+
+    def _end_executors(self) -> None:
+        for executor in self._own_executors:
+            executor.shutdown(wait=False)
+        self._own_executors.clear()
+
+    # --- how changes and reads are run ------------------------------------------------------------
+
+    def _open_commits(self) -> GroupCommit[_Appends | _Other]:
+        if self._commits is None:
+            raise StoreClosed(f"the store in {self._path} is not open")
+        return self._commits
+
+    def _opened_files(self) -> _Files:
+        if self._files is None:
+            raise StoreClosed(f"the store in {self._path} is not open")
+        return self._files
+
+    @property
+    def _tenancy(self) -> Tenancy:
+        return self._opened_files().directory.tenancy
+
+    async def _change(self, apply: Callable[[sqlite3.Connection], T]) -> T:
+        result = await self._open_commits().submit(_Other(apply))
+        return result  # type: ignore[return-value]  # what `apply` returned, by way of _transact
+
+    async def _read(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        files = self._opened_files()
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self._reader, query, files.reading)
+        except sqlite3.Error as error:
+            raise StoreError(f"reading {files.directory.store_path}: {error}") from error
+
+    async def _commit(self, files: _Files, changes: Sequence[_Appends | _Other]) -> Sequence[object]:
+        loop = asyncio.get_running_loop()
+        results, revision = await loop.run_in_executor(self._writer, self._transact, files, changes)
+        if revision != self._revision:
+            self._revision = revision
+            self._announce()
+        return results
+
+    def _announce(self) -> None:
+        for callback in tuple(self.changed):
+            callback()
+
+    # --- on the writer's thread -------------------------------------------------------------------
+
+    def _transact(self, files: _Files, changes: Sequence[_Appends | _Other]) -> tuple[list[object], int]:
+        """Write `changes` in one transaction: a result or an exception for each, and the new revision."""
+        connection = files.writing
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                results = _apply(connection, changes)
+                revision = self._revision
+                if any(isinstance(change, _Other) for change in changes):
+                    revision = statements.revision(connection)
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+        except Exception as error:
+            why = f"writing to {files.directory.store_path}: {error}"
+            # sqlite's own code; what Python's module raises by itself has none.
+            full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+            if isinstance(error, sqlite3.OperationalError) and not full:  # the disk: failing, gone
+                return [StoreError(why) for _ in changes], self._revision
+            # One change is at fault (there is no room for it, a key that is no bytes, a value above sqlite's
+            # limit): the others go without it.
+            if len(changes) == 1:
+                failure = StoreFull(why) if full else StoreError(why)
+                failure.__cause__ = error
+                return [failure], self._revision
+            alone = [self._transact(files, [change]) for change in changes]
+            return [results[0] for results, _ in alone], max(revision for _, revision in alone)
+        return results, revision
+
+    # --- the contract -----------------------------------------------------------------------------
+
+    async def append(self, appends: Sequence[Append]) -> list[Outcome]:
+        size_bytes = sum(
+            len(key) + len(value or b"") + _RECORD_OVERHEAD_BYTES
+            for one in appends
+            for key, value in one.records
+        )
+        outcomes = await self._open_commits().submit(_Appends(appends), size_bytes)
+        return outcomes  # type: ignore[return-value]  # from statements.append, by way of _transact
+
+    async def load(self, lease: Lease) -> list[tuple[int, bytes, bytes]]:
+        return await self._read(partial(statements.load, lease=lease))
+
+    async def claim(self, leases: Sequence[Lease], node_id: int, term_ms: int) -> list[Grant | None]:
+        self._check_known(leases)
+        tenancy = self._tenancy
+        taken = tenancy.begin_claim(leases, node_id, self._now_ms())
+        epochs: dict[Lease, int] = {}
+        try:
+            if taken:
+                epochs = await self._change(lambda c: statements.raise_epochs(c, taken))
+        finally:
+            grants = tenancy.end_claim(taken, node_id, epochs, term_ms, self._now_ms())
+        if grants:
+            self._announce()
+        return [grants.get(lease) for lease in leases]
+
+    async def renew(self, grants: Sequence[Grant], term_ms: int) -> list[int | None]:
+        self._check_known([grant.lease for grant in grants])
+        return self._tenancy.renew(grants, term_ms, self._now_ms())
+
+    async def release(self, grants: Sequence[Grant]) -> None:
+        self._check_known([grant.lease for grant in grants])
+        if self._tenancy.release(grants):
+            self._announce()
+
+    async def holders(self, kind: LeaseKind) -> dict[int, Grant]:
+        return self._tenancy.holders(kind, self._now_ms())
+
+    def _check_known(self, leases: Sequence[Lease]) -> None:
+        counts = self._opened_files().counts.leases
+        for lease in leases:
+            if not 0 <= lease.number < counts[lease.kind]:
+                raise StoreConflict(f"there is no lease {lease.kind} {lease.number}")
+
+    async def create_topic(self, topic: TopicRow) -> None:
+        await self._change(lambda c: statements.create_topic(c, topic))
+
+    async def update_topic(self, topic: TopicRow, *, expected: TopicRow | None = None) -> None:
+        await self._change(lambda c: statements.update_topic(c, topic, expected))
+
+    async def delete_topic(self, topic_id: UUID) -> bool:
+        return await self._change(lambda c: statements.delete_topic(c, topic_id))
+
+    async def topics(self) -> list[TopicRow]:
+        return await self._read(statements.topics)
+
+    async def register_node(self, node: NodeRow) -> None:
+        if self._tenancy.register(node, self._now_ms()):
+            self._announce()
+
+    async def remove_node(self, node_id: int) -> None:
+        if self._tenancy.remove(node_id):
+            self._announce()
+
+    async def nodes(self) -> list[NodeRow]:
+        return self._tenancy.nodes(self._now_ms())
+
+    async def counts(self) -> StoreCounts:
+        return self._opened_files().counts
+
+    async def revision(self) -> int:
+        tenancy = self._tenancy
+        written = await self._read(statements.revision)
+        return written * _TENANCY_REVISIONS + tenancy.revision
+
+    async def allocate_producer_ids(self, count: int) -> int:
+        return await self._change(lambda c: statements.allocate_producer_ids(c, count))
+
+
+def _apply(connection: sqlite3.Connection, changes: Sequence[_Appends | _Other]) -> list[object]:
+    results: list[object] = []
+    for is_appends, group in itertools.groupby(changes, key=lambda change: isinstance(change, _Appends)):
+        if is_appends:
+            results += statements.append(connection, [change.appends for change in group])  # type: ignore[union-attr]
+            continue
+        for change in group:
+            try:
+                results.append(change.apply(connection))  # type: ignore[union-attr]
+            except StoreError as refusal:  # refused before anything was changed
+                results.append(refusal)
+    return results

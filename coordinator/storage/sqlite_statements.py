@@ -1,0 +1,192 @@
+"""What the store does to its sqlite tables, each as a plain function inside the caller's transaction.
+
+Those that refuse (StoreConflict) do so before they change anything: they share their transaction with other
+callers.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from uuid import UUID
+
+from muster.coordinator.storage.store import (
+    Append,
+    Lease,
+    Outcome,
+    StoreConflict,
+    TopicRow,
+)
+
+# --- records --------------------------------------------------------------------------------------
+
+
+def append(connection: sqlite3.Connection, calls: Sequence[Sequence[Append]]) -> list[list[Outcome]]:
+    """Write the appends of several calls; outcomes per call, in order.
+
+    Several writes of one key within the transaction are folded into the last, which takes the last `seq`.
+    """
+    epochs: dict[Lease, tuple[int, int] | None] = {}  # lease -> (row, epoch), read once a transaction
+    next_seqs: dict[int, int] = {}  # row -> next seq, of the leases written to
+    last: dict[tuple[int, bytes], tuple[int, bytes | None]] = {}
+    outcomes = []
+    for appends in calls:
+        call_outcomes = []
+        for one in appends:
+            if one.lease not in epochs:
+                epochs[one.lease] = _epoch(connection, one.lease, next_seqs)
+            row = epochs[one.lease]
+            if row is None or row[1] != one.epoch or one.epoch < 1:  # below 1: never claimed
+                call_outcomes.append(Outcome.FENCED)
+                continue
+            lease_id = row[0]
+            seq = next_seqs[lease_id]
+            for key, value in one.records:
+                last[lease_id, key] = (seq, value)
+                if value is not None:
+                    seq += 1
+            next_seqs[lease_id] = seq
+            call_outcomes.append(Outcome.WRITTEN)
+        outcomes.append(call_outcomes)
+    if last:
+        connection.executemany(
+            "INSERT INTO records (lease_id, key, seq, value) VALUES (?, ?, ?, ?) "
+            "ON CONFLICT (lease_id, key) DO UPDATE SET seq = excluded.seq, value = excluded.value",
+            [
+                (lease_id, key, seq, value)
+                for (lease_id, key), (seq, value) in last.items()
+                if value is not None
+            ],
+        )
+        connection.executemany(
+            "DELETE FROM records WHERE lease_id = ? AND key = ?",
+            [lease_and_key for lease_and_key, (_, value) in last.items() if value is None],
+        )
+        connection.executemany(
+            "UPDATE leases SET next_seq = ? WHERE lease_id = ?",
+            [(next_seq, lease_id) for lease_id, next_seq in next_seqs.items()],
+        )
+    return outcomes
+
+
+def _epoch(connection: sqlite3.Connection, lease: Lease, next_seqs: dict[int, int]) -> tuple[int, int] | None:
+    row = connection.execute(
+        "SELECT lease_id, epoch, next_seq FROM leases WHERE kind = ? AND number = ?",
+        (lease.kind.value, lease.number),
+    ).fetchone()
+    if row is None:
+        return None
+    lease_id, epoch, next_seqs[lease_id] = row
+    return lease_id, epoch
+
+
+def load(connection: sqlite3.Connection, lease: Lease) -> list[tuple[int, bytes, bytes]]:
+    return connection.execute(
+        "SELECT seq, key, value FROM records WHERE lease_id = ? ORDER BY seq", (_lease_id(connection, lease),)
+    ).fetchall()
+
+
+# --- leases ---------------------------------------------------------------------------------------
+
+
+def raise_epochs(connection: sqlite3.Connection, leases: Sequence[Lease]) -> dict[Lease, int]:
+    """The new epochs."""
+    lease_ids = {lease: _lease_id(connection, lease) for lease in leases}
+    connection.executemany(
+        "UPDATE leases SET epoch = epoch + 1 WHERE lease_id = ?", [(row,) for row in lease_ids.values()]
+    )
+    return {
+        lease: connection.execute("SELECT epoch FROM leases WHERE lease_id = ?", (lease_id,)).fetchone()[0]
+        for lease, lease_id in lease_ids.items()
+    }
+
+
+def _lease_id(connection: sqlite3.Connection, lease: Lease) -> int:
+    row = connection.execute(
+        "SELECT lease_id FROM leases WHERE kind = ? AND number = ?", (lease.kind.value, lease.number)
+    ).fetchone()
+    if row is None:
+        raise StoreConflict(f"there is no lease {lease.kind} {lease.number}")
+    lease_id: int = row[0]
+    return lease_id
+
+
+# --- topics ---------------------------------------------------------------------------------------
+
+
+def create_topic(connection: sqlite3.Connection, topic: TopicRow) -> None:
+    if _topic(connection, topic.topic_id) is not None:
+        raise StoreConflict(f"creating topic {topic.name!r}: the id {topic.topic_id} is taken")
+    _check_name_free(connection, topic)
+    connection.execute(
+        "INSERT INTO topics (topic_id, name, partitions, configs, created_ms) VALUES (?, ?, ?, ?, ?)",
+        (topic.topic_id.bytes, topic.name, topic.partitions, _dump_configs(topic), topic.created_ms),
+    )
+    _move_revision(connection)
+
+
+def update_topic(connection: sqlite3.Connection, topic: TopicRow, expected: TopicRow | None) -> None:
+    stored = _topic(connection, topic.topic_id)
+    if stored is None:
+        raise StoreConflict(f"updating topic {topic.name!r}: there is no topic with id {topic.topic_id}")
+    if expected is not None and stored != expected:
+        raise StoreConflict(f"updating topic {topic.name!r}: it was changed in the meantime")
+    _check_name_free(connection, topic)
+    connection.execute(
+        "UPDATE topics SET name = ?, partitions = ?, configs = ?, created_ms = ? WHERE topic_id = ?",
+        (topic.name, topic.partitions, _dump_configs(topic), topic.created_ms, topic.topic_id.bytes),
+    )
+    _move_revision(connection)
+
+
+def delete_topic(connection: sqlite3.Connection, topic_id: UUID) -> bool:
+    if not connection.execute("DELETE FROM topics WHERE topic_id = ?", (topic_id.bytes,)).rowcount:
+        return False
+    _move_revision(connection)
+    return True
+
+
+def topics(connection: sqlite3.Connection) -> list[TopicRow]:
+    return [_topic_row(row) for row in connection.execute(f"{_SELECT_TOPIC} ORDER BY name")]
+
+
+_SELECT_TOPIC = "SELECT topic_id, name, partitions, configs, created_ms FROM topics"
+
+
+def _topic(connection: sqlite3.Connection, topic_id: UUID) -> TopicRow | None:
+    row = connection.execute(f"{_SELECT_TOPIC} WHERE topic_id = ?", (topic_id.bytes,)).fetchone()
+    return None if row is None else _topic_row(row)
+
+
+def _topic_row(row: tuple[bytes, str, int, str, int]) -> TopicRow:
+    topic_id, name, partitions, configs, created_ms = row
+    return TopicRow(UUID(bytes=topic_id), name, partitions, json.loads(configs), created_ms)
+
+
+def _dump_configs(topic: TopicRow) -> str:
+    return json.dumps(dict(topic.configs), sort_keys=True)
+
+
+def _check_name_free(connection: sqlite3.Connection, topic: TopicRow) -> None:
+    row = connection.execute("SELECT topic_id FROM topics WHERE name = ?", (topic.name,)).fetchone()
+    if row is not None and row[0] != topic.topic_id.bytes:
+        raise StoreConflict(f"the topic name {topic.name!r} is taken by {UUID(bytes=row[0])}")
+
+
+# --- the rest -------------------------------------------------------------------------------------
+
+
+def revision(connection: sqlite3.Connection) -> int:
+    (number,) = connection.execute("SELECT revision FROM store").fetchone()
+    return int(number)
+
+
+def _move_revision(connection: sqlite3.Connection) -> None:
+    connection.execute("UPDATE store SET revision = revision + 1")
+
+
+def allocate_producer_ids(connection: sqlite3.Connection, count: int) -> int:
+    (first,) = connection.execute("SELECT next_producer_id FROM store").fetchone()
+    connection.execute("UPDATE store SET next_producer_id = ?", (first + count,))
+    return int(first)

@@ -1,0 +1,268 @@
+"""The storage contract: coordinator state as keyed records, and the leases that say who may write it.
+
+Kafka keeps a coordinator's state in a compacted log. Compaction means "the last value per key", and that is a
+table; so a store is a table of records per lease, a table of leases, and a few small rows (topics, nodes,
+producer ids). `memory` and `sqlite` implement it here, one contract suite (`tests/storage`) runs against
+every backend.
+
+Rules that hold for every method of `Store`:
+
+- *Durable on return.* A method that changes something returns when the change survives the death of the
+  process and of the machine (memory: when it is visible). A caller that is cancelled may find its change
+  made. Of leases and registrations only the epochs must survive the death of all who could hold them: where
+  that is one process, a backend keeps the rest in its memory, and renewing goes on while nothing can be
+  written.
+- *Atomic.* Each call is one transaction or part of one. Calls that arrive together may share a transaction
+  (group commit), but each has its own outcome: one that is refused changes nothing and fails no other.
+- *Ordered.* Changes of one store object take effect in the order in which its methods were called, but that
+  renewals, releases and registrations may overtake others. A read sees every change whose call returned
+  before the read was made.
+- *Never blocks the event loop.* Disk and network are reached from executors or asynchronously. A store object
+  belongs to the event loop that opened it; several brokers on that loop may share it.
+- *Time.* Terms are counted on the store's own clock, which never goes back nor leaps: a monotonic one where
+  the store lives in one process, the server's where there is a server.
+- *Errors.* `StoreConflict`, `StoreBusy`, `StoreFull` and `StoreClosed` mean that nothing was changed. Any
+  other `StoreError` leaves the outcome unknown: whoever keeps state derived from the store drops it and
+  loads again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum
+from typing import NamedTuple, Protocol
+from uuid import UUID
+
+LEASE_COUNTS_DEFAULT = 50
+"""Leases of each kind in a new store: offsets.topic.num.partitions, and as many shards for topic data."""
+
+
+class LeaseKind(StrEnum):
+    """What a lease is for."""
+
+    GROUP = "group"
+    """A shard of groups; `number` is Kafka's partition of `__consumer_offsets`."""
+    DATA = "data"
+    """A shard of topic partitions; its epoch is their leader epoch."""
+
+
+class Lease(NamedTuple):
+    """The name of a lease. All exist from the store's creation on, `number` in [0, count of the kind)."""
+
+    kind: LeaseKind
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A lease as held by a node.
+
+    `epoch` is at least 1 and grows with every successful claim, for ever: it is kept when the lease is
+    released or runs out. `remaining_ms` is how long the lease lasted when the store answered, by the store's
+    clock.
+    """
+
+    lease: Lease
+    node_id: int
+    epoch: int
+    remaining_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Records for one lease: (key, value) upserts the key, (key, None) deletes it, in order; the last one per
+    key wins.
+
+    Without records it only asks whether `epoch` is still the lease's.
+    """
+
+    lease: Lease
+    epoch: int
+    records: Sequence[tuple[bytes, bytes | None]]
+
+
+class Outcome(Enum):
+    """What became of one `Append`."""
+
+    WRITTEN = "written"
+    """Durable."""
+    FENCED = "fenced"
+    """The epoch is not the lease's present one: nothing of this append was written, nor ever will be."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRow:
+    """One topic: `configs` has only what differs from the broker's defaults, `created_ms` is epoch time."""
+
+    topic_id: UUID
+    name: str
+    partitions: int
+    configs: Mapping[str, str] = field(default_factory=dict)
+    created_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRow:
+    """One broker as clients reach it: host and port are the advertised ones.
+
+    It is listed until `term_ms` after it registered last.
+    """
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None
+    term_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCounts:
+    """What was fixed when the store was created."""
+
+    cluster_id: UUID
+    leases: Mapping[LeaseKind, int]
+    """Number of leases per kind."""
+
+
+class StoreError(Exception):
+    """A store operation failed. The text says what was being done, where (file or server), and why.
+
+    I/O errors, a lost connection: the outcome of a write is unknown.
+    """
+
+
+class StoreConflict(StoreError):
+    """The change contradicts what is stored: a name taken, a row changed or gone. Nothing was changed."""
+
+
+class StoreBusy(StoreError):
+    """The bound on waiting changes is reached. Nothing was changed; the same call may be made again later."""
+
+
+class StoreFull(StoreError):
+    """There is no room to write. Nothing was changed, and reading goes on; until there is room, writing fails
+    in this way.
+    """
+
+
+class StoreClosed(StoreError):
+    """The store is not open, or closing. Nothing was changed."""
+
+
+class StoreLocked(StoreError):
+    """Raised by `open`: another process uses the data directory. The text names both."""
+
+
+class Store(Protocol):
+    """See the module's rules. `term_ms` are positive milliseconds on the store's own clock."""
+
+    changed: list[Callable[[], None]]
+    """Called on the event loop after a change made through this object that moved `revision()`.
+
+    They must not block or raise. What other processes change is found by polling `revision()`; a backend that
+    hears of it sooner may call sooner.
+    """
+
+    async def open(self) -> None:
+        """Create the store or open the existing one.
+
+        Raises StoreLocked, and StoreError for a store written by a newer version or by something else.
+
+        A backend that can prove that no earlier holder lives (it owns the only lock on the data) begins
+        without holders and registrations, so that a restart waits for no term. Epochs stay.
+        """
+
+    async def close(self) -> None:
+        """Refuse new calls (StoreClosed), finish those already made, let go of files. Harmless when repeated.
+
+        Leases and registrations are left as they are: releasing them is the caller's decision.
+        """
+
+    # --- records ----------------------------------------------------------------------------------
+
+    async def append(self, appends: Sequence[Append]) -> list[Outcome]:
+        """Write all of `appends` in one transaction, skipping the fenced ones; outcomes in the order given.
+
+        The epoch of each lease is compared in the writing transaction, so that a claim committed before it
+        fences it and one committed after it loads what it wrote. Each upsert takes the lease's next `seq`;
+        numbers are never reused. StoreBusy when too many appends wait already.
+        """
+
+    async def load(self, lease: Lease) -> list[tuple[int, bytes, bytes]]:
+        """Every live row of the lease as (seq, key, value), by `seq`: the order of each key's last upsert.
+
+        A holder loads after its claim has returned; then nothing of an earlier holder can still arrive.
+        """
+
+    # --- leases -----------------------------------------------------------------------------------
+
+    async def claim(self, leases: Sequence[Lease], node_id: int, term_ms: int) -> list[Grant | None]:
+        """Take each lease that is free, has run out, or is the node's own; None where another holds it.
+
+        Every grant raises the epoch, the node's own lease too: who claims intends to load, and whatever it or
+        another had under way before is fenced. The epoch is durable before the grant is seen by anyone.
+        Unknown leases raise StoreConflict.
+        """
+
+    async def renew(self, grants: Sequence[Grant], term_ms: int) -> list[int | None]:
+        """Begin each lease's term anew; its remaining milliseconds, or None where it is lost.
+
+        Lost means released, or claimed since (another epoch, or a claim under way). A lease that ran out and
+        that nobody has claimed since is renewed: nobody can have written or loaded in between. `remaining_ms`
+        of the given grants is not looked at. The holder counts the answer from when it *sent* the renewal.
+        Does not move `revision()`.
+        """
+
+    async def release(self, grants: Sequence[Grant]) -> None:
+        """Give leases up; those already lost are passed over.
+
+        The epochs stay, so appends under way are not fenced by this but by the next claim.
+        """
+
+    async def holders(self, kind: LeaseKind) -> dict[int, Grant]:
+        """The grants that have not run out, by lease number."""
+
+    # --- topics -----------------------------------------------------------------------------------
+
+    async def create_topic(self, topic: TopicRow) -> None:
+        """StoreConflict when the name or the id is taken."""
+
+    async def update_topic(self, topic: TopicRow, *, expected: TopicRow | None = None) -> None:
+        """Replace the row with the same `topic_id`.
+
+        StoreConflict when there is none, when it is not `expected`, or when the new name is taken. `expected`
+        is the row that the change was computed from: two brokers that change a topic at once cannot undo each
+        other's change.
+        """
+
+    async def delete_topic(self, topic_id: UUID) -> bool:
+        """Whether there was such a topic."""
+
+    async def topics(self) -> list[TopicRow]:
+        """Every topic, by name."""
+
+    # --- nodes ------------------------------------------------------------------------------------
+
+    async def register_node(self, node: NodeRow) -> None:
+        """Insert or replace the node's row and start its term. A mere renewal does not move `revision()`."""
+
+    async def remove_node(self, node_id: int) -> None:
+        """Forget the node; harmless when it is not there."""
+
+    async def nodes(self) -> list[NodeRow]:
+        """The nodes whose term has not run out, by id."""
+
+    # --- the rest ---------------------------------------------------------------------------------
+
+    async def counts(self) -> StoreCounts:
+        """The cluster id and the number of leases per kind."""
+
+    async def revision(self) -> int:
+        """Grows with every change of topics, nodes and lease holders; equal revisions mean no change.
+
+        That a lease or a registration ran out changes no row and does not move it.
+        """
+
+    async def allocate_producer_ids(self, count: int) -> int:
+        """The first of `count` producer ids that were never given out before, from 0 upwards."""

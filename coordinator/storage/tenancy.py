@@ -1,0 +1,133 @@
+"""Who holds which lease and which nodes are registered, where all of them live in one process.
+
+Such holders die with the process that keeps this, so there is nothing to write down but the epochs, which are
+the backend's: terms are kept, renewed and ended though the disk be full or slow.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from threading import Lock
+
+from muster.coordinator.storage.store import Grant, Lease, LeaseKind, NodeRow
+
+
+class Tenancy:
+    """Leases and registrations with their terms. The store objects that share it may be on several threads
+    and must have one clock; it is read by the caller.
+
+    A claim has two halves, since its epoch becomes durable in between: what `begin_claim` names is kept for
+    that node until `end_claim`, whatever runs out or is renewed meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self._guard = Lock()
+        self._held: dict[Lease, tuple[Grant, int]] = {}  # with the time at which it runs out
+        self._claiming: dict[Lease, Counter[int]] = {}  # node ids; one node may claim the same lease twice
+        self._nodes: dict[int, tuple[NodeRow, int]] = {}  # with the time at which the registration runs out
+        self._revision = 0
+
+    def __repr__(self) -> str:
+        return f"<Tenancy held={len(self._held)} claiming={len(self._claiming)} nodes={list(self._nodes)}>"
+
+    @property
+    def revision(self) -> int:
+        """Grows with every change of holders and nodes."""
+        return self._revision
+
+    # --- leases -----------------------------------------------------------------------------------
+
+    def begin_claim(self, leases: Sequence[Lease], node_id: int, now_ms: int) -> list[Lease]:
+        """Those of `leases` that `node_id` may take; each needs a higher epoch, then `end_claim`."""
+        with self._guard:
+            taken = [lease for lease in leases if self._may_take(lease, node_id, now_ms)]
+            for lease in taken:
+                self._claiming.setdefault(lease, Counter())[node_id] += 1
+            return taken
+
+    def _may_take(self, lease: Lease, node_id: int, now_ms: int) -> bool:
+        claimers = self._claiming.get(lease)
+        if claimers is not None:
+            return node_id in claimers
+        grant, expires_ms = self._held.get(lease, (None, 0))
+        return grant is None or grant.node_id == node_id or expires_ms <= now_ms
+
+    def end_claim(
+        self, taken: Sequence[Lease], node_id: int, epochs: Mapping[Lease, int], term_ms: int, now_ms: int
+    ) -> dict[Lease, Grant]:
+        """Grant those of `taken` whose new epoch is durable; the others stay as they were."""
+        with self._guard:
+            grants = {}
+            for lease in taken:
+                claimers = self._claiming[lease]
+                claimers[node_id] -= 1
+                if not claimers[node_id]:
+                    del self._claiming[lease]
+                if lease not in epochs:
+                    continue
+                grants[lease] = grant = Grant(lease, node_id, epochs[lease], term_ms)
+                before, _ = self._held.get(lease, (None, 0))
+                if before is None or before.epoch < grant.epoch:
+                    self._held[lease] = grant, now_ms + term_ms
+            self._revision += bool(grants)
+            return grants
+
+    def renew(self, grants: Sequence[Grant], term_ms: int, now_ms: int) -> list[int | None]:
+        """As `Store.renew`. A lease that is being claimed is lost: it may have run out before that."""
+        with self._guard:
+            renewed: list[int | None] = []
+            for grant in grants:
+                held = self._current(grant)
+                if held is None or grant.lease in self._claiming:
+                    renewed.append(None)
+                    continue
+                self._held[grant.lease] = held, now_ms + term_ms
+                renewed.append(term_ms)
+            return renewed
+
+    def release(self, grants: Sequence[Grant]) -> bool:
+        """Whether any of them was still held."""
+        with self._guard:
+            current = [grant.lease for grant in grants if self._current(grant) is not None]
+            for lease in current:
+                self._held.pop(lease, None)
+            self._revision += bool(current)
+            return bool(current)
+
+    def holders(self, kind: LeaseKind, now_ms: int) -> dict[int, Grant]:
+        """As `Store.holders`."""
+        with self._guard:
+            return {
+                lease.number: Grant(lease, grant.node_id, grant.epoch, expires_ms - now_ms)
+                for lease, (grant, expires_ms) in sorted(self._held.items())
+                if lease.kind is kind and expires_ms > now_ms
+            }
+
+    def _current(self, grant: Grant) -> Grant | None:
+        held, _ = self._held.get(grant.lease, (None, 0))
+        same = held is not None and (held.node_id, held.epoch) == (grant.node_id, grant.epoch)
+        return held if same else None
+
+    # --- nodes ------------------------------------------------------------------------------------
+
+    def register(self, node: NodeRow, now_ms: int) -> bool:
+        """Whether this is news: the node was not registered, or otherwise."""
+        with self._guard:
+            stored, expires_ms = self._nodes.get(node.node_id, (None, 0))
+            self._nodes[node.node_id] = node, now_ms + node.term_ms
+            news = stored != node or expires_ms <= now_ms
+            self._revision += news
+            return news
+
+    def remove(self, node_id: int) -> bool:
+        """Whether it was there."""
+        with self._guard:
+            known = self._nodes.pop(node_id, None) is not None
+            self._revision += known
+            return known
+
+    def nodes(self, now_ms: int) -> list[NodeRow]:
+        """As `Store.nodes`."""
+        with self._guard:
+            return [node for _, (node, expires_ms) in sorted(self._nodes.items()) if expires_ms > now_ms]

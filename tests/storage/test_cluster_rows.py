@@ -1,0 +1,194 @@
+"""The contract of topics, nodes, the revision, producer ids, and what is fixed at creation."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+
+from muster.coordinator.storage.store import Lease, LeaseKind, NodeRow, Store, StoreConflict, TopicRow
+from tests.storage.conftest import LEASE_COUNTS, Backend, StoreClock
+
+ORDERS = TopicRow(UUID(int=1), "orders", 3, {"cleanup.policy": "compact"}, 1_700_000_000_000)
+AUDIT = TopicRow(UUID(int=2), "audit", 1)
+NODE = NodeRow(1, "127.0.0.1", 9092, None, 10_000)
+
+
+# --- topics ---------------------------------------------------------------------------------------
+
+
+async def test_topics_come_by_name(store: Store) -> None:
+    assert await store.topics() == []
+    await store.create_topic(ORDERS)
+    await store.create_topic(AUDIT)
+    assert await store.topics() == [AUDIT, ORDERS]
+
+
+@pytest.mark.parametrize("rival", [replace(AUDIT, name="orders"), replace(AUDIT, topic_id=ORDERS.topic_id)])
+async def test_a_name_and_an_id_belong_to_one_topic(store: Store, rival: TopicRow) -> None:
+    await store.create_topic(ORDERS)
+    with pytest.raises(StoreConflict, match="taken"):
+        await store.create_topic(rival)
+    assert await store.topics() == [ORDERS]
+
+
+async def test_of_concurrent_creators_of_a_name_one_succeeds(store: Store) -> None:
+    rivals = [replace(AUDIT, topic_id=UUID(int=n)) for n in range(2, 8)]
+    results = await asyncio.gather(*map(store.create_topic, rivals), return_exceptions=True)
+    assert results[0] is None
+    assert all(isinstance(result, StoreConflict) for result in results[1:])
+    assert await store.topics() == [rivals[0]]
+
+
+async def test_a_topic_is_replaced_by_its_id(store: Store) -> None:
+    await store.create_topic(ORDERS)
+    grown = replace(ORDERS, partitions=6, configs={})
+    await store.update_topic(grown, expected=ORDERS)
+    assert await store.topics() == [grown]
+
+
+async def test_a_change_computed_from_an_old_row_is_refused(store: Store) -> None:
+    await store.create_topic(ORDERS)
+    grown = replace(ORDERS, partitions=6)
+    await store.update_topic(grown)
+    with pytest.raises(StoreConflict, match="changed in the meantime"):
+        await store.update_topic(replace(ORDERS, configs={}), expected=ORDERS)
+    assert await store.topics() == [grown]
+
+
+async def test_a_topic_cannot_be_renamed_to_anothers_name(store: Store) -> None:
+    await store.create_topic(ORDERS)
+    await store.create_topic(AUDIT)
+    with pytest.raises(StoreConflict, match="taken"):
+        await store.update_topic(replace(AUDIT, name="orders"))
+    assert await store.topics() == [AUDIT, ORDERS]
+
+
+async def test_an_unknown_topic_is_neither_changed_nor_deleted(store: Store) -> None:
+    with pytest.raises(StoreConflict, match="no topic"):
+        await store.update_topic(ORDERS)
+    assert await store.delete_topic(ORDERS.topic_id) is False
+
+
+async def test_a_deleted_topics_name_is_free(store: Store) -> None:
+    await store.create_topic(ORDERS)
+    assert await store.delete_topic(ORDERS.topic_id) is True
+    reborn = replace(ORDERS, topic_id=UUID(int=9))
+    await store.create_topic(reborn)
+    assert await store.topics() == [reborn]
+
+
+# --- nodes ----------------------------------------------------------------------------------------
+
+
+async def test_nodes_are_listed_by_id_for_their_term(store: Store, clock: StoreClock) -> None:
+    second = NodeRow(2, "::1", 9093, "rack-b", 20_000)
+    await store.register_node(second)
+    await store.register_node(NODE)
+    assert await store.nodes() == [NODE, second]
+    clock.advance(NODE.term_ms - 1)
+    assert await store.nodes() == [NODE, second]
+    clock.advance(1)
+    assert await store.nodes() == [second]
+    await store.register_node(NODE)
+    assert await store.nodes() == [NODE, second]
+
+
+async def test_a_node_may_move_and_go(store: Store) -> None:
+    await store.register_node(NODE)
+    moved = replace(NODE, port=19092)
+    await store.register_node(moved)
+    assert await store.nodes() == [moved]
+    await store.remove_node(1)
+    await store.remove_node(1)
+    assert await store.nodes() == []
+
+
+# --- revision -------------------------------------------------------------------------------------
+
+
+async def test_the_revision_grows_with_every_change_and_tells_who_listens(
+    store: Store, clock: StoreClock
+) -> None:
+    told: list[None] = []
+    store.changed.append(lambda: told.append(None))
+    (grant,) = await store.claim([Lease(LeaseKind.GROUP, 0)], 1, 10_000)
+    assert grant
+    assert told
+    changes = {
+        "create": lambda: store.create_topic(ORDERS),
+        "update": lambda: store.update_topic(replace(ORDERS, partitions=4)),
+        "delete": lambda: store.delete_topic(ORDERS.topic_id),
+        "register": lambda: store.register_node(NODE),
+        "move": lambda: store.register_node(replace(NODE, port=1)),
+        "remove": lambda: store.remove_node(NODE.node_id),
+        "claim again": lambda: store.claim([Lease(LeaseKind.GROUP, 0)], 1, 10_000),
+        "claim data": lambda: store.claim([Lease(LeaseKind.DATA, 0)], 1, 10_000),
+    }
+    for name, change in changes.items():
+        before = await store.revision()
+        told.clear()
+        await change()
+        assert await store.revision() > before, name
+        assert told, name
+    (held,) = (await store.holders(LeaseKind.GROUP)).values()
+    before = await store.revision()
+    await store.release([held])
+    assert await store.revision() > before
+    await store.register_node(NODE)
+    clock.advance(NODE.term_ms)
+    before = await store.revision()
+    await store.register_node(NODE)
+    assert await store.revision() > before, "a node that had run out is back"
+
+
+async def test_what_changes_nothing_does_not_move_the_revision(store: Store) -> None:
+    (grant,) = await store.claim([Lease(LeaseKind.GROUP, 0)], 1, 10_000)
+    assert grant
+    await store.register_node(NODE)
+    await store.create_topic(ORDERS)
+    told: list[None] = []
+    store.changed.append(lambda: told.append(None))
+    before = await store.revision()
+    await store.renew([grant], 10_000)
+    await store.register_node(NODE)
+    await store.claim([Lease(LeaseKind.GROUP, 0)], 2, 10_000)
+    await store.release([replace(grant, epoch=7)])
+    await store.remove_node(5)
+    await store.delete_topic(AUDIT.topic_id)
+    await store.allocate_producer_ids(10)
+    with pytest.raises(StoreConflict):
+        await store.create_topic(ORDERS)
+    assert await store.revision() == before
+    assert told == []
+
+
+# --- the rest -------------------------------------------------------------------------------------
+
+
+async def test_producer_ids_come_in_blocks_that_never_overlap(backend: Backend, store: Store) -> None:
+    firsts = await asyncio.gather(*(store.allocate_producer_ids(1000) for _ in range(5)))
+    assert firsts == [0, 1000, 2000, 3000, 4000]
+    await store.close()
+    again = backend.store()
+    await again.open()
+    assert await again.allocate_producer_ids(1) == 5000
+    await again.close()
+
+
+async def test_what_is_fixed_at_creation_and_what_is_written_survive_a_reopen(
+    backend: Backend, store: Store
+) -> None:
+    counts = await store.counts()
+    assert counts.leases == LEASE_COUNTS
+    await store.create_topic(ORDERS)
+    revision = await store.revision()
+    await store.close()
+    again = backend.store()
+    await again.open()
+    assert await again.counts() == counts
+    assert await again.topics() == [ORDERS]
+    assert await again.revision() >= revision
+    await again.close()

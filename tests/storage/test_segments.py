@@ -1,0 +1,516 @@
+"""Segment files: what was appended is found again, whatever a crash leaves of the tail."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from errno import ENOSPC
+from pathlib import Path
+
+import pytest
+
+from muster.coordinator.storage.files import DiskFolder, Folder, MemoryFile, MemoryFolder
+from muster.coordinator.storage.segments import Limits, Recovery, SegmentLog
+from muster.protocol import record_batch
+from muster.protocol.record_batch import Header, Record
+
+SMALL = Limits(segment_bytes=1_000, segment_ms=10_000, index_interval_bytes=200)
+
+
+class Observed:
+    """A derived state that is simply all it was told."""
+
+    def __init__(self) -> None:
+        self.offsets: list[int] = []
+        self.scanned = 0
+
+    def observe(self, header: Header) -> None:
+        self.offsets.append(header.base_offset)
+        self.scanned += 1
+
+    def snapshot(self) -> bytes:
+        return ",".join(map(str, self.offsets)).encode()
+
+    def restore(self, snapshot: bytes) -> None:
+        self.offsets = [int(offset) for offset in snapshot.decode().split(",") if offset]
+
+    def reset(self) -> None:
+        self.offsets = []
+
+
+class Place:
+    """A folder that can be opened again, copied, and looked into."""
+
+    def __init__(self, folder: Folder) -> None:
+        self.folder = folder
+        self.now_ms = 1_000
+
+    def open(self, limits: Limits = SMALL) -> tuple[SegmentLog, Observed]:
+        observed = Observed()
+        return SegmentLog.open(self.folder, observed, limits, lambda: self.now_ms), observed
+
+
+@pytest.fixture(params=["disk", "memory"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    return Place(DiskFolder(tmp_path / "log") if request.param == "disk" else MemoryFolder())
+
+
+def append(
+    log: SegmentLog, *, records: int = 2, size: int = 20, timestamp: int = 1_000, epoch: int = 3
+) -> bytes:
+    """Append a batch; the bytes that are stored for it."""
+    batch = record_batch.build([Record(n, timestamp + n, b"k", b"v" * size) for n in range(records)])
+    header = log.append(batch, record_batch.peek(batch), epoch)
+    assert header.leader_epoch == epoch
+    return record_batch.prefix(header, header.base_offset, epoch) + batch[record_batch.PREFIX_BYTES :]
+
+
+def everything(log: SegmentLog) -> bytes:
+    return b"".join(batch.contents for batch in log.batches(0))
+
+
+def offsets(log: SegmentLog) -> list[int]:
+    return [batch.header.base_offset for batch in log.batches(0)]
+
+
+def test_batches_get_the_next_offsets_and_come_back(place: Place) -> None:
+    log, observed = place.open()
+    stored = [append(log, records=records) for records in (1, 3, 2)]
+    assert offsets(log) == [0, 1, 4]
+    assert log.next_offset == 6
+    assert log.read(0, 10_000) == b"".join(stored)
+    assert log.read(2, 10_000) == b"".join(stored[1:])  # the batch that holds offset 2
+    assert observed.offsets == [0, 1, 4]
+
+
+def test_reads_return_whole_batches(place: Place) -> None:
+    log, _ = place.open(Limits(index_interval_bytes=200))
+    stored = [append(log) for _ in range(40)]
+    size = len(stored[0])
+    for first in (0, 1, 7, 20, 39):
+        for bytes_max in (size, size + 1, 2 * size - 1, 2 * size, 11 * size + 5, 100 * size):
+            fitting = stored[first : first + bytes_max // size]
+            assert log.read(2 * first, bytes_max) == b"".join(fitting)
+            assert log.read(2 * first + 1, bytes_max) == b"".join(fitting)
+
+
+def test_the_first_batch_may_exceed_the_limit_only_if_asked(place: Place) -> None:
+    log, _ = place.open()
+    stored = append(log, size=700)
+    append(log)
+    assert log.read(0, 10) == stored
+    assert log.read(0, 10, first_may_exceed=False) == b""
+    assert log.read(0, 0, first_may_exceed=False) == b""
+
+
+def test_batches_larger_than_an_index_interval_are_found(place: Place) -> None:
+    log, _ = place.open(Limits(index_interval_bytes=50))
+    stored = [append(log, size=size) for size in (500, 3_000, 10, 90_000, 700)]
+    for number, batch in enumerate(stored):
+        assert log.read(2 * number, 1) == batch
+        assert log.read(2 * number + 1, len(batch)) == batch
+
+
+def test_segments_are_closed_by_size_and_reading_goes_on_in_the_next(place: Place) -> None:
+    log, _ = place.open()
+    stored = [append(log, size=300) for _ in range(5)]
+    assert [segment.base_offset for segment in log.segments] == [0, 2, 4, 6, 8]
+    assert [log.read(2 * number, 10_000) for number in range(5)] == stored
+    assert log.read(10, 10_000) == b""
+
+
+def test_segments_are_closed_by_the_time_of_their_records(place: Place) -> None:
+    log, _ = place.open()
+    append(log, timestamp=50_000)
+    append(log, timestamp=59_000)
+    append(log, timestamp=60_500)
+    assert [segment.base_offset for segment in log.segments] == [0, 4]
+
+
+def test_segments_are_closed_by_age_when_records_have_no_time(place: Place) -> None:
+    log, _ = place.open()
+    append(log, timestamp=-1, records=1)
+    place.now_ms += 10_000
+    append(log, timestamp=-1, records=1)
+    place.now_ms += 1
+    append(log, timestamp=-1, records=1)
+    assert [segment.base_offset for segment in log.segments] == [0, 2]
+
+
+def test_closing_makes_the_next_opening_scan_nothing(place: Place) -> None:
+    log, _ = place.open()
+    stored = [append(log, size=300) for _ in range(5)]
+    log.close()
+    again, observed = place.open()
+    assert observed.scanned == 0
+    assert observed.offsets == [0, 2, 4, 6, 8]
+    assert everything(again) == b"".join(stored)
+    assert again.next_offset == 10
+    assert append(again)
+    assert again.next_offset == 12
+
+
+def test_sealed_segments_are_not_scanned_after_a_crash(place: Place) -> None:
+    log, _ = place.open()
+    for _ in range(5):
+        append(log, size=300)
+    assert log.unsealed
+    log.seal()
+    assert not log.unsealed
+    _, observed = place.open()
+    assert observed.offsets == [0, 2, 4, 6, 8]
+    assert observed.scanned == 1  # the active segment's only
+
+
+def test_a_mark_bounds_the_scan_after_a_crash(place: Place) -> None:
+    log, _ = place.open(Limits(index_interval_bytes=50))
+    stored = [append(log) for _ in range(10)]
+    assert log.unmarked_bytes == len(b"".join(stored))
+    trust = log.mark()
+    stored.append(append(log))
+    trust()
+    assert log.unmarked_bytes == len(stored[-1])
+    again, observed = place.open(Limits(index_interval_bytes=50))
+    assert observed.scanned == 1
+    assert observed.offsets == list(range(0, 22, 2))
+    assert everything(again) == b"".join(stored)
+
+
+def test_a_late_mark_does_not_go_back_behind_a_seal(place: Place) -> None:
+    log, _ = place.open(Limits())
+    append(log)
+    trust = log.mark()
+    append(log)
+    log.roll()
+    log.seal()
+    trust()
+    _, observed = place.open(Limits())
+    assert observed.scanned == 0
+    assert observed.offsets == [0, 2]
+
+
+def test_an_idle_log_holds_no_file_and_wakes(tmp_path: Path) -> None:
+    log, _ = Place(DiskFolder(tmp_path)).open()
+    stored = append(log)
+    log.sync()
+    log.rest()
+    log.rest()
+    assert log.segments[-1]._file is None
+    assert log.read(0, 1_000) == stored
+    stored += append(log)
+    assert log.read(0, 1_000) == stored
+
+
+def test_without_any_index_everything_is_scanned(place: Place) -> None:
+    log, _ = place.open()
+    stored = [append(log, size=300) for _ in range(5)]
+    log.close()
+    for name in place.folder.names():
+        if not name.endswith(".log"):
+            place.folder.remove(name)
+    again, observed = place.open()
+    assert observed.scanned == 5
+    assert everything(again) == b"".join(stored)
+
+
+@pytest.mark.parametrize("ending", [".index", ".snapshot"])
+def test_broken_indexes_and_snapshots_are_not_believed(place: Place, ending: str) -> None:
+    log, _ = place.open()
+    stored = [append(log, size=300) for _ in range(5)]
+    log.close()
+    for name in place.folder.names():
+        if name.endswith(ending):
+            contents = bytearray(place.folder.load(name) or b"")
+            contents[-1] ^= 1
+            place.folder.store(name, bytes(contents))
+    again, observed = place.open()
+    assert everything(again) == b"".join(stored)
+    assert observed.offsets == [0, 2, 4, 6, 8]
+
+
+def copied(folder: MemoryFolder, cut: dict[str, int]) -> MemoryFolder:
+    """The folder as a crash may leave it: some files shorter than they were."""
+    copy = MemoryFolder()
+    for name in folder.names():
+        copy.store(name, (folder.load(name) or b"")[: cut.get(name)])
+    return copy
+
+
+def test_a_crash_at_any_byte_of_the_tail_loses_only_what_was_not_whole() -> None:
+    place = Place(MemoryFolder())
+    log, _ = place.open()
+    stored = [append(log, size=100 + 10 * n) for n in range(7)]
+    log.seal()
+    active = log.segments[-1]
+    in_active = list(log.batches(active.base_offset))
+    assert len(in_active) >= 2
+    assert isinstance(place.folder, MemoryFolder)
+    for size in range(active.size + 1):
+        crashed = Place(copied(place.folder, {active.log_name: size}))
+        again, observed = crashed.open()
+        whole = [batch for batch in in_active if batch.position + len(batch.contents) <= size]
+        expected = stored[: 7 - len(in_active) + len(whole)]
+        assert everything(again) == b"".join(expected), f"cut at byte {size}"
+        assert again.next_offset == 2 * len(expected)
+        assert observed.offsets == list(range(0, 2 * len(expected), 2))
+        torn = size - sum(len(batch.contents) for batch in whole)
+        assert again.recovery == Recovery(cut_bytes=torn)
+        # and the log goes on from there, with nothing of the torn batch left
+        after = append(again, size=5)
+        assert everything(crashed.open()[0]) == b"".join([*expected, after])
+
+
+def test_a_harmed_byte_cuts_the_log_before_its_batch() -> None:
+    place = Place(MemoryFolder())
+    log, _ = place.open(Limits())
+    stored = [append(log) for _ in range(3)]
+    assert isinstance(place.folder, MemoryFolder)
+    for position in range(len(stored[0]), 2 * len(stored[0])):
+        if position - len(stored[0]) in range(12, 16):
+            continue  # the leader epoch is not covered by the checksum
+        folder = copied(place.folder, {})
+        folder.open("00000000000000000000.log").contents[position] ^= 0x40
+        again, _ = Place(folder).open(Limits())
+        assert everything(again) == stored[0], f"byte {position}"
+
+
+def test_segments_behind_a_torn_one_are_put_aside(place: Place) -> None:
+    log, _ = place.open()
+    stored = [append(log, size=300) for _ in range(4)]
+    first = log.segments[1]
+    place.folder.open(first.log_name).truncate(first.size - 1)
+    again, observed = place.open()
+    assert everything(again) == stored[0]
+    assert again.next_offset == 2
+    assert again.recovery.cut_bytes == first.size - 1
+    assert len(again.recovery.discarded) == 2
+    assert observed.offsets == [0]
+    assert sum(name.endswith(".discarded") for name in place.folder.names()) == 2
+
+
+def test_a_snapshot_ahead_of_the_log_is_not_believed(place: Place) -> None:
+    log, _ = place.open(Limits())
+    stored = [append(log) for _ in range(3)]
+    log.close()
+    place.folder.open("00000000000000000000.log").truncate(len(stored[0]))
+    again, observed = place.open(Limits())
+    assert again.next_offset == 2
+    assert observed.offsets == [0]
+
+
+def test_what_was_closed_and_then_grew_is_scanned_from_there(place: Place) -> None:
+    log, _ = place.open(Limits())
+    append(log)
+    log.close()
+    log, _ = place.open(Limits())
+    append(log)
+    _, observed = place.open(Limits())
+    assert observed.offsets == [0, 2]
+    assert observed.scanned == 1
+
+
+def test_the_log_start_stays_moved(place: Place) -> None:
+    log, _ = place.open()
+    for _ in range(5):
+        append(log, size=300)
+    log.set_start_offset(5)
+    assert log.start_offset == 5
+    assert [segment.base_offset for segment in log.segments] == [4, 6, 8]
+    again, _ = place.open()
+    assert again.start_offset == 5
+    again.set_start_offset(3)
+    assert again.start_offset == 5
+
+
+def test_the_end_is_known_after_all_records_are_gone(place: Place) -> None:
+    log, _ = place.open()
+    for _ in range(3):
+        append(log, size=300)
+    log.roll()
+    log.remove_first(3)
+    assert (log.start_offset, log.next_offset, log.size) == (6, 6, 0)
+    again, _ = place.open()
+    assert (again.start_offset, again.next_offset) == (6, 6)
+    append(again)
+    assert offsets(again) == [6]
+
+
+def test_a_start_beyond_a_lost_tail_wins(place: Place) -> None:
+    log, _ = place.open(Limits())
+    for _ in range(3):
+        append(log)
+    log.set_start_offset(6)
+    place.folder.open("00000000000000000000.log").truncate(10)
+    again, _ = place.open(Limits())
+    assert (again.start_offset, again.next_offset) == (6, 6)
+
+
+def test_batches_are_found_by_time(place: Place) -> None:
+    log, _ = place.open()
+    for timestamp in (5_000, 4_000, 9_000, 8_000, 12_000):
+        append(log, records=1, timestamp=timestamp, size=150)
+    found: Callable[[int], int | None] = lambda t: (b := log.first_batch_at(t)) and b.header.base_offset  # noqa: E731
+    assert [found(t) for t in (0, 4_500, 5_000, 5_001, 9_000, 9_001, 12_000, 12_001)] == [
+        0,
+        0,
+        0,
+        2,
+        2,
+        4,
+        4,
+        None,
+    ]
+    log.set_start_offset(1)
+    assert found(4_500) == 2
+
+
+def test_a_full_disk_leaves_the_log_as_it_was() -> None:
+    class FullFile(MemoryFile):
+        room = 250
+
+        def append(self, buffers: Sequence[bytes | memoryview]) -> None:
+            contents = b"".join(buffers)
+            super().append([contents[: self.room - self.size()]])
+            if self.size() == self.room:
+                raise OSError(ENOSPC, "No space left on device")
+
+    class FullFolder(MemoryFolder):
+        def new_file(self) -> MemoryFile:
+            return FullFile()
+
+    place = Place(FullFolder())
+    log, observed = place.open()
+    stored = append(log)
+    with pytest.raises(OSError, match="No space left"):
+        append(log, size=200)
+    assert not log.failed
+    assert (everything(log), log.next_offset, observed.offsets) == (stored, 2, [0])
+    FullFile.room = 10_000
+    append(log)
+    assert offsets(log) == [0, 2]
+
+
+def test_a_file_that_cannot_be_put_back_fails_the_log() -> None:
+    class StuckFile(MemoryFile):
+        def append(self, buffers: Sequence[bytes | memoryview]) -> None:
+            super().append([b"".join(buffers)[:30]])
+            raise OSError("torn")
+
+        def truncate(self, size: int) -> None:
+            raise OSError("stuck")
+
+    class StuckFolder(MemoryFolder):
+        def new_file(self) -> MemoryFile:
+            return StuckFile()
+
+    log, _ = Place(StuckFolder()).open()
+    with pytest.raises(OSError, match="stuck"):
+        append(log)
+    assert log.failed
+
+
+def test_compaction_can_be_cut_short_anywhere() -> None:
+    """Before its file is in place the old ones stand; after it, whichever of them are still there are
+    dropped."""
+    place = Place(MemoryFolder())
+    log, _ = place.open()
+    stored = [append(log, size=300) for _ in range(4)]
+    log.seal()
+    assert isinstance(place.folder, MemoryFolder)
+    before = copied(place.folder, {})
+    old = log.segments[:2]
+    draft = log.new_draft(0, 1)
+    draft.append([stored[1]], record_batch.peek(stored[1]))
+    half = copied(place.folder, {})
+    log.replace(old, draft)
+    assert everything(log) == b"".join(stored[1:])
+
+    assert everything(Place(half).open()[0]) == b"".join(stored)
+    for left in ([], [0], [1], [0, 1]):
+        crashed = copied(place.folder, {})
+        for number in left:
+            crashed.store(old[number].log_name, before.load(old[number].log_name) or b"")
+        again, _ = Place(crashed).open()
+        assert everything(again) == b"".join(stored[1:]), f"old segments {left} were not removed yet"
+        assert again.start_offset == 0
+
+
+def test_readers_keep_a_file_that_is_removed_under_them(tmp_path: Path) -> None:
+    log, _ = Place(DiskFolder(tmp_path)).open()
+    stored = [append(log, size=300) for _ in range(3)]
+    log.seal()
+    segment = log.segments[0]
+    file = segment.open_to_read()
+    log.remove_first(2)
+    assert file.read(0, 10_000) == stored[0]
+    with pytest.raises(FileNotFoundError):
+        segment.open_to_read()
+    assert everything(log) == stored[2]
+
+
+def test_no_descriptors_are_left_open(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else None
+    log, _ = Place(DiskFolder(tmp_path)).open()
+    for _ in range(30):
+        append(log, size=300)
+    log.seal()
+    everything(log)
+    log.close()
+    del log
+    if before is not None:
+        assert len(os.listdir("/proc/self/fd")) == before
+    shutil.rmtree(tmp_path)
+
+
+@pytest.mark.parametrize("emptied", [False, True])
+def test_what_was_derived_from_removed_segments_outlives_a_crash(place: Place, emptied: bool) -> None:
+    log, _ = place.open()
+    for _ in range(2):
+        append(log, size=300)
+    log.seal()
+    for _ in range(3):
+        append(log, size=300)
+    if emptied:
+        log.roll()
+        log.remove_first(5)
+    else:
+        log.remove_first(3)
+    again, observed = place.open()
+    assert observed.offsets == [0, 2, 4, 6, 8]
+    assert again.start_offset == (10 if emptied else 6)
+    append(again, size=300)
+    assert place.open()[1].offsets == [0, 2, 4, 6, 8, 10]
+
+
+def test_a_log_that_was_abandoned_writes_no_more_notes(place: Place) -> None:
+    log, _ = place.open()
+    for _ in range(3):
+        append(log, size=300)
+    trust = log.mark()
+    log.abandon()
+    names = sorted(place.folder.names())
+    log.seal()
+    trust()
+    assert sorted(place.folder.names()) == names
+
+
+def test_an_older_snapshot_takes_no_newer_ones_place(place: Place) -> None:
+    log, _ = place.open(Limits())
+    append(log)
+    trust = log.mark()
+    append(log)
+    log.roll()
+    log.remove_first(1)
+    trust()
+    assert place.open(Limits())[1].offsets == [0, 2]
+
+
+def test_how_far_it_was_cleaned_stays_known(place: Place) -> None:
+    log, _ = place.open(Limits())
+    append(log)
+    append(log)
+    log.note_cleaned(4)
+    assert place.open(Limits())[0].cleaned_offset == 4
+    place.folder.open("00000000000000000000.log").truncate(10)
+    assert place.open(Limits())[0].cleaned_offset == 0  # what was there is lost: other records will come

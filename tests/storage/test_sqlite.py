@@ -1,0 +1,198 @@
+"""What is sqlite's alone: files that survive a kill, are refused when too new, and a disk that fills up."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from muster.coordinator.storage.sqlite import SqliteStore
+from muster.coordinator.storage.store import (
+    Append,
+    Lease,
+    LeaseKind,
+    NodeRow,
+    Outcome,
+    StoreError,
+    StoreLocked,
+)
+from tests.storage.storm import LEASE as STORM_LEASE
+
+ROOT = Path(__file__).parents[2]
+LEASE = Lease(LeaseKind.GROUP, 0)
+ACKNOWLEDGED_BEFORE_KILL = 400
+
+
+@pytest.mark.parametrize("delay", [0, 1, 7])
+async def test_kill_9_in_a_storm_of_appends_loses_nothing_acknowledged(tmp_path: Path, delay: int) -> None:
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.storage.storm", str(tmp_path), cwd=ROOT, stdout=subprocess.PIPE
+    )
+    assert child.stdout is not None
+    try:
+        async with asyncio.timeout(30):
+            lines = [await child.stdout.readline() for _ in range(ACKNOWLEDGED_BEFORE_KILL + delay)]
+            os.kill(child.pid, signal.SIGKILL)
+            lines += (await child.stdout.read()).splitlines()  # acknowledged before the signal arrived
+    finally:
+        await child.wait()
+    acknowledged: dict[bytes, int] = {}
+    for line in lines:
+        key, turn = line.split()
+        acknowledged[key] = int(turn)
+    store = SqliteStore(tmp_path)
+    await store.open()
+    stored = {key: int(value.split()[0]) for _, key, value in await store.load(STORM_LEASE)}
+    await store.close()
+    assert len(lines) >= ACKNOWLEDGED_BEFORE_KILL
+    # An append that was never acknowledged may be there: a later turn of the same key.
+    lost = {key: turn for key, turn in acknowledged.items() if stored.get(key, -1) < turn}
+    assert not lost
+
+
+async def test_a_restart_waits_for_no_lease_and_lists_no_dead_node(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path)
+    await store.open()
+    await store.claim([LEASE], 1, 3_600_000)
+    await store.register_node(NodeRow(1, "127.0.0.1", 9092, None, 3_600_000))
+    await store.close()
+    # The lock was let go and taken again: whoever held the lease has no process any more.
+    again = SqliteStore(tmp_path)
+    await again.open()
+    assert await again.holders(LeaseKind.GROUP) == {}
+    assert await again.nodes() == []
+    (grant,) = await again.claim([LEASE], 2, 10_000)
+    assert grant is not None
+    assert grant.epoch == 2
+    await again.close()
+
+
+async def test_two_store_objects_of_one_process_share_a_directory(tmp_path: Path) -> None:
+    first, second, third = (SqliteStore(tmp_path) for _ in range(3))
+    await asyncio.gather(first.open(), second.open())
+    (grant,) = await first.claim([LEASE], 1, 60_000)
+    assert grant is not None
+    await third.open()
+    assert await third.claim([LEASE], 2, 60_000) == [None], "opening did not release living leases"
+    await third.close()
+    assert await second.claim([LEASE], 2, 60_000) == [None]
+    outcomes = await asyncio.gather(
+        *(
+            store.append([Append(LEASE, grant.epoch, [(b"%d" % n, b"v")])])
+            for n in range(20)
+            for store in (first, second)
+        )
+    )
+    assert outcomes == [[Outcome.WRITTEN]] * 40
+    assert len(await second.load(LEASE)) == 20
+    await first.close()
+    assert len(await second.load(LEASE)) == 20
+    await second.close()
+
+
+async def test_a_second_process_is_refused_by_name(tmp_path: Path) -> None:
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.storage.storm", str(tmp_path), cwd=ROOT, stdout=subprocess.PIPE
+    )
+    assert child.stdout is not None
+    try:
+        async with asyncio.timeout(30):
+            await child.stdout.readline()  # it is running
+        with pytest.raises(StoreLocked) as refusal:
+            await SqliteStore(tmp_path).open()
+        assert str(tmp_path) in str(refusal.value)
+        assert f"process {child.pid}" in str(refusal.value)
+    finally:
+        os.kill(child.pid, signal.SIGKILL)
+        await child.stdout.read()
+        await child.wait()
+    store = SqliteStore(tmp_path)  # the lock went with the process
+    await store.open()
+    await store.close()
+
+
+async def test_a_store_written_by_a_newer_version_is_refused(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path)
+    await store.open()
+    await store.close()
+    with sqlite3.connect(tmp_path / "store.sqlite") as connection:
+        connection.execute("PRAGMA user_version = 2")
+    connection.close()
+    with pytest.raises(StoreError, match=r"store\.sqlite was written by a newer muster \(schema 2; this one"):
+        await store.open()
+    with sqlite3.connect(tmp_path / "store.sqlite") as connection:
+        connection.execute("PRAGMA user_version = 1")
+    connection.close()
+    await store.open()  # refusing let go of the lock
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"SQLite format 3\x00" + b"\xff" * 5000, b"not a database\n" * 100, None]
+)
+async def test_a_file_that_is_not_ours(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "store.sqlite"
+    if content is None:
+        with sqlite3.connect(path) as connection:
+            connection.execute("CREATE TABLE recipes (name TEXT)")
+        connection.close()
+    else:
+        path.write_bytes(content)
+    store = SqliteStore(tmp_path)
+    if content == b"":  # an empty file is an empty database: a first start that was cut off
+        await store.open()
+        await store.close()
+        return
+    with pytest.raises(StoreError, match=r"store\.sqlite"):
+        await store.open()
+
+
+async def test_a_directory_that_cannot_be_used(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(StoreError, match=r"cannot use data directory .*file"):
+        await SqliteStore(tmp_path / "file").open()
+
+
+# The limit on file sizes stands for the disk's end: sqlite meets both in write(2).
+DISK_FULL = """
+import asyncio, resource, sys
+from pathlib import Path
+from muster.coordinator.storage.sqlite import SqliteStore
+from muster.coordinator.storage.store import Append, Lease, LeaseKind, StoreError
+
+async def main():
+    store, lease = SqliteStore(Path(sys.argv[1])), Lease(LeaseKind.GROUP, 0)
+    await store.open()
+    (grant,) = await store.claim([lease], 1, 60_000)
+    await store.append([Append(lease, 1, [(b"before", b"v")])])
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, resource.RLIM_INFINITY))
+    try:
+        await store.append([Append(lease, 1, [(b"large", bytes(3_000_000))])])
+    except StoreError as error:
+        print(error)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    await store.append([Append(lease, 1, [(b"after", b"v")])])
+    print([key for _, key, _ in await store.load(lease)])
+    await store.close()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits of a process are POSIX")
+async def test_a_full_disk_says_what_and_where_and_the_store_recovers(tmp_path: Path) -> None:
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", DISK_FULL, str(tmp_path), cwd=ROOT, stdout=subprocess.PIPE
+    )
+    async with asyncio.timeout(30):
+        output, _ = await child.communicate()
+    error, keys = output.decode().splitlines()
+    assert error.startswith(f"writing to {tmp_path / 'store.sqlite'}: ")
+    assert "full" in error or "disk I/O error" in error
+    assert keys == "[b'before', b'after']"
