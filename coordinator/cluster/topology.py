@@ -1,0 +1,55 @@
+"""Who coordinates and who leads what, as last read: what Metadata and FindCoordinator answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+from uuid import UUID
+
+from muster.coordinator.cluster.placement import data_shard, shard_of
+from muster.coordinator.storage.store import Grant, Lease, LeaseKind, NodeRow
+
+NO_NODE = -1
+
+
+class Leader(NamedTuple):
+    """Who leads a partition. Without a leader `node_id` is -1 (LEADER_NOT_AVAILABLE), and so is the epoch."""
+
+    node_id: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """One reading; it may be out of date, and then the node asked next says so (NOT_COORDINATOR,
+    NOT_LEADER)."""
+
+    cluster_id: UUID
+    nodes: Mapping[int, NodeRow]
+    """Live nodes by id, in order."""
+    holders: Mapping[Lease, Grant]
+    """Leases held by live nodes."""
+    counts: Mapping[LeaseKind, int]
+
+    @property
+    def controller_id(self) -> int:
+        """The node named as controller (any node takes its requests): the lowest id, -1 without nodes."""
+        return min(self.nodes, default=NO_NODE)
+
+    def group_lease(self, group_id: str) -> Lease:
+        return Lease(LeaseKind.GROUP, shard_of(group_id, self.counts[LeaseKind.GROUP]))
+
+    def data_lease(self, topic_id: UUID, partition: int) -> Lease:
+        return Lease(LeaseKind.DATA, data_shard(topic_id, partition, self.counts[LeaseKind.DATA]))
+
+    def coordinator(self, group_id: str) -> NodeRow | None:
+        """The node that coordinates the group; None while its shard has no holder
+        (COORDINATOR_NOT_AVAILABLE)."""
+        grant = self.holders.get(self.group_lease(group_id))
+        return None if grant is None else self.nodes[grant.node_id]
+
+    def leader(self, topic_id: UUID, partition: int) -> Leader:
+        """The partition's leader and leader epoch: holder and epoch of its data lease."""
+        grant = self.holders.get(self.data_lease(topic_id, partition))
+        return Leader(NO_NODE, -1) if grant is None else Leader(grant.node_id, grant.epoch)

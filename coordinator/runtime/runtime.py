@@ -1,0 +1,358 @@
+"""The shards of one broker: routes requests to them, owns and disowns them as leases come and go."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+from uuid import UUID
+
+from muster.coordinator.cluster.lease import Tenure
+from muster.coordinator.cluster.placement import shard_of
+from muster.coordinator.group.config import GroupConfig
+from muster.coordinator.group.effects import Event, RequestContext, TopicsImage
+from muster.coordinator.group.shard import Shard
+from muster.coordinator.runtime.appender import Appender
+from muster.coordinator.runtime.clock import Clock, Timer
+from muster.coordinator.runtime.loader import load
+from muster.coordinator.runtime.outbox import Deliver, Outbox
+from muster.coordinator.runtime.shard_host import HostState, Limits, Operation, ShardHost
+from muster.coordinator.storage.store import Lease, LeaseKind, Store, StoreBusy, StoreFull
+from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.messages.classic_group import HeartbeatRequest, HeartbeatResponse, SyncGroupRequest
+
+log = logging.getLogger(__name__)
+
+Observer = Callable[[int, Sequence[Event]], None]
+"""Told the shard number and the events of steps that are durable, in step order."""
+ShardFactory = Callable[[int], Shard]
+
+_RELOAD_AFTER_MS: Final = 100
+_RELOAD_AFTER_MAX_MS: Final = 10_000
+_HEALTHY_AFTER_MS: Final = 60_000
+"""A shard that ran this long before it failed is reloaded as if it had never failed before."""
+_UNWRITTEN_AGAIN_MS: Final = 1_000
+"""A shard that ran this long before it could not write is reloaded at once; one that could not so soon again
+writes whenever it is loaded, and would go round and round."""
+
+
+_GONE_MAX: Final = 10_000
+"""Deleted topics that are remembered for shards loaded later; offsets of earlier ones go by retention."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardStatus:
+    """How a shard is. `failure` says why the shard stopped, until it has been loaded again."""
+
+    number: int
+    epoch: int
+    state: str
+    failure: str | None
+
+
+@dataclass(slots=True)
+class _Failure:
+    times: int
+    text: str
+    timer: Timer | None
+
+
+class Runtime:
+    """Group shards of one broker over a store. Belongs to the event loop it was made on.
+
+    `tenure` (the membership) says whether a lease may still be used, by the clock of the leases; `clock` is
+    the groups' time, which a test may move on its own. `shard_count` is the store's count of group leases.
+    `observer` must be quick and not raise: an exception of its stops the shard. `before_load` is awaited
+    before a shard is loaded, so that `topics_changed` can tell topics at least as new as the offsets that
+    will be judged by them: an older view takes the offsets of a topic that was made anew for those of the
+    deleted one.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        tenure: Tenure,
+        config: GroupConfig | None = None,
+        *,
+        shard_count: int = 50,
+        limits: Limits | None = None,
+        observer: Observer | None = None,
+        deliver: Deliver | None = None,
+        make_shard: ShardFactory | None = None,
+        before_load: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._tenure = tenure
+        self._shard_count = shard_count
+        self._limits = limits or Limits()
+        self._observer = observer
+        self._before_load = before_load
+        self._make_shard = make_shard or partial(_make_shard, config or GroupConfig())
+        self._appender = Appender(store, clock, write_timeout_ms=self._limits.write_timeout_ms)
+        self._outbox = Outbox(clock, deliver or _nowhere)
+        self._hosts: dict[int, ShardHost] = {}
+        self._loading: dict[int, asyncio.Task[None]] = {}
+        self._failures: dict[int, _Failure] = {}
+        self._coming_to_rest: set[asyncio.Task[None]] = set()
+        self._image: TopicsImage | None = None
+        self._gone: deque[tuple[str, UUID]] = deque(maxlen=_GONE_MAX)
+        self._loaded = asyncio.Event()
+        self._loaded.set()
+
+    def __repr__(self) -> str:
+        return (
+            f"<Runtime shards={list(self._hosts)} loading={list(self._loading)} "
+            f"failed={[status.number for status in self.shards() if status.failure]}>"
+        )
+
+    # --- requests -------------------------------------------------------------------------------------------
+
+    async def call(self, group_id: str, operation: Operation, request: Any, context: RequestContext) -> Any:
+        """Put one request to the group's shard: `await runtime.call(group_id, Shard.join, request, context)`.
+
+        Returns what the core replies. Raises KafkaError: the core's refusal; NOT_COORDINATOR when the shard
+        is not this broker's, or stopped meanwhile; COORDINATOR_NOT_AVAILABLE at the bounds of `Limits`. While
+        the shard loads: COORDINATOR_LOAD_IN_PROGRESS, but REBALANCE_IN_PROGRESS for SyncGroup and no error
+        for Heartbeat.
+        """
+        number = shard_of(group_id, self._shard_count)
+        host = self._hosts.get(number)
+        if host is None:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR, f"shard {number} of group {group_id!r} is not here")
+        if host.state is HostState.LOADING:
+            return self._while_loading(host, request)
+        return await host.call(operation, request, context)
+
+    async def call_shards(self, operation: Operation, request: Any, context: RequestContext) -> list[Any]:
+        """Put one request to every shard of this broker (ListGroups): their answers, by shard number.
+
+        Shards that stop meanwhile are skipped, as shards of others are; one that loads raises
+        COORDINATOR_LOAD_IN_PROGRESS, since an answer without it would look complete.
+        """
+        hosts = self.hosts()
+        for host in hosts:
+            if host.state is HostState.LOADING:
+                self._while_loading(host, request)
+        answers = await asyncio.gather(
+            *(host.call(operation, request, context) for host in hosts), return_exceptions=True
+        )
+        found = []
+        for answer in answers:
+            if isinstance(answer, KafkaError) and answer.code is ErrorCode.NOT_COORDINATOR:
+                continue
+            if isinstance(answer, BaseException):
+                raise answer
+            found.append(answer)
+        return found
+
+    def _while_loading(self, host: ShardHost, request: Any) -> Any:
+        if isinstance(request, HeartbeatRequest):
+            # As Kafka: the member will be known again in a moment, with a full session timeout.
+            return HeartbeatResponse()
+        if isinstance(request, SyncGroupRequest):
+            # Kafka's present coordinator answers 14, which no client's SyncGroup handler knows; its
+            # predecessor answered 27, which makes the member rejoin.
+            raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, f"shard {host.lease.number} is loading")
+        raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"shard {host.lease.number} is loading")
+
+    # --- what shards are told -------------------------------------------------------------------------------
+
+    def connection_closed(self, connection_id: int) -> None:
+        """Tell every shard, after the requests that came over the connection."""
+        for host in self._hosts.values():
+            host.tell(lambda shard, now_ms, out: shard.connection_closed(connection_id, now_ms, out))
+
+    def topics_changed(self, image: TopicsImage) -> None:
+        """Tell every shard which topics there are, and which went.
+
+        A shard that is loaded later is told then, and also of topics that went before: perhaps nobody held
+        its lease at the time.
+        """
+        self._image = image
+        self._gone.extend(image.deleted)
+        for host in self._hosts.values():
+            host.tell(lambda shard, now_ms, out: shard.topics_changed(image, now_ms, out))
+
+    # --- leases ---------------------------------------------------------------------------------------------
+
+    def own(self, number: int, epoch: int) -> None:
+        """The group lease `number` is this broker's at `epoch`: load the shard and serve it.
+
+        Replaces what ran before.
+        """
+        self._let_go(number)
+        host = ShardHost(
+            Lease(LeaseKind.GROUP, number),
+            epoch,
+            owner=self,
+            appender=self._appender,
+            clock=self._clock,
+            limits=self._limits,
+        )
+        self._hosts[number] = host
+        self._loaded.clear()
+        self._loading[number] = asyncio.get_running_loop().create_task(
+            self._load(host), name=f"load shard {number}"
+        )
+
+    def disown(self, number: int) -> Awaitable[None]:
+        """Stop serving at once. The awaitable is done when nothing is on its way to the store."""
+        self._forget_failure(number)
+        host = self._let_go(number)
+        at_rest = asyncio.get_running_loop().create_task(self._settled(host), name=f"disown shard {number}")
+        self._coming_to_rest.add(at_rest)
+        at_rest.add_done_callback(self._coming_to_rest.discard)
+        return at_rest
+
+    async def loaded(self) -> None:
+        """Return when no shard is loading."""
+        await self._loaded.wait()
+
+    def hosts(self) -> list[ShardHost]:
+        """What runs the shards that are here, for those who look inside."""
+        return [host for _, host in sorted(self._hosts.items())]
+
+    def shards(self) -> list[ShardStatus]:
+        """The shards that are here or would be if they had not failed."""
+        statuses = []
+        for host in self.hosts():
+            failure = self._failures.get(host.lease.number)
+            text = failure.text if failure is not None and host.state is not HostState.ACTIVE else None
+            statuses.append(ShardStatus(host.lease.number, host.epoch, host.state.value, text))
+        return statuses
+
+    async def close(self) -> None:
+        """Disown everything and wait for what is on its way to the store."""
+        for number in list(self._failures):
+            self._forget_failure(number)
+        self._outbox.close()
+        loading = list(self._loading.values())
+        hosts = [self._let_go(number) for number in list(self._hosts)]
+        await asyncio.gather(*(self._settled(host) for host in hosts))
+        await self._appender.settled()
+        await asyncio.gather(*loading, return_exceptions=True)
+
+    def kill(self) -> None:
+        """Die as a process does: no unloading, nothing written or answered any more but NOT_COORDINATOR."""
+        for number in list(self._failures):
+            self._forget_failure(number)
+        self._outbox.close()
+        self._appender.kill()
+        for task in (*self._loading.values(), *self._coming_to_rest):
+            task.cancel()
+        for host in self._hosts.values():
+            host.abandon()
+        self._hosts.clear()
+        self._loading.clear()
+        self._note_loaded()
+
+    def _let_go(self, number: int) -> ShardHost | None:
+        host = self._hosts.pop(number, None)
+        if host is not None:
+            host.close()
+        if (task := self._loading.pop(number, None)) is not None:
+            task.cancel()
+            self._note_loaded()
+        return host
+
+    @staticmethod
+    async def _settled(host: ShardHost | None) -> None:
+        if host is not None:
+            await host.settled()
+
+    async def _load(self, host: ShardHost) -> None:
+        number = host.lease.number
+        try:
+            if self._before_load is not None:
+                await self._before_load()
+            shard = self._make_shard(number)
+            await load(self._store, host.lease, shard)
+        except Exception as error:
+            host.fail(error)
+        else:
+            host.activate(shard)
+            if self._image is not None:
+                live = self._image.live
+                # Of a name that is in use again the live id tells which offsets are of the old topic.
+                gone = frozenset(topic for topic in self._gone if topic[0] not in live)
+                image = TopicsImage(gone, live)
+                host.tell(lambda shard, now_ms, out: shard.topics_changed(image, now_ms, out))
+        if self._loading.get(number) is asyncio.current_task():
+            del self._loading[number]
+            self._note_loaded()
+
+    def _note_loaded(self) -> None:
+        if not self._loading:
+            self._loaded.set()
+
+    # --- from the hosts -------------------------------------------------------------------------------------
+
+    def serving(self, lease: Lease) -> bool:
+        return self._tenure.serving(lease)
+
+    def observe(self, lease: Lease, events: Sequence[Event]) -> None:
+        if self._observer is not None:
+            self._observer(lease.number, events)
+
+    def forward(self, requests: Sequence[object]) -> None:
+        self._outbox.send(requests)
+
+    def failed(self, host: ShardHost, why: Exception | None) -> None:
+        """Have the shard loaded again, backing off; at once when what was lost is the lease.
+
+        When the store was too busy or too full to write, nothing of the host can reach it any more, and the
+        epoch stays: a new one could not be written either.
+        """
+        number = host.lease.number
+        if self._hosts.get(number) is not host:
+            return  # Disowned meanwhile; nobody waits for it.
+        if why is None:
+            log.warning("shard %d lost its lease at epoch %d", number, host.epoch)
+            del self._hosts[number]
+            self._tenure.reclaim(host.lease, host.epoch)
+            return
+        now_ms = self._clock.now_ms()
+        before = self._failures.get(number)
+        ran_ms = 0 if host.active_since_ms is None else now_ms - host.active_since_ms
+        unwritten = isinstance(why, (StoreBusy, StoreFull))
+        healthy_ms = _UNWRITTEN_AGAIN_MS if unwritten else _HEALTHY_AFTER_MS
+        times = 1 if before is None or ran_ms >= healthy_ms else before.times + 1
+        text = f"{type(why).__name__}: {why}"
+        if unwritten and times == 1:
+            log.info("shard %d is loaded again: %s", number, text)
+            self._failures[number] = _Failure(times, text, None)
+            self.own(number, host.epoch)
+            return
+        delay_ms = min(_RELOAD_AFTER_MS * 2 ** min(times - 1, 20), _RELOAD_AFTER_MAX_MS)
+        log.error("shard %d stopped, to be loaded again in %d ms", number, delay_ms, exc_info=why)
+        timer = self._clock.at(now_ms + delay_ms, partial(self._reload, host, unwritten))
+        self._failures[number] = _Failure(times, text, timer)
+
+    def _reload(self, host: ShardHost, unwritten: bool) -> None:
+        if self._hosts.get(host.lease.number) is not host:
+            return
+        if unwritten:
+            self.own(host.lease.number, host.epoch)
+        else:
+            # A new epoch, so that nothing the failed host had under way can reach the store behind the new
+            # one's loading.
+            self._tenure.reclaim(host.lease, host.epoch)
+
+    def _forget_failure(self, number: int) -> None:
+        failure = self._failures.pop(number, None)
+        if failure is not None and failure.timer is not None:
+            failure.timer.cancel()
+
+
+async def _nowhere(request: object) -> None:
+    raise LookupError(f"no way to other shards was given, and {request!r} needs one")
+
+
+def _make_shard(config: GroupConfig, number: int) -> Shard:
+    return Shard(number, config)

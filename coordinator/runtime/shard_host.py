@@ -1,0 +1,441 @@
+"""What runs one shard: an inbox, a timer, and the rule that nothing is visible before it is durable.
+
+The core is stepped one request at a time, in the order of arrival. A step's records are handed to the
+broker's appender and the shard steps on while they are under way; what a step makes visible (replies, events,
+requests to other shards) is kept back as promise 1 says:
+
+- a step with records waits for them;
+- a step that read hard state waits for the records of every step before it;
+- any other step's replies go at once (a heartbeat never waits for the disk), while its events and requests
+  still take their turn, since a journal is read in order.
+
+A reply never overtakes one to the same caller: a caller has one ticket per request and each is answered once,
+and the server takes a connection's requests one at a time.
+
+A host stops for good when it fails (`FENCED`, a store that failed, an exception in the core): everything
+unanswered gets NOT_COORDINATOR, nothing is rolled back, and whoever owns the host makes a new one from the
+store. While the store has no room, what would write is refused before it is stepped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from enum import Enum
+from itertools import islice
+from typing import Any, NamedTuple, Protocol
+
+from muster.coordinator.group.effects import Effects, Event, Record, Reply, RequestContext, Ticket
+from muster.coordinator.group.shard import Shard
+from muster.coordinator.runtime.appender import Appender
+from muster.coordinator.runtime.clock import Clock, Timer
+from muster.coordinator.storage.store import Lease, Outcome, StoreBusy, StoreFull
+from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.messages.coordinator_records import encode_key, encode_value
+
+Operation = Callable[[Shard, Any, RequestContext, Ticket, int, Effects], None]
+"""A request of the core: `Shard.join` and its like."""
+Notice = Callable[[Shard, int, Effects], None]
+"""Something a shard is told that nobody waits for."""
+
+_READING: frozenset[Operation] = frozenset(
+    {Shard.heartbeat, Shard.fetch_offsets, Shard.describe, Shard.list_groups}
+)
+"""What never writes, and goes on while the store is full."""
+
+_STEPS_MAX = 500  # a turn: other shards and the lease get a look in
+_ADVANCES_MAX = 100  # a turn: a deadline still due after so many will never pass
+
+
+class HostState(Enum):
+    """The life of a host; it goes forward only."""
+
+    LOADING = "loading"
+    ACTIVE = "active"
+    CLOSED = "closed"
+    """Disowned: no more steps; what was stepped before is still written and answered."""
+    FAILED = "failed"
+
+
+class Limits(NamedTuple):
+    """Bounds of one shard, and what happens there."""
+
+    backlog_max: int = 10_000
+    """Requests not stepped yet plus steps waiting for the store; more: COORDINATOR_NOT_AVAILABLE."""
+    write_timeout_ms: int = 5_000
+    """offsets.commit.timeout.ms: a reply waits this long for the store, then it is COORDINATOR_NOT_AVAILABLE
+    (Kafka's 7 as clients see it). The step stands and is written all the same."""
+    parked_max_ms: int = 3_600_000
+    """A request the core has parked (JoinGroup, SyncGroup) is answered COORDINATOR_NOT_AVAILABLE after this.
+    The core has its own, shorter timers for them; this one is for what they do not cover."""
+
+
+class HostOwner(Protocol):
+    """Who made the host and hears from it."""
+
+    def serving(self, lease: Lease) -> bool:
+        """Whether the lease certainly still is this broker's."""
+
+    def failed(self, host: ShardHost, why: Exception | None) -> None:
+        """The host has stopped. None: its lease is lost (a write was fenced, or the term has passed);
+        StoreBusy and StoreFull: the store is as it was.
+        """
+
+    def observe(self, lease: Lease, events: Sequence[Event]) -> None:
+        """Events of steps that are durable, in step order."""
+
+    def forward(self, requests: Sequence[object]) -> None:
+        """Requests to other shards from a step that is durable."""
+
+
+class _Call(NamedTuple):
+    operation: Operation
+    request: Any
+    context: RequestContext
+    ticket: Ticket
+
+
+class _Held:
+    """What a step makes visible once everything up to step `needs` is durable."""
+
+    __slots__ = ("events", "needs", "replies", "requests", "since_ms")
+
+    def __init__(
+        self, needs: int, since_ms: int, replies: list[Reply], events: list[Event], requests: list[object]
+    ) -> None:
+        self.needs = needs
+        self.since_ms = since_ms
+        self.replies = replies
+        self.events = events
+        self.requests = requests
+
+
+class ShardHost:
+    """Runs one shard under one grant of its lease. Create it, then `activate` it with what was loaded."""
+
+    def __init__(
+        self, lease: Lease, epoch: int, *, owner: HostOwner, appender: Appender, clock: Clock, limits: Limits
+    ) -> None:
+        self.lease = lease
+        self.epoch = epoch
+        self.state = HostState.LOADING
+        self.active_since_ms: int | None = None
+        self.steps = 0
+        self._owner = owner
+        self._appender = appender
+        self._clock = clock
+        self._limits = limits
+        self._loop = asyncio.get_running_loop()
+        self.shard: Shard | None = None
+        self._inbox: deque[_Call | Notice] = deque()
+        self._ahead = 0  # of the inbox: what is to be stepped before the deadlines are looked at
+        self._turn_scheduled = False
+        self._last_ticket: Ticket = 0
+        self._answers: dict[Ticket, asyncio.Future[Any]] = {}
+        self._parked: dict[Ticket, int] = {}  # when each must be answered, in that order
+        self._held: deque[_Held] = deque()
+        self._overdue = 0  # how many at the head of _held have had their callers told
+        self._handed_over = 0  # the last step with records
+        self._durable = 0  # the last such step known to be in the store
+        self._timer: Timer | None = None
+        self._timer_ms = 0
+        self._quiet: asyncio.Event | None = None
+
+    def __repr__(self) -> str:
+        return (
+            f"<ShardHost {self.lease.number} {self.state.value} epoch={self.epoch} step={self.steps} durable="
+            f"{self._durable} inbox={len(self._inbox)} held={len(self._held)} parked={len(self._parked)}>"
+        )
+
+    # --- from outside ---------------------------------------------------------------------------------------
+
+    async def call(self, operation: Operation, request: Any, context: RequestContext) -> Any:
+        """The core's answer. Raises its KafkaError, NOT_COORDINATOR, or COORDINATOR_NOT_AVAILABLE at a bound.
+
+        A caller that is cancelled leaves nothing behind: the step is made, its reply is dropped.
+        """
+        if self.state is not HostState.ACTIVE:
+            raise self._not_coordinator()
+        if len(self._inbox) + len(self._held) >= self._limits.backlog_max:
+            raise KafkaError(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                f"shard {self.lease.number} has {self._limits.backlog_max} requests waiting",
+            )
+        if operation not in _READING and (full := self._appender.full) is not None:
+            raise self._refusal(full)
+        self._last_ticket += 1
+        ticket = self._last_ticket
+        answer = self._answers[ticket] = self._loop.create_future()
+        self._enqueue(_Call(operation, request, context, ticket))
+        try:
+            response = await answer
+        finally:
+            self._answers.pop(ticket, None)
+            self._parked.pop(ticket, None)
+        if isinstance(response, KafkaError):
+            raise response
+        return response
+
+    def tell(self, notice: Notice) -> None:
+        """Step the core with something nobody waits for; lost when the host is not active."""
+        if self.state is HostState.ACTIVE:
+            self._enqueue(notice)
+
+    def activate(self, shard: Shard) -> None:
+        """Begin to serve with a shard that has been loaded."""
+        self.shard = shard
+        self.state = HostState.ACTIVE
+        self.active_since_ms = self._clock.now_ms()
+        self._inbox.append(lambda shard, now_ms, out: shard.loaded(now_ms, out))
+        self._turn()
+
+    def close(self) -> None:
+        """Stop stepping: what is parked gets NOT_COORDINATOR, steps already made are written and answered."""
+        if self.state is HostState.ACTIVE:
+            assert self.shard is not None
+            out = Effects()
+            try:
+                self.shard.unload(self._clock.now_ms(), out)
+            except Exception as error:
+                self.fail(error)
+                return
+            self.state = HostState.CLOSED
+            self._deliver(out.replies)
+            # What the unloading did is not durable and need not be; it only comes last.
+            self._held.append(_Held(self._handed_over, self._clock.now_ms(), [], out.events, []))
+            kept = {reply.ticket for held in self._held for reply in held.replies}
+            self._refuse(kept)
+            self._release()
+            self._disarm()
+            self._arm()
+        elif self.state is HostState.LOADING:
+            self.state = HostState.CLOSED
+
+    async def settled(self) -> None:
+        """Return when nothing of this host is on its way to the store."""
+        if self._durable < self._handed_over and self.state is not HostState.FAILED:
+            self._quiet = self._quiet or asyncio.Event()
+            await self._quiet.wait()
+
+    def abandon(self) -> None:
+        """Stop as a process that died: nothing more is stepped or written; callers get NOT_COORDINATOR."""
+        self._stop(HostState.CLOSED)
+
+    def appended(self, sequence: int, outcome: Outcome) -> None:
+        """From the appender."""
+        if self.state is HostState.FAILED:
+            return
+        if outcome is Outcome.FENCED:
+            self.fail(None)
+            return
+        self._durable = sequence
+        try:
+            self._release()
+        except Exception as error:
+            self.fail(error)
+        if self._durable == self._handed_over and self._quiet is not None:
+            self._quiet.set()
+
+    # --- stepping -------------------------------------------------------------------------------------------
+
+    def _enqueue(self, item: _Call | Notice) -> None:
+        self._inbox.append(item)
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._turn_scheduled:
+            self._turn_scheduled = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        """What the inbox holds, then what is due, then the timer for what is next.
+
+        Requests come first: a heartbeat that arrived while the loop was busy is not beaten by the timer it
+        was to stop.
+        """
+        self._turn_scheduled = False
+        if self.state is not HostState.ACTIVE:
+            return
+        if not self._owner.serving(self.lease):
+            # The lease may be another's by now, and what is here another's past.
+            self.fail(None)
+            return
+        now_ms = self._clock.now_ms()
+        try:
+            self._ahead = self._ahead or len(self._inbox)
+            count = min(self._ahead, _STEPS_MAX)
+            self._ahead -= count
+            for _ in range(count):
+                self._step(self._inbox.popleft(), now_ms)
+            if not self._ahead:
+                self._advance(now_ms)
+        except Exception as error:
+            self.fail(error)
+            return
+        self._tell_overdue(now_ms)
+        self._arm()
+        if self._inbox:
+            self._schedule()
+
+    def _step(self, item: _Call | Notice, now_ms: int) -> None:
+        assert self.shard is not None
+        out = Effects()
+        if not isinstance(item, _Call):
+            item(self.shard, now_ms, out)
+            self._finish(out, now_ms)
+            return
+        operation, request, context, ticket = item
+        # The step is made even when the caller has gone meanwhile: a client that closes sends its LeaveGroup
+        # and does not wait for the answer.
+        try:
+            operation(self.shard, request, context, ticket, now_ms, out)
+        except KafkaError as refusal:
+            if out.records or out.replies:
+                raise AssertionError(f"refused after changes were made: {refusal!r}") from refusal
+            out.replies.append(Reply(ticket, refusal))
+        self._finish(out, now_ms)
+        if ticket in self._answers and not any(reply.ticket == ticket for reply in out.replies):
+            self._parked[ticket] = now_ms + self._limits.parked_max_ms
+
+    def _advance(self, now_ms: int) -> None:
+        assert self.shard is not None
+        for _ in range(_ADVANCES_MAX):
+            deadline_ms = self.shard.next_deadline()
+            if deadline_ms is None or deadline_ms > now_ms:
+                return
+            out = Effects()
+            self.shard.advance(now_ms, out)
+            self._finish(out, now_ms)
+        raise AssertionError(f"{deadline_ms} is still due after {_ADVANCES_MAX} advances to {now_ms}")
+
+    def _finish(self, out: Effects, now_ms: int) -> None:
+        """Hand the step's records over and its replies out, or hold them back."""
+        self.steps += 1
+        if out.records:
+            rows = [_encode(record) for record in out.records]
+            self._handed_over = self.steps
+            self._appender.append(self, rows, self.steps)
+        if self._durable == self._handed_over:
+            self._show(out.replies, out.events, out.requests)
+        elif out.records or out.reads_hard_state:
+            self._held.append(_Held(self._handed_over, now_ms, out.replies, out.events, out.requests))
+        else:
+            self._deliver(out.replies)
+            if out.events or out.requests:
+                self._held.append(_Held(self._handed_over, now_ms, [], out.events, out.requests))
+
+    def _release(self) -> None:
+        held = self._held
+        while held and held[0].needs <= self._durable:
+            step = held.popleft()
+            self._overdue = max(self._overdue - 1, 0)
+            self._show(step.replies, step.events, step.requests)
+
+    def _show(self, replies: list[Reply], events: list[Event], requests: list[object]) -> None:
+        self._deliver(replies)
+        if events:
+            self._owner.observe(self.lease, events)
+        if requests:
+            self._owner.forward(requests)
+
+    def _deliver(self, replies: list[Reply]) -> None:
+        for ticket, response in replies:
+            answer = self._answers.pop(ticket, None)
+            self._parked.pop(ticket, None)
+            if answer is not None and not answer.done():
+                answer.set_result(response)
+
+    # --- deadlines ------------------------------------------------------------------------------------------
+
+    def _tell_overdue(self, now_ms: int) -> None:
+        """Answer those who waited too long: for the store, or parked in the core."""
+        for held in islice(self._held, self._overdue, None):
+            if held.since_ms + self._limits.write_timeout_ms > now_ms:
+                break
+            self._overdue += 1
+            for reply in held.replies:
+                self._give_up(reply.ticket, "the store did not confirm the write in time")
+        while self._parked:
+            ticket, deadline_ms = next(iter(self._parked.items()))
+            if deadline_ms > now_ms:
+                break
+            self._give_up(ticket, "the group did not answer in time")
+
+    def _give_up(self, ticket: Ticket, why: str) -> None:
+        self._deliver([Reply(ticket, KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, why))])
+
+    def _next_deadline(self) -> int | None:
+        deadlines: list[int] = []
+        if self.state is HostState.ACTIVE:
+            assert self.shard is not None
+            due_ms = self.shard.next_deadline()
+            if due_ms is not None:
+                deadlines.append(due_ms)
+        if len(self._held) > self._overdue:
+            deadlines.append(self._held[self._overdue].since_ms + self._limits.write_timeout_ms)
+        if self._parked:
+            deadlines.append(next(iter(self._parked.values())))
+        return min(deadlines, default=None)
+
+    def _arm(self) -> None:
+        deadline_ms = self._next_deadline()
+        if deadline_ms is None or (self._timer is not None and self._timer_ms <= deadline_ms):
+            # A deadline that moved later, as each heartbeat moves one, leaves the timer where it is: it will
+            # fire once too early and be armed anew, which is cheaper than moving it with every request.
+            return
+        self._disarm()
+        self._timer_ms = deadline_ms
+        self._timer = self._clock.at(deadline_ms, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        if self.state is HostState.CLOSED:
+            self._tell_overdue(self._clock.now_ms())
+            self._arm()
+        else:
+            self._turn()
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # --- the end --------------------------------------------------------------------------------------------
+
+    def fail(self, why: Exception | None) -> None:
+        """Promise 6: stop here, roll nothing back. `why` is None when the lease is lost."""
+        if self.state is HostState.FAILED:
+            return
+        self._stop(HostState.FAILED, why)
+        self._owner.failed(self, why)
+
+    def _stop(self, state: HostState, why: Exception | None = None) -> None:
+        self.state = state
+        self._appender.discard(self)
+        self._disarm()
+        self._inbox.clear()
+        self._held.clear()
+        self._overdue = 0
+        self._refuse((), why)
+        if self._quiet is not None:
+            self._quiet.set()
+
+    def _refuse(self, kept: Sequence[Ticket] | set[Ticket], why: Exception | None = None) -> None:
+        """An end for every unanswered request but those `kept`."""
+        for ticket in [ticket for ticket in self._answers if ticket not in kept]:
+            self._deliver([Reply(ticket, self._refusal(why))])
+
+    def _refusal(self, why: Exception | None) -> KafkaError:
+        if isinstance(why, (StoreBusy, StoreFull)):
+            # This still is the coordinator, and nothing was written: clients may come back here.
+            return KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"shard {self.lease.number}: {why}")
+        return self._not_coordinator()
+
+    def _not_coordinator(self) -> KafkaError:
+        return KafkaError(ErrorCode.NOT_COORDINATOR, f"shard {self.lease.number} is {self.state.value} here")
+
+
+def _encode(record: Record) -> tuple[bytes, bytes | None]:
+    value = record.value
+    return encode_key(record.key), None if value is None else encode_value(value, record.value_version)

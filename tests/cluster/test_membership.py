@@ -1,0 +1,433 @@
+"""Nodes that share a store: who claims, renews, hands over and stops serving when."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+import pytest
+
+from muster.coordinator.cluster.membership import Membership
+from muster.coordinator.cluster.placement import place
+from muster.coordinator.runtime.clock import ManualClock, PausableClock
+from muster.coordinator.server.pausing import PausableStore
+from muster.coordinator.storage.memory import MemoryStore
+from muster.coordinator.storage.store import Grant, Lease, LeaseKind, NodeRow, StoreError
+from tests.support.facts import turns, until
+
+TERM_MS = 3_000
+MARGIN_MS = 300
+ALL = {Lease(kind, number) for kind in LeaseKind for number in range(50)}
+
+
+class UnreliableStore(MemoryStore):
+    """A store that does not do a thing about leases when the test says so."""
+
+    broken = False
+
+    def __init__(self, *, now_ms: Callable[[], int]) -> None:
+        super().__init__(now_ms=now_ms)
+        self.answers_claims = asyncio.Event()
+        self.answers_claims.set()
+
+    async def renew(self, grants: Sequence[Grant], term_ms: int) -> list[int | None]:
+        if self.broken:
+            raise StoreError("renew: the disk is gone")
+        return await super().renew(grants, term_ms)
+
+    async def claim(self, leases: Sequence[Lease], node_id: int, term_ms: int) -> list[Grant | None]:
+        if self.broken:
+            raise StoreError("claim: the disk is gone")
+        grants = await super().claim(leases, node_id, term_ms)
+        await self.answers_claims.wait()
+        return grants
+
+
+class Holder:
+    """What works under the leases of one kind: notes what it is told, and rests when the test lets it."""
+
+    def __init__(self, kind: LeaseKind) -> None:
+        self.kind = kind
+        self.epochs: dict[int, int] = {}
+        self.owned: list[int] = []
+        self.may_rest = asyncio.Event()
+        self.may_rest.set()
+
+    def own(self, number: int, epoch: int) -> None:
+        self.epochs[number] = epoch
+        self.owned.append(number)
+
+    def disown(self, number: int) -> Awaitable[object]:
+        del self.epochs[number]
+        return self.may_rest.wait()
+
+
+class Node:
+    def __init__(self, node_id: int, store: MemoryStore, clock: ManualClock) -> None:
+        self.node_id = node_id
+        self.row = NodeRow(node_id, "127.0.0.1", 9092 + node_id, None, TERM_MS)
+        self.clock = PausableClock(clock)
+        self.store = PausableStore(store)
+        self.holders = {kind: Holder(kind) for kind in LeaseKind}
+        self.membership = Membership(self.store.as_store(), self.clock, term_ms=TERM_MS, margin_ms=MARGIN_MS)
+
+    async def start(self) -> Node:
+        await self.membership.start(self.row, self.holders)
+        return self
+
+    def pause(self) -> None:
+        """As SIGSTOP does: nothing runs, and what the store answers is not heard."""
+        self.clock.pause()
+        self.store.pause()
+
+    def resume(self) -> None:
+        self.clock.resume()
+        self.store.resume()
+
+    def owns(self) -> set[Lease]:
+        return {Lease(kind, number) for kind, holder in self.holders.items() for number in holder.epochs}
+
+    def serves(self) -> set[Lease]:
+        return {lease for lease in ALL if self.membership.serving(lease)}
+
+    def epoch(self, lease: Lease) -> int | None:
+        return self.holders[lease.kind].epochs.get(lease.number)
+
+
+class Cluster:
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.store = UnreliableStore(now_ms=self.clock.now_ms)
+        self.nodes: dict[int, Node] = {}
+
+    async def start(self, *node_ids: int) -> list[Node]:
+        started = [await self.nodes.setdefault(n, Node(n, self.store, self.clock)).start() for n in node_ids]
+        await until(lambda: self.is_placed(*self.nodes), "the placement")
+        return started
+
+    def is_placed(self, *live: int) -> bool:
+        return all(self.nodes[n].serves() == self.nodes[n].owns() == share(n, *live) for n in live)
+
+    async def passes(self, ms: int, step_ms: int = 100) -> None:
+        """Time passes in steps small enough for renewals to be sent and answered in between."""
+        for _ in range(ms // step_ms):
+            self.clock.advance(step_ms)
+            await turns()
+
+
+def share(node_id: int, *live: int) -> set[Lease]:
+    return {lease for lease in ALL if place(lease.kind.value, lease.number, live) == node_id}
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[Cluster]:
+    cluster = Cluster()
+    await cluster.store.open()
+    yield cluster
+    for node in cluster.nodes.values():
+        node.membership.kill()
+    await turns()
+
+
+async def test_a_single_node_owns_everything_when_start_returns(cluster: Cluster) -> None:
+    node = Node(1, cluster.store, cluster.clock)
+    cluster.nodes[1] = node
+    await node.start()
+    assert node.serves() == node.owns() == ALL
+    assert node.membership.topology.holders.keys() == ALL
+
+
+async def test_leases_are_kept_as_long_as_they_can_be_renewed(cluster: Cluster) -> None:
+    (node,) = await cluster.start(1)
+    await cluster.passes(10 * TERM_MS)
+    assert node.serves() == ALL
+    assert set(node.holders[LeaseKind.GROUP].epochs.values()) == {1}
+
+
+async def test_three_nodes_share_by_placement(cluster: Cluster) -> None:
+    await cluster.start(1, 2, 3)
+    await cluster.passes(2 * TERM_MS)
+    assert cluster.is_placed(1, 2, 3)
+
+
+async def test_nodes_registered_before_they_start_claim_nothing_they_would_hand_over(
+    cluster: Cluster,
+) -> None:
+    nodes = [Node(node_id, cluster.store, cluster.clock) for node_id in (1, 2, 3)]
+    cluster.nodes = {node.node_id: node for node in nodes}
+    for node in nodes:
+        await cluster.store.register_node(node.row)
+    for node in nodes:
+        await node.start()
+    assert cluster.is_placed(1, 2, 3)
+    assert {
+        epoch for node in nodes for holder in node.holders.values() for epoch in holder.epochs.values()
+    } == {1}
+
+
+async def test_a_start_that_fails_can_be_ended(cluster: Cluster) -> None:
+    cluster.store.broken = True
+    node = cluster.nodes[1] = Node(1, cluster.store, cluster.clock)
+    with pytest.raises(StoreError):
+        await node.start()
+    node.membership.kill()
+    assert cluster.clock.next_ms() is None
+
+
+async def test_a_node_that_comes_takes_only_what_it_gets(cluster: Cluster) -> None:
+    first, second = await cluster.start(1, 2)
+    epochs = {lease: first.epoch(lease) for lease in first.owns()}
+    await cluster.start(3)
+    assert {lease: first.epoch(lease) for lease in first.owns()} == {
+        lease: epoch for lease, epoch in epochs.items() if lease not in share(3, 1, 2, 3)
+    }
+    assert second.owns() == share(2, 1, 2, 3)
+
+
+async def test_a_dead_nodes_leases_and_no_others_move_when_they_run_out(cluster: Cluster) -> None:
+    first, second, third = await cluster.start(1, 2, 3)
+    before = first.owns() | third.owns()
+    epochs = {lease: first.epoch(lease) or third.epoch(lease) for lease in before}
+    orphans = second.owns()
+    second.membership.kill()
+    await cluster.passes(TERM_MS - 200)
+    assert first.owns() | third.owns() == before
+    await cluster.passes(400)
+    assert cluster.is_placed(1, 3)
+    assert {lease: first.epoch(lease) or third.epoch(lease) for lease in before} == epochs
+    assert all((first.epoch(lease) or third.epoch(lease) or 0) > 1 for lease in orphans)
+
+
+async def test_a_dead_nodes_leases_are_claimed_when_they_run_out_and_not_at_the_next_renewal(
+    cluster: Cluster,
+) -> None:
+    await cluster.start(1)
+    await cluster.passes(500)  # Renewals of the two fall half a second apart.
+    (second,) = await cluster.start(2)
+    await cluster.passes(TERM_MS // 3)
+    second.membership.kill()
+    await cluster.passes(TERM_MS - 100)
+    assert not cluster.is_placed(1)
+    await cluster.passes(200)
+    assert cluster.is_placed(1)
+
+
+async def test_a_node_that_leaves_hands_over_without_any_time_passing(cluster: Cluster) -> None:
+    first, second, _ = await cluster.start(1, 2, 3)
+    await second.membership.stop()
+    assert second.serves() == second.owns() == set()
+    await until(lambda: cluster.is_placed(1, 3), "the handover")
+    assert first.membership.topology.nodes.keys() == {1, 3}
+
+
+async def test_a_lease_is_released_only_when_its_holder_is_at_rest(cluster: Cluster) -> None:
+    first, second = await cluster.start(1, 2)
+    second.holders[LeaseKind.DATA].may_rest.clear()
+    stopping = asyncio.ensure_future(second.membership.stop())
+    await turns()
+    data = {lease for lease in share(2, 1, 2) if lease.kind is LeaseKind.DATA}
+    assert second.owns() == set()
+    assert not data & first.owns()
+    second.holders[LeaseKind.DATA].may_rest.set()
+    await stopping
+    await until(lambda: cluster.is_placed(1), "the handover")
+
+
+async def test_a_lease_given_to_a_newcomer_is_kept_until_its_holder_is_at_rest(cluster: Cluster) -> None:
+    (first,) = await cluster.start(1)
+    first.holders[LeaseKind.DATA].may_rest.clear()
+    newcomer = cluster.nodes[2] = Node(2, cluster.store, cluster.clock)
+    await newcomer.start()
+    await cluster.passes(3 * TERM_MS)
+    waiting = {lease for lease in share(2, 1, 2) if lease.kind is LeaseKind.DATA}
+    assert not waiting & (first.owns() | newcomer.owns())
+    first.holders[LeaseKind.DATA].may_rest.set()
+    await until(lambda: cluster.is_placed(1, 2), "the handover")
+
+
+async def test_a_lease_that_lapsed_is_not_claimed_again_before_its_holder_is_at_rest(
+    cluster: Cluster,
+) -> None:
+    (node,) = await cluster.start(1)
+    node.holders[LeaseKind.DATA].may_rest.clear()
+    cluster.store.broken = True
+    await cluster.passes(TERM_MS)
+    cluster.store.broken = False
+    await cluster.passes(TERM_MS)
+    assert {lease.kind for lease in node.owns()} == {LeaseKind.GROUP}
+    node.holders[LeaseKind.DATA].may_rest.set()
+    await until(lambda: node.owns() == node.serves() == ALL, "the return")
+
+
+async def test_a_node_killed_while_it_hands_over_releases_nothing(cluster: Cluster) -> None:
+    (first,) = await cluster.start(1)
+    first.holders[LeaseKind.DATA].may_rest.clear()
+    newcomer = cluster.nodes[2] = Node(2, cluster.store, cluster.clock)
+    await newcomer.start()
+    await turns()
+    first.membership.kill()
+    first.holders[LeaseKind.DATA].may_rest.set()
+    await turns()
+    assert {grant.node_id for grant in (await cluster.store.holders(LeaseKind.DATA)).values()} == {1}
+
+
+async def test_a_node_that_stops_in_the_middle_of_a_claim_releases_what_it_got(cluster: Cluster) -> None:
+    first, second = await cluster.start(1, 2)
+    second.membership.kill()
+    cluster.store.answers_claims.clear()
+    await cluster.passes(TERM_MS + 100)
+    stopping = asyncio.ensure_future(first.membership.stop())
+    await turns()
+    cluster.store.answers_claims.set()
+    await stopping
+    assert await cluster.store.holders(LeaseKind.GROUP) == {}
+    assert first.owns() == set()
+
+
+async def test_a_lease_another_has_taken_is_disowned_at_the_next_renewal(cluster: Cluster) -> None:
+    (node,) = await cluster.start(1)
+    lease = Lease(LeaseKind.GROUP, 7)
+    await cluster.store.release([Grant(lease, 1, 1, 0)])
+    await cluster.store.claim([lease], 2, TERM_MS)
+    await cluster.passes(TERM_MS // 3)
+    assert node.owns() == node.serves() == ALL - {lease}
+    await cluster.passes(TERM_MS)
+    assert node.epoch(lease) == 3
+
+
+async def test_a_paused_node_serves_nothing_when_it_wakes_up_after_its_term(cluster: Cluster) -> None:
+    _, second = await cluster.start(1, 2)
+    lost = second.owns()
+    second.pause()
+    await cluster.passes(TERM_MS - MARGIN_MS - 100)
+    assert second.serves() == lost  # Still safe: nobody can have claimed yet.
+    await cluster.passes(MARGIN_MS)
+    assert second.serves() == set()
+    await cluster.passes(500)
+    assert cluster.is_placed(1)
+    second.resume()
+    assert second.owns() == set()
+    await until(lambda: cluster.is_placed(1, 2), "the return")
+    assert all((second.epoch(lease) or 0) > 2 for lease in lost)
+
+
+async def test_a_pause_shorter_than_the_term_costs_nothing(cluster: Cluster) -> None:
+    _, second = await cluster.start(1, 2)
+    before = {lease: second.epoch(lease) for lease in second.owns()}
+    second.pause()
+    await cluster.passes(TERM_MS // 2)
+    second.resume()
+    await cluster.passes(TERM_MS)
+    assert {lease: second.epoch(lease) for lease in second.owns()} == before
+
+
+async def test_a_node_whose_registration_ran_out_registers_again_before_it_looks_at_placement(
+    cluster: Cluster,
+) -> None:
+    """It would find no node at all, and give up every lease it has."""
+    (node,) = await cluster.start(1)
+    await cluster.store.remove_node(1)
+    await turns()
+    assert node.serves() == ALL
+    assert set(node.holders[LeaseKind.GROUP].epochs.values()) == {1}
+    assert node.membership.topology.nodes.keys() == {1}
+
+
+async def test_without_a_store_leases_lapse_by_the_nodes_own_clock(cluster: Cluster) -> None:
+    (node,) = await cluster.start(1)
+    cluster.store.broken = True
+    await cluster.passes(TERM_MS - MARGIN_MS - 100)
+    assert node.serves() == ALL
+    await cluster.passes(100)
+    assert node.owns() == set()
+    cluster.store.broken = False
+    await cluster.passes(TERM_MS)
+    assert node.serves() == node.owns() == ALL
+
+
+async def test_a_lease_whose_state_was_lost_is_claimed_under_a_new_epoch(cluster: Cluster) -> None:
+    (node,) = await cluster.start(1)
+    lease = Lease(LeaseKind.GROUP, 7)
+    node.membership.reclaim(lease, 1)
+    assert not node.membership.serving(lease)
+    await until(lambda: node.epoch(lease) == 2, "the new epoch")
+    node.membership.reclaim(lease, 1)  # Said of the old epoch: the present one stays.
+    await turns()
+    assert node.epoch(lease) == 2
+    assert node.membership.epoch(lease) == 2
+
+
+async def test_a_node_killed_and_started_again_need_not_wait_for_its_own_leases(cluster: Cluster) -> None:
+    (node,) = await cluster.start(1)
+    node.membership.kill()
+    again = cluster.nodes[1] = Node(1, cluster.store, cluster.clock)
+    await again.start()
+    assert again.serves() == ALL
+    assert {again.epoch(lease) for lease in ALL} == {2}
+
+
+async def test_every_node_knows_who_leads_what(cluster: Cluster) -> None:
+    first, second, third = await cluster.start(1, 2, 3)
+    await turns()
+    topology = third.membership.topology
+    assert topology.controller_id == 1
+    assert {node.port for node in topology.nodes.values()} == {9093, 9094, 9095}
+    for group_id in ("orders", "payments", "a", "b", "c"):
+        lease = topology.group_lease(group_id)
+        (coordinator,) = (node for node in (first, second, third) if lease in node.owns())
+        assert topology.coordinator(group_id) == topology.nodes[coordinator.node_id]
+    topic_id = topology.cluster_id
+    for partition in range(10):
+        lease = topology.data_lease(topic_id, partition)
+        (leader,) = (node for node in (first, second, third) if lease in node.owns())
+        assert topology.leader(topic_id, partition) == (leader.node_id, leader.epoch(lease))
+
+
+async def test_a_dead_nodes_shards_have_no_leader_until_they_are_claimed(cluster: Cluster) -> None:
+    (node,) = await cluster.start(1)
+    told: list[int] = []
+    node.membership.changed.append(lambda: told.append(len(node.membership.topology.nodes)))
+    other = cluster.nodes[2] = Node(2, cluster.store, cluster.clock)
+    await other.start()
+    other.membership.kill()
+    await turns()
+    assert told[-1] == 2
+    lease = sorted(lease for lease in share(2, 1, 2) if lease.kind is LeaseKind.DATA)[0]
+    await until(lambda: lease not in node.owns(), "the handover to the dead node")
+    await turns()
+    assert lease not in node.membership.topology.holders
+    topic_id = node.membership.topology.cluster_id
+    partition = next(p for p in range(50) if node.membership.topology.data_lease(topic_id, p) == lease)
+    assert node.membership.topology.leader(topic_id, partition) == (-1, -1)
+    await cluster.passes(TERM_MS + 100)
+    assert node.membership.topology.leader(topic_id, partition).node_id == 1
+
+
+async def test_leases_of_a_node_that_is_gone_have_no_leader(cluster: Cluster) -> None:
+    first, second = await cluster.start(1, 2)
+    topology = first.membership.topology
+    theirs = [f"g-{n}" for n in range(100) if topology.group_lease(f"g-{n}") in second.owns()]
+    second.membership.kill()
+    await cluster.store.remove_node(2)
+    await turns()
+    assert first.membership.topology.coordinator(theirs[0]) is None
+    assert first.membership.topology.controller_id == 1
+
+
+async def test_kinds_without_a_holder_are_left_alone(cluster: Cluster) -> None:
+    node = cluster.nodes[1] = Node(1, cluster.store, cluster.clock)
+    del node.holders[LeaseKind.DATA]
+    await node.start()
+    assert {lease.kind for lease in node.serves()} == {LeaseKind.GROUP}
+
+
+async def test_stopping_twice_or_without_a_start_is_harmless(cluster: Cluster) -> None:
+    (node,) = await cluster.start(1)
+    await node.membership.stop()
+    await node.membership.stop()
+    node.membership.kill()
+    unstarted = Node(2, cluster.store, cluster.clock)
+    await unstarted.membership.stop()
+    unstarted.membership.kill()
+    with pytest.raises(RuntimeError, match="not been started"):
+        _ = unstarted.membership.topology

@@ -1,0 +1,258 @@
+"""A core small enough to see through, a store that answers when the test lets it, and a tenure in the test's
+hand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from muster.coordinator.group.effects import Effects, Record, RequestContext, Ticket, TopicsImage
+from muster.coordinator.group.shard import Shard
+from muster.coordinator.runtime.clock import ManualClock
+from muster.coordinator.runtime.runtime import Runtime
+from muster.coordinator.runtime.shard_host import Limits
+from muster.coordinator.storage.memory import MemoryStore
+from muster.coordinator.storage.store import Append, Lease, LeaseKind, Outcome
+from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.messages.coordinator_records import OffsetCommitKey, OffsetCommitValue
+from tests.support.facts import until
+
+CONTEXT = RequestContext(api_version=0, client_id="test", client_host="/127.0.0.1", connection_id=1)
+SHARD = 31
+GROUP = "orders"  # shard 31
+LEASE = Lease(LeaseKind.GROUP, SHARD)
+
+
+def record(number: int) -> Record:
+    key = OffsetCommitKey(group=GROUP, topic="t", partition=number)
+    return Record(key, OffsetCommitValue(offset=number, metadata="", commit_timestamp=0), 3)
+
+
+class CounterShard(Shard):
+    """Keeps a list of numbers as hard state. Its operations are named for what the host has to do with
+    them."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.numbers: list[int] = []
+        self.versions: list[int] = []
+        self.parked: list[Ticket] = []
+        self.due_ms: int | None = None
+        self.told: list[object] = []
+        self.advanced_ms: list[int] = []
+        self.on_advance: Callable[[], object] = lambda: None
+
+    def apply(self, record: Record) -> None:
+        assert isinstance(record.value, OffsetCommitValue)
+        self.numbers.append(record.value.offset)
+        self.versions.append(record.value_version)
+
+    def loaded(self, now_ms: int, out: Effects) -> None:
+        self.told.append("loaded")
+
+    def unload(self, now_ms: int, out: Effects) -> None:
+        self.told.append("unload")
+        for ticket in self.parked:
+            out.reply(ticket, KafkaError(ErrorCode.NOT_COORDINATOR, "unloaded"))
+
+    def advance(self, now_ms: int, out: Effects) -> None:
+        self.due_ms = None
+        self.advanced_ms.append(now_ms)
+        self.on_advance()
+
+    def next_deadline(self) -> int | None:
+        return self.due_ms
+
+    def connection_closed(self, connection_id: int, now_ms: int, out: Effects) -> None:
+        self.told.append(("closed", connection_id))
+
+    def topics_changed(self, image: TopicsImage, now_ms: int, out: Effects) -> None:
+        self.told.append(("topics", image))
+
+    # Operations
+
+    def write(self, request: int, context: RequestContext, ticket: Ticket, now_ms: int, out: Effects) -> None:
+        """Add a number."""
+        out.records.append(record(request))
+        self.apply(out.records[0])
+        out.events.append(f"wrote {request}")  # type: ignore[arg-type]
+        out.reply(ticket, request)
+
+    def read(
+        self, request: object, context: RequestContext, ticket: Ticket, now_ms: int, out: Effects
+    ) -> None:
+        """All numbers: hard state."""
+        out.reads_hard_state = True
+        out.reply(ticket, list(self.numbers))
+
+    def beat(
+        self, request: object, context: RequestContext, ticket: Ticket, now_ms: int, out: Effects
+    ) -> None:
+        """Neither reads nor writes hard state."""
+        out.events.append("beat")  # type: ignore[arg-type]
+        out.reply(ticket, "alive")
+
+    def park(
+        self, request: object, context: RequestContext, ticket: Ticket, now_ms: int, out: Effects
+    ) -> None:
+        self.parked.append(ticket)
+
+    def wake(
+        self, request: object, context: RequestContext, ticket: Ticket, now_ms: int, out: Effects
+    ) -> None:
+        """Answers everyone parked, together with a record."""
+        out.records.append(record(99))
+        self.apply(out.records[0])
+        for parked in self.parked:
+            out.reply(parked, "awake")
+        self.parked.clear()
+        out.reply(ticket, "woke")
+
+    def due_in(
+        self, request: int, context: RequestContext, ticket: Ticket, now_ms: int, out: Effects
+    ) -> None:
+        """Set the deadline."""
+        self.due_ms = now_ms + request
+        out.reply(ticket, None)
+
+    def refuse(
+        self, request: object, context: RequestContext, ticket: Ticket, now_ms: int, out: Effects
+    ) -> None:
+        """A refusal; one that read hard state first when `request` says so."""
+        out.reads_hard_state = bool(request)
+        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, "refused")
+
+    def refuse_late(
+        self, request: object, context: RequestContext, ticket: Ticket, now_ms: int, out: Effects
+    ) -> None:
+        """Breaks the rule that refusals come before changes."""
+        out.records.append(record(1))
+        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, "too late")
+
+    def explode(
+        self, request: object, context: RequestContext, ticket: Ticket, now_ms: int, out: Effects
+    ) -> None:
+        self.numbers.append(-1)
+        raise ZeroDivisionError("a bug")
+
+
+class HeldStore(MemoryStore):
+    """Keeps appends back while `held`, and notes each transaction."""
+
+    def __init__(self, *, now_ms: Callable[[], int]) -> None:
+        super().__init__(now_ms=now_ms)
+        self.transactions: list[Sequence[Append]] = []
+        self.error: Exception | None = None
+        self.load_error: Exception | None = None
+        self.loading = asyncio.Event()
+        self.loading.set()
+        self._open_gate = asyncio.Event()
+        self._open_gate.set()
+
+    def hold(self) -> None:
+        self._open_gate.clear()
+
+    def let_go(self) -> None:
+        self._open_gate.set()
+
+    async def append(self, appends: Sequence[Append]) -> list[Outcome]:
+        self.transactions.append(appends)
+        await self._open_gate.wait()
+        if self.error is not None:
+            raise self.error
+        return await super().append(appends)
+
+    async def load(self, lease: Lease) -> list[tuple[int, bytes, bytes]]:
+        await self.loading.wait()
+        if self.load_error is not None:
+            raise self.load_error
+        return await super().load(lease)
+
+
+class HandTenure:
+    """Says what the test wants, and notes what it is asked to claim again."""
+
+    def __init__(self) -> None:
+        self.lapsed = False
+        self.reclaimed: list[tuple[Lease, int]] = []
+
+    def serving(self, lease: Lease) -> bool:
+        return not self.lapsed
+
+    def reclaim(self, lease: Lease, epoch: int) -> None:
+        self.reclaimed.append((lease, epoch))
+
+
+class Bench:
+    """One runtime over a held store, with the shard of `GROUP` owned and loaded."""
+
+    def __init__(self, limits: Limits | None = None, store: HeldStore | None = None) -> None:
+        self.clock = ManualClock()
+        self.store = store or HeldStore(now_ms=self.clock.now_ms)
+        self.tenure = HandTenure()
+        self.events: list[object] = []
+        self.shards: list[CounterShard] = []
+        self.tasks: list[asyncio.Task[Any]] = []
+        self.runtime = Runtime(
+            self.store,
+            self.clock,
+            self.tenure,
+            limits=limits,
+            observer=lambda number, events: self.events.extend(events),
+            make_shard=self.make_shard,
+        )
+
+    def make_shard(self, number: int) -> Shard:
+        self.shards.append(CounterShard(number))
+        return self.shards[-1]
+
+    @property
+    def shard(self) -> CounterShard:
+        """The last one made."""
+        return self.shards[-1]
+
+    async def claim(self, *leases: Lease) -> int:
+        """Claim, own, and return the epoch."""
+        epoch = 0
+        for grant in await self.store.claim(leases, 1, 3_000):
+            assert grant is not None
+            self.runtime.own(grant.lease.number, grant.epoch)
+            epoch = grant.epoch
+        return epoch
+
+    async def start(self) -> Bench:
+        await self.store.open()
+        await self.claim(LEASE)
+        await self.runtime.loaded()
+        return self
+
+    def call(self, operation: Any, request: object = None, group_id: str = GROUP) -> asyncio.Task[Any]:
+        """Send a request; the task is done when it is answered."""
+        task = asyncio.get_running_loop().create_task(
+            self.runtime.call(group_id, operation, request, CONTEXT)
+        )
+        self.tasks.append(task)
+        return task
+
+    async def ask(self, operation: Any, request: object = None) -> Any:
+        task = self.call(operation, request)
+        await until(task.done, f"the answer to {operation.__name__}")
+        return task.result()
+
+    async def ask_all(self, operation: Any) -> list[Any]:
+        return await self.runtime.call_shards(operation, None, CONTEXT)
+
+    async def close(self) -> None:
+        self.store.let_go()
+        self.runtime.kill()
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+
+
+def code(task: asyncio.Task[Any]) -> ErrorCode:
+    """The error code a finished call was refused with."""
+    error = task.exception()
+    assert isinstance(error, KafkaError), error
+    return error.code

@@ -1,0 +1,130 @@
+"""Routing requests to shards, loading, and what every shard is told."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+import pytest
+
+from muster.coordinator.group.effects import TopicsImage
+from muster.coordinator.storage.store import Append, Lease, LeaseKind
+from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.messages.classic_group import HeartbeatRequest, HeartbeatResponse, SyncGroupRequest
+from muster.protocol.types import ZERO_UUID
+from tests.runtime.support import GROUP, LEASE, Bench, CounterShard, code
+from tests.support.facts import turns, until
+
+HEARTBEAT = HeartbeatRequest(group_id=GROUP, generation_id=1, member_id="m")
+IMAGE = TopicsImage(live={"t": ZERO_UUID})
+SYNC = SyncGroupRequest(group_id=GROUP, generation_id=1, member_id="m", assignments=[])
+
+
+async def test_a_group_whose_shard_is_elsewhere_is_refused(bench: Bench) -> None:
+    call = bench.call(CounterShard.beat, group_id="my-group")
+    await until(call.done)
+    assert code(call) == ErrorCode.NOT_COORDINATOR
+
+
+async def test_while_loading_requests_are_told_so_as_clients_understand_it(bench: Bench) -> None:
+    bench.store.loading.clear()
+    await bench.claim(LEASE)
+    await turns()
+    assert await bench.ask(CounterShard.beat, HEARTBEAT) == HeartbeatResponse()
+    sync, other = bench.call(CounterShard.beat, SYNC), bench.call(CounterShard.beat)
+    await until(lambda: sync.done() and other.done())
+    assert code(sync) == ErrorCode.REBALANCE_IN_PROGRESS
+    assert code(other) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert bench.runtime.shards()[0].state == "loading"
+    bench.store.loading.set()
+    await bench.runtime.loaded()
+    assert await bench.ask(CounterShard.beat) == "alive"
+    assert bench.shard.told == ["loaded"]
+
+
+async def test_rows_of_unknown_types_are_passed_over_and_damaged_ones_stop_the_load(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("CRITICAL")
+    await bench.ask(CounterShard.write, 1)
+    await bench.store.append([Append(LEASE, 1, [(b"\x7f\xff future", b"\x00\x00")])])
+    await bench.claim(LEASE)
+    await bench.runtime.loaded()
+    assert await bench.ask(CounterShard.read) == [1]
+    await bench.store.append([Append(LEASE, 2, [(b"\x00\x01\x00", b"\x00\x00")])])
+    await bench.claim(LEASE)
+    await bench.runtime.loaded()
+    (status,) = bench.runtime.shards()
+    assert status.failure is not None
+    assert status.failure.startswith("DecodeError: ")
+
+
+async def test_a_large_shard_does_not_keep_the_loop_while_it_loads(bench: Bench) -> None:
+    for start in range(0, 5_000, 500):
+        for number in range(start, start + 500):
+            bench.call(CounterShard.write, number)
+        await until(lambda: bench.tasks[-1].done())
+    await bench.claim(LEASE)
+    seen = 0
+    while bench.runtime.shards()[0].state == "loading":
+        await turns(1)
+        seen += 1
+    assert seen > 5
+    assert sorted(bench.shard.numbers) == list(range(5_000))
+
+
+async def test_all_shards_answer_and_those_that_stop_are_skipped(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("CRITICAL")
+    await bench.claim(Lease(LeaseKind.GROUP, 12))
+    await bench.runtime.loaded()
+    await bench.ask(CounterShard.write, 5)
+    assert await bench.ask_all(CounterShard.read) == [[], [5]]
+    broke = bench.call(CounterShard.explode)
+    await until(broke.done)
+    assert await bench.ask_all(CounterShard.read) == [[]]
+
+
+async def test_an_answer_of_all_shards_is_not_given_while_one_is_loading(bench: Bench) -> None:
+    bench.store.loading.clear()
+    await bench.claim(Lease(LeaseKind.GROUP, 12))
+    with pytest.raises(KafkaError) as refusal:
+        await bench.ask_all(CounterShard.read)
+    assert refusal.value.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+
+async def test_every_shard_is_told_of_connections_and_topics(bench: Bench) -> None:
+    await bench.claim(Lease(LeaseKind.GROUP, 12))
+    await bench.runtime.loaded()
+    bench.runtime.connection_closed(7)
+    bench.runtime.topics_changed(IMAGE)
+    await turns()
+    assert [shard.told for shard in bench.shards] == [["loaded", ("closed", 7), ("topics", IMAGE)]] * 2
+
+
+async def test_a_shard_that_is_loaded_later_is_told_of_the_topics_first_thing(bench: Bench) -> None:
+    bench.runtime.topics_changed(IMAGE)
+    await bench.claim(LEASE)
+    await bench.runtime.loaded()
+    await turns()
+    assert bench.shard.told == ["loaded", ("topics", IMAGE)]
+
+
+async def test_a_shard_that_is_loaded_later_is_told_of_topics_deleted_meanwhile(bench: Bench) -> None:
+    gone, replaced = ("gone", uuid4()), ("replaced", uuid4())
+    bench.runtime.topics_changed(TopicsImage(frozenset({gone, replaced}), {}))
+    again = TopicsImage(live={"replaced": uuid4()})
+    bench.runtime.topics_changed(again)
+    await bench.claim(LEASE)
+    await bench.runtime.loaded()
+    await turns()
+    assert bench.shard.told == ["loaded", ("topics", TopicsImage(frozenset({gone}), again.live))]
+
+
+async def test_a_shard_is_described(bench: Bench) -> None:
+    bench.call(CounterShard.park)
+    await bench.ask(CounterShard.write, 1)
+    assert repr(bench.runtime.hosts()[0]) == (
+        "<ShardHost 31 active epoch=1 step=3 durable=3 inbox=0 held=0 parked=1>"
+    )
+    assert repr(bench.runtime) == "<Runtime shards=[31] loading=[] failed=[]>"

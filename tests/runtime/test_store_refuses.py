@@ -1,0 +1,182 @@
+"""A store that takes nothing at the moment, being busy or full, and says that nothing was changed: no reason
+to move the shard or to forget who is in its groups."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from muster.coordinator.runtime import shard_host
+from muster.coordinator.storage.store import Lease, LeaseKind, StoreBusy, StoreFull
+from muster.protocol.errors import ErrorCode, KafkaError
+from tests.runtime.support import LEASE, SHARD, Bench, CounterShard, code
+from tests.support.facts import turns, until
+
+OTHER_GROUP, OTHER = "my-group", Lease(LeaseKind.GROUP, 12)
+BUSY = StoreBusy("the disk is too slow")
+FULL = StoreFull("the disk is full")
+
+
+@pytest.fixture(autouse=True)
+def reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which of the small core's operations are what Heartbeat and OffsetFetch are of the real one's."""
+    monkeypatch.setattr(shard_host, "_READING", frozenset({CounterShard.beat, CounterShard.read}))
+
+
+# --- busy -------------------------------------------------------------------------------------------
+
+
+async def test_a_busy_store_is_asked_again_and_nobody_notices(bench: Bench) -> None:
+    bench.store.error = BUSY
+    first = bench.call(CounterShard.write, 1)
+    await until(lambda: bench.store.transactions)
+    await turns()
+    second = bench.call(CounterShard.write, 2)  # behind the first, into the same transaction
+    assert await bench.ask(CounterShard.beat) == "alive"
+    bench.store.error = None
+    await turns()
+    assert not first.done()
+    assert not second.done()
+    bench.clock.advance(50)
+    await until(lambda: first.done() and second.done())
+    assert (first.result(), second.result()) == (1, 2)
+    assert [len(append.records) for (append,) in bench.store.transactions] == [1, 2]
+    assert bench.runtime.shards()[0].failure is None
+    assert len(await bench.store.load(LEASE)) == 2
+
+
+async def test_a_store_that_stays_busy_ends_in_a_reload_without_what_was_not_written(bench: Bench) -> None:
+    await bench.ask(CounterShard.write, 1)
+    bench.clock.advance(60_000)
+    bench.store.error = BUSY
+    write = bench.call(CounterShard.write, 2)
+    for _ in range(101):
+        await turns()
+        bench.clock.advance(50)
+    await until(write.done)
+    assert code(write) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    await until(lambda: len(bench.shards) == 2)
+    await bench.runtime.loaded()
+    assert await bench.ask(CounterShard.read) == [1]
+    assert bench.tenure.reclaimed == []
+    bench.store.error = None
+    assert await bench.ask(CounterShard.write, 3) == 3
+    assert await bench.ask(CounterShard.read) == [1, 3]
+
+
+async def test_what_a_shard_left_behind_is_not_written_when_the_store_has_time_again(bench: Bench) -> None:
+    bench.store.error = BUSY
+    bench.store.hold()
+    write = bench.call(CounterShard.write, 1)
+    await until(lambda: bench.store.transactions)
+    broke = bench.call(CounterShard.explode)
+    await until(lambda: write.done() and broke.done())
+    bench.store.let_go()
+    await turns()
+    bench.store.error = None
+    bench.clock.advance(50)
+    await turns()
+    assert await bench.store.load(LEASE) == []
+    assert len(bench.store.transactions) == 1
+
+
+async def test_closing_waits_for_a_busy_store(bench: Bench) -> None:
+    bench.store.error = BUSY
+    write = bench.call(CounterShard.write, 1)
+    await until(lambda: bench.store.transactions)
+    rest = asyncio.ensure_future(bench.runtime.disown(SHARD))
+    await turns()
+    assert not rest.done()
+    bench.store.error = None
+    bench.clock.advance(50)
+    await rest
+    await until(write.done)
+    assert write.result() == 1
+
+
+# --- full -------------------------------------------------------------------------------------------
+
+
+async def filled(bench: Bench) -> None:
+    """One number written; then a write that found no room, and the shard loaded again."""
+    await bench.ask(CounterShard.write, 1)
+    bench.clock.advance(60_000)
+    bench.store.error = FULL
+    refused = bench.call(CounterShard.write, 2)
+    parked = bench.call(CounterShard.park)
+    await until(lambda: refused.done() and parked.done())
+    for call in (refused, parked):
+        assert code(call) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        error = call.exception()
+        assert isinstance(error, KafkaError)
+        assert "the disk is full" in error.why
+    await bench.runtime.loaded()
+
+
+async def test_without_room_reads_go_on_under_the_same_epoch(bench: Bench) -> None:
+    await filled(bench)
+    assert await bench.ask(CounterShard.read) == [1], "what was not written was never seen"
+    assert await bench.ask(CounterShard.beat) == "alive"
+    (status,) = bench.runtime.shards()
+    assert (status.state, status.epoch) == ("active", 1)
+    assert bench.tenure.reclaimed == [], "a new epoch could not be written"
+
+
+async def test_without_room_nothing_is_stepped_that_would_write(bench: Bench) -> None:
+    await bench.claim(OTHER)
+    await bench.runtime.loaded()
+    await filled(bench)
+    shards, tried = list(bench.shards), len(bench.store.transactions)
+    refused = [bench.call(CounterShard.write, 3), bench.call(CounterShard.write, 3, OTHER_GROUP)]
+    await until(lambda: all(call.done() for call in refused))
+    assert [code(call) for call in refused] == [ErrorCode.COORDINATOR_NOT_AVAILABLE] * 2
+    await turns()
+    assert len(bench.store.transactions) == tried
+    assert bench.shards == shards, "no shard was loaded again for it"
+
+
+async def test_room_is_looked_for_once_a_second(bench: Bench) -> None:
+    await filled(bench)
+    tried = len(bench.store.transactions)
+    bench.clock.advance(1_000)
+    still_full = bench.call(CounterShard.write, 3)
+    await until(still_full.done)
+    assert code(still_full) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert len(bench.store.transactions) == tried + 1
+    await bench.runtime.loaded()
+    bench.store.error = None
+    bench.clock.advance(1_000)
+    assert await bench.ask(CounterShard.write, 4) == 4
+    assert await bench.ask(CounterShard.write, 5) == 5
+    assert await bench.ask(CounterShard.read) == [1, 4, 5]
+
+
+async def test_a_shard_that_writes_as_soon_as_it_is_loaded_does_not_go_round_and_round(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await filled(bench)
+
+    def loaded(self: CounterShard, now_ms: int, out: object) -> None:
+        self.write(7, None, 0, now_ms, out)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(CounterShard, "loaded", loaded)
+    bench.clock.advance(1_000)
+    refused = bench.call(CounterShard.write, 2)
+    await until(refused.done)
+    await turns(200)
+    made = len(bench.shards)
+    await turns(200)
+    assert len(bench.shards) == made
+    assert bench.runtime.shards()[0].failure == "StoreFull: the disk is full"
+    bench.store.error = None
+    bench.clock.advance(200)
+    await bench.runtime.loaded()
+    await turns()
+    assert await bench.ask(CounterShard.read) == [1, 7]
+    assert bench.tenure.reclaimed == []
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("CRITICAL", logger="muster.coordinator.runtime")

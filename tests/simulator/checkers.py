@@ -1,0 +1,391 @@
+"""The checkers: what must hold whatever happens. They see the wire and the disk, and know nothing of the code
+between.
+
+A checker is told of every record as it becomes durable (`written`), of every request as it is sent (`asked`)
+and of every reply at the moment the broker puts it on the wire (`replied`), which is earlier than its client
+sees it. What it finds it raises as a Violation.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from muster.coordinator.group.config import GroupConfig
+from muster.coordinator.group.effects import Record
+from muster.coordinator.group.shard import Shard
+from muster.protocol.api import ApiKey
+from muster.protocol.embedded import decode_assignment
+from muster.protocol.errors import ErrorCode
+from muster.protocol.messages.coordinator_records import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    OffsetCommitKey,
+    OffsetCommitValue,
+    decode_record,
+)
+from tests.simulator.member import Asked, Partition
+from tests.simulator.network import Link
+from tests.simulator.node import Node
+from tests.simulator.store import Durable, Written, run
+
+
+class Violation(AssertionError):
+    """A promise was broken; the text says which, and how."""
+
+
+@dataclass(slots=True)
+class Exchange:
+    """One request and what became of it."""
+
+    asked: Asked
+    link: Link
+    sent_s: float
+    acknowledged: dict[tuple[str, Partition], int] = field(default_factory=dict)
+    """The highest acknowledged commit per partition when the request was sent; for OffsetFetch only."""
+
+    @property
+    def api(self) -> ApiKey:
+        return self.asked.api_key
+
+    @property
+    def request(self) -> Any:
+        return self.asked.request
+
+    def __repr__(self) -> str:
+        return f"{self.api.name} v{self.asked.version} sent at {self.sent_s:.3f} s: {self.request!r}"
+
+
+class Disk:
+    """The history of groups and offsets, as the records tell it."""
+
+    def __init__(self) -> None:
+        self.offsets: dict[tuple[str, Partition], list[OffsetCommitValue | None]] = defaultdict(list)
+        self.groups: dict[str, list[GroupMetadataValue | None]] = defaultdict(list)
+
+    def written(self, written: Written) -> tuple[str, Partition] | None:
+        """Take a record in; group and partition if it is a committed offset."""
+        decoded: Any = decode_record(written.key, written.value)
+        match decoded:
+            case OffsetCommitKey() as key, value:
+                committed = (key.group, (key.topic, key.partition))
+                self.offsets[committed].append(value)
+                return committed
+            case GroupMetadataKey() as key, value:
+                self.groups[key.group].append(value)
+        return None
+
+    def incarnation(self, group_id: str) -> int:
+        """A group that was removed and made again counts its generations from the start."""
+        return self.groups[group_id].count(None)
+
+    def committed(self, group_id: str) -> dict[Partition, tuple[int, str]]:
+        """What is committed now: offset and metadata."""
+        return {
+            partition: (history[-1].offset, history[-1].metadata)
+            for (group, partition), history in self.offsets.items()
+            if group == group_id and history[-1] is not None
+        }
+
+
+def committed_partitions(request: Any) -> list[tuple[Partition, int, str]]:
+    """Partition, offset and metadata of an OffsetCommit."""
+    return [
+        ((topic.name, each.partition_index), each.committed_offset, each.committed_metadata)
+        for topic in request.topics
+        for each in topic.partitions
+    ]
+
+
+def acknowledged_partitions(response: Any) -> set[Partition]:
+    return {
+        (topic.name, each.partition_index)
+        for topic in response.topics
+        for each in topic.partitions
+        if each.error_code == 0
+    }
+
+
+def fetched_groups(request: Any, response: Any) -> list[tuple[str, Any]]:
+    """Group id and its part of an OffsetFetch response, whatever the version."""
+    if response.groups:
+        return [(group.group_id, group) for group in response.groups]
+    return [(request.group_id, response)]
+
+
+# --- 1 -------------------------------------------------------------------------------------------
+
+
+class OneOwner:
+    """A partition has at most one owner in a generation, and an owner one assignment."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._owners: dict[tuple[object, ...], str] = {}
+        self._assignments: dict[tuple[object, ...], bytes] = {}
+
+    def replied(self, exchange: Exchange, response: Any) -> None:
+        if exchange.api is not ApiKey.SYNC_GROUP or response.error_code != 0:
+            return
+        request = exchange.request
+        generation = (request.group_id, self._disk.incarnation(request.group_id), request.generation_id)
+        # A static member that is replaced within a generation passes on its partitions to its successor.
+        owner = request.group_instance_id or request.member_id
+        before = self._assignments.setdefault((*generation, owner), response.assignment)
+        if before != response.assignment:
+            raise Violation(f"{owner} was given two assignments in {generation}")
+        for topic in decode_assignment(response.assignment).assigned_partitions:
+            for partition in topic.partitions:
+                other = self._owners.setdefault((*generation, topic.topic, partition), owner)
+                if other != owner:
+                    raise Violation(
+                        f"{topic.topic}-{partition} has two owners in {generation}: {other}, {owner}"
+                    )
+
+
+# --- 2 -------------------------------------------------------------------------------------------
+
+
+class CommitsKept:
+    """An acknowledged commit is never lost, neither from the disk nor from what consumers are told, and
+    committed offsets never go back (the simulated consumers never commit less than they were told).
+    """
+
+    def __init__(self, disk: Disk) -> None:
+        self.acknowledged: dict[tuple[str, Partition], int] = {}
+        """The highest offset per partition."""
+        self.count = 0
+        self._disk = disk
+
+    def written(self, key: tuple[str, Partition]) -> None:
+        """After the disk has taken a committed offset."""
+        now, *before = self._disk.offsets[key][::-1]
+        if now is None:
+            raise Violation(f"{key} was deleted, though nobody asked for that: {before[:1]}")
+        if before and before[0] is not None and now.offset < before[0].offset:
+            raise Violation(f"{key} went back from {before[0]} to {now}")
+
+    def asked(self, exchange: Exchange) -> None:
+        if exchange.api is ApiKey.OFFSET_FETCH:
+            exchange.acknowledged = dict(self.acknowledged)
+
+    def replied(self, exchange: Exchange, response: Any) -> None:
+        if exchange.api is ApiKey.OFFSET_COMMIT:
+            acknowledged = acknowledged_partitions(response)
+            for partition, offset, _ in committed_partitions(exchange.request):
+                if partition in acknowledged:
+                    self.count += 1
+                    key = (exchange.request.group_id, partition)
+                    self.acknowledged[key] = max(offset, self.acknowledged.get(key, -1))
+        elif exchange.api is ApiKey.OFFSET_FETCH:
+            for group_id, group in fetched_groups(exchange.request, response):
+                if group.error_code == 0:
+                    self._check_told(exchange, group_id, group)
+
+    def _check_told(self, exchange: Exchange, group_id: str, group: Any) -> None:
+        told = {
+            (topic.name, each.partition_index): each.committed_offset
+            for topic in group.topics
+            for each in topic.partitions
+        }
+        everything = any(each.topics is None for each in exchange.request.groups)
+        for (acknowledged_group, partition), least in exchange.acknowledged.items():
+            if acknowledged_group == group_id and (everything or partition in told):
+                offset = told.get(partition, -1)
+                if offset < least:
+                    raise Violation(
+                        f"{partition} of {group_id!r}: told {offset}, {least} was acknowledged before"
+                    )
+
+    def finished(self) -> None:
+        for key, least in self.acknowledged.items():
+            history = self._disk.offsets[key]
+            if not history or history[-1] is None or history[-1].offset < least:
+                raise Violation(f"{key}: {least} was acknowledged, on the disk is {history[-1:]}")
+
+
+# --- 3 -------------------------------------------------------------------------------------------
+
+
+class ReplayEqualsLive:
+    """What a shard holds durable is what its rows in the store would be loaded as."""
+
+    def __init__(self, durable: Durable) -> None:
+        self._durable = durable
+        self.compared = 0
+
+    def look(self, node: Node) -> None:
+        """Compare the node's shards; nothing of theirs may be on its way to the store."""
+        for lease, shard in node.live_shards().items():
+            replayed = Shard(lease.number, GroupConfig())
+            for _, key, value in run(self._durable.memory.load(lease)):
+                record = decode_record(key, value)
+                assert record is not None
+                replayed.apply(Record(record[0], record[1], int.from_bytes(value[:2], "big")))
+            self.compared += 1
+            if replayed.durable() != shard.durable():
+                raise Violation(
+                    f"node {node.node_id} has in {lease}\n  {shard.durable()}\n"
+                    f"but the store would be loaded as\n  {replayed.durable()}"
+                )
+
+
+# --- 4 -------------------------------------------------------------------------------------------
+
+
+class DurableFirst:
+    """No reply leaves before the records of its step, and none tells of state that is not on the disk."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+
+    def replied(self, exchange: Exchange, response: Any) -> None:
+        request = exchange.request
+        if exchange.api is ApiKey.OFFSET_COMMIT:
+            acknowledged = acknowledged_partitions(response)
+            for partition, offset, metadata in committed_partitions(request):
+                if partition in acknowledged:
+                    self._find(request.group_id, partition, offset, metadata, "a commit was acknowledged")
+        elif exchange.api is ApiKey.OFFSET_FETCH:
+            for group_id, group in fetched_groups(request, response):
+                for topic in group.topics:
+                    for each in topic.partitions:
+                        if each.committed_offset >= 0:
+                            partition = (topic.name, each.partition_index)
+                            self._find(
+                                group_id,
+                                partition,
+                                each.committed_offset,
+                                each.metadata,
+                                "an offset was told",
+                            )
+        elif exchange.api is ApiKey.SYNC_GROUP and response.error_code == 0:
+            stored = any(
+                member.member_id == request.member_id and member.assignment == response.assignment
+                for group in self._disk.groups[request.group_id]
+                if group is not None and group.generation == request.generation_id
+                for member in group.members
+            )
+            if not stored:
+                raise Violation(
+                    f"an assignment was handed out before it was durable: {request.member_id} of "
+                    f"{request.group_id!r}, generation {request.generation_id}"
+                )
+
+    def _find(self, group_id: str, partition: Partition, offset: int, metadata: str, what: str) -> None:
+        history = self._disk.offsets[group_id, partition]
+        if not any(
+            value is not None and (value.offset, value.metadata) == (offset, metadata) for value in history
+        ):
+            raise Violation(
+                f"{what} before it was durable: {offset} ({metadata}) of {partition} in {group_id!r}"
+            )
+
+
+# --- 5 -------------------------------------------------------------------------------------------
+
+REBALANCE_TIMEOUT_MAX_S = 20.0
+_SLACK_S = 3.0  # the network both ways, and timers that fire a little late
+_STORE_S = 5.0  # offsets.commit.timeout.ms
+
+_LIMITS_S = {
+    # Waits for the whole join phase, which may have begun with an initial delay of up to the rebalance
+    # timeout.
+    ApiKey.JOIN_GROUP: 2 * REBALANCE_TIMEOUT_MAX_S + _STORE_S + _SLACK_S,
+    # Waits for the leader, which is given the rebalance timeout.
+    ApiKey.SYNC_GROUP: REBALANCE_TIMEOUT_MAX_S + _STORE_S + _SLACK_S,
+}
+_LIMIT_S = _STORE_S + _SLACK_S
+
+
+class Answered:
+    """Every request is answered, or its connection closed, within its deadline: in time the broker was
+    running.
+    """
+
+    def __init__(
+        self, call_later: Callable[[float, Callable[[], None]], object], nodes: dict[tuple[str, int], Node]
+    ) -> None:
+        self._call_later = call_later
+        self._nodes = nodes
+        self._open: dict[Link, dict[int, Exchange]] = {}
+
+    def asked(self, exchange: Exchange) -> None:
+        if exchange.link.closed_by_broker:
+            return
+        self._open.setdefault(exchange.link, {})[exchange.asked.correlation_id] = exchange
+        node = self._nodes[exchange.link.address]
+        limit_s = _LIMITS_S.get(exchange.api, _LIMIT_S)
+        self._watch(exchange, node, node.running_s() + limit_s)
+
+    def replied(self, exchange: Exchange, _: Any) -> None:
+        del self._open[exchange.link][exchange.asked.correlation_id]
+
+    def closed(self, link: Link) -> None:
+        self._open.pop(link, None)
+
+    def exchange(self, link: Link, correlation_id: int) -> Exchange | None:
+        return self._open.get(link, {}).get(correlation_id)
+
+    def _watch(self, exchange: Exchange, node: Node, deadline_s: float) -> None:
+        left_s = deadline_s - node.running_s()
+        if left_s > 0:
+            # At least a little: time in which the node is paused does not count, but must pass.
+            self._call_later(max(left_s, 0.1), lambda: self._check(exchange, node, deadline_s))
+        else:
+            raise Violation(f"neither answered nor closed in time: {exchange!r}")
+
+    def _check(self, exchange: Exchange, node: Node, deadline_s: float) -> None:
+        if self.exchange(exchange.link, exchange.asked.correlation_id) is exchange:
+            self._watch(exchange, node, deadline_s)
+
+
+# --- and -----------------------------------------------------------------------------------------
+
+_LOOKING = {
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+}
+_MEMBER = {ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID}
+_EXPECTED = {
+    ApiKey.FIND_COORDINATOR: {ErrorCode.NONE, ErrorCode.COORDINATOR_NOT_AVAILABLE},
+    # REBALANCE_IN_PROGRESS goes to a parked JoinGroup whose member has asked again over another connection.
+    ApiKey.JOIN_GROUP: _MEMBER | _LOOKING | {ErrorCode.MEMBER_ID_REQUIRED, ErrorCode.REBALANCE_IN_PROGRESS},
+    # No client's SyncGroup handler knows COORDINATOR_LOAD_IN_PROGRESS.
+    ApiKey.SYNC_GROUP: _MEMBER
+    | _LOOKING - {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+    | {ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION},
+    ApiKey.HEARTBEAT: _MEMBER
+    | _LOOKING - {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+    | {ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION},
+    ApiKey.LEAVE_GROUP: _MEMBER | _LOOKING,
+    ApiKey.OFFSET_COMMIT: _MEMBER
+    | _LOOKING
+    | {ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION},
+    ApiKey.OFFSET_FETCH: {ErrorCode.NONE} | _LOOKING,
+    ApiKey.DESCRIBE_GROUPS: {ErrorCode.NONE} | _LOOKING,
+}
+
+
+class ExpectedCodes:
+    """No error that a member in good faith does not expect; UNKNOWN_SERVER_ERROR above all."""
+
+    def replied(self, exchange: Exchange, response: Any) -> None:
+        for code in codes(response):
+            if code not in _EXPECTED[exchange.api]:
+                raise Violation(f"{ErrorCode(code).name} answers {exchange!r}")
+
+
+def codes(response: Any) -> set[int]:
+    """Every error code in a response, however deep."""
+    found: set[int] = set()
+    for name in ("error_code", "coordinators", "groups", "topics", "partitions", "members"):
+        value = getattr(response, name, None)
+        if isinstance(value, int):
+            found.add(value)
+        elif isinstance(value, list):
+            found.update(code for each in value for code in codes(each))
+    return found

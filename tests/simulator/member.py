@@ -1,0 +1,441 @@
+"""A simulated consumer: finds its coordinator, joins, syncs, heartbeats, fetches and commits offsets, over
+the wire.
+
+It does what stock clients do with each error code, and nothing that would let an offset go back by the
+client's own fault: a position starts at the committed offset, only grows, and after a broken connection the
+member waits until nothing it sent before can still be under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from itertools import count
+from typing import Any, NamedTuple
+
+from muster.protocol.api import ApiKey, response_class
+from muster.protocol.codec import decode
+from muster.protocol.embedded import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
+from muster.protocol.errors import ErrorCode
+from muster.protocol.header import decode_response_header, encode_request
+from muster.protocol.message import Message
+from muster.protocol.messages.classic_group import (
+    HeartbeatRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    SyncGroupRequest,
+)
+from muster.protocol.messages.metadata import FindCoordinatorRequest
+from muster.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
+from tests.simulator.network import Address, Disconnected, Link, Network
+
+TOPICS = {"orders": 4, "audit": 2}
+"""Partitions per topic."""
+UNDER_WAY_MAX_S = 0.6
+"""Longer than a message can be under way in the simulated network."""
+
+Partition = tuple[str, int]
+
+
+class Versions(NamedTuple):
+    """The API versions of one generation of clients."""
+
+    join: int
+    sync: int
+    heartbeat: int
+    leave: int
+    commit: int
+    fetch: int
+    find: int
+
+
+GENERATIONS = (Versions(2, 1, 1, 1, 3, 2, 1), Versions(5, 3, 3, 3, 7, 5, 2), Versions(9, 5, 4, 5, 9, 8, 4))
+
+
+class Asked(NamedTuple):
+    """One request as it goes out."""
+
+    api_key: ApiKey
+    version: int
+    correlation_id: int
+    request: Any
+
+
+class Client:
+    """Exchanges requests and replies over links, telling `asking` of each request."""
+
+    def __init__(self, name: str, network: Network, asking: Callable[[Link, Asked], None]) -> None:
+        self.name = name
+        self._network = network
+        self._asking = asking
+        self._correlation_ids = count(1)
+
+    async def connect(self, address: Address) -> Link:
+        return await self._network.connect(address, "10.0.0.1")
+
+    async def ask(self, link: Link, api_key: ApiKey, version: int, request: Message) -> Any:
+        """The response. Raises Disconnected."""
+        asked = Asked(api_key, version, next(self._correlation_ids), request)
+        frame = self._frame(link, asked)
+        reply = await link.exchange(frame)
+        correlation_id, offset = decode_response_header(api_key, version, reply)
+        assert correlation_id == asked.correlation_id, "a reply to another request"
+        return decode(response_class(api_key), version, reply, offset)
+
+    def tell(self, link: Link, api_key: ApiKey, version: int, request: Message) -> None:
+        """Send without waiting for the reply."""
+        link.send(self._frame(link, Asked(api_key, version, next(self._correlation_ids), request)))
+
+    def _frame(self, link: Link, asked: Asked) -> bytes:
+        self._asking(link, asked)
+        return encode_request(asked.api_key, asked.version, asked.correlation_id, self.name, asked.request)
+
+    async def find_coordinator(
+        self, group_id: str, addresses: list[Address], version: int = 4
+    ) -> Address | None:
+        """The group's coordinator as the first broker of `addresses` that answers says; None when it has
+        none.
+        """
+        for address in addresses:
+            try:
+                link = await self.connect(address)
+                if version >= 4:
+                    request = FindCoordinatorRequest(coordinator_keys=[group_id])
+                    response = await self.ask(link, ApiKey.FIND_COORDINATOR, version, request)
+                    found = response.coordinators[0]
+                else:
+                    found = await self.ask(
+                        link, ApiKey.FIND_COORDINATOR, version, FindCoordinatorRequest(key=group_id)
+                    )
+                link.close()
+            except Disconnected:
+                continue
+            return (found.host, found.port) if found.error_code == 0 else None
+        return None
+
+
+class Moved(Exception):
+    """The coordinator is elsewhere, or nowhere yet: look for it."""
+
+
+class Rejoin(Exception):
+    """The group rebalances, or this member is no part of it any more."""
+
+
+_ELSEWHERE = {
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+}
+
+
+class Member:
+    """One consumer. `run` ends when it has left, was fenced, or crashed."""
+
+    def __init__(
+        self,
+        client: Client,
+        group_id: str,
+        rng: random.Random,
+        brokers: list[Address],
+        *,
+        instance_id: str | None,
+        topics: frozenset[str],
+        session_timeout_ms: int,
+        rebalance_timeout_ms: int,
+    ) -> None:
+        self.name = client.name
+        self.group_id = group_id
+        self.instance_id = instance_id
+        self.topics = topics
+        self.generation_id = -1
+        self.member_id = ""
+        self.owned: frozenset[Partition] | None = None
+        """What it owns in its generation; None while it has no assignment."""
+        self.commits = 0
+        """Acknowledged ones in this generation."""
+        self.over = False
+        self._client = client
+        self._rng = rng
+        self._brokers = brokers
+        # Static members need the versions that can say so.
+        self._versions = rng.choice(GENERATIONS if instance_id is None else GENERATIONS[1:])
+        self._session_timeout_ms = session_timeout_ms
+        self._rebalance_timeout_ms = rebalance_timeout_ms
+        self._positions: dict[Partition, int] = {}
+        self._joined_topics = topics  # what it told the group
+        self._link: Link | None = None
+        self._last_link_ended_s = -UNDER_WAY_MAX_S
+        self._stalled_until_s = 0.0
+        self._commit_numbers = count(1)
+        self._task: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        owned = "joining" if self.owned is None else sorted(self.owned)
+        return f"<Member {self.name} of {self.group_id} generation={self.generation_id} {owned}>"
+
+    # --- what happens to it -----------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run(), name=self.name)
+
+    def stall(self, seconds: float) -> None:
+        """Do nothing for a while, as a process in a long garbage collection."""
+        self._stalled_until_s = asyncio.get_running_loop().time() + seconds
+
+    def subscribe(self, topics: frozenset[str]) -> None:
+        """Change the subscription; it rejoins at its next heartbeat."""
+        self.topics = topics
+
+    def cut(self) -> None:
+        """Its connection breaks, and it makes another one."""
+        if self._link is not None:
+            self._link.close()
+
+    def crash(self, *, silently: bool) -> None:
+        """Die; `silently`: the broker is not even told that the connection is gone."""
+        if self._link is not None:
+            if silently:
+                self._link.vanish()
+            else:
+                self._link.close()
+        self._end()
+
+    def leave(self) -> None:
+        """LeaveGroup, and gone without waiting for the answer. Static members leave without a word."""
+        if self._link is not None:
+            if self._link.open and self.member_id and self.instance_id is None:
+                self._client.tell(self._link, ApiKey.LEAVE_GROUP, self._versions.leave, self._leave_request())
+            self._link.close()
+        self._end()
+
+    def _leave_request(self) -> LeaveGroupRequest:
+        if self._versions.leave < 3:
+            return LeaveGroupRequest(group_id=self.group_id, member_id=self.member_id)
+        identity = LeaveGroupRequest.MemberIdentity(member_id=self.member_id)
+        return LeaveGroupRequest(group_id=self.group_id, members=[identity])
+
+    def _end(self) -> None:
+        self.over = True
+        self.owned = None
+        if self._task is not None and self._task is not asyncio.current_task():
+            self._task.cancel()
+
+    # --- its life ---------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while not self.over:
+            try:
+                await self._find_and_connect()
+                while not self.over:
+                    if self.owned is None:
+                        await self._join()
+                    else:
+                        await self._consume()
+            except (Disconnected, Moved):
+                if self._link is not None:
+                    self._link.close()
+                self._link = None
+                self._last_link_ended_s = asyncio.get_running_loop().time()
+                await asyncio.sleep(self._rng.uniform(0.05, 0.3))
+            except Rejoin:
+                self.owned = None
+
+    async def _find_and_connect(self) -> None:
+        brokers = self._rng.sample(self._brokers, len(self._brokers))
+        address = await self._client.find_coordinator(self.group_id, brokers, self._versions.find)
+        if address is None:
+            raise Moved
+        self._link = await self._client.connect(address)
+
+    async def _ask(self, api_key: ApiKey, version: int, request: Message) -> Any:
+        await self._wait_out_stall()
+        assert self._link is not None
+        response = await self._client.ask(self._link, api_key, version, request)
+        await self._wait_out_stall()
+        return response
+
+    async def _wait_out_stall(self) -> None:
+        left_s = self._stalled_until_s - asyncio.get_running_loop().time()
+        if left_s > 0:
+            await asyncio.sleep(left_s)
+
+    def _react(self, code: int) -> None:
+        """Raises what an error code asks for; codes that no consumer expects are the checkers' business."""
+        match code:
+            case ErrorCode.NONE:
+                return
+            case ErrorCode.UNKNOWN_MEMBER_ID:
+                self.member_id, self.generation_id = "", -1
+                raise Rejoin
+            case ErrorCode.ILLEGAL_GENERATION | ErrorCode.REBALANCE_IN_PROGRESS:
+                raise Rejoin
+            case ErrorCode.FENCED_INSTANCE_ID:  # another process has this instance id now
+                self._end()
+                raise Rejoin
+            case _ if code in _ELSEWHERE:
+                raise Moved
+        raise Moved
+
+    async def _join(self) -> None:
+        """JoinGroup and SyncGroup, up to an assignment and the offsets committed for it."""
+        self._joined_topics = self.topics
+        subscription = ConsumerProtocolSubscription(topics=sorted(self.topics))
+        request = JoinGroupRequest(
+            group_id=self.group_id,
+            session_timeout_ms=self._session_timeout_ms,
+            rebalance_timeout_ms=self._rebalance_timeout_ms,
+            member_id=self.member_id,
+            group_instance_id=self.instance_id,
+            protocol_type="consumer",
+            protocols=[
+                JoinGroupRequest.Protocol(name="range", metadata=encode_subscription(subscription, 0))
+            ],
+        )
+        joined = await self._ask(ApiKey.JOIN_GROUP, self._versions.join, request)
+        if joined.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+            self.member_id = joined.member_id
+            return
+        self._react(joined.error_code)
+        self.member_id, self.generation_id = joined.member_id, joined.generation_id
+        leads = joined.leader == joined.member_id and not joined.skip_assignment
+        sync = SyncGroupRequest(
+            group_id=self.group_id,
+            generation_id=self.generation_id,
+            member_id=self.member_id,
+            group_instance_id=self.instance_id,
+            protocol_type="consumer" if self._versions.sync >= 5 else None,
+            protocol_name="range" if self._versions.sync >= 5 else None,
+            assignments=_assign(joined.members) if leads else [],
+        )
+        synced = await self._ask(ApiKey.SYNC_GROUP, self._versions.sync, sync)
+        self._react(synced.error_code)
+        partitions = [
+            (topic.topic, partition)
+            for topic in decode_assignment(synced.assignment).assigned_partitions
+            for partition in topic.partitions
+        ]
+        self._positions = await self._committed(partitions)
+        self.commits = 0
+        self.owned = frozenset(partitions)
+
+    async def _committed(self, partitions: list[Partition]) -> dict[Partition, int]:
+        """OffsetFetch; where nothing is committed a consumer begins at 0."""
+        if not partitions:
+            return {}
+        by_topic = _by_topic(partitions)
+        version = self._versions.fetch
+        if version >= 8:
+            group = OffsetFetchRequest.Group(
+                group_id=self.group_id,
+                topics=[
+                    OffsetFetchRequest.Topics(name=name, partition_indexes=indexes)
+                    for name, indexes in by_topic.items()
+                ],
+            )
+            request = OffsetFetchRequest(groups=[group], require_stable=True)
+        else:
+            topics = [
+                OffsetFetchRequest.Topic(name=name, partition_indexes=indexes)
+                for name, indexes in by_topic.items()
+            ]
+            request = OffsetFetchRequest(group_id=self.group_id, topics=topics)
+        response = await self._ask(ApiKey.OFFSET_FETCH, version, request)
+        fetched = response.groups[0] if version >= 8 else response
+        self._react(fetched.error_code)
+        return {
+            (topic.name, each.partition_index): max(each.committed_offset, 0)
+            for topic in fetched.topics
+            for each in topic.partitions
+        }
+
+    async def _consume(self) -> None:
+        """One round of a consumer that has its partitions."""
+        await asyncio.sleep(self._rng.uniform(0.3, 1.5))
+        if self._rng.random() < 0.5:
+            await self._commit()
+        heartbeat = HeartbeatRequest(
+            group_id=self.group_id,
+            generation_id=self.generation_id,
+            member_id=self.member_id,
+            group_instance_id=self.instance_id,
+        )
+        beat = await self._ask(ApiKey.HEARTBEAT, self._versions.heartbeat, heartbeat)
+        if beat.error_code == ErrorCode.REBALANCE_IN_PROGRESS and self._rng.random() < 0.7:
+            await self._commit()  # as clients do before they give their partitions away
+        self._react(beat.error_code)
+        if self.topics != self._joined_topics:
+            raise Rejoin
+
+    async def _commit(self) -> None:
+        since_s = asyncio.get_running_loop().time() - self._last_link_ended_s
+        if not self._positions or since_s < UNDER_WAY_MAX_S:
+            return
+        for partition in self._positions:
+            self._positions[partition] += self._rng.randint(1, 5)
+        metadata = f"{self.name}#{next(self._commit_numbers)}"
+        request = OffsetCommitRequest(
+            group_id=self.group_id,
+            generation_id_or_member_epoch=self.generation_id,
+            member_id=self.member_id,
+            group_instance_id=self.instance_id,
+            topics=[
+                OffsetCommitRequest.Topic(
+                    name=name,
+                    partitions=[
+                        OffsetCommitRequest.Partition(
+                            partition_index=index,
+                            committed_offset=self._positions[name, index],
+                            committed_metadata=metadata,
+                        )
+                        for index in indexes
+                    ],
+                )
+                for name, indexes in _by_topic(list(self._positions)).items()
+            ],
+        )
+        response = await self._ask(ApiKey.OFFSET_COMMIT, self._versions.commit, request)
+        for topic in response.topics:
+            for each in topic.partitions:
+                self._react(each.error_code)
+        self.commits += 1
+
+
+def _by_topic(partitions: list[Partition]) -> dict[str, list[int]]:
+    by_topic: dict[str, list[int]] = {}
+    for topic, partition in sorted(partitions):
+        by_topic.setdefault(topic, []).append(partition)
+    return by_topic
+
+
+def _assign(members: list[Any]) -> list[SyncGroupRequest.Assignment]:
+    """Round robin per topic over the members that subscribe to it."""
+    owned: dict[str, list[Partition]] = {member.member_id: [] for member in members}
+    for topic, partitions in TOPICS.items():
+        subscribed = [
+            member.member_id for member in members if topic in decode_subscription(member.metadata).topics
+        ]
+        for partition in range(partitions if subscribed else 0):
+            owned[subscribed[partition % len(subscribed)]].append((topic, partition))
+    return [
+        SyncGroupRequest.Assignment(
+            member_id=member_id,
+            assignment=encode_assignment(
+                ConsumerProtocolAssignment(
+                    assigned_partitions=[
+                        ConsumerProtocolAssignment.TopicPartition(topic=topic, partitions=indexes)
+                        for topic, indexes in _by_topic(partitions).items()
+                    ]
+                )
+            ),
+        )
+        for member_id, partitions in owned.items()
+    ]

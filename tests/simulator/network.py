@@ -1,0 +1,237 @@
+"""Simulated TCP: ordered bytes with latency between clients and the real connection protocol of a broker.
+
+A `Link` is one connection. At the broker's end stands an asyncio transport, at the client's end the link
+itself. What can go wrong: either end closes or resets, or the client vanishes, which the broker never hears
+of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from muster.protocol.frame import FrameSplitter
+
+Address = tuple[str, int]
+
+
+class Latency:
+    """Seconds that a message is under way; `slow` is the chance of one that takes up to a hundred times
+    longer.
+    """
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self.slow = 0.0
+
+    def draw_s(self) -> float:
+        usual_s = self._rng.uniform(0.0002, 0.005)
+        return usual_s * self._rng.uniform(10, 100) if self._rng.random() < self.slow else usual_s
+
+
+class _Pipe:
+    """One direction: what goes in comes out in order, each after its own latency or right behind the one
+    before.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, latency: Latency) -> None:
+        self._loop = loop
+        self._latency = latency
+        self._queue: deque[Callable[[], None]] = deque()
+        self._last_s = 0.0
+
+    def send(self, arrive: Callable[[], None]) -> None:
+        # Timers of one time have no order, so each takes what is first in the queue.
+        self._queue.append(arrive)
+        self._last_s = max(self._last_s, self._loop.time() + self._latency.draw_s())
+        self._loop.call_at(self._last_s, self._arrived)
+
+    def drop(self) -> None:
+        """Lose everything under way."""
+        self._queue.clear()
+
+    def _arrived(self) -> None:
+        if self._queue:
+            self._queue.popleft()()
+
+
+class Wire(Protocol):
+    """Who listens to what brokers put on the wire, at the moment they do."""
+
+    def replied(self, link: Link, frame: bytes) -> None: ...
+
+    def closed(self, link: Link) -> None: ...
+
+
+class Disconnected(Exception):
+    """The connection is gone."""
+
+
+class Link:
+    """One connection as its client sees it."""
+
+    def __init__(self, network: Network, address: Address, client_host: str) -> None:
+        self.address = address
+        self.client_host = client_host
+        self.open = True
+        self._loop = network.loop
+        self._to_broker = _Pipe(network.loop, network.latency)
+        self._to_client = _Pipe(network.loop, network.latency)
+        self._splitter = FrameSplitter()
+        self._reply: asyncio.Future[bytes] | None = None
+        self._transport = _BrokerEnd(self, network.wire)
+
+    @property
+    def closed_by_broker(self) -> bool:
+        """Whether the broker's end is closed; the client may not know it yet."""
+        return self._transport.is_closing()
+
+    async def exchange(self, frame: bytes) -> bytes:
+        """Send a request frame and wait for the reply's frame, without its size. Raises Disconnected."""
+        if not self.open:
+            raise Disconnected
+        self._reply = self._loop.create_future()
+        self.send(frame)
+        try:
+            return await self._reply
+        finally:
+            self._reply = None
+
+    def send(self, data: bytes) -> None:
+        self._to_broker.send(lambda: self._transport.receive(data))
+
+    def close(self) -> None:
+        """FIN behind what was sent."""
+        if self.open:
+            self._end()
+            self._to_broker.send(self._transport.lose)
+
+    def vanish(self) -> None:
+        """The client is gone and nobody tells the broker; what was sent arrives."""
+        self._end()
+
+    def _end(self) -> None:
+        self.open = False
+        if self._reply is not None and not self._reply.done():
+            self._reply.set_exception(Disconnected())
+
+    # --- from the broker's end --------------------------------------------------------------------
+
+    def _from_broker(self, data: bytes) -> None:
+        self._to_client.send(lambda: self._arrive(data))
+
+    def _closed_by_broker(self, *, reset: bool) -> None:
+        if reset:
+            self._to_client.drop()
+        self._to_client.send(self._end)
+
+    def _arrive(self, data: bytes) -> None:
+        for frame in self._splitter.feed(data):
+            if self._reply is not None and not self._reply.done():
+                self._reply.set_result(frame)
+
+    def _start(self, listener: Callable[[], Callable[[], asyncio.BaseProtocol] | None]) -> None:
+        """SYN: what listens when it arrives takes it, or resets it."""
+
+        def arrive() -> None:
+            accept = listener()
+            if accept is None:
+                self._transport.abort()
+            else:
+                self._transport.start(accept())
+
+        self._to_broker.send(arrive)
+
+
+class _BrokerEnd(asyncio.Transport):
+    """The transport that a broker's connection protocol is given."""
+
+    def __init__(self, link: Link, wire: Wire) -> None:
+        super().__init__({"peername": (link.client_host, 40_000)})
+        self._link = link
+        self._wire = wire
+        self._protocol: asyncio.Protocol | None = None
+        self._closing = False
+        self._reading = True
+        self._unread: list[bytes] = []
+
+    def start(self, protocol: asyncio.BaseProtocol) -> None:
+        assert isinstance(protocol, asyncio.Protocol)
+        self._protocol = protocol
+        protocol.connection_made(self)
+
+    def receive(self, data: bytes) -> None:
+        if self._closing or self._protocol is None:
+            return
+        if self._reading:
+            self._protocol.data_received(data)
+        else:
+            self._unread.append(data)
+
+    def lose(self) -> None:
+        """The client closed: it will not read what is still written."""
+        if not self._closing:
+            self._finish()
+
+    # --- asyncio.Transport ------------------------------------------------------------------------
+
+    def write(self, data: Any) -> None:
+        if not self._closing:
+            self._wire.replied(self._link, bytes(data))
+            self._link._from_broker(bytes(data))
+
+    def is_closing(self) -> bool:
+        return self._closing
+
+    def close(self) -> None:
+        if not self._closing:
+            self._link._closed_by_broker(reset=False)
+            self._finish()
+
+    def abort(self) -> None:
+        if not self._closing:
+            self._link._closed_by_broker(reset=True)
+            self._finish()
+
+    def pause_reading(self) -> None:
+        self._reading = False
+
+    def resume_reading(self) -> None:
+        self._reading = True
+        unread, self._unread = self._unread, []
+        for data in unread:
+            self.receive(data)
+
+    def _finish(self) -> None:
+        self._closing = True
+        self._wire.closed(self._link)
+        if self._protocol is not None:
+            self._link._loop.call_soon(self._protocol.connection_lost, None)
+
+
+class Network:
+    """Who listens where."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, latency: Latency, wire: Wire) -> None:
+        self.loop = loop
+        self.latency = latency
+        self.wire = wire
+        self._listeners: dict[Address, Callable[[], asyncio.BaseProtocol]] = {}
+
+    def listen(self, address: Address, accept: Callable[[], asyncio.BaseProtocol]) -> None:
+        self._listeners[address] = accept
+
+    def unlisten(self, address: Address) -> None:
+        self._listeners.pop(address, None)
+
+    async def connect(self, address: Address, client_host: str) -> Link:
+        """Raises Disconnected when nobody listens there."""
+        await asyncio.sleep(self.latency.draw_s())
+        if address not in self._listeners:
+            raise Disconnected
+        link = Link(self, address, client_host)
+        link._start(lambda: self._listeners.get(address))
+        return link

@@ -1,0 +1,186 @@
+"""A broker in the simulation: the product's `Broker` over a simulated store, listener, clock and executor."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from muster.coordinator.config import Settings
+from muster.coordinator.group.shard import Shard
+from muster.coordinator.runtime.clock import LoopClock
+from muster.coordinator.runtime.shard_host import HostState
+from muster.coordinator.server.broker import Broker, Shared
+from muster.coordinator.server.listener import Listener
+from muster.coordinator.storage.store import Lease
+from muster.coordinator.topics.logs import Logs
+from tests.simulator.network import Address, Network
+from tests.simulator.store import Durable, SimulatedStore, Weather, run
+
+EPOCH_MS = 1_700_000_000_000
+"""The wall time at which every run begins."""
+PORT = 9092
+
+
+class InlineExecutor(Executor):
+    """Runs each call at once, on the loop: in virtual time nothing blocks."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+class _Listener(Listener):
+    """Listens on the simulated network."""
+
+    def __init__(
+        self, network: Network, host: str, port: int, connect: Callable[[], asyncio.BaseProtocol]
+    ) -> None:
+        super().__init__(host, port, connect)
+        self._network = network
+
+    async def bind(self) -> int:
+        return self.port
+
+    async def accept(self) -> None:
+        self._network.listen((self.host, self.port), self._connect)
+
+    def close(self) -> None:
+        self._network.unlisten((self.host, self.port))
+
+
+class Node:
+    """One node of the cluster: a broker that can die and be started again."""
+
+    def __init__(
+        self,
+        node_id: int,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        rng: random.Random,
+        durable: Durable,
+        weather: Weather,
+        network: Network,
+        settings: Settings,
+    ) -> None:
+        self.node_id = node_id
+        self.address: Address = (f"broker-{node_id}", PORT)
+        self.broker: Broker | None = None
+        self.started = False
+        self.paused = False
+        self.store: SimulatedStore | None = None
+        self._loop = loop
+        self._rng = rng
+        self._durable = durable
+        self._weather = weather
+        self._network = network
+        self._settings = settings
+        self._stood_still_s = 0.0
+        self._paused_since_s = 0.0
+
+    def __repr__(self) -> str:
+        return f"<Node {self.node_id} {self._state}>"
+
+    @property
+    def _state(self) -> str:
+        if self.broker is None:
+            return "down"
+        if not self.started:
+            return "starting"
+        return "paused" if self.paused else "up"
+
+    @property
+    def up(self) -> bool:
+        return self.started and not self.paused
+
+    def running_s(self) -> float:
+        """Virtual time, less that in which this node was paused: what its deadlines are counted in."""
+        paused_s = self._loop.time() - self._paused_since_s if self.paused else 0
+        return self._loop.time() - self._stood_still_s - paused_s
+
+    # --- life -------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Returns when the broker accepts connections. Raises StoreError."""
+        store = SimulatedStore(self._loop, self._rng, self._durable, self._weather)
+        shared = Shared(
+            settings=replace(self._settings, host=self.address[0]),
+            store=store,
+            counts=run(self._durable.memory.counts()),
+            logs=Logs.in_memory(),
+            clock=LoopClock(self._loop, start_ms=EPOCH_MS + int(self._loop.time() * 1000)),
+            file_threads=InlineExecutor(),
+            upkeep_thread=InlineExecutor(),
+            validation_thread=InlineExecutor(),
+            connections_max=1_000_000,
+            listen=partial(_Listener, self._network),
+        )
+        broker = Broker(shared, self.node_id, PORT, self.address)
+        self.broker, self.store, self.paused = broker, store, False
+        await broker.start(await broker.bind())
+        self.started = True
+
+    async def kill(self) -> None:
+        broker, store = self.broker, self.store
+        if broker is None or store is None:
+            return
+        self._end_pause()
+        self.started = False
+        self.broker = self.store = None
+        store.crash()
+        await broker.kill()
+
+    async def stop(self) -> None:
+        """Leave in good order."""
+        broker, self.broker, self.started = self.broker, None, False
+        if broker is None:
+            return
+        if self.paused:
+            self._end_pause()
+            broker.resume()
+        await broker.stop()
+        self.store = None
+
+    def pause(self) -> None:
+        if self.broker is not None and not self.paused:
+            self.paused = True
+            self._paused_since_s = self._loop.time()
+            self.broker.pause()
+
+    def resume(self) -> None:
+        if self.broker is not None and self.paused:
+            self._end_pause()
+            self.broker.resume()
+
+    def _end_pause(self) -> None:
+        if self.paused:
+            self._stood_still_s += self._loop.time() - self._paused_since_s
+            self.paused = False
+
+    # --- what the checkers look into --------------------------------------------------------------
+
+    def at_rest(self) -> bool:
+        """Whether nothing of its shards is on its way to the store, in the broker or beyond."""
+        hosts = self.broker.runtime.hosts() if self.broker is not None else ()
+        return all(host._handed_over == host._durable for host in hosts if host.state is HostState.ACTIVE)
+
+    def live_shards(self) -> dict[Lease, Shard]:
+        """The shards this broker serves right now, and is sure that nobody else does."""
+        broker = self.broker
+        if broker is None or self.paused:
+            return {}
+        return {
+            host.lease: host.shard
+            for host in broker.runtime.hosts()
+            if host.state is HostState.ACTIVE
+            and host.shard is not None
+            and broker.membership.serving(host.lease)
+        }

@@ -1,0 +1,275 @@
+"""The simulated store: a memory store behind latency, failures, and crashes of those who use it.
+
+`Durable` is what survives every broker: the memory store itself, and the history of every record it ever
+took, which the checkers read. A `SimulatedStore` is one broker's connection to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from uuid import UUID
+
+from muster.coordinator.storage.memory import MemoryStore
+from muster.coordinator.storage.store import (
+    Append,
+    Grant,
+    Lease,
+    LeaseKind,
+    NodeRow,
+    Outcome,
+    StoreBusy,
+    StoreClosed,
+    StoreCounts,
+    StoreError,
+    StoreFull,
+    TopicRow,
+)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """One record that became durable."""
+
+    at_s: float
+    lease: Lease
+    epoch: int
+    key: bytes
+    value: bytes | None
+
+
+class Durable:
+    """What is on the disk."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, memory: MemoryStore) -> None:
+        self.memory = memory
+        self.listeners: list[Callable[[Written], None]] = []
+        self._loop = loop
+
+    def append(self, appends: Sequence[Append]) -> list[Outcome]:
+        outcomes = run(self.memory.append(appends))
+        for append, outcome in zip(appends, outcomes, strict=True):
+            if outcome is Outcome.WRITTEN:
+                for key, value in append.records:
+                    written = Written(self._loop.time(), append.lease, append.epoch, key, value)
+                    for listener in self.listeners:
+                        listener(written)
+        return outcomes
+
+
+def run(call: Awaitable[T]) -> T:
+    """The result of a memory store's method, which never waits."""
+    steps = call.__await__()
+    try:
+        next(steps)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    raise AssertionError("the memory store waited")
+
+
+@dataclass(slots=True)
+class Weather:
+    """How the store behaves towards everybody at the moment; times in seconds."""
+
+    latency_s: tuple[float, float] = (0.0005, 0.004)
+    failure: float = 0.0
+    """Chance that a change fails; half of those have taken effect all the same."""
+    stalled_until_s: float = 0.0
+    full_until_s: float = 0.0
+    """Until then there is no room for records, epochs or topics; terms go on, and reading does."""
+    busy: float = 0.0
+    """Chance that an append is refused because too many wait."""
+
+
+@dataclass(slots=True)
+class _Change:
+    effect: Callable[[], Any]
+    done: asyncio.Future[Any]
+    needs_room: bool
+
+
+class SimulatedStore:
+    """One broker's store object: changes in order, one at a time; reads beside them."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, rng: random.Random, durable: Durable, weather: Weather
+    ) -> None:
+        self.changed: list[Callable[[], None]] = []
+        self.appending = 0
+        """Appends made and not answered."""
+        self._loop = loop
+        self._rng = rng
+        self._durable = durable
+        self._weather = weather
+        self._queue: deque[_Change] = deque()
+        self._waited_for: set[asyncio.Future[Any]] = set()
+        self._busy = False
+        self._dead = False
+        self._cut_off_until_s = 0.0
+        durable.memory.changed.append(self._on_change)
+
+    # --- faults -----------------------------------------------------------------------------------
+
+    def cut_off(self, seconds: float) -> None:
+        """This broker alone does not reach the store: what it sends arrives that much later."""
+        self._cut_off_until_s = self._loop.time() + seconds
+
+    def crash(self) -> None:
+        """The broker died. What it had sent may be lost, or may arrive yet: at once, or when another one has
+        taken over, which is what epochs are for.
+        """
+        self._dead = True
+        self._durable.memory.changed.remove(self._on_change)
+        changes, self._queue = list(self._queue), deque()
+        for change in changes:
+            if self._rng.random() < 0.5:
+                self._loop.call_later(self._rng.choice([0, 0.5, 5]) * self._rng.random(), change.effect)
+        for waited_for in list(self._waited_for):
+            waited_for.cancel()
+
+    # --- how calls are made -----------------------------------------------------------------------
+
+    def _delay_s(self) -> float:
+        reached_s = max(self._weather.stalled_until_s, self._cut_off_until_s)
+        stalled_s = max(reached_s - self._loop.time(), 0)
+        return stalled_s + self._rng.uniform(*self._weather.latency_s)
+
+    def _expect(self) -> asyncio.Future[Any]:
+        done: asyncio.Future[Any] = self._loop.create_future()
+        self._waited_for.add(done)
+        done.add_done_callback(self._waited_for.discard)
+        return done
+
+    async def _change(self, effect: Callable[[], T], *, needs_room: bool = True) -> T:
+        if self._dead:
+            raise StoreClosed("the broker is dead")
+        change = _Change(effect, self._expect(), needs_room)
+        self._queue.append(change)
+        self._next()
+        result: T = await asyncio.shield(change.done)
+        return result
+
+    def _next(self) -> None:
+        if self._queue and not self._busy and not self._dead:
+            self._busy = True
+            self._loop.call_later(self._delay_s(), self._apply)
+
+    def _apply(self) -> None:
+        self._busy = False
+        if self._dead:
+            return
+        change = self._queue.popleft()
+        fails = self._rng.random() < self._weather.failure
+        if change.needs_room and self._loop.time() < self._weather.full_until_s:
+            self._finish(change.done, None, StoreFull("simulated: the disk is full"))
+        elif fails and self._rng.random() < 0.5:
+            self._finish(change.done, None, StoreError("simulated: nothing was written"))
+        else:
+            try:
+                result, error = change.effect(), None
+            except StoreError as refused:
+                result, error = None, refused
+            if fails and error is None:
+                error = StoreError("simulated: it was written, but the answer was lost")
+            self._loop.call_later(
+                self._rng.uniform(*self._weather.latency_s), self._finish, change.done, result, error
+            )
+        self._next()
+
+    async def _read(self, effect: Callable[[], T]) -> T:
+        if self._dead:
+            raise StoreClosed("the broker is dead")
+        done = self._expect()
+        self._loop.call_later(
+            self._delay_s(), lambda: self._finish(done, None if done.done() else effect(), None)
+        )
+        result: T = await done
+        return result
+
+    def _finish(self, done: asyncio.Future[Any], result: Any, error: StoreError | None) -> None:
+        if self._dead or done.done():  # cancelled, in the latter case
+            return
+        if error is not None:
+            done.set_exception(error)
+            done.exception()  # whoever waited may have gone
+        else:
+            done.set_result(result)
+
+    def _on_change(self) -> None:
+        self._loop.call_later(self._rng.uniform(*self._weather.latency_s), self._tell_changed)
+
+    def _tell_changed(self) -> None:
+        if not self._dead:
+            for callback in tuple(self.changed):
+                callback()
+
+    # --- the contract -----------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+    async def append(self, appends: Sequence[Append]) -> list[Outcome]:
+        # The records as they are now: they are the caller's lists, and bytes on their way do not change.
+        sent = [Append(append.lease, append.epoch, tuple(append.records)) for append in appends]
+        if self._rng.random() < self._weather.busy:
+            raise StoreBusy("simulated: too much waits")
+        self.appending += 1
+        try:
+            return await self._change(lambda: self._durable.append(sent))
+        finally:
+            self.appending -= 1
+
+    async def load(self, lease: Lease) -> list[tuple[int, bytes, bytes]]:
+        return await self._read(lambda: run(self._durable.memory.load(lease)))
+
+    async def claim(self, leases: Sequence[Lease], node_id: int, term_ms: int) -> list[Grant | None]:
+        return await self._change(lambda: run(self._durable.memory.claim(leases, node_id, term_ms)))
+
+    async def renew(self, grants: Sequence[Grant], term_ms: int) -> list[int | None]:
+        return await self._change(lambda: run(self._durable.memory.renew(grants, term_ms)), needs_room=False)
+
+    async def release(self, grants: Sequence[Grant]) -> None:
+        await self._change(lambda: run(self._durable.memory.release(grants)), needs_room=False)
+
+    async def holders(self, kind: LeaseKind) -> dict[int, Grant]:
+        return await self._read(lambda: run(self._durable.memory.holders(kind)))
+
+    async def create_topic(self, topic: TopicRow) -> None:
+        await self._change(lambda: run(self._durable.memory.create_topic(topic)))
+
+    async def update_topic(self, topic: TopicRow, *, expected: TopicRow | None = None) -> None:
+        await self._change(lambda: run(self._durable.memory.update_topic(topic, expected=expected)))
+
+    async def delete_topic(self, topic_id: UUID) -> bool:
+        return await self._change(lambda: run(self._durable.memory.delete_topic(topic_id)))
+
+    async def topics(self) -> list[TopicRow]:
+        return await self._read(lambda: run(self._durable.memory.topics()))
+
+    async def register_node(self, node: NodeRow) -> None:
+        await self._change(lambda: run(self._durable.memory.register_node(node)), needs_room=False)
+
+    async def remove_node(self, node_id: int) -> None:
+        await self._change(lambda: run(self._durable.memory.remove_node(node_id)), needs_room=False)
+
+    async def nodes(self) -> list[NodeRow]:
+        return await self._read(lambda: run(self._durable.memory.nodes()))
+
+    async def counts(self) -> StoreCounts:
+        return await self._read(lambda: run(self._durable.memory.counts()))
+
+    async def revision(self) -> int:
+        return await self._read(lambda: run(self._durable.memory.revision()))
+
+    async def allocate_producer_ids(self, count: int) -> int:
+        return await self._change(lambda: run(self._durable.memory.allocate_producer_ids(count)))
