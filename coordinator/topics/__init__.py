@@ -1,0 +1,2 @@
+"""The data plane: the topic catalogue, partition logs, long-poll fetches, producer state, retention and
+compaction."""

@@ -1,0 +1,205 @@
+"""Log compaction of one partition (cleanup.policy=compact): of each key the newest record stays.
+
+Works on closed segments; the active one is never touched. Kept records keep their offsets, batches their
+first and last one, so positions of consumers stay valid. Tombstones stay for delete.retention.ms after the
+first cleaning that met them (KIP-534), so that a consumer that follows the log sees them. How far the log was
+cleaned is kept in its folder, so that a pass which did not come to its end is made again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from muster.coordinator.storage.segment import Batch, Segment
+from muster.coordinator.topics.log import PartitionLog
+from muster.protocol.compression import Codec
+from muster.protocol.errors import DecodeError, ErrorCode, KafkaError
+from muster.protocol.record_batch import Header, Record, build, peek, records
+
+KEYS_MAX: Final = 1_000_000
+"""Keys remembered in one pass, as log.cleaner.dedupe.buffer.size bounds Kafka's; more keys take more
+passes."""
+
+
+def compact(log: PartitionLog, now_ms: int, *, keys_max: int = KEYS_MAX) -> bool:
+    """Clean the closed segments if enough of the log is dirty; whether anything was rewritten.
+
+    Enough is more than min.cleanable.dirty.ratio, or dirty records older than max.compaction.lag.ms. Segments
+    with records younger than min.compaction.lag.ms are left alone. Called from the executor, one at a time
+    per log. CORRUPT_MESSAGE (2) when a segment cannot be read to its end.
+    """
+    cleanable = _cleanable(log, now_ms)
+    position = log.segments.cleaned_offset
+    dirty = [segment for segment in cleanable if segment.next_offset > position]
+    if not dirty or not _due(log, cleanable, dirty, now_ms):
+        return False
+    end = cleanable[-1].next_offset
+    while position < end:
+        newest, position = _newest_offsets(log, position, end, keys_max)
+        # No key of this pass is newer than a record behind it: those are for the passes to come.
+        segments = [segment for segment in _cleanable(log, now_ms) if segment.base_offset < position]
+        for group in _groups(segments, log.config.segment_bytes_max):
+            if not _rewrite(log, group, newest, now_ms):
+                return False
+        with log.lock:
+            if log.closed:
+                return False
+            log.segments.note_cleaned(position)
+    return True
+
+
+def _cleanable(log: PartitionLog, now_ms: int) -> list[Segment]:
+    lag_ms = log.config.min_compaction_lag_ms
+    cleanable = []
+    for segment in log.segments.sealed_segments:
+        if lag_ms and now_ms - segment.newest_ms < lag_ms:
+            break
+        cleanable.append(segment)
+    return cleanable
+
+
+def _due(log: PartitionLog, cleanable: Sequence[Segment], dirty: Sequence[Segment], now_ms: int) -> bool:
+    dirty_bytes = sum(segment.size for segment in dirty)
+    total_bytes = sum(segment.size for segment in cleanable)
+    if not dirty_bytes:
+        return False
+    oldest_ms = now_ms - min(segment.first_timestamp for segment in dirty)
+    return (
+        dirty_bytes / total_bytes > log.config.min_cleanable_dirty_ratio
+        or oldest_ms > log.config.max_compaction_lag_ms
+    )
+
+
+def _newest_offsets(log: PartitionLog, start: int, end: int, keys_max: int) -> tuple[dict[bytes, int], int]:
+    """The last offset of each key in the batches from `start` on, and where the pass ended: at `end`, or
+    after `keys_max` keys."""
+    newest: dict[bytes, int] = {}
+    for batch in log.segments.batches(start):
+        if batch.header.base_offset >= end:
+            break
+        if len(newest) >= keys_max:
+            return newest, batch.header.base_offset
+        for record in _readable(batch) or ():
+            if record.key is not None:
+                newest[record.key] = record.offset
+    return newest, end
+
+
+def _readable(batch: Batch) -> list[Record] | None:
+    """The records of a batch; None when they are not for compaction to judge: of control batches, and of
+    batches that cannot be read, which are not ours to lose."""
+    if batch.header.is_control:
+        return None
+    try:
+        return list(records(batch.contents, 0, batch.header))
+    except DecodeError:
+        return None
+
+
+def _groups(segments: Sequence[Segment], bytes_max: int) -> Iterator[list[Segment]]:
+    """Neighbours that fit into one segment become one, so that a cleaned log is not a heap of small files."""
+    group: list[Segment] = []
+    size = 0
+    for segment in segments:
+        if group and size + segment.size > bytes_max:
+            yield group
+            group, size = [], 0
+        group.append(segment)
+        size += segment.size
+    if group:
+        yield group
+
+
+def _rewrite(log: PartitionLog, group: Sequence[Segment], newest: dict[bytes, int], now_ms: int) -> bool:
+    """Clean a group of segments into one. False when the log was closed or the segments removed meanwhile."""
+    generation = max(segment.generation for segment in group) + 1
+    with log.lock:
+        if log.closed:
+            return False  # the folder is another leader's by now, or went with its topic
+        draft = log.segments.new_draft(group[0].base_offset, generation)
+    try:
+        for segment in group:
+            _clean(log, segment, newest, draft, now_ms)
+        with log.lock:
+            if not log.closed:
+                log.segments.replace(group, draft)
+                return True
+    except ValueError:
+        pass  # removed meanwhile
+    finally:
+        if draft.draft:
+            _discard(log, draft)
+    return False
+
+
+def _discard(log: PartitionLog, draft: Segment) -> None:
+    with log.lock:
+        if log.closed:
+            # Another leader may have the folder by now, with a draft of this name of its own.
+            draft.release()
+        else:
+            draft.remove_files()
+
+
+def _clean(
+    log: PartitionLog, segment: Segment, newest: dict[bytes, int], draft: Segment, now_ms: int
+) -> None:
+    """Append what stays of a segment to `draft`."""
+    end = 0
+    for batch in segment.batches():
+        if end >= segment.size or log.closed:
+            return
+        cleaned = _cleaned(batch, newest, log, now_ms)
+        if cleaned is not None:
+            draft.append([cleaned], peek(cleaned))
+        end = batch.position + len(batch.contents)
+    if end < segment.size:
+        # What is behind a header that cannot be read would be lost with the file.
+        raise KafkaError(
+            ErrorCode.CORRUPT_MESSAGE,
+            f"{log.name} is not compacted: {segment.log_name} cannot be read from byte {end} on",
+        )
+
+
+def _cleaned(batch: Batch, newest: dict[bytes, int], log: PartitionLog, now_ms: int) -> bytes | None:
+    """The batch without the records that must go; None if nothing of it is left."""
+    header = batch.header
+    found = _readable(batch)
+    if found is None:
+        return batch.contents
+    horizon_ms = header.delete_horizon_ms
+    kept = [record for record in found if _stays(record, newest, horizon_ms, now_ms)]
+    if horizon_ms is None and any(record.value is None for record in kept):
+        horizon_ms = now_ms + log.config.delete_retention_ms
+    elif len(kept) == len(found):
+        return batch.contents
+    if not kept and not log.producers.is_newest(header):
+        return None
+    return _rebuilt(header, kept, horizon_ms)
+
+
+def _stays(record: Record, newest: dict[bytes, int], horizon_ms: int | None, now_ms: int) -> bool:
+    if record.key is None:
+        return False  # from before the topic was compacted: it has no place in a log by key
+    if newest.get(record.key, -1) > record.offset:
+        return False
+    return record.value is not None or horizon_ms is None or now_ms < horizon_ms
+
+
+def _rebuilt(header: Header, kept: Sequence[Record], horizon_ms: int | None) -> bytes:
+    """A batch with the same offsets, producer and sequences around fewer records."""
+    return build(
+        kept,
+        base_offset=header.base_offset,
+        last_offset=header.last_offset,
+        leader_epoch=header.leader_epoch,
+        codec=Codec(header.codec),
+        log_append_time_ms=header.max_timestamp if header.is_log_append_time else None,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+        transactional=header.is_transactional,
+        delete_horizon_ms=horizon_ms if any(record.value is None for record in kept) else None,
+        max_timestamp=None if kept else header.max_timestamp,
+    )

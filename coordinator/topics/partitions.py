@@ -1,0 +1,604 @@
+"""The partitions this broker leads: append, long-poll fetch, list-offsets, delete-records."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Executor
+from functools import partial
+from threading import Lock
+from typing import Any, NamedTuple, TypeVar
+from uuid import UUID
+
+from muster.coordinator.cluster.placement import data_shard
+from muster.coordinator.observe.log import Logger
+from muster.coordinator.runtime.clock import Clock, Timer
+from muster.coordinator.topics.catalogue import Catalogue, Change, Topic
+from muster.coordinator.topics.log import Appended, Listed, ListTimestamp, PartitionLog
+from muster.coordinator.topics.logs import Logs, PartitionId
+from muster.coordinator.topics.upkeep import Upkeep
+from muster.coordinator.topics.writer import Writer, refuse
+from muster.protocol.errors import ErrorCode, KafkaError
+
+__all__ = ["Appended", "FetchPartition", "FetchedPartition", "ListTimestamp", "Listed", "Partitions"]
+
+_T = TypeVar("_T")
+_log = Logger(part="topics")
+
+
+class FetchPartition(NamedTuple):
+    """One partition of a Fetch request; -1 for an epoch the client did not send."""
+
+    topic: Topic
+    partition: int
+    fetch_offset: int
+    max_bytes: int
+    current_leader_epoch: int = -1
+    last_fetched_epoch: int = -1
+
+
+class FetchedPartition(NamedTuple):
+    """One partition's answer. On an error the offsets are -1 and there are no records."""
+
+    error: KafkaError | None
+    records: bytes
+    high_watermark: int  # also the last stable offset: there are no transactions
+    log_start_offset: int
+    leader_epoch: int
+    diverging_epoch: tuple[int, int] | None = None  # (epoch, end offset)
+
+
+class _Led:
+    """One led partition: from the first request for it until the leadership or the topic ends, or for as long
+    as its upkeep takes."""
+
+    __slots__ = (
+        "asked_for",
+        "ended",
+        "leader_epoch",
+        "lock",
+        "log",
+        "parked",
+        "partition",
+        "shard",
+        "topic",
+    )
+
+    def __init__(self, topic: Topic, partition: int, shard: int, leader_epoch: int) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.shard = shard
+        self.leader_epoch = leader_epoch
+        self.lock = Lock()  # held while the log is opened or given up, both in the executor
+        self.log: PartitionLog | None = None
+        self.ended = False
+        self.asked_for = False  # by a request; if not, it goes when its upkeep is done
+        self.parked: set[_Parked] = set()
+
+    @property
+    def name(self) -> str:
+        return f"{self.topic.name}-{self.partition}"
+
+    @property
+    def ready_log(self) -> PartitionLog | None:
+        """The log if it is open and sound: then its attributes may be read on the loop."""
+        log = self.log
+        return None if log is None or log.failed or log.closed else log
+
+
+class _Parked:
+    """A fetch that waits until `missing` more bytes were appended to its partitions, or something else
+    happened."""
+
+    __slots__ = ("missing", "waiter", "woken")
+
+    def __init__(self) -> None:
+        self.missing = 0
+        self.woken = False
+        self.waiter: asyncio.Future[None] | None = None
+
+    def credit(self, size: int) -> None:
+        self.missing -= size
+        if self.missing <= 0:
+            self.wake()
+
+    def wake(self) -> None:
+        self.woken = True
+        if self.waiter is not None and not self.waiter.done():
+            self.waiter.set_result(None)
+
+    async def wait(self) -> None:
+        if not self.woken:
+            self.waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self.waiter
+            finally:
+                self.waiter = None
+
+
+def _lend_all(wanted: int) -> int:
+    return wanted
+
+
+class Partitions:
+    """All of one broker's leaderships. Lives on one event loop; file access runs in `executor`.
+
+    `logs` is shared by all brokers of the process. The broker calls `own`/`disown` with what happens to its
+    data leases. A partition's log is opened at its first use. Refusals are KafkaErrors; code 6 is
+    NOT_LEADER_OR_FOLLOWER, 3 UNKNOWN_TOPIC_OR_PARTITION (also when the topic was deleted meanwhile,
+    however the client named it), 56 KAFKA_STORAGE_ERROR with the reason in its text, 74 and 75 for
+    a client's leader epoch that is older or newer.
+    """
+
+    def __init__(
+        self,
+        *,
+        node_id: int,
+        catalogue: Catalogue,
+        logs: Logs,
+        clock: Clock,
+        executor: Executor,
+        validation_executor: Executor | None = None,
+        upkeep_executor: Executor | None = None,
+        shards: int,
+        serving: Callable[[int], bool] = lambda shard: True,
+        fetches_parked_max: int = 100_000,
+        append_queue_bytes_max: int = 268_435_456,
+        retention_check_interval_ms: int = 300_000,
+        cleaner_backoff_ms: int = 15_000,
+        producer_expiration_ms: int = 86_400_000,
+    ) -> None:
+        """`shards`: how many data leases the store has; `serving`: whether the lease of such a shard
+        certainly still is this broker's, asked at each use. `validation_executor` runs what takes
+        long to validate, by default `executor` does; `upkeep_executor`, of one thread, runs what nobody waits
+        for. The intervals are Kafka's log.retention.check.interval.ms, log.cleaner.backoff.ms and
+        producer.id.expiration.ms. At
+        `fetches_parked_max` waiting fetches a further one is answered at once with what there is; at
+        `append_queue_bytes_max` waiting bytes an append gets REQUEST_TIMED_OUT; of those, batches that take
+        long to validate may be half.
+        """
+        self._node_id = node_id
+        self._catalogue = catalogue
+        self._logs = logs
+        self._clock = clock
+        self._executor = executor
+        self._shard_count = shards
+        self._serving = serving
+        self._fetches_parked_max = fetches_parked_max
+        self._epochs: dict[int, int] = {}  # of the data shards this broker has
+        self._led: dict[tuple[UUID, int], _Led] = {}
+        self._closed = False
+        self._parked_count = 0
+        self._writer: Writer[_Led] = Writer(
+            opened=self._opened,
+            settled=self._append_settled,
+            now_ms=clock.now_ms,
+            write=self._in_executor,
+            validate=partial(self._track, validation_executor or executor),
+            queue_bytes_max=append_queue_bytes_max,
+        )
+        self._running: set[asyncio.Future[Any]] = set()  # what `close` waits for
+        self._unsubscribe: Callable[[], None] = lambda: None
+        self._upkeep = Upkeep(
+            self,
+            logs,
+            clock,
+            partial(self._track, upkeep_executor or executor),
+            retention_check_interval_ms=retention_check_interval_ms,
+            cleaner_backoff_ms=cleaner_backoff_ms,
+            producer_expiration_ms=producer_expiration_ms,
+        )
+        self.storage_error: str | None = None
+        """Why the disk last refused a write; None again after the next one that succeeds."""
+
+    def __repr__(self) -> str:
+        counts = f"shards={len(self._epochs)} led={len(self._led)} parked={self._parked_count}"
+        return f"<Partitions node={self._node_id} {counts}>"
+
+    # --- life -------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin retention and compaction and watch the catalogue. Call it on the loop."""
+        self._unsubscribe = self._catalogue.subscribe(self._topics_changed)
+        self._upkeep.start()
+
+    async def close(self) -> None:
+        """Refuse new work (NOT_LEADER_OR_FOLLOWER), finish what runs, sync and close the logs."""
+        self._end()
+        for shard in list(self._epochs):
+            self._give_up(shard)
+        await self._upkeep.close()
+        while self._running:
+            await asyncio.wait(self._running)
+
+    def abandon(self) -> None:
+        """As if the process died: refuse everything, sync nothing, close nothing. What was acknowledged
+        stays."""
+        self._end()
+        self._upkeep.abandon()
+        self._epochs.clear()
+        for led in self._pop_led(lambda _: True):
+            led.ended = True
+
+    def _end(self) -> None:
+        self._closed = True
+        self._unsubscribe()
+        self._upkeep.end()
+
+    # --- leadership -------------------------------------------------------------------------------
+
+    def own(self, shard: int, epoch: int) -> None:
+        """This broker holds data shard `shard` with lease epoch `epoch`, which is the leader epoch of its
+        partitions."""
+        if self._closed or self._epochs.get(shard, -1) >= epoch:
+            return
+        self._give_up(shard)
+        self._epochs[shard] = epoch
+
+    def disown(self, shard: int) -> Awaitable[None]:
+        """The lease is lost or about to be released: refuse at once (parked fetches get 6), then close the
+        logs.
+
+        The awaitable is done when they are closed. Handing over, release the lease after that; when it was
+        lost, nothing need wait.
+        """
+        return _all_done(self._give_up(shard))
+
+    def leader_epoch(self, topic: Topic, partition: int) -> int | None:
+        """The leader epoch if this broker leads the partition, else None."""
+        return self._epochs.get(data_shard(topic.topic_id, partition, self._shard_count))
+
+    def _give_up(self, shard: int) -> list[asyncio.Future[None]]:
+        self._epochs.pop(shard, None)
+        ended = self._pop_led(lambda led: led.shard == shard)
+        return [self._in_executor(_close, led) for led in ended]
+
+    def _pop_led(self, chosen: Callable[[_Led], bool]) -> list[_Led]:
+        """Take the chosen partitions off the list and send their parked fetches to look again."""
+        keys = [key for key, led in self._led.items() if chosen(led)]
+        popped = [self._led.pop(key) for key in keys]
+        for led in popped:
+            for parked in led.parked:
+                parked.wake()
+        return popped
+
+    def _topics_changed(self, change: Change) -> None:
+        for topic in change.deleted:
+            ended = self._pop_led(lambda led, topic=topic: led.topic.topic_id == topic.topic_id)  # type: ignore[misc]
+            for led in ended:
+                led.ended = True
+            self._in_executor(self._delete, topic.topic_id, ended)
+        for _, topic in change.altered:
+            for led in self._led.values():
+                if led.topic.topic_id == topic.topic_id:
+                    led.topic = topic
+                    if led.log is not None:
+                        led.log.config = topic.config
+
+    def _delete(self, topic_id: UUID, ended: Sequence[_Led]) -> None:
+        """In the executor. Of `ended` no log is opened any more; an opening under way is waited for, or its
+        files would come after those that are removed."""
+        for led in ended:
+            with led.lock:
+                pass
+        self._logs.delete(topic_id)
+
+    def _leading(self, topic: Topic, partition: int) -> _Led:
+        """The led partition, to be used for a request within this turn of the loop; codes 3 and 6."""
+        led = self._find(topic, partition)
+        led.asked_for = True
+        return led
+
+    def _find(self, topic: Topic, partition: int) -> _Led:
+        led = self._led.get((topic.topic_id, partition))
+        if led is not None:
+            self._check_serving(led.shard, topic, partition)
+            return led
+        current = self._catalogue.by_id(topic.topic_id)
+        if current is None or not 0 <= partition < current.partitions:
+            raise KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic.name}-{partition}"
+            )
+        shard = data_shard(topic.topic_id, partition, self._shard_count)
+        self._check_serving(shard, topic, partition)
+        led = _Led(current, partition, shard, self._epochs[shard])
+        self._led[topic.topic_id, partition] = led
+        return led
+
+    def _check_serving(self, shard: int, topic: Topic, partition: int) -> None:
+        # A broker that was stopped for longer than its term is asked before it has heard of the loss.
+        if shard not in self._epochs or not self._serving(shard):
+            raise KafkaError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                f"broker {self._node_id} does not lead {topic.name}-{partition}",
+            )
+
+    def _opened(self, led: _Led) -> PartitionLog:
+        """The partition's log, opened if it is not (in the executor)."""
+        with led.lock:
+            if led.ended:
+                raise KafkaError(
+                    ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {self._node_id} no longer leads {led.name}"
+                )
+            if led.log is None or led.log.failed:
+                topic = led.topic
+                led.log = self._logs.open(
+                    topic.topic_id,
+                    led.partition,
+                    led.name,
+                    topic.config,
+                    led.leader_epoch,
+                    self._clock.now_ms,
+                )
+                recovery = led.log.segments.recovery
+                if recovery.cut_bytes:
+                    _log.warning(
+                        "log cut at its last whole batch",
+                        partition=led.name,
+                        cut_bytes=recovery.cut_bytes,
+                        end_offset=led.log.high_watermark,
+                        put_aside=recovery.discarded,
+                    )
+            return led.log
+
+    # --- append -----------------------------------------------------------------------------------
+
+    def append(
+        self, topic: Topic, partition: int, records: bytes, *, zstd_allowed: bool = True
+    ) -> asyncio.Future[Appended]:
+        """Produce for one partition: exactly one record batch v2. Done when durable at the topic's flush
+        level.
+
+        There is one replica, so a request's acks of -1, 0 and 1 come to the same. `zstd_allowed` is False
+        below Produce v7. Never raises itself; the future's KafkaError codes: 2 corrupt, 3 no such
+        partition, 6 not the leader (any more), 7 too much waits already, 10 batch too large, 18 larger
+        than a segment, 32 timestamp out of range, 45/47 idempotence, 48 transactional batch, 56 disk, 76
+        codec, 87 invalid records (`validation.InvalidRecords` has `record_errors` for Produce v8+). The
+        order of appends to a partition is kept.
+        """
+        try:
+            led = self._leading(topic, partition)
+            return self._writer.append(led, records, zstd_allowed=zstd_allowed)
+        except KafkaError as refusal:
+            refused: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+            refuse(refused, refusal)
+            return refused
+
+    def _append_settled(self, led: _Led, size: int, outcome: Appended | BaseException) -> None:
+        if isinstance(outcome, Appended):
+            self.storage_error = None
+            for parked in list(led.parked):
+                parked.credit(size)
+        elif isinstance(outcome, KafkaError) and outcome.code is ErrorCode.KAFKA_STORAGE_ERROR:
+            self.storage_error = outcome.why
+        log = led.log
+        if log is not None and log.segments.unsealed and not log.closed:
+            self._upkeep.seal(log)
+
+    # --- fetch ------------------------------------------------------------------------------------
+
+    async def fetch(
+        self,
+        asked: Sequence[FetchPartition],
+        *,
+        min_bytes: int,
+        max_bytes: int,
+        max_wait_ms: int,
+        lend: Callable[[int], int] = _lend_all,
+    ) -> list[FetchedPartition]:
+        """Fetch, parts in the order asked. Answers when `min_bytes` are there, at `max_wait_ms`, or at once
+        when a partition has an error or a diverging epoch. Whole batches only; the first batch may exceed
+        both limits. `lend(max_bytes)` is asked for memory before each look at the logs and may lend less;
+        `lend(0)` gives it back while the fetch waits.
+
+        Codes per partition: 1 offset outside the log, 3, 6, 56, 74, 75.
+        """
+        deadline_ms = self._clock.now_ms() + max_wait_ms
+        parked = _Parked()
+        watched: set[_Led] = set()
+        timer: Timer | None = None
+        self._parked_count += 1
+        try:
+            while True:
+                # Watching begins before the read: what is appended meanwhile counts, and is not missed.
+                parked.missing, parked.woken = min_bytes, False
+                answers = await self._read(asked, lend(max_bytes), parked, watched)
+                size = sum(len(answer.records) for answer in answers)
+                if (
+                    size >= min_bytes
+                    or any(
+                        answer.error is not None or answer.diverging_epoch is not None for answer in answers
+                    )
+                    or self._clock.now_ms() >= deadline_ms
+                    or self._parked_count > self._fetches_parked_max
+                    or self._closed
+                ):
+                    return answers
+                parked.credit(size)
+                del answers
+                lend(0)
+                if timer is None:
+                    timer = self._clock.at(deadline_ms, parked.wake)
+                await parked.wait()
+        finally:
+            self._parked_count -= 1
+            if timer is not None:
+                timer.cancel()
+            for led in watched:
+                led.parked.discard(parked)
+
+    async def _read(
+        self, asked: Sequence[FetchPartition], max_bytes: int, parked: _Parked, watched: set[_Led]
+    ) -> list[FetchedPartition]:
+        """One look at all partitions; only those that have something to read cost a trip to the executor."""
+        answers: list[FetchedPartition | None] = []
+        to_read: list[tuple[int, _Led, FetchPartition]] = []
+        for part in asked:
+            answer: FetchedPartition | None = None
+            try:
+                led = self._leading(part.topic, part.partition)
+                if led not in watched:
+                    watched.add(led)
+                    led.parked.add(parked)
+                _check_epoch(led, part.current_leader_epoch)
+                log = led.ready_log
+                if (
+                    log is not None
+                    and part.fetch_offset == log.high_watermark
+                    and part.last_fetched_epoch < 0
+                ):
+                    answer = FetchedPartition(
+                        None, b"", log.high_watermark, log.start_offset, led.leader_epoch
+                    )
+                else:
+                    to_read.append((len(answers), led, part))
+            except KafkaError as refusal:
+                answer = _refused(refusal)
+            answers.append(answer)
+        if to_read:
+            found = await self._in_executor(self._read_logs, [part[1:] for part in to_read], max_bytes)
+            for (number, _, _), read in zip(to_read, found, strict=True):
+                answers[number] = read
+        return [answer for answer in answers if answer is not None]
+
+    def _read_logs(
+        self, parts: Sequence[tuple[_Led, FetchPartition]], max_bytes: int
+    ) -> list[FetchedPartition]:
+        """In the executor. The first batch found may exceed the limits, so that a consumer always gets on."""
+        answers = []
+        left, nothing_yet = max_bytes, True
+        for led, part in parts:
+            try:
+                log = self._opened(led)
+                diverging = None
+                if part.last_fetched_epoch >= 0:
+                    diverging = log.diverges(part.fetch_offset, part.last_fetched_epoch)
+                found = b""
+                if diverging is None:
+                    limit = max(0, min(left, part.max_bytes))
+                    found = log.read(part.fetch_offset, limit, first_may_exceed=nothing_yet)
+                # If the lease went while the read ran, what was read is no longer known to be the log's.
+                log.check_open()
+                answers.append(
+                    FetchedPartition(
+                        None, found, log.high_watermark, log.start_offset, led.leader_epoch, diverging
+                    )
+                )
+                nothing_yet = nothing_yet and not found
+                left -= len(found)
+            except KafkaError as refusal:
+                answers.append(_refused(refusal))
+        return answers
+
+    # --- the rest ---------------------------------------------------------------------------------
+
+    async def list_offsets(
+        self, topic: Topic, partition: int, timestamp: int, *, current_leader_epoch: int = -1
+    ) -> Listed:
+        """`timestamp`: epoch ms or a `ListTimestamp`. Which of them a request version may ask is the
+        handler's check. Codes 3, 6, 56, 74, 75."""
+        led = self._leading(topic, partition)
+        _check_epoch(led, current_leader_epoch)
+        log = led.ready_log
+        if log is not None and timestamp in (ListTimestamp.LATEST, ListTimestamp.EARLIEST):
+            return log.list_offset(timestamp)  # from memory
+        return await self._with_log(led, lambda log: log.list_offset(timestamp))
+
+    async def end_offset_for_epoch(
+        self, topic: Topic, partition: int, epoch: int, *, current_leader_epoch: int = -1
+    ) -> tuple[int, int]:
+        """OffsetForLeaderEpoch: (largest epoch <= asked, its end offset), (-1, -1) if unknown. Codes 3, 6,
+        56, 74, 75."""
+        led = self._leading(topic, partition)
+        _check_epoch(led, current_leader_epoch)
+        return await self._with_log(led, lambda log: log.end_of_epoch(epoch))
+
+    async def delete_records(self, topic: Topic, partition: int, before_offset: int) -> int:
+        """DeleteRecords below `before_offset` (-1: the high watermark); the new low watermark. Codes 1, 3, 6,
+        44, 56."""
+        return await self._with_log(
+            self._leading(topic, partition), lambda log: log.delete_records(before_offset)
+        )
+
+    async def offsets(self, topic: Topic, partition: int) -> tuple[int, int]:
+        """(log start offset, high watermark) of a led partition, for lag and tests. Codes 3, 6, 56."""
+        led = self._leading(topic, partition)
+        log = led.ready_log
+        if log is not None:
+            return log.start_offset, log.high_watermark
+        return await self._with_log(led, lambda log: (log.start_offset, log.high_watermark))
+
+    async def _with_log(self, led: _Led, use: Callable[[PartitionLog], _T]) -> _T:
+        def call() -> _T:
+            log = self._opened(led)
+            found = use(log)
+            log.check_open()  # what a log says whose leadership went meanwhile is no longer known to be so
+            return found
+
+        return await self._in_executor(call)
+
+    # --- upkeep -----------------------------------------------------------------------------------
+
+    async def sweep(self) -> None:
+        """Retention, compaction and the rest of the upkeep of all led partitions, now."""
+        await self._upkeep.sweep(retention=True)
+
+    def in_use(self) -> list[PartitionId]:
+        """See `upkeep.Leaderships`."""
+        return [PartitionId(*key) for key, led in self._led.items() if led.log is not None]
+
+    def borrow(self, topic_id: UUID, partition: int) -> Callable[[], PartitionLog] | None:
+        topic = self._catalogue.by_id(topic_id)
+        try:
+            return None if topic is None else partial(self._opened, self._find(topic, partition))
+        except KafkaError:
+            return None
+
+    def give_back(self, topic_id: UUID, partition: int) -> None:
+        led = self._led.get((topic_id, partition))
+        if led is not None and not led.asked_for:
+            # Who has many idle partitions does not want them all open.
+            del self._led[topic_id, partition]
+            self._in_executor(_close, led)
+
+    def _in_executor(self, call: Callable[..., _T], *args: object) -> asyncio.Future[_T]:
+        return self._track(self._executor, call, *args)
+
+    def _track(self, executor: Executor, call: Callable[..., _T], *args: object) -> asyncio.Future[_T]:
+        turn = asyncio.get_running_loop().run_in_executor(executor, call, *args)
+        self._running.add(turn)
+        turn.add_done_callback(self._finished)
+        return turn
+
+    def _finished(self, turn: asyncio.Future[Any]) -> None:
+        self._running.discard(turn)
+        if not turn.cancelled():
+            turn.exception()  # whoever waits for it gets it too; closing a log that failed has nobody waiting
+
+
+async def _all_done(turns: Sequence[asyncio.Future[None]]) -> None:
+    if turns:
+        await asyncio.wait(turns)
+
+
+def _close(led: _Led) -> None:
+    """In the executor: nothing opens the log for this leadership again."""
+    with led.lock:
+        led.ended = True
+        if led.log is not None:
+            led.log.close()
+
+
+def _check_epoch(led: _Led, current_leader_epoch: int) -> None:
+    """KIP-320: a client whose metadata is older or newer than this leadership must refresh it."""
+    if current_leader_epoch < 0 or current_leader_epoch == led.leader_epoch:
+        return
+    fenced = current_leader_epoch < led.leader_epoch
+    raise KafkaError(
+        ErrorCode.FENCED_LEADER_EPOCH if fenced else ErrorCode.UNKNOWN_LEADER_EPOCH,
+        f"{led.name} is led in epoch {led.leader_epoch}, not {current_leader_epoch}",
+    )
+
+
+def _refused(refusal: KafkaError) -> FetchedPartition:
+    return FetchedPartition(refusal, b"", -1, -1, -1)

@@ -1,0 +1,207 @@
+"""What is done to led partitions from time to time: retention, compaction, syncing by time, forgetting
+producers, and sealing segments that were closed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, Protocol
+from uuid import UUID
+
+from muster.coordinator.observe.log import Logger
+from muster.coordinator.runtime.clock import Clock, Timer
+from muster.coordinator.topics.compaction import compact
+from muster.coordinator.topics.log import PartitionLog
+from muster.coordinator.topics.logs import Logs, PartitionId
+from muster.coordinator.topics.retention import expire
+from muster.coordinator.topics.writer import Run
+from muster.protocol.errors import KafkaError
+
+MARK_BYTES: Final = 64 << 20
+"""A start after a crash scans about so much of a log, and what was written since the last sweep."""
+_TURN_LOGS_MAX: Final = 100
+"""Logs that one turn of a sweep takes on, so that sealing and other brokers' sweeps come in between."""
+
+_log = Logger(part="topics")
+
+
+class Leaderships(Protocol):
+    """What a sweep asks of a broker's partitions, on the loop."""
+
+    def in_use(self) -> list[PartitionId]:
+        """Those whose logs are open."""
+
+    def borrow(self, topic_id: UUID, partition: int) -> Callable[[], PartitionLog] | None:
+        """How to get the log, in the executor (KafkaError: it cannot be had); None when it is not led here or
+        the lease may have run out."""
+
+    def give_back(self, topic_id: UUID, partition: int) -> None:
+        """What was borrowed is not needed any more; once for each."""
+
+
+class Upkeep:
+    """One broker's upkeep, on the event loop; `run` hands the work to an executor of one thread.
+
+    The work comes in turns, for other brokers may share that thread: a sweep is one turn after the other,
+    each of so many logs or up to the first compaction.
+    """
+
+    def __init__(
+        self,
+        leaderships: Leaderships,
+        logs: Logs,
+        clock: Clock,
+        run: Run,
+        *,
+        retention_check_interval_ms: int,
+        cleaner_backoff_ms: int,
+        producer_expiration_ms: int,
+    ) -> None:
+        self._leaderships = leaderships
+        self._logs = logs
+        self._clock = clock
+        self._run = run
+        self._retention_check_interval_ms = retention_check_interval_ms
+        self._cleaner_backoff_ms = cleaner_backoff_ms
+        self._producer_expiration_ms = producer_expiration_ms
+        self._retention_due_ms = clock.now_ms() + retention_check_interval_ms
+        self._sealing: set[PartitionLog] = set()  # a turn for it waits or runs
+        self._sweeping = asyncio.Lock()
+        self._timer: Timer | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._ended = False
+
+    # --- life -------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Sweep from time to time from now on."""
+        self._arm()
+
+    def end(self) -> None:
+        """Begin nothing more."""
+        self._ended = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    async def close(self) -> None:
+        """`end`, and wait for the turn that is under way."""
+        self.end()
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    def abandon(self) -> None:
+        """`end`, and wait for nothing."""
+        self.end()
+        if self._task is not None:
+            self._task.cancel()
+
+    def _arm(self) -> None:
+        if not self._ended:
+            next_ms = min(self._clock.now_ms() + self._cleaner_backoff_ms, self._retention_due_ms)
+            self._timer = self._clock.at(next_ms, self._begin)
+
+    def _begin(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._sweep_and_arm(), name="upkeep")
+
+    async def _sweep_and_arm(self) -> None:
+        try:
+            await self.sweep(retention=self._clock.now_ms() >= self._retention_due_ms)
+        except Exception as error:
+            _log.error("a sweep failed", exc_info=error)
+        finally:
+            self._arm()  # whatever happened: without upkeep the disk fills up
+
+    # --- on the loop ------------------------------------------------------------------------------
+
+    def seal(self, log: PartitionLog) -> None:
+        """Make a start after a crash quick: sync and index the segments that were closed since, soon."""
+        if log not in self._sealing:
+            self._sealing.add(log)
+            self._run(_seal, log).add_done_callback(lambda _: self._sealing.discard(log))
+
+    async def sweep(self, *, retention: bool) -> None:
+        """Tend the logs that are open; with `retention` all led partitions that have files: old records go
+        also where nobody reads or writes."""
+        async with self._sweeping:
+            if retention:
+                self._retention_due_ms = self._clock.now_ms() + self._retention_check_interval_ms
+            ids = await self._run(self._logs.stored) if retention else self._leaderships.in_use()
+            done = 0
+            while done < len(ids) and not self._ended:
+                done += await self._turn(ids[done : done + _TURN_LOGS_MAX], retention=retention)
+
+    async def _turn(self, ids: Sequence[PartitionId], *, retention: bool) -> int:
+        """Tend the first of `ids`, if not all; how many of them are done with."""
+        borrowed: list[int] = []
+        logs: list[Callable[[], PartitionLog]] = []
+        for index, each in enumerate(ids):
+            opened = self._leaderships.borrow(*each)
+            if opened is not None:
+                borrowed.append(index)
+                logs.append(opened)
+        if not logs:
+            return len(ids)
+        try:
+            count = await self._run(partial(self._tend_some, logs, retention=retention))
+        finally:
+            for index in borrowed:
+                self._leaderships.give_back(*ids[index])
+        return borrowed[count] if count < len(borrowed) else len(ids)
+
+    # --- in the executor --------------------------------------------------------------------------
+
+    def _tend_some(self, logs: Sequence[Callable[[], PartitionLog]], *, retention: bool) -> int:
+        """Tend all, or up to the first that took long; how many. What fails with one of them is logged, and
+        keeps none of the others from it."""
+        now_ms = self._clock.now_ms()
+        for number, opened in enumerate(logs, start=1):
+            try:
+                log = opened()
+            except KafkaError:
+                continue  # the leadership went, or the disk refuses: requests say so
+            except Exception as error:
+                _log.error("a log could not be opened", exc_info=error)
+                continue
+            try:
+                if self._tend(log, now_ms, retention=retention):
+                    return number
+            except Exception as error:
+                _report(log, error)
+        return len(logs)
+
+    def _tend(self, log: PartitionLog, now_ms: int, *, retention: bool) -> bool:
+        """Whether it took long."""
+        log.seal()
+        log.sync_if_due()
+        log.mark(MARK_BYTES)
+        log.rest()
+        if retention:
+            removed = expire(log, now_ms)
+            if removed:
+                _log.info(
+                    "segments removed by retention",
+                    partition=log.name,
+                    segments=removed,
+                    start=log.start_offset,
+                )
+            with log.lock:
+                log.producers.expire(now_ms - self._producer_expiration_ms)
+        if not log.config.compacts or not compact(log, now_ms):
+            return False
+        _log.info("log compacted", partition=log.name, bytes=log.segments.size)
+        return True
+
+
+def _seal(log: PartitionLog) -> None:
+    try:
+        log.seal()
+    except Exception as error:
+        _report(log, error)
+
+
+def _report(log: PartitionLog, error: Exception) -> None:
+    if log.closed:
+        return  # it went while it was tended: whoever has it now goes on
+    expected = isinstance(error, (KafkaError, OSError))
+    _log.warning("upkeep failed", partition=log.name, error=str(error), exc_info=None if expected else error)

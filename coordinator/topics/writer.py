@@ -1,0 +1,193 @@
+"""How a broker's appends reach their logs: gathered into turns, in each partition in the order they came."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Hashable, Sequence
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+
+from muster.coordinator.topics.log import Appended, PartitionLog
+from muster.coordinator.topics.validation import Laborious, Validated, validate
+from muster.protocol.errors import ErrorCode, KafkaError
+
+_TURN_BYTES_MAX: Final = 16 << 20
+"""What one turn takes on, so that a burst does not delay the first answers."""
+
+_T = TypeVar("_T")
+P = TypeVar("P", bound=Hashable)
+
+
+class Run(Protocol):
+    """Runs a call in an executor."""
+
+    def __call__(self, call: Callable[..., _T], *args: object) -> asyncio.Future[_T]: ...
+
+
+class _Write(NamedTuple, Generic[P]):
+    """An append that waits."""
+
+    partition: P
+    records: bytes
+    zstd_allowed: bool
+    done: asyncio.Future[Appended]
+    validated: Validated | None = None  # beforehand, since it was laborious
+
+
+class Writer(Generic[P]):
+    """Takes appends on the loop and writes them in an executor, one turn at a time: everything that came
+    while the last turn ran goes into the next, and each log is made durable once for all of it.
+
+    A batch that takes long to validate is held, and validated in another executor; so is whatever follows it
+    in its partition, which must not overtake it. Other partitions do not wait for that.
+    """
+
+    def __init__(
+        self,
+        *,
+        opened: Callable[[P], PartitionLog],
+        settled: Callable[[P, int, Appended | BaseException], None],
+        now_ms: Callable[[], int],
+        write: Run,
+        validate: Run,
+        queue_bytes_max: int,
+    ) -> None:
+        """`opened` gives a partition's log, in an executor. `settled` hears of each append's outcome and size
+        in bytes before the one who waits for it does. `write` and `validate` run the two kinds of work.
+        """
+        self._opened = opened
+        self._settled = settled
+        self._now_ms = now_ms
+        self._write_in_executor = write
+        self._validate_in_executor = validate
+        self._queue_bytes_max = queue_bytes_max
+        self._queue: list[_Write[P]] = []
+        self._held: dict[P, list[_Write[P]]] = {}  # of each partition the first is being validated
+        self._writing = False
+        self._bytes = 0  # of all appends that are not done
+        self._held_bytes = 0
+
+    def append(self, partition: P, records: bytes, *, zstd_allowed: bool) -> asyncio.Future[Appended]:
+        """See `Partitions.append`. Raises REQUEST_TIMED_OUT when `queue_bytes_max` bytes wait already."""
+        if self._bytes and self._bytes + len(records) > self._queue_bytes_max:
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{self._bytes} bytes wait to be written already")
+        done: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+        self._bytes += len(records)
+        self._enqueue(_Write(partition, records, zstd_allowed, done))
+        self._begin_turn()
+        return done
+
+    def _enqueue(self, write: _Write[P]) -> None:
+        if write.partition in self._held:
+            self._hold(write)
+        else:
+            self._queue.append(write)
+
+    # --- turns ------------------------------------------------------------------------------------
+
+    def _begin_turn(self) -> None:
+        if self._writing or not self._queue:
+            return
+        taken, size = 0, 0
+        while taken < len(self._queue) and (size < _TURN_BYTES_MAX or not taken):
+            size += len(self._queue[taken].records)
+            taken += 1
+        writes, self._queue = self._queue[:taken], self._queue[taken:]
+        self._writing = True
+        turn = self._write_in_executor(self._write, writes)
+        turn.add_done_callback(lambda turn: self._end_turn(writes, turn))
+
+    def _write(self, writes: Sequence[_Write[P]]) -> list[Appended | Exception]:
+        """Append all, then make each log durable once (in the executor). A laborious batch is left, and what
+        follows it in its partition."""
+        outcomes: list[Appended | Exception] = []
+        left: set[P] = set()
+        logs: dict[PartitionLog, list[int]] = {}
+        for number, write in enumerate(writes):
+            try:
+                if write.partition in left:
+                    raise Laborious
+                log = self._opened(write.partition)
+                outcomes.append(log.write(write.validated or self._validate(write, at_once=True)))
+                logs.setdefault(log, []).append(number)
+            except Laborious as error:
+                left.add(write.partition)
+                outcomes.append(error)
+            except Exception as error:
+                outcomes.append(error)
+        for log, numbers in logs.items():
+            try:
+                log.commit()
+            except Exception as error:
+                for number in numbers:
+                    outcomes[number] = error
+        return outcomes
+
+    def _end_turn(
+        self, writes: Sequence[_Write[P]], turn: asyncio.Future[list[Appended | Exception]]
+    ) -> None:
+        self._writing = False
+        broken = asyncio.CancelledError() if turn.cancelled() else turn.exception()
+        outcomes: Sequence[Appended | BaseException]
+        outcomes = turn.result() if broken is None else [broken] * len(writes)
+        for write, outcome in zip(writes, outcomes, strict=True):
+            if isinstance(outcome, Laborious):
+                self._hold(write)
+            else:
+                self._settle(write, outcome)
+        if self._held:
+            queued, self._queue = self._queue, []
+            for write in queued:
+                self._enqueue(write)
+        self._begin_turn()
+
+    def _settle(self, write: _Write[P], outcome: Appended | BaseException) -> None:
+        self._bytes -= len(write.records)
+        self._settled(write.partition, len(write.records), outcome)
+        if write.done.done():
+            return  # whoever asked has gone
+        if isinstance(outcome, Appended):
+            write.done.set_result(outcome)
+        else:
+            refuse(write.done, outcome)
+
+    # --- what takes long to validate --------------------------------------------------------------
+
+    def _hold(self, write: _Write[P]) -> None:
+        """Keep an append back until what is held of its partition has been validated.
+
+        That may be half of what waits: the rest is for those who need not be held.
+        """
+        size = len(write.records)
+        if self._held_bytes and self._held_bytes + size > self._queue_bytes_max // 2:
+            why = f"{self._held_bytes} bytes wait to be validated already"
+            self._settle(write, KafkaError(ErrorCode.REQUEST_TIMED_OUT, why))
+            return
+        self._held_bytes += size
+        held = self._held.setdefault(write.partition, [])
+        held.append(write)
+        if len(held) == 1:
+            turn = self._validate_in_executor(self._validate, write)
+            turn.add_done_callback(lambda turn: self._release(write.partition, turn))
+
+    def _validate(self, write: _Write[P], *, at_once: bool = False) -> Validated:
+        """In an executor."""
+        config = self._opened(write.partition).config
+        allowed = write.zstd_allowed
+        return validate(write.records, config, self._now_ms(), zstd_allowed=allowed, at_once=at_once)
+
+    def _release(self, partition: P, turn: asyncio.Future[Validated]) -> None:
+        """The first held append was validated: it goes to its log, and what waited behind it may be tried."""
+        held = self._held.pop(partition)
+        self._held_bytes -= sum(len(write.records) for write in held)
+        broken = asyncio.CancelledError() if turn.cancelled() else turn.exception()
+        if broken is None:
+            self._queue.append(held[0]._replace(validated=turn.result()))
+        else:
+            self._settle(held[0], broken)
+        self._queue += held[1:]
+        self._begin_turn()
+
+
+def refuse(done: asyncio.Future[Appended], refusal: BaseException) -> None:
+    done.set_exception(refusal)
+    done.exception()  # whoever asked may have gone by the time it would look

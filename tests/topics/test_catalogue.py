@@ -1,0 +1,231 @@
+"""The topic catalogue: what may be created, how it changes, and who hears of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from muster.coordinator.storage.store import TopicRow
+from muster.coordinator.topics.catalogue import Catalogue, Change
+from muster.protocol.errors import ErrorCode, KafkaError
+from tests.topics.support import NOW_MS, Brokers
+
+
+@pytest.fixture
+async def brokers() -> AsyncIterator[Brokers]:
+    brokers = Brokers()
+    await brokers.add()
+    yield brokers
+    await brokers.close()
+
+
+@pytest.fixture
+def catalogue(brokers: Brokers) -> Catalogue:
+    return brokers.catalogues[0]
+
+
+async def refusal(call: Any) -> KafkaError:
+    with pytest.raises(KafkaError) as caught:
+        await call
+    return caught.value
+
+
+async def test_a_topic_is_created_with_its_configs(catalogue: Catalogue, brokers: Brokers) -> None:
+    topic = await catalogue.create("orders", partitions=3, configs={"retention.ms": "5000"})
+    assert (topic.name, topic.partitions, topic.created_ms) == ("orders", 3, NOW_MS)
+    assert topic.config.retention_ms == 5_000
+    assert catalogue.named("orders") is catalogue.identified(topic.topic_id) is catalogue.topics()[0]
+    assert await brokers.store.topics() == [
+        TopicRow(topic.topic_id, "orders", 3, {"retention.ms": "5000"}, NOW_MS)
+    ]
+    assert not topic.internal
+
+
+async def test_the_id_stays_and_a_topic_made_again_gets_another(
+    catalogue: Catalogue, brokers: Brokers
+) -> None:
+    topic = await catalogue.create("orders")
+    restarted = Catalogue(brokers.store, brokers.clock)
+    await restarted.refresh()
+    assert restarted.named("orders") == topic
+    await catalogue.delete(topic)
+    assert catalogue.by_name("orders") is catalogue.by_id(topic.topic_id) is None
+    assert (await catalogue.create("orders")).topic_id != topic.topic_id
+
+
+@pytest.mark.parametrize("name", ["a", "A-b_c.9", "x" * 249, "...", "__consumer_offsets"])
+async def test_names_that_kafka_allows(catalogue: Catalogue, name: str) -> None:
+    topic = await catalogue.create(name)
+    assert topic.internal == name.startswith("__")
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "x" * 250, "a b", "a/b", "grün", "a\n", "a\x00"])
+async def test_names_that_kafka_refuses(catalogue: Catalogue, name: str) -> None:
+    assert (await refusal(catalogue.create(name))).code is ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert (await refusal(catalogue.ensure(name))).code is ErrorCode.INVALID_TOPIC_EXCEPTION
+    with pytest.raises(KafkaError) as caught:
+        catalogue.named(name)
+    assert caught.value.code is ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+async def test_names_that_differ_in_dot_and_underscore_only_collide(catalogue: Catalogue) -> None:
+    await catalogue.create("a.b_c")
+    assert (await refusal(catalogue.create("a_b.c"))).code is ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert (await refusal(catalogue.create("a.b_c"))).code is ErrorCode.TOPIC_ALREADY_EXISTS
+    await catalogue.create("a-b-c")
+
+
+@pytest.mark.parametrize(
+    ("asked", "code"),
+    [
+        ({"partitions": 0}, ErrorCode.INVALID_PARTITIONS),
+        ({"partitions": -2}, ErrorCode.INVALID_PARTITIONS),
+        ({"partitions": 10_001}, ErrorCode.POLICY_VIOLATION),
+        ({"replication_factor": 0}, ErrorCode.INVALID_REPLICATION_FACTOR),
+        ({"replication_factor": -2}, ErrorCode.INVALID_REPLICATION_FACTOR),
+        ({"replication_factor": 4, "brokers": 3}, ErrorCode.INVALID_REPLICATION_FACTOR),
+        ({"assignments": {0: [1], 2: [1]}}, ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        ({"assignments": {0: []}}, ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        ({"assignments": {0: [1, 1]}}, ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        ({"assignments": {0: [1]}, "partitions": 1}, ErrorCode.INVALID_REQUEST),
+        ({"configs": {"retention.minutes": "5"}}, ErrorCode.INVALID_CONFIG),
+        ({"configs": {"retention.ms": "soon"}}, ErrorCode.INVALID_CONFIG),
+        ({"configs": {"retention.ms": None}}, ErrorCode.INVALID_CONFIG),
+    ],
+)
+async def test_topics_that_are_refused(catalogue: Catalogue, asked: dict[str, Any], code: ErrorCode) -> None:
+    assert (await refusal(catalogue.create("orders", **asked))).code is code
+    assert catalogue.topics() == []
+
+
+async def test_counts_come_from_the_defaults_or_the_assignments(brokers: Brokers) -> None:
+    catalogue = Catalogue(brokers.store, brokers.clock, num_partitions=6, defaults={"retention.ms": "77"})
+    assert (await catalogue.create("a")).partitions == 6
+    assert (await catalogue.create("b", assignments={0: [1, 2], 1: [2]})).partitions == 2
+    assert (await catalogue.create("c", replication_factor=3, brokers=3)).config.retention_ms == 77
+    assert (await catalogue.create("d", configs={"retention.ms": "1"})).config.retention_ms == 1
+    assert catalogue.named("c").configs == {}
+
+
+async def test_validating_changes_nothing(catalogue: Catalogue) -> None:
+    assert (await catalogue.create("orders", partitions=2, validate_only=True)).partitions == 2
+    assert catalogue.topics() == []
+    await catalogue.create("orders")
+    assert (await catalogue.add_partitions("orders", 5, validate_only=True)).partitions == 5
+    changed = await catalogue.alter_configs("orders", {"retention.ms": "1"}, validate_only=True)
+    assert changed.config.retention_ms == 1
+    assert catalogue.named("orders").partitions == 1
+    assert catalogue.named("orders").configs == {}
+
+
+async def test_partitions_only_grow(catalogue: Catalogue) -> None:
+    await catalogue.create("orders", partitions=2)
+    assert (await catalogue.add_partitions("orders", 4)).partitions == 4
+    for total in (4, 3, 0, -1):
+        assert (await refusal(catalogue.add_partitions("orders", total))).code is ErrorCode.INVALID_PARTITIONS
+    assert (await refusal(catalogue.add_partitions("nobody", 4))).code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    wrong = catalogue.add_partitions("orders", 6, assignments=[[1]])
+    assert (await refusal(wrong)).code is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert (await catalogue.add_partitions("orders", 6, assignments=[[1], [2]])).partitions == 6
+
+
+async def test_configs_are_set_removed_and_replaced(catalogue: Catalogue) -> None:
+    await catalogue.create("orders", configs={"retention.ms": "1", "segment.ms": "2"})
+    topic = await catalogue.alter_configs("orders", {"retention.ms": None, "cleanup.policy": "compact"})
+    assert topic.configs == {"segment.ms": "2", "cleanup.policy": "compact"}
+    topic = await catalogue.alter_configs("orders", {}, append={"cleanup.policy": "delete,compact"})
+    assert topic.config.cleanup_policy == ("compact", "delete")
+    topic = await catalogue.alter_configs("orders", {}, subtract={"cleanup.policy": "compact"})
+    assert topic.config.cleanup_policy == ("delete",)
+    topic = await catalogue.alter_configs("orders", {"retention.ms": "9"}, replace=True)
+    assert topic.configs == {"retention.ms": "9"}
+    for changes in ({"no.such": "1"}, {"no.such": None}, {"retention.ms": "x"}):
+        assert (await refusal(catalogue.alter_configs("orders", changes))).code is ErrorCode.INVALID_CONFIG
+    no_list = catalogue.alter_configs("orders", {}, append={"retention.ms": "1"})
+    assert (await refusal(no_list)).code is ErrorCode.INVALID_CONFIG
+
+
+async def test_missing_topics_are_made_when_asked_for(brokers: Brokers) -> None:
+    catalogue = Catalogue(brokers.store, brokers.clock, num_partitions=3)
+    first, second = await asyncio.gather(catalogue.ensure("orders"), catalogue.ensure("orders"))
+    assert first == second
+    assert first.partitions == 3
+    assert (await refusal(catalogue.ensure("__consumer_offsets"))).code is ErrorCode.INVALID_TOPIC_EXCEPTION
+    strict = Catalogue(brokers.store, brokers.clock, auto_create_topics=False)
+    await strict.refresh()
+    assert await strict.ensure("orders") == first
+    assert (await refusal(strict.ensure("others"))).code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def test_changes_of_two_brokers_at_once_are_both_kept(catalogue: Catalogue, brokers: Brokers) -> None:
+    other = Catalogue(brokers.store, brokers.clock)
+    await catalogue.create("orders")
+    await other.refresh()
+    await catalogue.alter_configs("orders", {"retention.ms": "1"})
+    await other.add_partitions("orders", 5)  # its picture is older than the change
+    await catalogue.refresh()
+    assert catalogue.named("orders") == other.named("orders")
+    assert (other.named("orders").partitions, other.named("orders").configs) == (5, {"retention.ms": "1"})
+
+
+async def test_creation_races_have_one_winner(catalogue: Catalogue, brokers: Brokers) -> None:
+    other = Catalogue(brokers.store, brokers.clock)
+    outcomes = await asyncio.gather(
+        catalogue.create("orders"), other.create("orders"), return_exceptions=True
+    )
+    refused = [outcome for outcome in outcomes if isinstance(outcome, KafkaError)]
+    assert [each.code for each in refused] == [ErrorCode.TOPIC_ALREADY_EXISTS]
+    assert other.named("orders") == catalogue.named("orders")
+
+
+async def test_deleting_twice_is_said(catalogue: Catalogue) -> None:
+    topic = await catalogue.create("orders")
+    await catalogue.delete(topic)
+    assert (await refusal(catalogue.delete(topic))).code is ErrorCode.UNKNOWN_TOPIC_ID
+    with pytest.raises(KafkaError) as caught:
+        catalogue.identified(topic.topic_id)
+    assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_ID
+
+
+async def test_subscribers_hear_what_changed(catalogue: Catalogue, brokers: Brokers) -> None:
+    heard: list[Change] = []
+    unsubscribe = catalogue.subscribe(heard.append)
+    created = await catalogue.create("orders")
+    altered = await catalogue.add_partitions("orders", 2)
+    await catalogue.delete(altered)
+    assert heard == [
+        Change(created=(created,)),
+        Change(altered=((created, altered),)),
+        Change(deleted=(altered,)),
+    ]
+    await catalogue.refresh()
+    assert len(heard) == 3
+    unsubscribe()
+    unsubscribe()
+    await catalogue.create("others")
+    assert len(heard) == 3
+
+
+async def test_bad_defaults_are_refused_at_once(brokers: Brokers) -> None:
+    with pytest.raises(KafkaError, match=r"retention\.ms"):
+        Catalogue(brokers.store, brokers.clock, defaults={"retention.ms": "-5"})
+
+
+async def test_all_topics_together_have_a_bound(brokers: Brokers) -> None:
+    catalogue = Catalogue(brokers.store, brokers.clock, partitions_total_max=5)
+    first = await catalogue.create("first", partitions=3)
+    for refused in (
+        catalogue.create("second", partitions=3),
+        catalogue.add_partitions("first", 6),
+        catalogue.create("second", partitions=3, validate_only=True),
+    ):
+        error = await refusal(refused)
+        assert error.code is ErrorCode.POLICY_VIOLATION
+        assert "there are 3 already" in error.why
+    await catalogue.add_partitions("first", 5)
+    assert (await refusal(catalogue.create("second"))).code is ErrorCode.POLICY_VIOLATION
+    await catalogue.delete(first)
+    await catalogue.create("second", partitions=5)

@@ -1,0 +1,409 @@
+"""One partition's log: offsets, what a produced batch must be, lookups by time and epoch, deletion of
+records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from errno import ENOSPC
+
+import pytest
+
+from muster.coordinator.storage.files import MemoryFile, MemoryFolder
+from muster.coordinator.topics.compaction import compact
+from muster.coordinator.topics.log import Listed, ListTimestamp
+from muster.coordinator.topics.validation import InvalidRecords
+from muster.protocol import record_batch
+from muster.protocol.compression import Codec
+from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.record_batch import ControlType, Record
+from tests.topics.support import NOW_MS, OneLog, batch, read_records, resealed
+
+
+def refused(one: OneLog, data: bytes) -> KafkaError:
+    """Why the log refuses a produced record set; it is unchanged by that."""
+    before = one.log.high_watermark, one.log.segments.size
+    with pytest.raises(KafkaError) as caught:
+        one.send(data)
+    assert (one.log.high_watermark, one.log.segments.size) == before
+    return caught.value
+
+
+def test_offsets_count_up_and_bytes_stay_as_sent() -> None:
+    one = OneLog()
+    first, second = batch(b"a", b"b"), batch(b"c", codec=Codec.ZSTD)
+    assert one.send(first).base_offset == 0
+    assert one.send(second) == (2, -1, 0, 1)
+    stored = one.log.read(0, 1 << 20, first_may_exceed=True)
+    skip = record_batch.PREFIX_BYTES
+    assert stored[skip : len(first)] == first[skip:]
+    assert stored[len(first) + skip :] == second[skip:]
+    assert [record.value for record in one.records()] == [b"a", b"b", b"c"]
+    assert [record.offset for record in one.records()] == [0, 1, 2]
+
+
+def test_what_is_not_committed_is_not_seen() -> None:
+    one = OneLog()
+    one.append(b"a")
+    one.log.append(batch(b"b"))
+    assert one.log.high_watermark == 1
+    assert [record.value for record in one.records()] == [b"a"]
+    assert one.log.list_offset(ListTimestamp.LATEST).offset == 1
+    one.log.commit()
+    assert [record.value for record in one.records()] == [b"a", b"b"]
+
+
+def test_reads_outside_the_log_are_refused() -> None:
+    one = OneLog()
+    one.append(b"a", b"b")
+    one.log.delete_records(1)
+    assert one.log.read(2, 100, first_may_exceed=True) == b""
+    for offset in (-1, 0, 3):
+        with pytest.raises(KafkaError) as caught:
+            one.log.read(offset, 100, first_may_exceed=True)
+        assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+# --- what a produced batch must be -----------------------------------------------------------------
+
+
+def test_a_broken_checksum_is_refused_as_corrupt() -> None:
+    data = bytearray(batch(b"abc"))
+    data[-1] ^= 1
+    assert refused(OneLog(), bytes(data)).code is ErrorCode.CORRUPT_MESSAGE
+
+
+@pytest.mark.parametrize("size", [1, 16, 30, 60, 61, 70])
+def test_a_cut_batch_is_refused_as_corrupt(size: int) -> None:
+    assert refused(OneLog(), batch(b"abc")[:size]).code is ErrorCode.CORRUPT_MESSAGE
+
+
+def test_a_record_set_holds_exactly_one_batch() -> None:
+    assert refused(OneLog(), b"").code is ErrorCode.INVALID_RECORD
+    assert refused(OneLog(), batch(b"a") + batch(b"b")).code is ErrorCode.INVALID_RECORD
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_old_formats_are_named(magic: int) -> None:
+    old = bytearray(batch(b"a"))
+    old[16] = magic
+    refusal = refused(OneLog(), bytes(old))
+    assert refusal.code is ErrorCode.INVALID_RECORD
+    assert f"message format {magic}" in refusal.why
+
+
+def test_batches_have_a_largest_size() -> None:
+    one = OneLog(max_message_bytes="200")
+    assert refused(one, batch(b"x" * 200)).code is ErrorCode.MESSAGE_TOO_LARGE
+    one.append(b"x" * 100)
+    assert (
+        refused(OneLog(internal_segment_bytes="100"), batch(b"x" * 50)).code
+        is ErrorCode.RECORD_LIST_TOO_LARGE
+    )
+
+
+def test_unknown_codecs_and_zstd_below_its_version_are_refused() -> None:
+    one = OneLog()
+    with pytest.raises(KafkaError) as caught:
+        one.log.append(batch(b"a", codec=Codec.ZSTD), zstd_allowed=False)
+    assert caught.value.code is ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    odd = bytearray(batch(b"a"))
+    odd[22] = 5  # the codec, in the lower byte of the attributes
+    assert refused(one, resealed(odd)).code is ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+
+
+def test_clients_write_neither_control_batches_nor_transactions() -> None:
+    one = OneLog()
+    marker = record_batch.build_control(
+        ControlType.ABORT, offset=0, timestamp=NOW_MS, producer_id=1, producer_epoch=0, coordinator_epoch=0
+    )
+    assert refused(one, marker).code is ErrorCode.INVALID_RECORD
+    sent = batch(b"a", producer=(1, 0, 0), transactional=True)
+    assert refused(one, sent).code is ErrorCode.INVALID_TXN_STATE
+
+
+@pytest.mark.parametrize("producer", [(1, -1, 0), (1, 0, -1), (-2, 0, 0)])
+def test_half_an_idempotent_producer_is_refused(producer: tuple[int, int, int]) -> None:
+    assert refused(OneLog(), batch(b"a", producer=producer)).code is ErrorCode.INVALID_RECORD
+
+
+def test_batches_that_do_not_hold_what_they_say_are_refused() -> None:
+    one = OneLog()
+    assert refused(one, record_batch.build([], base_offset=0, last_offset=0)).code is ErrorCode.INVALID_RECORD
+    assert refused(one, record_batch.build([Record(5, NOW_MS, None, b"a")])).code is ErrorCode.INVALID_RECORD
+    short = record_batch.build([Record(0, NOW_MS, None, b"a")], last_offset=3)
+    assert refused(one, short).code is ErrorCode.INVALID_RECORD
+    garbled = bytearray(batch(b"a" * 500, codec=Codec.GZIP))
+    garbled[80:90] = bytes(10)
+    assert refused(one, resealed(garbled)).code is ErrorCode.INVALID_RECORD
+
+
+def test_compacted_topics_need_keys_and_say_which_records_have_none() -> None:
+    one = OneLog(cleanup_policy="compact")
+    refusal = refused(one, batch(b"a", b"b", b"c", keys=[b"k", None, None]))
+    assert isinstance(refusal, InvalidRecords)
+    assert refusal.code is ErrorCode.INVALID_RECORD
+    assert [index for index, _ in refusal.record_errors] == [1, 2]
+    assert "2 of 3" in refusal.why
+    one.append(b"a", keys=[b""])
+
+
+def test_of_many_records_without_a_key_the_first_are_named() -> None:
+    one = OneLog(cleanup_policy="compact", max_message_bytes="10000000")
+    refusal = refused(one, batch(*[b""] * 5_000, codec=Codec.ZSTD))
+    assert isinstance(refusal, InvalidRecords)
+    assert [index for index, _ in refusal.record_errors] == list(range(record_batch.KEYLESS_NAMED_MAX))
+    assert "5000 of 5000" in refusal.why
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.ZSTD])
+def test_what_a_batch_unpacks_to_is_bounded_with_its_size(codec: Codec) -> None:
+    """Java's producer splits the batch on this code, and sends the parts."""
+    data = batch(bytes(17 << 20), codec=codec)
+    small = OneLog()
+    assert refused(small, data).code is ErrorCode.MESSAGE_TOO_LARGE
+    small.send(batch(bytes(15 << 20), codec=codec))
+    OneLog(max_message_bytes=str(2 << 20)).send(data)
+
+
+def test_timestamps_must_be_near_the_brokers_time() -> None:
+    one = OneLog(message_timestamp_after_max_ms="1000", message_timestamp_before_max_ms="5000")
+    one.append(b"a", b"b", timestamps=[NOW_MS - 5_000, NOW_MS + 1_000])
+    one.append(b"a", timestamps=[-1])  # none at all
+    late, early = (
+        batch(b"a", timestamps=[NOW_MS + 1_001]),
+        batch(b"a", b"b", timestamps=[NOW_MS - 5_001, NOW_MS]),
+    )
+    assert refused(one, late).code is ErrorCode.INVALID_TIMESTAMP
+    assert refused(one, early).code is ErrorCode.INVALID_TIMESTAMP
+    stamped = batch(b"a", log_append_time_ms=NOW_MS)
+    assert refused(one, stamped).code is ErrorCode.INVALID_TIMESTAMP
+
+
+def test_the_newest_timestamp_is_what_the_records_say() -> None:
+    one = OneLog()
+    one.send(batch(b"a", b"b", timestamps=[NOW_MS, NOW_MS - 50], max_timestamp=NOW_MS - 900))
+    assert record_batch.peek(one.log.read(0, 100, first_may_exceed=True)).max_timestamp == NOW_MS
+
+
+def test_log_append_time_stamps_the_batch() -> None:
+    one = OneLog(message_timestamp_type="LogAppendTime")
+    one.now_ms += 77
+    appended = one.append(b"a", b"b", timestamps=[5, 6], codec=Codec.SNAPPY)
+    assert appended.log_append_time_ms == NOW_MS + 77
+    assert [record.timestamp for record in one.records()] == [NOW_MS + 77] * 2
+
+
+@pytest.mark.parametrize(("compression_type", "codec"), [("lz4", 3), ("uncompressed", 0), ("producer", 1)])
+def test_the_topic_may_demand_a_codec(compression_type: str, codec: int) -> None:
+    one = OneLog(compression_type=compression_type)
+    one.append(b"a", b"b" * 1_000, codec=Codec.GZIP, producer=(4, 0, 0))
+    stored = one.log.read(0, 100, first_may_exceed=True)
+    assert record_batch.peek(stored).codec == codec
+    assert [record.value for record in read_records(stored)] == [b"a", b"b" * 1_000]
+    one.append(b"c", producer=(4, 0, 2))
+
+
+# --- lookups ---------------------------------------------------------------------------------------
+
+
+def test_offsets_by_time() -> None:
+    one = OneLog(internal_segment_bytes="200")
+    one.append(b"a", b"b", timestamps=[1_000, 3_000])
+    one.append(b"c", b"d", timestamps=[2_000, 5_000], codec=Codec.LZ4)
+    one.append(b"e", timestamps=[4_000])
+    asked = {0: 0, 1_000: 0, 1_001: 1, 3_001: 3, 5_000: 3}
+    for timestamp, offset in asked.items():
+        assert one.log.list_offset(timestamp).offset == offset, timestamp
+    assert one.log.list_offset(3_001) == Listed(3, 5_000, 1)
+    assert one.log.list_offset(5_001) == Listed(-1, -1, -1)
+
+
+def test_the_named_offsets() -> None:
+    one = OneLog()
+    assert one.log.list_offset(ListTimestamp.MAX_TIMESTAMP) == Listed(-1, -1, -1)
+    assert one.log.list_offset(ListTimestamp.EARLIEST) == Listed(0, -1, -1)
+    one.append(b"a", b"b", b"c", b"d", timestamps=[1_000, 9_000, 9_000, 2_000])
+    one.append(b"e", timestamps=[9_000])
+    one.log.delete_records(1)
+    assert one.log.list_offset(ListTimestamp.LATEST) == Listed(5, -1, 1)
+    assert one.log.list_offset(ListTimestamp.EARLIEST) == Listed(1, -1, 1)
+    assert one.log.list_offset(ListTimestamp.EARLIEST_LOCAL) == Listed(1, -1, 1)
+    assert one.log.list_offset(ListTimestamp.MAX_TIMESTAMP) == Listed(1, 9_000, 1)
+    assert one.log.list_offset(ListTimestamp.LATEST_TIERED) == Listed(-1, -1, -1)
+    assert one.log.list_offset(ListTimestamp.EARLIEST_PENDING_UPLOAD) == Listed(-1, -1, -1)
+    with pytest.raises(KafkaError):
+        one.log.list_offset(-7)
+
+
+def test_times_below_the_log_start_are_not_found() -> None:
+    one = OneLog()
+    one.append(b"a", b"b", timestamps=[9_000, 1_000])
+    one.append(b"c", timestamps=[8_500])
+    one.log.delete_records(1)
+    assert one.log.list_offset(8_000) == Listed(2, 8_500, 1)
+    assert one.log.list_offset(8_600) == Listed(-1, -1, -1)
+
+
+def test_a_time_is_found_behind_any_number_of_emptied_batches() -> None:
+    one = OneLog(cleanup_policy="compact", min_cleanable_dirty_ratio="0")
+    for producer_id in range(1_100):  # each leaves its batch's header, which holds its last sequence
+        one.append(b"v", keys=[b"same"], producer=(producer_id, 0, 0))
+    one.log.segments.roll()
+    one.log.seal()
+    assert compact(one.log, NOW_MS)
+    assert [record.offset for record in one.records()] == [1_099]
+    assert one.log.list_offset(NOW_MS - 1) == Listed(1_099, NOW_MS, 1)
+
+
+def test_a_segment_that_is_lost_is_a_storage_error() -> None:
+    one = OneLog()
+    one.append(b"a")
+    one.log.segments.roll()
+    one.log.seal()
+    one.append(b"b")
+    one.folder.remove(one.log.segments.segments[0].log_name)
+    for asked in (NOW_MS, ListTimestamp.MAX_TIMESTAMP):
+        with pytest.raises(KafkaError) as caught:
+            one.log.list_offset(asked)
+        assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    with pytest.raises(KafkaError) as caught:
+        one.log.read(0, 100, first_may_exceed=True)
+    assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+
+
+@pytest.mark.parametrize("segment_bytes", ["150", "1000000"])
+def test_the_newest_record_left_is_found_when_a_newer_one_is_gone(segment_bytes: str) -> None:
+    one = OneLog(internal_segment_bytes=segment_bytes)
+    one.append(b"gone", b"a", timestamps=[9_000, 1_000])
+    one.append(b"b", b"newest", timestamps=[2_000, 3_000])
+    one.append(b"c", timestamps=[3_000])
+    one.append(b"d", timestamps=[2_500])
+    assert one.log.list_offset(ListTimestamp.MAX_TIMESTAMP) == Listed(0, 9_000, 1)
+    one.log.delete_records(1)
+    assert one.log.list_offset(ListTimestamp.MAX_TIMESTAMP) == Listed(3, 3_000, 1)
+    one.log.append(batch(b"not visible yet", timestamps=[4_000]))
+    assert one.log.list_offset(ListTimestamp.MAX_TIMESTAMP) == Listed(3, 3_000, 1)
+    one.log.delete_records(6)
+    assert one.log.list_offset(ListTimestamp.MAX_TIMESTAMP) == Listed(-1, -1, -1)
+
+
+def test_every_leader_epoch_has_an_end() -> None:
+    one = OneLog()
+    for epoch, values in ((1, 2), (4, 3), (6, 1)):
+        one.reopen(epoch=epoch)
+        one.append(*[b"x"] * values)
+    one.reopen(epoch=9)  # has written nothing yet
+    ends = {-1: (-1, -1), 0: (0, 0), 1: (1, 2), 2: (1, 2), 3: (1, 2), 4: (4, 5), 5: (4, 5), 6: (6, 6)}
+    ends |= {8: (6, 6), 9: (9, 6), 10: (-1, -1)}
+    assert {epoch: one.log.end_of_epoch(epoch) for epoch in ends} == ends
+    one.append(b"x")
+    assert one.log.end_of_epoch(8) == (6, 6)
+    assert one.log.end_of_epoch(9) == (9, 7)
+    assert one.log.diverges(5, 4) is None
+    assert one.log.diverges(6, 4) == (4, 5)
+    assert one.log.diverges(2, 3) == (1, 2)
+
+
+def test_leader_epochs_survive_restarts_and_retention() -> None:
+    one = OneLog()
+    one.append(b"a", b"b")
+    one.reopen(epoch=5)
+    one.append(b"c", b"d")
+    one.log.delete_records(3)
+    one.log.close()
+    one.reopen(epoch=7)
+    assert one.log.end_of_epoch(5) == (5, 4)
+    assert one.log.end_of_epoch(1) == (1, 3)  # before everything there is: ends where that begins
+    assert one.log.list_offset(ListTimestamp.EARLIEST) == Listed(3, -1, 5)
+
+
+# --- deletion of records, the end ------------------------------------------------------------------
+
+
+def test_records_are_deleted_up_to_an_offset_or_the_high_watermark() -> None:
+    one = OneLog()
+    one.append(b"a", b"b", b"c")
+    assert one.log.delete_records(2) == 2
+    assert one.log.delete_records(1) == 2
+    assert [record.value for record in one.records()] == [b"c"]
+    for offset in (4, -2):
+        with pytest.raises(KafkaError) as caught:
+            one.log.delete_records(offset)
+        assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+    assert one.log.delete_records(-1) == 3
+    assert one.reopen().start_offset == 3
+    assert one.append(b"d").log_start_offset == 3
+
+
+def test_records_of_compacted_topics_are_not_deleted() -> None:
+    one = OneLog(cleanup_policy="compact")
+    with pytest.raises(KafkaError) as caught:
+        one.log.delete_records(-1)
+    assert caught.value.code is ErrorCode.POLICY_VIOLATION
+    OneLog(cleanup_policy="compact,delete").log.delete_records(-1)
+
+
+class Counting(MemoryFolder):
+    """Counts the syncs of its files."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.syncs = 0
+
+    def new_file(self) -> MemoryFile:
+        folder = self
+
+        class File(MemoryFile):
+            def sync(self) -> None:
+                folder.syncs += 1
+
+        return File()
+
+
+def test_syncs_follow_the_flush_configs() -> None:
+    folder = Counting()
+    one = OneLog(folder, flush_messages="3", flush_ms="1000")
+    one.append(b"a", b"b")
+    assert folder.syncs == 0
+    one.append(b"c")
+    assert folder.syncs == 1
+    one.append(b"d")
+    one.now_ms += 999
+    one.log.sync_if_due()
+    assert folder.syncs == 1
+    one.now_ms += 1
+    one.log.sync_if_due()
+    one.log.sync_if_due()
+    assert folder.syncs == 2
+
+    unsynced = OneLog(Counting())
+    for _ in range(50):
+        unsynced.append(b"a")
+    assert isinstance(unsynced.folder, Counting)
+    assert unsynced.folder.syncs == 0
+
+
+def test_a_full_disk_is_said_in_words() -> None:
+    class Full(MemoryFolder):
+        def new_file(self) -> MemoryFile:
+            class File(MemoryFile):
+                def append(self, buffers: Sequence[bytes | memoryview]) -> None:
+                    raise OSError(ENOSPC, "No space left on device")
+
+            return File()
+
+    one = OneLog(Full())
+    refusal = refused(one, batch(b"a"))
+    assert refusal.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert "the disk is full" in refusal.why
+    assert "orders-0" in refusal.why
+    assert not one.log.failed
+
+
+def test_a_fenced_or_closed_log_takes_nothing_more() -> None:
+    for end in ("fence", "close"):
+        one = OneLog()
+        one.append(b"a")
+        getattr(one.log, end)()
+        assert refused(one, batch(b"b")).code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert len(one.records()) == 1

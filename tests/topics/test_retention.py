@@ -1,0 +1,105 @@
+"""Retention: whole segments go by time and by size."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from muster.coordinator.storage.files import DiskFolder
+from muster.coordinator.topics.retention import expire
+from tests.topics.support import NOW_MS, OneLog
+
+
+def filled(**configs: str) -> OneLog:
+    """Five segments of one batch each; their records are 5, 4, 3, 2 and 1 seconds old."""
+    one = OneLog(**{"internal_segment_bytes": "250", "retention_ms": "-1", **configs})
+    for age_s in range(5, 0, -1):
+        one.append(b"x" * 150, timestamps=[NOW_MS - 1_000 * age_s], keys=[b"k"])
+    assert len(one.log.segments.segments) == 5
+    return one
+
+
+def test_segments_go_when_their_newest_record_is_too_old() -> None:
+    one = filled(retention_ms="3000")
+    assert expire(one.log, NOW_MS) == 2
+    assert (one.log.start_offset, one.log.high_watermark) == (2, 5)
+    assert expire(one.log, NOW_MS) == 0
+    assert expire(one.log, NOW_MS + 1) == 1
+
+
+def test_an_active_segment_that_is_too_old_is_closed_and_goes() -> None:
+    one = filled(retention_ms="500")
+    assert expire(one.log, NOW_MS) == 5
+    assert (one.log.start_offset, one.log.high_watermark) == (5, 5)
+    assert expire(one.log, NOW_MS + 9_999_999) == 0
+    assert one.reopen().high_watermark == 5
+    assert one.append(b"y").base_offset == 5
+
+
+def test_a_young_segment_protects_those_behind_it() -> None:
+    one = OneLog(internal_segment_bytes="250", retention_ms="3000")
+    one.append(b"x" * 150, timestamps=[NOW_MS])
+    one.append(b"x" * 150, timestamps=[NOW_MS - 9_000])
+    assert expire(one.log, NOW_MS) == 0
+
+
+def test_the_oldest_go_when_the_log_is_too_large() -> None:
+    one = filled()
+    size = one.log.segments.size // 5
+    one = filled(retention_bytes=str(3 * size))
+    assert expire(one.log, NOW_MS) == 2
+    assert one.log.start_offset == 2
+    one = filled(retention_bytes=str(3 * size - 1))
+    assert expire(one.log, NOW_MS) == 2  # what stays is never less than retention.bytes
+    one = filled(retention_bytes="0")
+    assert expire(one.log, NOW_MS) == 4  # the active one stays
+
+
+@pytest.mark.parametrize(("policy", "gone"), [("delete", 2), ("compact,delete", 2), ("compact", 0)])
+def test_only_with_policy_delete(policy: str, gone: int) -> None:
+    assert expire(filled(retention_ms="3000", cleanup_policy=policy).log, NOW_MS) == gone
+
+
+def test_without_limits_nothing_goes() -> None:
+    assert expire(filled().log, NOW_MS + 10**12) == 0
+
+
+def test_a_closed_log_is_left_alone() -> None:
+    one = filled(retention_ms="1")
+    one.log.fence()
+    assert expire(one.log, NOW_MS) == 0
+
+
+def test_files_of_removed_segments_are_gone() -> None:
+    one = filled(retention_ms="3000")
+    one.log.seal()
+    expire(one.log, NOW_MS)
+    assert sorted(name for name in one.folder.names() if name.endswith((".log", ".index"))) == [
+        f"{offset:020d}{ending}"
+        for offset, ending in [(2, ".index"), (2, ".log"), (3, ".index"), (3, ".log"), (4, ".log")]
+    ]
+
+
+@pytest.mark.parametrize("reopened", [False, True])
+def test_segments_whose_records_have_no_time_go_by_their_last_append(reopened: bool) -> None:
+    one = OneLog(internal_segment_bytes="250", retention_ms="3000")
+    one.append(b"x" * 150, timestamps=[-1])
+    one.append(b"x" * 150, timestamps=[NOW_MS])
+    if reopened:  # a file is newer than this clock: it counts as written just now
+        one.log.close()
+        one.reopen()
+    assert expire(one.log, NOW_MS + 3_000) == 0
+    assert expire(one.log, NOW_MS + 3_001) == 2
+
+
+def test_the_age_of_a_file_is_known_after_a_start(tmp_path: Path) -> None:
+    one = OneLog(DiskFolder(tmp_path), internal_segment_bytes="250", retention_ms="3000")
+    one.append(b"x" * 150, timestamps=[-1])
+    one.append(b"x" * 150, timestamps=[NOW_MS])
+    one.log.close()
+    written_s = (NOW_MS - 3_001) / 1_000
+    os.utime(tmp_path / "00000000000000000000.log", (written_s, written_s))
+    one.reopen()
+    assert expire(one.log, NOW_MS) == 1

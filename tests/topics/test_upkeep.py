@@ -1,0 +1,179 @@
+"""Upkeep of a broker's partitions: it goes on whatever happens, reaches what it must, and holds up no
+request."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+
+import pytest
+
+from muster.coordinator.cluster.placement import data_shard
+from muster.coordinator.topics import upkeep
+from muster.coordinator.topics.log import PartitionLog
+from muster.coordinator.topics.retention import expire
+from tests.topics.support import NOW_MS, SHARDS, Brokers, HeldExecutor, batch
+from tests.topics.test_partitions import ask, fetch, settled, topic_at, values
+
+
+async def test_upkeep_goes_on_after_a_lease_had_run_out() -> None:
+    lapsed: set[int] = set()
+    brokers = Brokers(
+        retention_check_interval_ms=60_000,
+        cleaner_backoff_ms=60_000,
+        serving=lambda shard: shard not in lapsed,
+    )
+    node = await brokers.add()
+    topic = await topic_at(brokers, partitions=2, retention_ms="1000")
+    for partition in range(2):
+        await node.append(topic, partition, batch(b"a"))
+    lapsed.update(range(SHARDS))
+    brokers.clock.advance(60_000)
+    await settled()
+    lapsed.clear()
+    assert await node.offsets(topic, 0) == (0, 1)
+    brokers.clock.advance(60_000)
+    await settled()
+    assert [await node.offsets(topic, partition) for partition in range(2)] == [(1, 1), (1, 1)]
+    await brokers.close()
+
+
+async def test_upkeep_that_fails_for_one_partition_is_done_for_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    brokers = Brokers(retention_check_interval_ms=60_000, cleaner_backoff_ms=60_000)
+    node = await brokers.add()
+    topic = await topic_at(brokers, partitions=3, retention_ms="1000")
+    for partition in range(3):
+        await node.append(topic, partition, batch(b"a"))
+
+    def expire_or_fail(log: PartitionLog, now_ms: int) -> int:
+        if log.name == "orders-1":
+            raise ValueError("on purpose")
+        return expire(log, now_ms)
+
+    monkeypatch.setattr(upkeep, "expire", expire_or_fail)
+    brokers.clock.advance(60_000)
+    await settled()
+    assert [await node.offsets(topic, partition) for partition in range(3)] == [(1, 1), (0, 1), (1, 1)]
+    monkeypatch.undo()
+    brokers.clock.advance(60_000)
+    await settled()
+    assert await node.offsets(topic, 1) == (1, 1)
+    await brokers.close()
+
+
+async def finished(task: Awaitable[None], threads: HeldExecutor) -> None:
+    """Let the threads run until `task` is done."""
+    running = asyncio.ensure_future(task)
+    await settled()
+    while threads.waiting:
+        threads.run_one()
+        await settled()
+    await running
+
+
+async def test_requests_do_not_wait_for_upkeep() -> None:
+    threads = HeldExecutor()
+    brokers = Brokers(upkeep_executor=threads)
+    node = await brokers.add()
+    topic = await topic_at(brokers, internal_segment_bytes="250")
+    await node.append(topic, 0, batch(b"x" * 150))
+    sweep = asyncio.ensure_future(node.sweep())
+    await settled()
+    assert len(threads.waiting) == 1
+    for _ in range(10):
+        await node.append(topic, 0, batch(b"x" * 150))
+    assert len(threads.waiting) == 2  # the sweep, and one turn to seal all that was closed
+    assert values((await fetch(node, ask(topic, 10)))[0]) == [b"x" * 150]
+    log = node._led[topic.topic_id, 0].log
+    assert log is not None
+    assert len(log.segments.sealed_segments) == 0
+    await finished(sweep, threads)
+    assert len(log.segments.sealed_segments) == 10
+    await node.append(topic, 0, batch(b"x" * 150))
+    assert len(threads.waiting) == 1
+    await finished(brokers.close(), threads)
+
+
+async def test_sealing_does_not_wait_for_the_end_of_a_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upkeep, "compact", lambda log, now_ms: True)
+    threads = HeldExecutor()
+    brokers = Brokers(upkeep_executor=threads)
+    node = await brokers.add()
+    topic = await topic_at(brokers, internal_segment_bytes="250", cleanup_policy="compact", partitions=3)
+    for partition in range(3):
+        await node.append(topic, partition, batch(b"x" * 150, keys=[b"k"]))
+    sweep = asyncio.ensure_future(node.sweep())
+    await settled()
+    threads.run_one()  # what has files
+    await settled()
+    assert len(threads.waiting) == 1
+    await node.append(topic, 2, batch(b"x" * 150, keys=[b"k"]))
+    assert len(threads.waiting) == 2
+    threads.run_one()  # the sweep, up to the first compaction
+    await settled()
+    threads.run_one()
+    log = node._led[topic.topic_id, 2].log
+    assert log is not None
+    assert not log.segments.unsealed
+    assert not sweep.done()
+    await finished(sweep, threads)
+    await finished(brokers.close(), threads)
+
+
+async def test_a_sweep_opens_what_has_files_and_closes_what_nobody_asked_for() -> None:
+    brokers = Brokers()
+    node = await brokers.add(epoch=1)
+    topic = await topic_at(brokers, partitions=300, retention_ms="1000")
+    for partition in range(0, 300, 2):
+        await node.append(topic, partition, batch(b"a"))
+    for shard in range(SHARDS):
+        node.own(shard, 2)  # nothing is open any more
+    brokers.clock.advance(2_000)
+    await node.append(topic, 0, batch(b"b", timestamps=[NOW_MS + 2_000]))
+    await node.sweep()
+    assert list(node._led) == [(topic.topic_id, 0)]
+    assert await node.offsets(topic, 0) == (0, 2)
+    assert await node.offsets(topic, 298) == (1, 1)
+    assert (await node.append(topic, 298, batch(b"c"))).base_offset == 1
+    await brokers.close()
+
+
+async def test_a_partition_asked_for_during_its_upkeep_stays_open() -> None:
+    threads = HeldExecutor()
+    brokers = Brokers(upkeep_executor=threads)
+    node = await brokers.add(epoch=1)
+    topic = await topic_at(brokers)
+    await node.append(topic, 0, batch(b"a"))
+    node.own(data_shard(topic.topic_id, 0, SHARDS), 2)
+    sweep = asyncio.ensure_future(node.sweep())
+    await settled()
+    threads.run_one()  # what has files
+    await settled()
+    log = node._opened(node._led[topic.topic_id, 0])
+    assert (await node.append(topic, 0, batch(b"b"))).base_offset == 1
+    await finished(sweep, threads)
+    assert not log.closed
+    assert (await node.append(topic, 0, batch(b"c"))).base_offset == 2
+    await finished(brokers.close(), threads)
+
+
+async def test_closing_does_not_wait_for_the_rest_of_a_sweep() -> None:
+    threads = HeldExecutor()
+    brokers = Brokers(upkeep_executor=threads)
+    node = await brokers.add()
+    topic = await topic_at(brokers, partitions=250)
+    for partition in range(250):
+        await node.append(topic, partition, batch(b"a"))
+    sweep = asyncio.ensure_future(node.sweep())
+    await settled()
+    threads.run_one()  # what has files
+    await settled()
+    closing = asyncio.ensure_future(brokers.close())
+    await settled()
+    threads.run_one()
+    await settled()
+    assert not threads.waiting
+    await sweep
+    await closing
