@@ -1,0 +1,206 @@
+"""The `muster` command.
+
+A broker is to be ready in a fraction of a second, so what only some commands or some moments need is imported
+there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from os import environ
+from typing import TYPE_CHECKING, Any
+
+from muster import __version__
+from muster.coordinator import config
+
+if TYPE_CHECKING:
+    from muster.coordinator.server.brokers import Brokers
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+_LAST_LINES_S = 1.0  # how long the end waits for whoever reads the log
+
+
+def main(arguments: Sequence[str] | None = None, variables: Mapping[str, str] = environ) -> int:
+    """Run the command; the exit code. 2: the command line or a variable is wrong, 1: it could not be carried
+    out."""
+    began = time.perf_counter()
+    parsed, unknown = _parser().parse_known_args(arguments)
+    given = vars(parsed)
+    if given.pop("command") is None:
+        _parser().print_help()
+        return EXIT_USAGE
+    if unknown:
+        return _fail("serve", f"{unknown[0]} is no option of it; muster serve --help lists them", EXIT_USAGE)
+    try:
+        settings = config.read_settings(given, variables)
+    except config.SettingError as error:
+        return _fail("serve", str(error), EXIT_USAGE)
+    return _serve(settings, began)
+
+
+# --- command line -------------------------------------------------------------------------------------------
+
+
+class _Help(argparse.RawDescriptionHelpFormatter):
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=44, width=118)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="muster",
+        description="A Kafka-wire-compatible broker with an exact consumer-group coordinator.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"muster {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    serve = commands.add_parser(
+        "serve",
+        usage="muster serve [options]",
+        help="run one or more brokers in this process",
+        description="Run one or more brokers in this process. Every option can also be given as a variable,\n"
+        "--group-max-size as MUSTER_GROUP_MAX_SIZE. What Kafka has too carries Kafka's name and default.",
+        formatter_class=_Help,
+        allow_abbrev=False,
+    )
+    sections: dict[str, Any] = {}
+    for each in config.settings_declared():
+        spec = config.spec_of(each)
+        if spec.section not in sections:
+            sections[spec.section] = serve.add_argument_group(spec.section)
+        flag = config.kind_of(each) is bool
+        sections[spec.section].add_argument(
+            config.option(each.name),
+            dest=each.name,
+            metavar="[true|false]" if flag else _metavar(each.name, spec),
+            help=_meaning(each, spec).replace("%", "%%"),
+            **({"nargs": "?", "const": "true"} if flag else {}),
+        )
+    return parser
+
+
+def _metavar(name: str, spec: config.Spec) -> str:
+    if spec.unit is not None:
+        return spec.unit.upper()
+    return spec.shape if spec.shape is not None else name.rsplit("_", 1)[-1].upper()
+
+
+def _meaning(each: Any, spec: config.Spec) -> str:
+    default = (
+        "none" if each.default is None else str(each.default).lower() if each.default is not None else ""
+    )
+    if isinstance(each.default, str):
+        default = each.default
+    notes = [f"default {default}"]
+    if spec.unit is not None:
+        notes.insert(0, spec.unit)
+    if spec.choices is not None:
+        notes.insert(0, " or ".join(spec.choices))
+    if spec.kafka:
+        notes.append(f"Kafka: {config.kafka_name(each.name)}")
+    return f"{spec.meaning} ({'; '.join(notes)})"
+
+
+def _fail(command: str, why: str, code: int) -> int:
+    print(f"muster {command}: {why}", file=sys.stderr)
+    return code
+
+
+# --- serve --------------------------------------------------------------------------------------------------
+
+
+def _serve(settings: config.Settings, began: float) -> int:
+    # What is imported stays: looking for garbage in it meanwhile is a tenth of the time to ready.
+    gc.disable()
+    try:
+        return _run(settings, began)
+    finally:
+        gc.enable()
+
+
+def _run(settings: config.Settings, began: float) -> int:
+    import asyncio
+
+    from muster.coordinator.observe.log import configure, drain
+    from muster.coordinator.server.brokers import raise_open_files_limit
+    from muster.coordinator.server.listener import BindError
+    from muster.coordinator.storage.store import StoreError
+
+    configure(settings.log_level, settings.log_format, background=True)
+    raise_open_files_limit()
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            return runner.run(_serve_until_stopped(settings, began))
+    except (BindError, StoreError) as error:
+        return _fail("serve", str(error), EXIT_FAILED)
+    except KeyboardInterrupt:  # before there was a handler for it
+        return EXIT_FAILED
+    finally:
+        drain(_LAST_LINES_S)
+
+
+def _loop_factory() -> Any:
+    try:
+        import uvloop
+    except ImportError:  # Windows, PyPy
+        return None
+    return uvloop.new_event_loop
+
+
+async def _serve_until_stopped(settings: config.Settings, began: float) -> int:
+    import asyncio
+
+    from muster.coordinator.observe.log import Logger, warm_up
+    from muster.coordinator.server.brokers import Brokers
+
+    brokers = Brokers(settings)
+    stopped = asyncio.Event()
+    _handle_signals(stopped)
+    starting = asyncio.create_task(brokers.start())
+    stopping = asyncio.create_task(stopped.wait())
+    # Opening a large store takes a while; whoever presses Ctrl-C meanwhile does not want to wait for it.
+    await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        starting.cancel()
+        await asyncio.wait([starting])
+        return EXIT_FAILED
+    await starting  # raises what kept it from starting
+    gc.freeze()
+    gc.enable()
+    print(_ready(brokers, time.perf_counter() - began), flush=True)
+    warming = asyncio.get_running_loop().run_in_executor(None, warm_up)
+    await stopping
+    await warming
+    Logger(part="broker").info("stopping", grace_ms=settings.shutdown_grace_ms)
+    await brokers.stop()
+    return 0
+
+
+def _ready(brokers: Brokers, took_s: float) -> str:
+    settings = brokers.settings
+    where = "in memory" if settings.ephemeral else f"sqlite, {settings.data}"
+    return f"muster ready on {brokers.bootstrap} ({where}, {brokers.shards} shards, {took_s * 1000:.0f} ms)"
+
+
+def _handle_signals(stopped: Any) -> None:
+    """The first SIGTERM or SIGINT drains, a second one ends at once."""
+    import asyncio
+    import os
+    import signal
+
+    def on_signal(number: int) -> None:
+        if stopped.is_set():
+            os._exit(128 + number)  # what a shell reports for a process that the signal killed
+        stopped.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        try:
+            loop.add_signal_handler(number, on_signal, number)
+        except NotImplementedError:  # Windows loops have none
+            signal.signal(number, lambda received, _: loop.call_soon_threadsafe(on_signal, received))

@@ -1,0 +1,1 @@
+"""What a broker tells about itself. Leaves: nothing here imports the server."""

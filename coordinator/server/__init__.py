@@ -1,0 +1,1 @@
+"""The network side of a broker: listener, connections, router and one handler per API."""

@@ -1,0 +1,267 @@
+"""One broker: membership, group runtime, partitions and a listener, over a store and logs that others may
+share.
+
+Handlers find here what they work with: `settings`, `node_id`, `cluster_id`, `catalogue`, `partitions`,
+`runtime`, `topology`, `producer_ids`. Several brokers of one process are `muster.coordinator.server.brokers`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, fields
+
+from muster.coordinator.cluster.membership import Membership
+from muster.coordinator.cluster.topology import Topology
+from muster.coordinator.config import Settings
+from muster.coordinator.group.config import GroupConfig
+from muster.coordinator.group.effects import TopicsImage
+from muster.coordinator.observe.log import Logger
+from muster.coordinator.observe.rebalances import RebalanceLog
+from muster.coordinator.runtime.clock import Clock, PausableClock
+from muster.coordinator.runtime.runtime import Runtime
+from muster.coordinator.runtime.shard_host import Limits
+from muster.coordinator.server.connection import Connections
+from muster.coordinator.server.listener import WILDCARDS, Listener
+from muster.coordinator.server.pausing import PausableStore
+from muster.coordinator.server.producer_ids import ProducerIds
+from muster.coordinator.server.router import HANDLERS, Router
+from muster.coordinator.storage.store import Lease, LeaseKind, NodeRow, Store, StoreCounts, StoreError
+from muster.coordinator.topics.catalogue import Catalogue, Change
+from muster.coordinator.topics.config import defaults_from
+from muster.coordinator.topics.logs import Logs
+from muster.coordinator.topics.partitions import Partitions
+from muster.protocol.api import ApiKey
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What the brokers of one process have in common. `clock` is the process's; each broker can be paused on
+    its own."""
+
+    settings: Settings
+    store: Store
+    counts: StoreCounts
+    logs: Logs
+    clock: Clock
+    file_threads: Executor
+    upkeep_thread: Executor
+    """Retention, compaction and the like: one thread, so that they hold up nothing but each other."""
+    validation_thread: Executor
+    """Validates the batches that take long: one thread, so that they compete with nobody but each other."""
+    connections_max: int
+    listen: Callable[[str, int, Callable[[], asyncio.BaseProtocol]], Listener] = Listener
+    """Makes a broker's listener from host, port and what makes a connection's protocol. A simulated network
+    comes in here."""
+
+
+class Broker:
+    """One node. `bind`, then `start`; then `stop` or `kill`, once. Belongs to the event loop it was made
+    on."""
+
+    def __init__(self, shared: Shared, node_id: int, port: int, advertised: tuple[str, int] | None) -> None:
+        """`port` 0 lets the system choose; `advertised` is where clients are sent, if that is not the bound
+        address."""
+        settings, counts = shared.settings, shared.counts
+        self.settings = settings
+        self.node_id = node_id
+        self.cluster_id = base64.urlsafe_b64encode(counts.cluster_id.bytes).rstrip(b"=").decode("ascii")
+        self.clock = PausableClock(shared.clock)
+        self._log = Logger(part="broker", node=node_id)
+        self._advertised = advertised
+        self._store = PausableStore(shared.store)
+        store = self._store.as_store()
+        self.membership = Membership(store, self.clock, term_ms=settings.lease_term_ms)
+        self.catalogue = Catalogue(
+            store,
+            self.clock,
+            defaults=defaults_from(settings.kafka_text),
+            num_partitions=settings.num_partitions,
+            auto_create_topics=settings.auto_create_topics_enable,
+        )
+        self.runtime = Runtime(
+            store,
+            self.clock,
+            self.membership,
+            group_config(settings),
+            shard_count=counts.leases[LeaseKind.GROUP],
+            limits=Limits(write_timeout_ms=settings.offsets_commit_timeout_ms),
+            observer=RebalanceLog(node_id).observe,
+            before_load=self._read_topics,
+        )
+        self.partitions = Partitions(
+            node_id=node_id,
+            catalogue=self.catalogue,
+            logs=shared.logs,
+            clock=self.clock,
+            executor=shared.file_threads,
+            upkeep_executor=shared.upkeep_thread,
+            validation_executor=shared.validation_thread,
+            shards=counts.leases[LeaseKind.DATA],
+            serving=lambda shard: self.membership.serving(Lease(LeaseKind.DATA, shard)),
+            retention_check_interval_ms=settings.log_retention_check_interval_ms,
+            cleaner_backoff_ms=settings.log_cleaner_backoff_ms,
+            producer_expiration_ms=settings.producer_id_expiration_ms,
+        )
+        self.producer_ids = ProducerIds(store)
+        self.connections = Connections(
+            Router(self).answer,
+            self.clock,
+            connections_max=min(settings.max_connections, shared.connections_max),
+            idle_ms=settings.connections_max_idle_ms,
+            frame_bytes_max=settings.socket_request_max_bytes,
+            request_bytes_max=settings.queued_max_request_bytes,
+            response_bytes_max=settings.queued_max_response_bytes,
+            receive_timeout_ms=settings.request_receive_timeout_ms,
+            closed=self.runtime.connection_closed,
+        )
+        self._listener = shared.listen(settings.host, port, self.connections.connect)
+        self._catalogue_stale = asyncio.Event()
+        self._catalogue_task: asyncio.Task[None] | None = None
+        self._catalogue_reading: asyncio.Task[Change] | None = None  # created, but not begun yet
+
+    def __repr__(self) -> str:
+        return f"<Broker {self.node_id} on {self.address} {self.membership!r}>"
+
+    # --- what handlers and tests ask ------------------------------------------------------------------------
+
+    @property
+    def topology(self) -> Topology:
+        """Who coordinates and leads what, as last read."""
+        return self.membership.topology
+
+    @property
+    def served_apis(self) -> Sequence[ApiKey]:
+        """What ApiVersions advertises: exactly what has a handler."""
+        return list(HANDLERS)
+
+    @property
+    def port(self) -> int:
+        """The port listened on, once bound."""
+        return self._listener.port
+
+    @property
+    def address(self) -> str:
+        """`host:port` that clients are told."""
+        host, port = self._reached_at()
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    def _reached_at(self) -> tuple[str, int]:
+        if self._advertised is not None:
+            return self._advertised
+        # Nobody can connect to "all interfaces". Clients elsewhere need --advertised.
+        return ("localhost" if self.settings.host in WILDCARDS else self.settings.host), self.port
+
+    # --- life -----------------------------------------------------------------------------------------------
+
+    async def bind(self) -> NodeRow:
+        """Take the port; how the node will be registered. Raises BindError."""
+        await self._listener.bind()
+        host, port = self._reached_at()
+        return NodeRow(self.node_id, host, port, self.settings.rack, self.settings.lease_term_ms)
+
+    def unbind(self) -> None:
+        """Give the port up; for a broker that will not be started."""
+        self._listener.close()
+
+    async def start(self, node: NodeRow) -> None:
+        """Take the leases that are due to this node, and accept connections. Raises StoreError."""
+        await self.catalogue.refresh()
+        # Before any shard is loaded: topics may have been deleted while nobody held its lease.
+        self._tell_topics(Change())
+        self.catalogue.subscribe(self._tell_topics)
+        self._store.changed.append(self._catalogue_stale.set)
+        self._catalogue_task = asyncio.get_running_loop().create_task(
+            self._keep_catalogue(), name=f"catalogue of node {self.node_id}"
+        )
+        self.partitions.start()
+        await self.membership.start(node, {LeaseKind.GROUP: self.runtime, LeaseKind.DATA: self.partitions})
+        await self._listener.accept()
+
+    async def stop(self) -> None:
+        """Accept nothing more, finish what is in flight, hand the shards over, leave. Handing over may take
+        shutdown.grace.ms, and so may what is in flight after that.
+
+        Handing over comes while connections are still open: it answers the JoinGroups and Fetches that are
+        parked.
+        """
+        grace_s = self.settings.shutdown_grace_ms / 1000
+        self._listener.close()
+        self.connections.finish()
+        try:
+            async with asyncio.timeout(grace_s):
+                await self.membership.stop()
+        except (TimeoutError, StoreError) as error:
+            self._log.warning("leaving without having handed over", why=str(error) or "it took too long")
+            self.membership.kill()
+        await self.connections.drained(grace_s)
+        await self.connections.cut()
+        await self.runtime.close()
+        await self.partitions.close()
+        await self._end()
+
+    async def kill(self) -> None:
+        """Die as a process does: connections are cut, nothing is released, nothing more is written."""
+        self._listener.close()
+        self.clock.pause()
+        self.membership.kill()
+        self.runtime.kill()
+        self.partitions.abandon()
+        await self.connections.cut()
+        await self._end()
+
+    async def _end(self) -> None:
+        self._store.detach()
+        if self._catalogue_task is not None:
+            self._catalogue_task.cancel()
+            await asyncio.wait([self._catalogue_task])
+
+    def pause(self) -> None:
+        """Stand still, as a process does on SIGSTOP: no timer fires, nothing is read, answered or learned."""
+        self.clock.pause()
+        self._store.pause()
+        self.connections.freeze()
+
+    def resume(self) -> None:
+        """Go on from where it stood. Timers first: the leases may have run out, and nobody may be served from
+        them."""
+        self.clock.resume()
+        self._store.resume()
+        self.connections.thaw()
+
+    # --- topics ---------------------------------------------------------------------------------------------
+
+    async def _keep_catalogue(self) -> None:
+        """Read the topics again whenever the store has changed; changes that come meanwhile are read
+        together."""
+        while True:
+            await self._catalogue_stale.wait()
+            self._catalogue_stale.clear()
+            try:
+                await self.catalogue.refresh()
+            except StoreError as error:
+                self._log.warning("topics could not be read", why=str(error))
+
+    async def _read_topics(self) -> None:
+        """Return when the topics have been read, beginning after this call. Those who ask in the same turn
+        share it."""
+        if self._catalogue_reading is None:
+
+            async def read() -> Change:
+                self._catalogue_reading = None
+                return await self.catalogue.refresh()
+
+            self._catalogue_reading = asyncio.get_running_loop().create_task(read(), name="read topics")
+        await asyncio.shield(self._catalogue_reading)
+
+    def _tell_topics(self, change: Change) -> None:
+        deleted = frozenset((topic.name, topic.topic_id) for topic in change.deleted)
+        live = {topic.name: topic.topic_id for topic in self.catalogue.topics()}
+        self.runtime.topics_changed(TopicsImage(deleted, live))
+
+
+def group_config(settings: Settings) -> GroupConfig:
+    """The settings of the group core; the field names are the same."""
+    return GroupConfig(**{each.name: getattr(settings, each.name) for each in fields(GroupConfig)})

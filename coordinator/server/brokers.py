@@ -1,0 +1,205 @@
+"""The brokers of one process: one data directory or memory, one event loop, any number of nodes.
+
+They share store and logs and divide shards and partitions by lease, exactly as brokers on several machines
+would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+from muster.coordinator.config import Settings
+from muster.coordinator.runtime.clock import Clock, LoopClock
+from muster.coordinator.server.broker import Broker, Shared
+from muster.coordinator.storage.store import LeaseKind, Store, StoreError, StoreLocked
+from muster.coordinator.topics.logs import Logs
+
+_FILE_THREADS: Final = 4
+_SPARE_FILES: Final = 256
+"""Open files kept back from connections, for segments and the store."""
+_CONNECTIONS_UNLIMITED: Final = 2**31 - 1
+
+
+class Brokers:
+    """`start`, then `stop`; one broker of them can be stopped, killed, paused, resumed and started again by
+    its index."""
+
+    def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
+        """`clock` is what groups, fetches and leases take their time from; by default the loop's."""
+        self.settings = settings
+        self.brokers: list[Broker] = []
+        self._clock = clock
+        self._shared: Shared | None = None
+        self._running: set[int] = set()
+
+    @property
+    def bootstrap(self) -> str:
+        """`host:port` of every broker, with commas."""
+        return ",".join(broker.address for broker in self.brokers)
+
+    @property
+    def running(self) -> list[Broker]:
+        """The brokers that were started and neither stopped nor killed; a paused one is among them."""
+        return [self.brokers[index] for index in sorted(self._running)]
+
+    @property
+    def shards(self) -> int:
+        """Into how many shards groups are divided."""
+        assert self._shared is not None
+        return self._shared.counts.leases[LeaseKind.GROUP]
+
+    async def start(self) -> None:
+        """Open the store and start every broker; on return all of them accept connections.
+
+        Raises StoreLocked, StoreError and BindError, with nothing left behind.
+        """
+        settings = self.settings
+        store: Store
+        if settings.ephemeral:
+            from muster.coordinator.storage.memory import MemoryStore
+
+            store, logs = MemoryStore(), Logs.in_memory()
+        else:
+            from muster.coordinator.storage.sqlite import SqliteStore
+
+            store, logs = SqliteStore(Path(settings.data)), Logs.on_disk(Path(settings.data) / "topics")
+        await store.open()
+        try:
+            counts = await store.counts()
+        except BaseException:
+            await store.close()
+            raise
+        self._shared = Shared(
+            settings=settings,
+            store=store,
+            counts=counts,
+            logs=logs,
+            clock=self._clock or LoopClock(asyncio.get_running_loop()),
+            file_threads=ThreadPoolExecutor(_FILE_THREADS, thread_name_prefix="muster-files"),
+            upkeep_thread=ThreadPoolExecutor(1, thread_name_prefix="muster-upkeep"),
+            validation_thread=ThreadPoolExecutor(1, thread_name_prefix="muster-validation"),
+            connections_max=max(_connections_max() // settings.brokers, 1),
+        )
+        try:
+            await self._refuse_a_second(store)
+            await self._remove_left_over_logs()
+            await self._start_all()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _refuse_a_second(self, store: Store) -> None:
+        """The lock on the data directory is the process's, so other brokers of this process have to be seen.
+        Raises StoreLocked."""
+        if await store.nodes():
+            raise StoreLocked(f"{self.settings.data} is in use by other brokers of this process")
+
+    async def _remove_left_over_logs(self) -> None:
+        """Of topics that were deleted when the process died, before their files were."""
+        assert self._shared is not None
+        topic_ids = [topic.topic_id for topic in await self._shared.store.topics()]
+        try:
+            await asyncio.get_running_loop().run_in_executor(
+                self._shared.file_threads, self._shared.logs.delete_except, topic_ids
+            )
+        except OSError as error:
+            raise StoreError(f"cannot use the logs in {self.settings.data}: {error}") from error
+
+    async def _start_all(self) -> None:
+        assert self._shared is not None
+        for index in range(self.settings.brokers):
+            port = self.settings.port
+            self.brokers.append(self._make(index, port and port + index))
+        nodes = [await broker.bind() for broker in self.brokers]
+        # All are registered before the first claims its leases, or it would take everything and give it away
+        # again.
+        for node in nodes if len(nodes) > 1 else ():
+            await self._shared.store.register_node(node)
+        for index, (broker, node) in enumerate(zip(self.brokers, nodes, strict=True)):
+            self._running.add(index)
+            await broker.start(node)
+
+    def _make(self, index: int, port: int) -> Broker:
+        assert self._shared is not None
+        advertised = None
+        if self.settings.advertised is not None:
+            host, _, first = self.settings.advertised.rpartition(":")
+            advertised = (host.strip("[]"), int(first) + index)
+        return Broker(self._shared, self.settings.node_id + index, port, advertised)
+
+    # --- one by one -----------------------------------------------------------------------------------------
+
+    async def stop_one(self, index: int) -> None:
+        """Let one broker leave in good order."""
+        if index in self._running:
+            self._running.discard(index)
+            self.brokers[index].resume()
+            await self.brokers[index].stop()
+
+    async def kill_one(self, index: int) -> None:
+        """Let one broker die; the others take over when its leases have run out."""
+        if index in self._running:
+            self._running.discard(index)
+            await self.brokers[index].kill()
+
+    async def start_one(self, index: int) -> None:
+        """Start a broker again that was stopped or killed, on the port it had."""
+        if index not in self._running:
+            broker = self._make(index, self.brokers[index].port)
+            node = await broker.bind()
+            self.brokers[index] = broker
+            self._running.add(index)
+            await broker.start(node)
+
+    async def stop(self) -> None:
+        """Stop whatever runs and close the store. Harmless when repeated."""
+        shared, self._shared = self._shared, None
+        if shared is None:
+            return
+        # One after the other: each hands over to those that are still there, and the last one to nobody.
+        for index in sorted(self._running):
+            await self.stop_one(index)
+        for broker in self.brokers:
+            broker.unbind()
+        await shared.store.close()
+        shared.validation_thread.shutdown(cancel_futures=True)
+        shared.file_threads.shutdown()
+        shared.upkeep_thread.shutdown()
+
+
+def _connections_max() -> int:
+    """As many connections as the open-files limit allows."""
+    if sys.platform == "win32":
+        return _CONNECTIONS_UNLIMITED
+    import resource
+
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        return _CONNECTIONS_UNLIMITED
+    return max(limit - _SPARE_FILES, limit // 2, 1)
+
+
+def raise_open_files_limit() -> None:
+    """Let this process open as many files as it may: every connection is one, and the usual limit is 1024."""
+    if sys.platform == "win32":
+        return
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == hard:
+        return
+    for wanted in (
+        hard,
+        65_536,
+        10_240,
+    ):  # macOS refuses "unlimited" and what lies above kern.maxfilesperproc
+        if wanted != resource.RLIM_INFINITY and (soft == resource.RLIM_INFINITY or wanted > soft):
+            try:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            except (ValueError, OSError):
+                continue
+            return

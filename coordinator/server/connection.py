@@ -1,0 +1,430 @@
+"""One client's connection: frames in, responses out, in order.
+
+Kafka mutes a channel while one of its requests is processed, and clients rely on it: the requests of one
+connection are processed one at a time, and their responses leave in request order. Connections never wait for
+each other, so a heartbeat is not delayed by another connection's parked Fetch or JoinGroup.
+
+Every queue has a bound. A connection stops reading when it has `_QUEUED_FRAMES` requests waiting, when its
+peer does not take its responses, or when the broker has `queued.max.request.bytes` of requests in memory
+(`muster.coordinator.server.memory`); TCP then holds the client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from math import inf
+from typing import Any, Final, cast
+
+from muster.coordinator.observe.log import Logger
+from muster.coordinator.runtime.clock import Clock, Timer
+from muster.coordinator.server.limits import check_request_size
+from muster.coordinator.server.memory import RequestMemory, RequestShare, ResponseMemory, ResponseShare
+from muster.protocol.errors import DecodeError, TooLargeError
+from muster.protocol.frame import FrameSplitter
+
+_QUEUED_FRAMES: Final = 64
+_GREETING_BYTES_MAX: Final = 2 * 1024 * 1024
+"""Largest first frame: whoever has not sent one valid header yet cannot make us wait for 100 MiB. Clients
+that are told the broker's version skip ApiVersions and may begin with a Produce, which they keep below a
+megabyte or so."""
+
+log = Logger(part="connection")
+
+
+class CloseConnection(Exception):
+    """The request cannot be answered in Kafka's protocol; the connection is closed. The text is the
+    reason."""
+
+
+Answer = Callable[["Connection", bytes], Coroutine[Any, Any, "bytes | None"]]
+"""Processes one request frame; the response frame, or None where the protocol has none (acks=0).
+
+Raises CloseConnection or DecodeError when the connection cannot go on.
+"""
+
+
+@dataclass(slots=True)
+class Counts:
+    """What happened to the connections of a broker since it started."""
+
+    accepted: int = 0
+    refused: int = 0
+    """Above the limit of connections."""
+    requests: int = 0
+    undecodable: int = 0
+    """Closed because of bytes that are no request."""
+    unserved: int = 0
+    """Closed because of an API or version this broker does not serve, or an acks=0 error."""
+    too_large: int = 0
+    """Closed because of a request larger than its API may have."""
+    idle: int = 0
+    """Closed because nothing was sent or taken for connections.max.idle.ms."""
+    unfinished: int = 0
+    """Closed because a request did not arrive whole within request.receive.timeout.ms."""
+
+
+class Connections:
+    """The connections of one broker and the limits they share."""
+
+    def __init__(
+        self,
+        answer: Answer,
+        clock: Clock,
+        *,
+        connections_max: int,
+        idle_ms: int,
+        frame_bytes_max: int,
+        request_bytes_max: int,
+        response_bytes_max: int,
+        receive_timeout_ms: int,
+        closed: Callable[[int], None],
+    ) -> None:
+        """`closed(connection_id)` is called once for each connection that is gone."""
+        self.answer = answer
+        self.clock = clock
+        self.frame_bytes_max = frame_bytes_max
+        self.counts = Counts()
+        self.open: dict[int, Connection] = {}
+        self.tasks: set[asyncio.Task[None]] = set()
+        """One per connection; it may outlive its connection by the request it is answering."""
+        self.closed = closed
+        self.requests = RequestMemory(request_bytes_max)
+        self.responses = ResponseMemory(response_bytes_max)
+        self._connections_max = connections_max
+        self._idle_ms = idle_ms
+        self._receive_timeout_ms = receive_timeout_ms
+        self._next_id = 0
+        self._sweep: Timer | None = None
+        self._frozen = False
+
+    # --- membership -----------------------------------------------------------------------------------------
+
+    def connect(self) -> Connection:
+        """A protocol for a connection being accepted."""
+        self._next_id += 1
+        return Connection(self, self._next_id)
+
+    def admit(self, connection: Connection) -> bool:
+        """Whether a new connection fits under max.connections."""
+        if len(self.open) >= self._connections_max:
+            self.counts.refused += 1
+            return False
+        self.counts.accepted += 1
+        self.open[connection.connection_id] = connection
+        if self._frozen:
+            connection.freeze()
+        if self._sweep is None:
+            self._arm_sweep()
+        return True
+
+    def gone(self, connection: Connection) -> None:
+        """A connection was lost or closed."""
+        if self.open.pop(connection.connection_id, None) is not None:
+            self.closed(connection.connection_id)
+
+    # --- idle connections, unfinished requests --------------------------------------------------------------
+
+    def _arm_sweep(self) -> None:
+        # A connection lives at most a tenth longer than it may, for the price of one timer.
+        span_ms = min(self._idle_ms, self._receive_timeout_ms)
+        self._sweep = self.clock.at(self.clock.now_ms() + max(span_ms // 10, 10), self._close_idle)
+
+    def _close_idle(self) -> None:
+        self._sweep = None
+        now_ms = self.clock.now_ms()
+        for connection in list(self.open.values()):
+            if connection.idle_since_ms() <= now_ms - self._idle_ms:
+                self.counts.idle += connection.abort()
+            elif connection.receiving_since_ms() <= now_ms - self._receive_timeout_ms:
+                self.counts.unfinished += connection.abort()
+        if self.open:
+            self._arm_sweep()
+
+    # --- the end --------------------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """Read no more; answer what was received and close each connection once that is done."""
+        for connection in list(self.open.values()):
+            connection.finish()
+
+    async def drained(self, timeout_s: float) -> None:
+        """Return when every connection has ended, or after `timeout_s`."""
+        if self.tasks:
+            await asyncio.wait(self.tasks, timeout=timeout_s)
+
+    async def cut(self) -> None:
+        """Close every connection now, whatever it is doing."""
+        for connection in list(self.open.values()):
+            connection.abort()
+        for task in self.tasks:
+            task.cancel()
+        if self._sweep is not None:
+            self._sweep.cancel()
+            self._sweep = None
+        if self.tasks:
+            await asyncio.wait(self.tasks)
+
+    def freeze(self) -> None:
+        """Read nothing and answer nothing until `thaw`, as a stopped process would."""
+        self._frozen = True
+        for connection in self.open.values():
+            connection.freeze()
+
+    def thaw(self) -> None:
+        """Undo `freeze`."""
+        self._frozen = False
+        for connection in list(self.open.values()):
+            connection.thaw()
+
+
+class Connection(asyncio.Protocol):
+    """The protocol object of one accepted socket."""
+
+    def __init__(self, connections: Connections, connection_id: int) -> None:
+        self.connection_id = connection_id
+        self.client_host = ""
+        self._connections = connections
+        self._splitter = FrameSplitter(
+            min(_GREETING_BYTES_MAX, connections.frame_bytes_max), check_request_size
+        )
+        self._frames: deque[bytes] = deque()
+        self._queued_bytes = 0
+        self._answering_bytes = 0
+        self._request = RequestShare(connections.requests, self._room_has_come)
+        self._response = ResponseShare(connections.responses)
+        self._transport: asyncio.Transport | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._wake: asyncio.Future[None] | None = None
+        self._writable: asyncio.Future[None] | None = None
+        self._thawed: asyncio.Future[None] | None = None
+        self._stops: set[str] = set()  # why reading is paused
+        self._answering = False
+        self._finishing = False
+        self._abandon = False
+        self._active_ms = connections.clock.now_ms()
+        self._receiving_ms: int | None = None  # since when a frame has been arriving, not counting pauses
+        self._stopped_ms = 0
+
+    def __repr__(self) -> str:
+        state = "answering" if self._answering else "waiting"
+        return f"<Connection {self.connection_id} {self.client_host} {state} queued={len(self._frames)}>"
+
+    # --- asyncio.Protocol -----------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # Not an assertion: uvloop's transports only look like asyncio's.
+        self._transport = cast(asyncio.Transport, transport)
+        peer = self._transport.get_extra_info("peername")
+        self.client_host = f"/{peer[0]}" if peer else "/unknown"
+        if not self._connections.admit(self):
+            self._transport.abort()
+            return
+        self._task = asyncio.get_running_loop().create_task(
+            self._serve(), name=f"connection {self.connection_id}"
+        )
+        self._connections.tasks.add(self._task)
+        self._task.add_done_callback(self._connections.tasks.discard)
+
+    def data_received(self, data: bytes) -> None:
+        self._active_ms = self._connections.clock.now_ms()
+        if self._task is None or self._finishing:
+            return
+        try:
+            frames = self._splitter.feed(data)
+        except DecodeError as error:
+            self._undecodable(error)
+            return
+        self._frames.extend(frames)
+        self._queued_bytes += sum(map(len, frames))
+        if not self._splitter.pending_bytes:
+            self._receiving_ms = None
+        elif frames or self._receiving_ms is None:
+            self._receiving_ms = self._active_ms
+        self._count_held()
+        if len(self._frames) >= _QUEUED_FRAMES:
+            self._stop_reading("queue")
+        if frames:
+            _set(self._wake)
+
+    def eof_received(self) -> bool:
+        # As Kafka: a client that has closed its side is gone, whatever it still has waiting here.
+        return False
+
+    def pause_writing(self) -> None:
+        self._writable = asyncio.get_running_loop().create_future()
+
+    def resume_writing(self) -> None:
+        self._active_ms = self._connections.clock.now_ms()
+        self._response.hold(0)
+        _set(self._writable)
+        self._writable = None
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._finishing = True
+        self._frames.clear()
+        self._queued_bytes = 0
+        _set(self._wake)
+        _set(self._writable)
+        _set(self._thawed)
+        self._thawed = None  # or _next would wait for it again and again
+        self._response.hold(0)
+        self._count_held()
+        if self._abandon and self._task is not None:
+            self._task.cancel()
+        self._connections.gone(self)
+
+    # --- serving --------------------------------------------------------------------------------------------
+
+    async def _serve(self) -> None:
+        try:
+            while await self._next():
+                frame = self._frames.popleft()
+                self._queued_bytes -= len(frame)
+                self._answering_bytes = len(frame)
+                self._answering = True
+                response = await self._connections.answer(self, frame)
+                self._answering = False
+                self._answering_bytes = 0
+                self._request.answered()
+                self._connections.counts.requests += 1
+                self._active_ms = self._connections.clock.now_ms()
+                if self._thawed is not None:
+                    await self._thawed
+                if response is not None and self._transport is not None:
+                    self._transport.write(response)
+                    if self._writable is not None:
+                        self._response.hold(len(response))
+                del frame, response
+                self._count_held()
+                if self._writable is not None:
+                    await self._writable
+        except DecodeError as error:
+            self._undecodable(error)
+        except CloseConnection as reason:
+            self._connections.counts.unserved += 1
+            log.debug(
+                "connection closed", connection=self.connection_id, host=self.client_host, why=str(reason)
+            )
+        finally:
+            self._answering = False
+            self._finishing = True
+            self._frames.clear()
+            self._queued_bytes = self._answering_bytes = 0
+            self._request.end()
+            self._response.hold(0)
+            if self._transport is not None:
+                self._transport.close()
+
+    async def _next(self) -> bool:
+        """Wait for a frame; False when there will be none."""
+        while not self._frames or self._thawed is not None:
+            if self._thawed is not None:
+                await self._thawed
+                continue
+            if self._finishing:
+                return False
+            self._resume_reading("queue")
+            self._wake = asyncio.get_running_loop().create_future()
+            await self._wake
+            self._wake = None
+        if len(self._frames) < _QUEUED_FRAMES // 2:
+            self._resume_reading("queue")
+        return True
+
+    def recognised(self) -> None:
+        """A valid request header was seen: frames may have their full size from here on."""
+        self._splitter.frame_bytes_max = self._connections.frame_bytes_max
+
+    def abandonable(self, yes: bool) -> None:
+        """Whether losing the connection may cancel what is being answered: only what changes nothing."""
+        self._abandon = yes
+
+    def idle_since_ms(self) -> int:
+        """When bytes last moved; now, while a request is being answered (it has a deadline of its own)."""
+        if self._answering or self._thawed is not None:
+            return self._connections.clock.now_ms()
+        return self._active_ms
+
+    def receiving_since_ms(self) -> float:
+        """When the first bytes of an unfinished request came, later by as long as it was not read; infinite
+        when there is none."""
+        return inf if self._receiving_ms is None or self._stops else self._receiving_ms
+
+    # --- stopping -------------------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """Read no more, answer what was read, close."""
+        self._finishing = True
+        self._stop_reading("finishing")
+        _set(self._wake)
+
+    def abort(self) -> bool:
+        """Close now, unsent bytes are dropped; a request being answered goes on unheard. False: it was
+        closing already."""
+        if self._transport is None or self._transport.is_closing():
+            return False
+        self._transport.abort()
+        return True
+
+    def freeze(self) -> None:
+        """See Connections.freeze."""
+        if self._thawed is None:
+            self._thawed = asyncio.get_running_loop().create_future()
+        self._stop_reading("frozen")
+
+    def thaw(self) -> None:
+        """See Connections.thaw."""
+        _set(self._thawed)
+        self._thawed = None
+        self._resume_reading("frozen")
+
+    # --- bounds ---------------------------------------------------------------------------------------------
+
+    def _count_held(self) -> None:
+        """Count what is in memory, and stop reading when there is no room for more."""
+        pending = 0 if self._finishing else self._splitter.pending_bytes
+        missing = self._splitter.announced_bytes - pending if pending else 0
+        held = self._queued_bytes + self._answering_bytes + pending
+        if self._request.hold(held, arrived=pending, missing=missing):
+            self._resume_reading("memory")
+        else:
+            self._stop_reading("memory")
+
+    def _room_has_come(self) -> None:
+        self._resume_reading("memory")
+
+    def _stop_reading(self, why: str) -> None:
+        if not self._stops:
+            self._stopped_ms = self._connections.clock.now_ms()
+            if self._transport is not None and not self._transport.is_closing():
+                self._transport.pause_reading()
+        self._stops.add(why)
+
+    def _resume_reading(self, why: str) -> None:
+        if why in self._stops:
+            self._stops.discard(why)
+            if self._stops:
+                return
+            if self._receiving_ms is not None:
+                self._receiving_ms += self._connections.clock.now_ms() - self._stopped_ms
+            if self._transport is not None and not self._transport.is_closing():
+                self._transport.resume_reading()
+
+    def _undecodable(self, error: DecodeError) -> None:
+        if isinstance(error, TooLargeError):
+            self._connections.counts.too_large += 1
+            # Bytes that are no request come from anyone; this may be an honest client that should be heard.
+            say, event = log.warning, "request refused, it is too large"
+        else:
+            self._connections.counts.undecodable += 1
+            say, event = log.debug, "undecodable bytes"
+        say(event, connection=self.connection_id, host=self.client_host, why=str(error))
+        self.abort()
+
+
+def _set(future: asyncio.Future[None] | None) -> None:
+    if future is not None and not future.done():
+        future.set_result(None)

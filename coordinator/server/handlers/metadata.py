@@ -1,0 +1,188 @@
+"""Metadata, DescribeCluster, FindCoordinator: who is there, and who serves what."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from muster.coordinator.group.effects import RequestContext
+from muster.coordinator.server.handlers.operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
+from muster.coordinator.server.handlers.several import Turns
+from muster.coordinator.server.refusals import coordinator_error, metadata_topic_error
+from muster.coordinator.storage.store import NodeRow, StoreError
+from muster.coordinator.topics.catalogue import Topic
+from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.messages.metadata import (
+    AUTHORIZED_OPERATIONS_OMITTED,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
+from muster.protocol.types import ZERO_UUID
+
+if TYPE_CHECKING:
+    from muster.coordinator.server.broker import Broker
+
+_BROKERS, _CONTROLLERS = 1, 2
+
+NO_TRANSACTIONS: Final = "muster has no transactions yet: use the producer without a transactional id"
+
+
+async def metadata(broker: Broker, request: MetadataRequest, context: RequestContext) -> MetadataResponse:
+    """The live brokers and the topics asked for.
+
+    A missing topic is created when the broker's setting and the request both allow it and the request names
+    it; the answer has its leaders already, where Kafka makes the client ask again.
+    """
+    version = context.api_version
+    operations = (
+        TOPIC_OPERATIONS if request.include_topic_authorized_operations else AUTHORIZED_OPERATIONS_OMITTED
+    )
+    topics: list[MetadataResponse.Topic] = []
+    turns = Turns()
+    if request.topics is None or (version == 0 and not request.topics):
+        for topic in list(broker.catalogue.topics()):
+            await turns.next()
+            topics.append(_topic(broker, topic, operations))
+    else:
+        if version < 12 and any(each.topic_id != ZERO_UUID or each.name is None for each in request.topics):
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Metadata v{version} cannot ask by topic id")
+        for asked in request.topics:
+            await turns.next()
+            try:
+                topic = await _asked_topic(broker, asked, create=request.allow_auto_topic_creation)
+            except KafkaError as error:
+                topics.append(metadata_topic_error(asked, version, error))
+            else:
+                topics.append(_topic(broker, topic, operations))
+    topology = broker.topology
+    return MetadataResponse(
+        brokers=[
+            MetadataResponse.Broker(node_id=node.node_id, host=node.host, port=node.port, rack=node.rack)
+            for node in topology.nodes.values()
+        ],
+        cluster_id=broker.cluster_id,
+        controller_id=topology.controller_id,
+        topics=topics,
+        cluster_authorized_operations=(
+            CLUSTER_OPERATIONS
+            if request.include_cluster_authorized_operations
+            else AUTHORIZED_OPERATIONS_OMITTED
+        ),
+    )
+
+
+async def _asked_topic(broker: Broker, asked: MetadataRequest.Topic, *, create: bool) -> Topic:
+    if asked.topic_id != ZERO_UUID:
+        return broker.catalogue.identified(asked.topic_id)
+    if asked.name is None:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "neither a topic name nor a topic id")
+    if create:
+        try:
+            return await broker.catalogue.ensure(asked.name)
+        except StoreError as error:
+            # The brokers are told all the same: a client without them would have nobody to ask again.
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the topic could not be created") from error
+    return broker.catalogue.named(asked.name)
+
+
+def _topic(broker: Broker, topic: Topic, operations: int) -> MetadataResponse.Topic:
+    return MetadataResponse.Topic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.internal,
+        partitions=[_partition(broker, topic, index) for index in range(topic.partitions)],
+        topic_authorized_operations=operations,
+    )
+
+
+def _partition(broker: Broker, topic: Topic, index: int) -> MetadataResponse.Topic.Partition:
+    leader, epoch = broker.topology.leader(topic.topic_id, index)
+    if leader < 0:
+        return MetadataResponse.Topic.Partition(
+            error_code=ErrorCode.LEADER_NOT_AVAILABLE,
+            partition_index=index,
+            leader_id=-1,
+            replica_nodes=[],
+            isr_nodes=[],
+        )
+    # One copy each: the records are the store's to keep, not replicas'.
+    return MetadataResponse.Topic.Partition(
+        partition_index=index,
+        leader_id=leader,
+        leader_epoch=epoch,
+        replica_nodes=[leader],
+        isr_nodes=[leader],
+    )
+
+
+async def describe_cluster(
+    broker: Broker, request: DescribeClusterRequest, context: RequestContext
+) -> DescribeClusterResponse:
+    """The live brokers. There are no controllers apart from them, and none that are fenced."""
+    if request.endpoint_type == _CONTROLLERS:
+        raise KafkaError(ErrorCode.MISMATCHED_ENDPOINT_TYPE, "this is a broker, not a controller")
+    if request.endpoint_type != _BROKERS:
+        raise KafkaError(ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"no endpoint type {request.endpoint_type}")
+    topology = broker.topology
+    return DescribeClusterResponse(
+        endpoint_type=_BROKERS,
+        cluster_id=broker.cluster_id,
+        controller_id=topology.controller_id,
+        brokers=[
+            DescribeClusterResponse.DescribeClusterBroker(
+                broker_id=node.node_id, host=node.host, port=node.port, rack=node.rack
+            )
+            for node in topology.nodes.values()
+        ],
+        cluster_authorized_operations=(
+            CLUSTER_OPERATIONS
+            if request.include_cluster_authorized_operations
+            else AUTHORIZED_OPERATIONS_OMITTED
+        ),
+    )
+
+
+async def find_coordinator(
+    broker: Broker, request: FindCoordinatorRequest, context: RequestContext
+) -> FindCoordinatorResponse:
+    """The holder of each group's shard. Refusals are per key from v4 on, before it for the one key there
+    is."""
+    if context.api_version < 4:
+        node = _coordinator(broker, request.key, request.key_type, context.api_version)
+        return FindCoordinatorResponse(node_id=node.node_id, host=node.host, port=node.port)
+    found: list[FindCoordinatorResponse.Coordinator] = []
+    turns = Turns()
+    for key in request.coordinator_keys:
+        await turns.next()
+        try:
+            node = _coordinator(broker, key, request.key_type, context.api_version)
+        except KafkaError as error:
+            found.append(coordinator_error(key, error))
+        else:
+            found.append(
+                FindCoordinatorResponse.Coordinator(
+                    key=key, node_id=node.node_id, host=node.host, port=node.port
+                )
+            )
+    return FindCoordinatorResponse(coordinators=found)
+
+
+def _coordinator(broker: Broker, key: str, key_type: int, version: int) -> NodeRow:
+    match key_type:
+        case 0:
+            node = broker.topology.coordinator(key)
+            if node is None:
+                raise KafkaError(
+                    ErrorCode.COORDINATOR_NOT_AVAILABLE, "the group's shard has no holder right now"
+                )
+            return node
+        case 1:
+            # Of all codes only the authorization failures make librdkafka give up; others it retries for a
+            # minute.
+            raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
+        case 2 if version >= 6:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "muster has no share groups yet")
+    raise KafkaError(ErrorCode.INVALID_REQUEST, f"FindCoordinator v{version} knows no key type {key_type}")

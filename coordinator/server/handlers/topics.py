@@ -1,0 +1,157 @@
+"""CreateTopics, DeleteTopics, CreatePartitions. Any broker takes them: the catalogue is the store's."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from muster.coordinator.group.effects import RequestContext
+from muster.coordinator.server.handlers.several import Turns
+from muster.coordinator.server.refusals import created_topic_error, deleted_topic_error, new_partitions_error
+from muster.coordinator.topics.catalogue import Topic
+from muster.coordinator.topics.config import described, present
+from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.messages.topics import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
+from muster.protocol.types import ZERO_UUID
+
+if TYPE_CHECKING:
+    from muster.coordinator.server.broker import Broker
+
+_DYNAMIC_TOPIC_CONFIG: Final = 1
+_DEFAULT_CONFIG: Final = 5
+
+
+async def create_topics(
+    broker: Broker, request: CreateTopicsRequest, context: RequestContext
+) -> CreateTopicsResponse:
+    """Create each topic; a name that stands there twice is refused once, as Kafka does."""
+    times = Counter(topic.name for topic in request.topics)
+    results: dict[str, CreateTopicsResponse.CreatableTopicResult] = {}
+    turns = Turns()
+    for asked in request.topics:
+        await turns.next()
+        try:
+            _refuse_repeated(asked.name, times)
+            topic = await _create(broker, asked, validate_only=request.validate_only)
+        except KafkaError as error:
+            results[asked.name] = created_topic_error(asked.name, error)
+        else:
+            replicas = 1 if asked.replication_factor < 0 else asked.replication_factor
+            results[asked.name] = _created(topic, replicas, request.validate_only)
+    return CreateTopicsResponse(topics=list(results.values()))
+
+
+def _refuse_repeated(name: str, times: Counter[str]) -> None:
+    """Nobody can tell which of the entries is meant, so all of them are refused, in one answer."""
+    if times[name] > 1:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+
+
+async def _create(broker: Broker, asked: CreateTopicsRequest.CreatableTopic, *, validate_only: bool) -> Topic:
+    repeated = [name for name, times in Counter(each.name for each in asked.configs).items() if times > 1]
+    if repeated:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"{repeated[0]} is set twice")
+    indexes = Counter(each.partition_index for each in asked.assignments)
+    if any(times > 1 for times in indexes.values()):
+        raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "a partition is assigned twice")
+    return await broker.catalogue.create(
+        asked.name,
+        partitions=asked.num_partitions,
+        replication_factor=asked.replication_factor,
+        assignments={each.partition_index: each.broker_ids for each in asked.assignments} or None,
+        configs={each.name: each.value for each in asked.configs},
+        brokers=len(broker.topology.nodes),
+        validate_only=validate_only,
+    )
+
+
+def _created(topic: Topic, replicas: int, validated_only: bool) -> CreateTopicsResponse.CreatableTopicResult:
+    return CreateTopicsResponse.CreatableTopicResult(
+        name=topic.name,
+        topic_id=ZERO_UUID if validated_only else topic.topic_id,
+        num_partitions=topic.partitions,
+        replication_factor=replicas,
+        configs=[
+            CreateTopicsResponse.CreatableTopicConfigs(
+                name=name,
+                value=present(name, topic.config),
+                read_only=False,
+                config_source=_DYNAMIC_TOPIC_CONFIG if name in topic.configs else _DEFAULT_CONFIG,
+                is_sensitive=False,
+            )
+            for name, _ in described()
+        ],
+    )
+
+
+async def delete_topics(
+    broker: Broker, request: DeleteTopicsRequest, context: RequestContext
+) -> DeleteTopicsResponse:
+    """Delete each topic, by name up to v5, by name or id from v6 on. Committed offsets of it go with it."""
+    asked = [*request.topics]
+    asked += [
+        DeleteTopicsRequest.DeleteTopicState(name=name, topic_id=ZERO_UUID) for name in request.topic_names
+    ]
+    times = Counter((each.name, each.topic_id) for each in asked)
+    results = []
+    turns = Turns()
+    for each in asked:
+        await turns.next()
+        if not times[each.name, each.topic_id]:
+            continue  # The repetition of one that was refused.
+        try:
+            if times[each.name, each.topic_id] > 1:
+                times[each.name, each.topic_id] = 0
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+            topic = _to_delete(broker, each)
+            await broker.catalogue.delete(topic)
+        except KafkaError as error:
+            results.append(deleted_topic_error(each, error))
+        else:
+            results.append(
+                DeleteTopicsResponse.DeletableTopicResult(name=topic.name, topic_id=topic.topic_id)
+            )
+    return DeleteTopicsResponse(responses=results)
+
+
+def _to_delete(broker: Broker, asked: DeleteTopicsRequest.DeleteTopicState) -> Topic:
+    if (asked.name is None) == (asked.topic_id == ZERO_UUID):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "a topic is deleted by its name or by its id")
+    if not broker.settings.delete_topic_enable:
+        raise KafkaError(ErrorCode.TOPIC_DELETION_DISABLED, "delete.topic.enable is false")
+    if asked.name is not None:
+        return broker.catalogue.named(asked.name)
+    return broker.catalogue.identified(asked.topic_id)
+
+
+async def create_partitions(
+    broker: Broker, request: CreatePartitionsRequest, context: RequestContext
+) -> CreatePartitionsResponse:
+    """Give topics more partitions."""
+    times = Counter(topic.name for topic in request.topics)
+    results: dict[str, CreatePartitionsResponse.CreatePartitionsTopicResult] = {}
+    turns = Turns()
+    for asked in request.topics:
+        await turns.next()
+        try:
+            _refuse_repeated(asked.name, times)
+            await broker.catalogue.add_partitions(
+                asked.name,
+                asked.count,
+                assignments=None
+                if asked.assignments is None
+                else [each.broker_ids for each in asked.assignments],
+                validate_only=request.validate_only,
+            )
+        except KafkaError as error:
+            results[asked.name] = new_partitions_error(asked.name, error)
+        else:
+            results[asked.name] = CreatePartitionsResponse.CreatePartitionsTopicResult(name=asked.name)
+    return CreatePartitionsResponse(results=list(results.values()))

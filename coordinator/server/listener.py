@@ -1,0 +1,135 @@
+"""The listening sockets of one broker."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections.abc import Callable
+from typing import Final
+
+WILDCARDS: Final = ("", "0.0.0.0", "::")
+_BACKLOG: Final = 1024
+_SAME_PORT_TRIES: Final = 20
+
+
+class BindError(Exception):
+    """The address cannot be listened on; the text says which, and why, in one line."""
+
+
+class Listener:
+    """Accepts connections on one port, at every address its host name stands for.
+
+    `localhost` stands for 127.0.0.1 and ::1, and clients differ in which they try first, so both are bound,
+    to the same port, also when the system chooses it.
+    """
+
+    def __init__(self, host: str, port: int, connect: Callable[[], asyncio.BaseProtocol]) -> None:
+        self.host = host
+        self.port = port
+        self._connect = connect
+        self._sockets: list[socket.socket] = []
+        self._servers: list[asyncio.Server] = []
+
+    async def bind(self) -> int:
+        """Take the port, without accepting yet; the port taken. Raises BindError."""
+        addresses = await _resolve(self.host)
+        for _ in range(_SAME_PORT_TRIES):
+            try:
+                self._sockets = _bind_all(addresses, self.port)
+            except _SecondTaken:
+                continue  # The port the system chose for the first address is in use at the second one.
+            except OSError as error:
+                raise BindError(_explain(error, self.host, self.port)) from None
+            self.port = self._sockets[0].getsockname()[1]
+            return self.port
+        raise BindError(f"no port is free at all addresses of {self.host}")
+
+    async def accept(self) -> None:
+        """Start accepting connections."""
+        loop = asyncio.get_running_loop()
+        for each in self._sockets:
+            self._servers.append(await loop.create_server(self._connect, sock=each, backlog=_BACKLOG))
+
+    def close(self) -> None:
+        """Stop accepting and give the port up; connections already made stay. Harmless when repeated."""
+        for server in self._servers:
+            server.close()
+        for each in self._sockets:
+            each.close()
+        self._servers, self._sockets = [], []
+
+
+class _SecondTaken(Exception):
+    pass
+
+
+async def _resolve(host: str) -> list[tuple[socket.AddressFamily, str]]:
+    """The addresses `host` stands for, IPv4 first (what most clients try first)."""
+    try:
+        found = socket.getaddrinfo(
+            host or None, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_NUMERICHOST
+        )
+    except socket.gaierror:
+        try:
+            found = await asyncio.get_running_loop().getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+        except socket.gaierror as error:
+            raise BindError(f"{host} is not an address of this machine ({error.strerror})") from None
+    addresses = {(family, str(address[0])) for family, _, _, _, address in found}
+    if host == "localhost":  # Not every hosts file names both.
+        addresses |= {(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")}
+    if host == "::":  # Every interface, and clients are told localhost, which may be either family.
+        addresses.add((socket.AF_INET, "0.0.0.0"))
+    return sorted(addresses)
+
+
+def _bind_all(addresses: list[tuple[socket.AddressFamily, str]], port: int) -> list[socket.socket]:
+    """A bound socket per address, all on one port; addresses of a family this machine lacks are passed
+    over."""
+    bound: list[socket.socket] = []
+    lacking: OSError | None = None
+    try:
+        for family, address in addresses:
+            try:
+                bound.append(_bind(family, address, bound[0].getsockname()[1] if bound else port))
+            except OSError as error:
+                if error.errno in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
+                    lacking = error
+                elif error.errno == errno.EADDRINUSE and bound and port == 0:
+                    raise _SecondTaken from None
+                else:
+                    raise
+        if not bound:
+            raise lacking or OSError(errno.EADDRNOTAVAIL, "no address")
+    except BaseException:
+        for each in bound:
+            each.close()
+        raise
+    return bound
+
+
+def _bind(family: socket.AddressFamily, address: str, port: int) -> socket.socket:
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        # Without it a broker that was just stopped could not come back to its port for a minute (TIME_WAIT).
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        made.setblocking(False)
+        made.bind((address, port))
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def _explain(error: OSError, host: str, port: int) -> str:
+    at = f"{host or '*'}:{port}"
+    match error.errno:
+        case errno.EADDRINUSE:
+            return f"{at} is in use by another process; choose another --port, or 0 for any free one"
+        case errno.EACCES:
+            return f"not allowed to listen on {at} (ports below 1024 need privileges)"
+        case errno.EADDRNOTAVAIL:
+            return f"{host} is not an address of this machine"
+    return f"cannot listen on {at}: {error.strerror}"

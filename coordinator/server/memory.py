@@ -1,0 +1,158 @@
+"""The memory that the connections of one broker share: for requests, and for responses.
+
+Both are bounds on what is there, not on what is announced: thirty bytes that announce 100 MiB count as
+thirty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Self
+
+SMALL_BYTES: Final = 64 * 1024
+"""A connection that holds no more than this never waits for memory. Heartbeats and joins go on, whatever the
+producers do."""
+_STEP_BYTES_MAX: Final = 1024 * 1024
+
+
+class RequestMemory:
+    """Bytes of requests that arrive, wait or are being answered, over all connections of a broker.
+
+    A connection that finds no room stops reading and waits in line. A frame asks for room in steps, each for
+    as much again as it has already; so frames that were half received could wait for each other for ever, and
+    therefore one connection at a time, the first in line, goes on beyond the bound until it has had a request
+    answered. At most `bytes_max`, one request, and what a connection may hold without asking are held: one
+    piece as the socket gave it, of 256 KiB at most.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self.held_bytes = 0
+        self._bytes_max = bytes_max
+        self._line: dict[RequestShare, None] = {}  # in order of arrival
+        self._beyond: RequestShare | None = None
+
+    def grants(self, share: RequestShare, count: int) -> bool:
+        """Whether `share` may hold `count` more bytes now, without going past those in line."""
+        return share is self._beyond or (not self._line and self._fits(count))
+
+    def step_back(self, share: RequestShare) -> None:
+        """The share has had a request answered, or has ended: the bound holds for it again."""
+        if self._beyond is share:
+            self._beyond = None
+
+    def stand_in_line(self, share: RequestShare) -> None:
+        """Wait for room; a share that stands there already keeps its place."""
+        self._line[share] = None
+
+    def leave_line(self, share: RequestShare) -> None:
+        """Wait no longer."""
+        self._line.pop(share, None)
+
+    def serve_line(self) -> None:
+        """Let go on whoever there is room for, in order."""
+        while self._line:
+            first = next(iter(self._line))
+            if not self._fits(first.lacking_bytes):
+                if self._beyond is not None:
+                    return
+                self._beyond = first
+            del self._line[first]
+            first.go_on()
+
+    def _fits(self, count: int) -> bool:
+        return self.held_bytes + count <= self._bytes_max
+
+
+class RequestShare:
+    """One connection's part of RequestMemory."""
+
+    def __init__(self, memory: RequestMemory, resume: Callable[[], None]) -> None:
+        """`resume()` is called when a share that had to wait may grow again."""
+        self.counted_bytes = 0
+        self.waiting = False
+        self._memory = memory
+        self._resume = resume
+        self._bytes = 0
+        self._step_bytes = 0
+
+    def hold(self, count: int, *, arrived: int = 0, missing: int = 0) -> bool:
+        """Count `count` bytes in memory, `arrived` of them of a frame that lacks `missing`; whether the
+        latter may be read now. If not, `resume` will be called."""
+        self._bytes = count
+        self._step_bytes = min(missing, arrived, _STEP_BYTES_MAX)
+        wanted = count + self._step_bytes
+        small = wanted <= max(SMALL_BYTES, self.counted_bytes)
+        self.waiting = bool(missing) and not small and not self._memory.grants(self, self.lacking_bytes)
+        if self.waiting:
+            self._memory.stand_in_line(self)
+            self._count(count)
+        else:
+            self._memory.leave_line(self)
+            self._count(wanted)
+        self._memory.serve_line()
+        return not self.waiting
+
+    def answered(self) -> None:
+        """A request of this share was answered."""
+        self._memory.step_back(self)
+
+    def end(self) -> None:
+        """Hold nothing any more, and wait for nothing."""
+        self._memory.step_back(self)
+        self.hold(0)
+
+    @property
+    def lacking_bytes(self) -> int:
+        """What would have to be counted in addition, for this share to go on."""
+        return self._bytes + self._step_bytes - self.counted_bytes
+
+    def go_on(self) -> None:
+        """RequestMemory's call, when it is this share's turn."""
+        self.waiting = False
+        self._count(self._bytes + self._step_bytes)
+        self._resume()
+
+    def _count(self, count: int) -> None:
+        self._memory.held_bytes += count - self.counted_bytes
+        self.counted_bytes = count
+
+
+class ResponseMemory:
+    """Bytes of responses that are being read from the logs, or were written and are not taken yet.
+
+    Only fetches can be told to be smaller, so only they ask; what the rest holds counts all the same.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self.held_bytes = 0
+        self._bytes_max = bytes_max
+
+    def room(self) -> int:
+        return max(self._bytes_max - self.held_bytes, 0)
+
+
+class ResponseShare:
+    """A part of ResponseMemory: what one fetch may read, or what one connection has not sent yet."""
+
+    __slots__ = ("_memory", "bytes")
+
+    def __init__(self, memory: ResponseMemory) -> None:
+        self.bytes = 0
+        self._memory = memory
+
+    def hold(self, count: int) -> None:
+        """Count so many bytes in place of what was counted."""
+        self._memory.held_bytes += count - self.bytes
+        self.bytes = count
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.hold(0)
+
+    def lend(self, wanted: int) -> int:
+        """Count as much of `wanted` as there is room for, in place of what was counted; how much that is."""
+        self.hold(0)
+        self.hold(min(wanted, self._memory.room()))
+        return self.bytes

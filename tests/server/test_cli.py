@@ -1,0 +1,199 @@
+"""The `muster` command: what it prints, what it refuses, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import muster
+from muster.coordinator import cli, config
+from muster.protocol.messages.data import FetchRequest, ProduceRequest
+from muster.protocol.messages.metadata import MetadataRequest
+from muster.protocol.record_batch import Record, build
+from tests.support.served import Served
+from tests.support.wire import Wire
+
+DEADLINE_S = 20
+
+
+def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
+    return subprocess.run(
+        [sys.executable, "-m", "muster", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        env={**clean, **variables},
+        check=False,
+    )
+
+
+def test_version() -> None:
+    ended = run("--version")
+    assert (ended.returncode, ended.stdout) == (0, f"muster {muster.__version__}\n")
+
+
+def test_help_tells_every_option_with_its_variable_default_and_unit(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["serve", "--help"], {})
+    assert ended.value.code == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "MUSTER_GROUP_MAX_SIZE" in shown
+    for each in config.settings_declared():
+        spec = config.spec_of(each)
+        assert f"{config.option(each.name)} " in shown
+        assert " ".join(spec.meaning.split()) in shown
+        if spec.unit is not None:
+            assert f"{config.option(each.name)} {spec.unit.upper()}" in shown
+        if spec.kafka:
+            assert f"Kafka: {config.kafka_name(each.name)})" in shown
+
+
+def test_without_a_command_it_says_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([], {}) == 2
+    assert "serve" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "said"),
+    [
+        (
+            ["--port", "x"],
+            {},
+            "muster serve: --port: 'x' is not allowed; it takes a whole number, 0 to 65535\n",
+        ),
+        (
+            [],
+            {"MUSTER_BROKERS": "0"},
+            "muster serve: MUSTER_BROKERS: '0' is not allowed; it takes a whole number, 1 to 64\n",
+        ),
+        (["--prot", "9092"], {}, "muster serve: --prot is no option of it; muster serve --help lists them\n"),
+    ],
+)
+def test_a_wrong_value_is_one_line_and_exit_code_2(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], variables: dict[str, str], said: str
+) -> None:
+    assert cli.main(["serve", *arguments], variables) == 2
+    assert capsys.readouterr().err == said
+
+
+def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        ended = run("serve", "--port", port, "--data", str(tmp_path / "data"))
+    assert ended.returncode == 1
+    assert ended.stderr == (
+        f"muster serve: 127.0.0.1:{port} is in use by another process; "
+        "choose another --port, or 0 for any free one\n"
+    )
+
+
+def test_a_directory_in_use_or_unusable_is_one_line(tmp_path: Path) -> None:
+    with Served(tmp_path / "data") as served:
+        ended = run("serve", "--port", "0", "--data", str(served.data))
+        assert ended.returncode == 1
+        assert str(served.data) in ended.stderr
+        assert f"process {served.process.pid}" in ended.stderr
+        assert ended.stderr.count("\n") == 1
+    (tmp_path / "logs-unusable").mkdir()
+    (tmp_path / "logs-unusable" / "topics").write_text("not a directory")
+    ended = run("serve", "--port", "0", "--data", str(tmp_path / "logs-unusable"))
+    assert ended.returncode == 1
+    assert str(tmp_path / "logs-unusable" / "topics") in ended.stderr
+    assert ended.stderr.count("\n") == 1
+    (tmp_path / "file").write_text("not a directory")
+    ended = run("serve", "--port", "0", "--data", str(tmp_path / "file"))
+    assert ended.returncode == 1
+    assert str(tmp_path / "file") in ended.stderr
+    assert ended.stderr.count("\n") == 1
+
+
+async def test_nobody_has_to_read_its_log(tmp_path: Path) -> None:
+    # Nothing takes what it writes to stderr before the end, and a pipe holds 64 KiB.
+    with Served(tmp_path / "data", "--log-level", "debug") as served:
+        for _ in range(500):
+            async with await Wire.connect(served.port) as wire:
+                await wire.send_bytes(b"\xff" * 4)
+                assert await wire.closed()
+        async with await Wire.connect(served.port) as wire:
+            assert (await wire.call(MetadataRequest(topics=None), 12)).brokers
+        assert served.stop() == 0
+
+
+async def test_it_says_when_it_is_ready_and_where(tmp_path: Path) -> None:
+    with Served(tmp_path / "data", "--brokers", "2") as served:
+        assert served.ready_line.startswith(f"muster ready on 127.0.0.1:{served.port},127.0.0.1:")
+        assert f" (sqlite, {tmp_path / 'data'}, 50 shards, " in served.ready_line
+        async with await Wire.connect(served.port) as wire:
+            response = await wire.call(MetadataRequest(topics=None), 12)
+            assert [each.node_id for each in response.brokers] == [1, 2]
+        assert served.stop() == 0
+
+
+def test_in_memory_nothing_is_written(tmp_path: Path) -> None:
+    with Served(tmp_path / "data", "--ephemeral") as served:
+        assert "(in memory, 50 shards, " in served.ready_line
+        assert served.stop() == 0
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_in_good_order_and_logs_are_json(tmp_path: Path, number: signal.Signals) -> None:
+    with Served(tmp_path / "data") as served:
+        process = served.process
+        process.send_signal(number)
+        _, logged = process.communicate(timeout=DEADLINE_S)
+        assert process.returncode == 0
+        assert [json.loads(line)["event"] for line in logged.splitlines()] == ["stopping"]
+
+
+async def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
+    """While it drains: a client that asked for 20 MB and takes none of it is waited for until the grace is
+    over."""
+    with Served(tmp_path / "data", "--shutdown-grace-ms", "600000") as served:
+        async with await Wire.connect(served.port) as wire:
+            await wire.call(MetadataRequest(topics=[MetadataRequest.Topic(name="t")]), 12)
+            batch = build([Record(0, 1, None, bytes(1_000_000))])
+            part = ProduceRequest.PartitionProduceData(index=0, records=batch)
+            topic = ProduceRequest.TopicProduceData(name="t", partition_data=[part])
+            for _ in range(20):
+                await wire.call(ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=[topic]), 9)
+        idle = await Wire.connect(served.port)
+        idle._reader._transport.pause_reading()  # type: ignore[attr-defined]
+        wanted = FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=2**30)
+        fetch = FetchRequest.FetchTopic(topic="t", partitions=[wanted])
+        await idle.send(FetchRequest(max_wait_ms=0, min_bytes=1, topics=[fetch]), 12)
+        async with await Wire.connect(served.port) as wire:
+            await wire.call(
+                MetadataRequest(topics=[]), 12
+            )  # so the fetch, which came before, is being answered
+            served.process.send_signal(signal.SIGTERM)
+            assert await wire.closed(DEADLINE_S)
+        with pytest.raises(ConnectionError):
+            await Wire.connect(served.port)
+        assert served.process.poll() is None
+        served.process.send_signal(signal.SIGTERM)
+        code = await asyncio.to_thread(served.process.wait, DEADLINE_S)
+        assert code == 128 + signal.SIGTERM
+        idle.abort()
+
+
+def test_what_is_imported_only_when_needed_is_not_imported_to_start() -> None:
+    """structlog (with rich) and other heavy things would cost a quarter of the time to ready."""
+    script = (
+        "import sys, muster.coordinator.cli\n"
+        "import muster.coordinator.server.brokers, muster.coordinator.storage.sqlite\n"
+        "print([name for name in ('structlog', 'rich', 'uvloop', 'pydoc') if name in sys.modules])"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert ended.stdout == "[]\n"

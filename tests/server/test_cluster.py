@@ -1,0 +1,149 @@
+"""Several brokers over one store: what only shows when shards and partitions move between them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from muster.coordinator.server.broker import Broker
+from muster.coordinator.server.brokers import Brokers
+from muster.protocol.errors import ErrorCode
+from muster.protocol.messages.data import FetchRequest, ProduceRequest
+from muster.protocol.messages.metadata import MetadataRequest
+from muster.protocol.messages.offsets import OffsetFetchRequest
+from tests.server.conftest import StartBrokers
+from tests.server.test_data import batch
+from tests.server.test_offsets import codes, commit
+from tests.support.wire import Wire
+
+DEADLINE_S = 20
+
+
+def group_of(broker: Broker) -> str:
+    """A group id whose shard this broker has."""
+    names = (f"g{number}" for number in range(10_000))
+    return next(name for name in names if broker.membership.serving(broker.topology.group_lease(name)))
+
+
+async def committed(port: int, group_id: str) -> list[tuple[str, int]]:
+    """(topic, offset) as soon as the group's coordinator has loaded it."""
+    async with asyncio.timeout(DEADLINE_S), await Wire.connect(port) as wire:
+        while True:
+            response = await wire.call(OffsetFetchRequest(group_id=group_id, topics=None), 5)
+            if response.error_code == ErrorCode.NONE:
+                return [(each.name, each.partitions[0].committed_offset) for each in response.topics]
+
+
+async def test_a_broker_that_has_not_heard_of_a_new_topic_keeps_its_offsets(
+    start_brokers: StartBrokers,
+) -> None:
+    """A name deleted and made anew has another id. Whoever takes a shard over must not judge the offsets of
+    the new topic by the id of the old one."""
+    brokers = await start_brokers(brokers=2)
+    first, second = brokers.brokers
+    group_id = group_of(first)
+    old = await first.catalogue.create("t")
+    await second.catalogue.refresh()
+    assert second._catalogue_task is not None
+    second._catalogue_task.cancel()  # deaf from here on
+    await first.catalogue.delete(old)
+    await first.catalogue.create("t")
+    async with await Wire.connect(first.port) as wire:
+        assert codes(await wire.call(commit(("t", 0, 7), group_id=group_id), 9)) == [ErrorCode.NONE]
+    await brokers.stop_one(0)
+    assert await committed(second.port, group_id) == [("t", 7)]
+
+
+async def test_partitions_move_with_their_records_and_clients_are_led_there(
+    start_brokers: StartBrokers,
+) -> None:
+    brokers = await start_brokers(brokers=2)
+    first, second = brokers.brokers
+    topic = await first.catalogue.create("t", partitions=8)
+    await second.catalogue.refresh()
+    index = next(index for index in range(8) if first.topology.leader(topic.topic_id, index).node_id == 1)
+    part = ProduceRequest.PartitionProduceData(index=index, records=batch(b"a"))
+    produce = ProduceRequest(
+        acks=-1,
+        timeout_ms=1_000,
+        topic_data=[
+            ProduceRequest.TopicProduceData(name="t", topic_id=topic.topic_id, partition_data=[part])
+        ],
+    )
+    wanted = FetchRequest.FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1 << 20)
+    fetch = FetchRequest(
+        max_wait_ms=0,
+        min_bytes=1,
+        topics=[FetchRequest.FetchTopic(topic="t", topic_id=topic.topic_id, partitions=[wanted])],
+    )
+    async with await Wire.connect(first.port) as wire, await Wire.connect(second.port) as other:
+        assert (await wire.call(produce, 12)).responses[0].partition_responses[0].error_code == 0
+        # The wrong one says who is right (KIP-951), in the versions that can.
+        refused = await other.call(produce, 10)
+        answer = refused.responses[0].partition_responses[0]
+        assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert answer.current_leader.leader_id == 1
+        assert [(each.node_id, each.port) for each in refused.node_endpoints] == [(1, first.port)]
+        assert (await other.call(produce, 9)).node_endpoints == []
+        misled = await other.call(fetch, 16)
+        assert misled.responses[0].partitions[0].current_leader.leader_id == 1
+        assert [each.port for each in misled.node_endpoints] == [first.port]
+
+        epoch = first.topology.leader(topic.topic_id, index).epoch
+        await brokers.stop_one(0)
+        async with asyncio.timeout(DEADLINE_S):
+            while (await other.call(fetch, 12)).responses[0].partitions[0].error_code:
+                pass
+        fetched = (await other.call(fetch, 12)).responses[0].partitions[0]
+        assert fetched.high_watermark == 1
+        (told,) = (await other.call(MetadataRequest(topics=[MetadataRequest.Topic(name="t")]), 12)).topics
+        assert {each.leader_id for each in told.partitions} == {2}
+        assert told.partitions[index].leader_epoch > epoch
+
+
+async def test_all_brokers_come_back_at_once_after_a_kill(
+    tmp_path: Path, start_brokers: StartBrokers
+) -> None:
+    """The directory is locked, so a killed process's leases need not run out first; nor do nodes it does not
+    have."""
+    before = await start_brokers(brokers=3, ephemeral=False, data=str(tmp_path), lease_term_ms=600_000)
+    group_id = group_of(before.brokers[2])
+    await before.brokers[0].catalogue.create("t")
+    await before.brokers[2].catalogue.refresh()
+    async with await Wire.connect(before.brokers[2].port) as wire:
+        assert codes(await wire.call(commit(("t", 0, 7), group_id=group_id), 9)) == [ErrorCode.NONE]
+    for index in range(3):
+        await before.kill_one(index)
+    await before.stop()
+    after = await start_brokers(ephemeral=False, data=str(tmp_path), lease_term_ms=600_000)
+    assert await committed(after.brokers[0].port, group_id) == [("t", 7)]
+    async with await Wire.connect(after.brokers[0].port) as wire:
+        response = await wire.call(MetadataRequest(topics=None), 12)
+        assert [each.node_id for each in response.brokers] == [1]
+        assert response.cluster_id == before.brokers[0].cluster_id
+
+
+async def test_a_store_that_hangs_does_not_keep_a_broker_from_stopping(
+    start_brokers: StartBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brokers = await start_brokers(shutdown_grace_ms=50)
+    asked = asyncio.Event()
+
+    async def hang(*_: object) -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(brokers.brokers[0]._store, "release", hang)
+    async with await Wire.connect(brokers.brokers[0].port) as wire:
+        async with asyncio.timeout(DEADLINE_S):
+            await brokers.stop_one(0)
+        assert asked.is_set()
+        assert await wire.closed()
+
+
+async def test_a_failed_start_leaves_no_lock_behind(tmp_path: Path, start_brokers: StartBrokers) -> None:
+    with pytest.raises(Exception, match="not an address"):
+        await start_brokers(ephemeral=False, data=str(tmp_path), host="192.0.2.1")
+    assert isinstance(await start_brokers(ephemeral=False, data=str(tmp_path)), Brokers)

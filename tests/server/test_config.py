@@ -1,0 +1,149 @@
+"""Settings: from options and variables, with bounds; and that they reach those they are for."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+
+from muster.coordinator import config
+from muster.coordinator.config import SettingError, Settings, read_settings
+from muster.coordinator.group.config import GroupConfig
+from muster.coordinator.server.broker import group_config
+from muster.coordinator.topics.config import SPECS, TopicConfig, defaults_from, parse
+
+
+def test_options_win_over_variables_and_variables_over_defaults() -> None:
+    variables = {"MUSTER_PORT": "1", "MUSTER_BROKERS": "2"}
+    settings = read_settings({"port": "5", "brokers": None}, variables)
+    assert (settings.port, settings.brokers, settings.node_id) == (5, 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("ephemeral", "true", True),
+        ("ephemeral", "No", False),
+        ("rack", "", None),
+        ("rack", "b", "b"),
+        ("advertised", "[::1]:9092", "[::1]:9092"),
+        ("log_cleaner_min_cleanable_ratio", "0.25", 0.25),
+        ("log_retention_ms", "-1", -1),
+        ("log_cleanup_policy", "compact,delete", "compact,delete"),
+    ],
+)
+def test_values_are_read(name: str, text: str, value: object) -> None:
+    assert getattr(read_settings({name: text}, {}), name) == value
+    assert getattr(read_settings({}, {config.variable(name): text}), name) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "allowed"),
+    [
+        ("port", "65536", "a whole number, 0 to 65535"),
+        ("port", "x", "a whole number, 0 to 65535"),
+        ("port", "", "a whole number, 0 to 65535"),
+        ("port", "1.5", "a whole number, 0 to 65535"),
+        ("brokers", "0", "a whole number, 1 to 64"),
+        ("ephemeral", "perhaps", "true or false"),
+        ("log_level", "loud", "debug or info or warning or error"),
+        ("log_cleaner_min_cleanable_ratio", "1.1", "a number, 0 to 1"),
+        ("log_cleaner_min_cleanable_ratio", "nan", "a number, 0 to 1"),
+        ("group_initial_rebalance_delay_ms", "-1", "a whole number of ms, 0 to 2147483647"),
+        ("log_retention_ms", "-2", "a whole number of ms, -1 or more"),
+        ("data", "", "text of 1 to 4096 characters"),
+        ("advertised", "kafka", "HOST:PORT"),
+        ("advertised", "kafka:", "HOST:PORT"),
+        ("advertised", "kafka:99999", "HOST:PORT"),
+    ],
+)
+def test_a_wrong_value_names_what_was_given_and_what_is_allowed(name: str, text: str, allowed: str) -> None:
+    for options, variables, given in [
+        ({name: text}, {}, config.option(name)),
+        ({}, {config.variable(name): text}, config.variable(name)),
+    ][: 2 if text else 1]:  # an empty variable is one that is not set
+        with pytest.raises(SettingError) as raised:
+            read_settings(options, variables)
+        assert str(raised.value) == f"{given}: {text!r} is not allowed; it takes {allowed}"
+
+
+def test_settings_that_contradict_each_other_are_refused() -> None:
+    with pytest.raises(SettingError, match="at most group_max_session_timeout_ms"):
+        Settings(group_min_session_timeout_ms=20, group_max_session_timeout_ms=10)
+    with pytest.raises(SettingError, match=r"port: 65534 .* at most 65533 with 3 brokers"):
+        Settings(port=65534, brokers=3)
+    with pytest.raises(SettingError, match=r"advertised: 'kafka:65534' .* at most 65533 with 3 brokers"):
+        Settings(advertised="kafka:65534", brokers=3)
+    assert Settings(port=65533, brokers=3).port == 65533
+    with pytest.raises(SettingError, match=r"^MUSTER_PORT: 65534 "):
+        read_settings({"brokers": "3"}, {"MUSTER_PORT": "65534"})
+
+
+def test_what_further_brokers_count_up_to_must_fit_and_lags_must_not_cross() -> None:
+    with pytest.raises(SettingError, match=r"node_id: 2147483647 .* at most 2147483646 with 2 brokers"):
+        Settings(node_id=2**31 - 1, brokers=2)
+    with pytest.raises(SettingError, match=r"at most log_cleaner_max_compaction_lag_ms \(5\)"):
+        Settings(log_cleaner_min_compaction_lag_ms=10, log_cleaner_max_compaction_lag_ms=5)
+
+
+def test_text_that_would_not_fit_a_response_is_refused_and_not_repeated_whole() -> None:
+    with pytest.raises(SettingError, match="it takes text of 1 to 255 characters") as raised:
+        Settings(rack="r" * 40_000)
+    assert len(str(raised.value)) < 300
+
+
+def test_whatever_settings_allow_is_a_topic_s_default() -> None:
+    """A broker cannot start with a default that its topics could not have."""
+    for each in config.settings_declared():
+        spec = config.spec_of(each)
+        values = spec.choices if spec.choices is not None else (spec.low, spec.high)
+        for value in values:
+            if value is not None:
+                configs = defaults_from({config.kafka_name(each.name): str(value)}.get)
+                if "min.compaction.lag.ms" in configs or "max.compaction.lag.ms" in configs:
+                    configs.setdefault("min.compaction.lag.ms", "0")
+                    configs.setdefault("max.compaction.lag.ms", str(2**63 - 1))
+                parse(configs)
+
+
+def test_settings_made_in_python_are_checked_too() -> None:
+    with pytest.raises(SettingError, match="port: '9092' is not allowed"):
+        Settings(port="9092")  # type: ignore[arg-type]
+    with pytest.raises(SettingError, match="brokers: True"):
+        Settings(brokers=True)
+
+
+def test_a_kubernetes_service_link_is_not_taken_for_the_port() -> None:
+    assert read_settings({}, {"MUSTER_PORT": "tcp://10.0.0.1:9092"}).port == 9092
+
+
+def test_every_group_setting_is_an_option_with_its_default() -> None:
+    assert group_config(Settings()) == GroupConfig()
+    changed = {each.name: getattr(GroupConfig(), each.name) + 1 for each in fields(GroupConfig)}
+    changed["group_max_size"] = 5
+    assert group_config(Settings(**changed)) == GroupConfig(**changed)
+
+
+def test_every_topic_default_that_has_an_effect_is_an_option_with_its_default() -> None:
+    served = {spec.broker_name for spec in SPECS.values() if spec.served and spec.broker_name is not None}
+    names = {config.kafka_name(each.name) for each in config.settings_declared()}
+    assert served - names == {"compression.type"}
+    assert parse(defaults_from(Settings().kafka_text)) == TopicConfig()
+    changed = parse(defaults_from(Settings(log_retention_ms=5, log_cleanup_policy="compact").kafka_text))
+    assert (changed.retention_ms, changed.cleanup_policy) == (5, ("compact",))
+
+
+def test_every_setting_says_what_it_means_and_numbers_of_time_and_size_their_unit() -> None:
+    for each in config.settings_declared():
+        spec = config.spec_of(each)
+        assert spec.meaning
+        assert spec.section
+        for suffix, unit in [("_ms", "ms"), ("_bytes", "bytes"), ("_minutes", "minutes")]:
+            if each.name.endswith(suffix) and each.name != "offset_metadata_max_bytes":
+                assert spec.unit == unit, each.name
+
+
+def test_an_empty_variable_is_one_that_is_not_set() -> None:
+    assert read_settings({}, {"MUSTER_PORT": "", "MUSTER_DATA": "", "MUSTER_RACK": ""}) == read_settings(
+        {}, {}
+    )

@@ -1,0 +1,397 @@
+"""Produce, Fetch, ListOffsets, OffsetForLeaderEpoch and DeleteRecords over the wire."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from muster.coordinator.observe import log
+from muster.coordinator.server.brokers import Brokers
+from muster.coordinator.topics.partitions import Partitions
+from muster.protocol.compression import Codec
+from muster.protocol.errors import ErrorCode
+from muster.protocol.message import Message
+from muster.protocol.messages.data import (
+    DeleteRecordsRequest,
+    FetchRequest,
+    ListOffsetsRequest,
+    OffsetForLeaderEpochRequest,
+    ProduceRequest,
+)
+from muster.protocol.messages.transactions import InitProducerIdRequest
+from muster.protocol.record_batch import Record, batches, build, records
+from muster.protocol.types import ZERO_UUID
+from tests.server.conftest import StartBrokers
+from tests.support.wire import Wire
+
+
+class Topic:
+    """A topic of one broker and a connection to it."""
+
+    def __init__(self, wire: Wire, topic_id: UUID, brokers: Brokers) -> None:
+        self.wire = wire
+        self.topic_id = topic_id
+        self.brokers = brokers
+
+    async def produce(
+        self, records_: bytes | None, version: int = 12, *, partition: int = 0, **request: Any
+    ) -> Any:
+        """The one partition's part of the response."""
+        response = await self.wire.call(
+            self.producing(records_, version, partition=partition, **request), version
+        )
+        return response.responses[0].partition_responses[0]
+
+    def producing(
+        self, records_: bytes | None, version: int = 12, *, partition: int = 0, acks: int = -1, **request: Any
+    ) -> Message:
+        part = ProduceRequest.PartitionProduceData(index=partition, records=records_)
+        topic = ProduceRequest.TopicProduceData(
+            partition_data=[part], **self.named("name", version >= 13, request)
+        )
+        return ProduceRequest(acks=acks, timeout_ms=10_000, topic_data=[topic], **request)
+
+    async def fetch(self, offset: int = 0, version: int = 12, **request: Any) -> Any:
+        """The one partition's part of the response."""
+        response = await self.wire.call(self.fetching(offset, version, **request), version)
+        assert (response.error_code, response.session_id) == (0, 0)
+        return response.responses[0].partitions[0]
+
+    def fetching(
+        self,
+        offset: int = 0,
+        version: int = 12,
+        *,
+        partition: int = 0,
+        leader_epoch: int = -1,
+        max_wait_ms: int = 0,
+        min_bytes: int = 1,
+        **request: Any,
+    ) -> Message:
+        part = FetchRequest.FetchPartition(
+            partition=partition,
+            fetch_offset=offset,
+            current_leader_epoch=leader_epoch,
+            partition_max_bytes=1 << 20,
+        )
+        topic = FetchRequest.FetchTopic(partitions=[part], **self.named("topic", version >= 13, request))
+        return FetchRequest(max_wait_ms=max_wait_ms, min_bytes=min_bytes, topics=[topic], **request)
+
+    def named(self, field: str, by_id: bool, request: dict[str, Any]) -> dict[str, Any]:
+        if by_id:
+            return {"topic_id": request.pop("topic_id", self.topic_id)}
+        return {field: request.pop("name", "t")}
+
+
+@pytest.fixture
+async def topic(start_brokers: StartBrokers) -> Any:
+    brokers = await start_brokers()
+    created = await brokers.brokers[0].catalogue.create("t", partitions=2)
+    async with await Wire.connect(brokers.brokers[0].port) as wire:
+        yield Topic(wire, created.topic_id, brokers)
+
+
+def batch(*values: bytes, timestamp: int = 1_000, **fields: Any) -> bytes:
+    return build([Record(offset, timestamp, b"k", value) for offset, value in enumerate(values)], **fields)
+
+
+def values_in(data: bytes) -> list[bytes | None]:
+    return [record.value for position, header in batches(data) for record in records(data, position, header)]
+
+
+# --- Produce ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", range(3, 14))
+async def test_what_is_produced_in_any_version_is_fetched(topic: Topic, version: int) -> None:
+    stored = await topic.produce(batch(b"a", b"b"), version)
+    assert (stored.error_code, stored.base_offset) == (ErrorCode.NONE, 0)
+    again = await topic.produce(batch(b"c"), version)
+    assert again.base_offset == 2
+    fetched = await topic.fetch()
+    assert values_in(fetched.records) == [b"a", b"b", b"c"]
+    assert fetched.high_watermark == 3
+
+
+async def test_errors_are_each_partitions_own(topic: Topic) -> None:
+    good = ProduceRequest.PartitionProduceData(index=0, records=batch(b"a"))
+    missing = ProduceRequest.PartitionProduceData(index=9, records=batch(b"a"))
+    broken = ProduceRequest.PartitionProduceData(index=1, records=batch(b"a")[:-1])
+    request = ProduceRequest(
+        acks=1,
+        timeout_ms=1_000,
+        topic_data=[
+            ProduceRequest.TopicProduceData(name="t", partition_data=[good, missing, broken]),
+            ProduceRequest.TopicProduceData(name="none", partition_data=[good]),
+            ProduceRequest.TopicProduceData(name="__consumer_offsets", partition_data=[good]),
+        ],
+    )
+    response = await topic.wire.call(request, 9)
+    codes = [[part.error_code for part in each.partition_responses] for each in response.responses]
+    assert codes[0][:2] == [ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert codes[0][2] in (ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD)
+    assert codes[1] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert codes[2][0] in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION)
+    assert response.responses[0].partition_responses[1].error_message
+
+
+async def test_what_nobody_expected_fails_one_partition_alone(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append = Partitions.append
+
+    def breaking(self: Partitions, of: Any, partition: int, *args: Any, **options: Any) -> Any:
+        if partition == 1:
+            broken = asyncio.get_running_loop().create_future()
+            broken.set_exception(RuntimeError("secret of the inside"))
+            return broken
+        return append(self, of, partition, *args, **options)
+
+    monkeypatch.setattr(Partitions, "append", breaking)
+    monkeypatch.setattr(log._Output, "level", 99)
+    parts = [ProduceRequest.PartitionProduceData(index=index, records=batch(b"a")) for index in (1, 0)]
+    named = ProduceRequest.TopicProduceData(name="t", partition_data=parts)
+    response = await topic.wire.call(ProduceRequest(acks=-1, timeout_ms=1_000, topic_data=[named]), 9)
+    failed, stored = response.responses[0].partition_responses
+    assert (failed.error_code, failed.base_offset) == (ErrorCode.UNKNOWN_SERVER_ERROR, -1)
+    assert "secret" not in failed.error_message
+    assert (stored.error_code, stored.base_offset) == (ErrorCode.NONE, 0)
+
+
+@pytest.mark.parametrize("acks", [2, -2])
+async def test_acks_other_than_none_leader_or_all_are_refused(topic: Topic, acks: int) -> None:
+    assert (await topic.produce(batch(b"a"), acks=acks)).error_code == ErrorCode.INVALID_REQUIRED_ACKS
+    assert (await topic.fetch()).high_watermark == 0
+
+
+async def test_zstd_needs_version_7(topic: Topic) -> None:
+    compressed = batch(b"a" * 100, codec=Codec.ZSTD)
+    assert (await topic.produce(compressed, 6)).error_code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    assert (await topic.produce(compressed, 7)).error_code == ErrorCode.NONE
+
+
+async def test_an_unknown_topic_id_has_its_own_code(topic: Topic) -> None:
+    assert (await topic.produce(batch(b"a"), 13, topic_id=uuid4())).error_code == ErrorCode.UNKNOWN_TOPIC_ID
+    assert (await topic.produce(batch(b"a"), 13, topic_id=ZERO_UUID)).error_code == ErrorCode.UNKNOWN_TOPIC_ID
+
+
+async def test_a_transactional_produce_is_refused_for_good(topic: Topic) -> None:
+    refused = await topic.produce(batch(b"a"), transactional_id="t")
+    assert refused.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    assert "no transactions yet" in refused.error_message
+    batched = batch(b"a", producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
+    assert (await topic.produce(batched)).error_code == ErrorCode.INVALID_TXN_STATE
+
+
+async def test_acks_0_is_not_answered_and_an_error_closes(topic: Topic) -> None:
+    await topic.wire.send(topic.producing(batch(b"a"), acks=0), 12)
+    assert values_in((await topic.fetch()).records) == [b"a"]  # the next answer is the next request's
+    async with await Wire.connect(topic.brokers.brokers[0].port) as wire:
+        await wire.send(topic.producing(batch(b"a"), acks=0, partition=9), 12)
+        assert await wire.closed()
+
+
+async def test_an_idempotent_producer_gets_an_id_and_its_repeats_are_stored_once(topic: Topic) -> None:
+    initial = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1_000)
+    first, second = await topic.wire.call(initial, 4), await topic.wire.call(initial, 4)
+    assert (first.error_code, first.producer_epoch) == (ErrorCode.NONE, 0)
+    assert first.producer_id != second.producer_id
+    sent = batch(b"a", producer_id=first.producer_id, producer_epoch=0, base_sequence=0)
+    assert (await topic.produce(sent)).base_offset == 0
+    repeated = await topic.produce(sent)
+    assert (repeated.error_code, repeated.base_offset) == (ErrorCode.NONE, 0)
+    gap = batch(b"a", producer_id=first.producer_id, producer_epoch=0, base_sequence=5)
+    assert (await topic.produce(gap)).error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert (await topic.fetch()).high_watermark == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"transactional_id": "t"}, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
+        ({"transactional_id": ""}, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
+        ({"transactional_id": None, "producer_id": 5, "producer_epoch": -1}, ErrorCode.INVALID_REQUEST),
+    ],
+)
+async def test_init_producer_id_refusals(port: int, fields: dict[str, Any], code: ErrorCode) -> None:
+    async with await Wire.connect(port) as wire:
+        refused = await wire.call(InitProducerIdRequest(transaction_timeout_ms=1_000, **fields), 4)
+        assert (refused.error_code, refused.producer_id) == (code, -1)
+
+
+# --- Fetch --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", range(4, 19))
+async def test_every_version_fetches(topic: Topic, version: int) -> None:
+    await topic.produce(batch(b"a", b"b"))
+    fetched = await topic.fetch(1, version)
+    assert fetched.error_code == ErrorCode.NONE
+    assert values_in(fetched.records) == [
+        b"a",
+        b"b",
+    ]  # whole batches; the client drops what it did not ask for
+
+
+async def test_a_fetch_waits_for_records(topic: Topic) -> None:
+    await topic.wire.send(topic.fetching(max_wait_ms=60_000), 12)
+    async with await Wire.connect(topic.brokers.brokers[0].port) as wire:
+        await wire.call(topic.producing(batch(b"late")), 12)
+    fetched = (await topic.wire.receive()).responses[0].partitions[0]
+    assert values_in(fetched.records) == [b"late"]
+
+
+async def test_a_fetch_ends_when_its_time_is_over(topic: Topic) -> None:
+    began = time.monotonic()
+    fetched = await topic.fetch(max_wait_ms=50, min_bytes=1_000_000)
+    assert (fetched.error_code, fetched.records) == (ErrorCode.NONE, b"")
+    assert 0.05 <= time.monotonic() - began < 5
+
+
+async def test_a_parked_fetch_goes_with_its_connection(topic: Topic) -> None:
+    broker = topic.brokers.brokers[0]
+    wire = await Wire.connect(broker.port)
+    await wire.send(topic.fetching(max_wait_ms=2**31 - 1), 12)
+    async with asyncio.timeout(10):
+        while broker.partitions._parked_count == 0:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        wire.abort()
+        while broker.partitions._parked_count:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
+async def test_a_partition_in_error_ends_the_wait(topic: Topic) -> None:
+    good = FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1)
+    request = FetchRequest(
+        max_wait_ms=60_000,
+        min_bytes=1,
+        topics=[
+            FetchRequest.FetchTopic(topic="t", partitions=[good]),
+            FetchRequest.FetchTopic(topic="none", partitions=[good]),
+        ],
+    )
+    response = await topic.wire.call(request, 12)
+    assert [each.partitions[0].error_code for each in response.responses] == [
+        ErrorCode.NONE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("asked", "version", "code"),
+    [
+        ({"offset": 5}, 12, ErrorCode.OFFSET_OUT_OF_RANGE),
+        ({"offset": -1}, 12, ErrorCode.OFFSET_OUT_OF_RANGE),
+        ({"partition": 9}, 12, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ({"name": "none"}, 12, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ({"topic_id": UUID(int=5)}, 13, ErrorCode.UNKNOWN_TOPIC_ID),
+        ({"leader_epoch": 99}, 12, ErrorCode.UNKNOWN_LEADER_EPOCH),
+        ({"leader_epoch": 0}, 12, ErrorCode.FENCED_LEADER_EPOCH),
+    ],
+)
+async def test_fetch_refusals(topic: Topic, asked: dict[str, Any], version: int, code: ErrorCode) -> None:
+    refused = await topic.fetch(version=version, max_wait_ms=60_000, **asked)
+    assert (refused.error_code, refused.high_watermark, refused.records) == (code, -1, b"")
+
+
+async def test_aborted_transactions_are_listed_only_to_who_reads_committed(topic: Topic) -> None:
+    assert (await topic.fetch(isolation_level=0)).aborted_transactions is None
+    assert (await topic.fetch(isolation_level=1)).aborted_transactions == []
+
+
+@pytest.mark.parametrize(
+    ("session_id", "session_epoch", "code"),
+    [
+        (0, 0, ErrorCode.NONE),  # wants a session and gets none
+        (0, -1, ErrorCode.NONE),
+        (7, -1, ErrorCode.NONE),  # closes one
+        (7, 0, ErrorCode.FETCH_SESSION_ID_NOT_FOUND),
+        (7, 3, ErrorCode.FETCH_SESSION_ID_NOT_FOUND),
+        (0, 3, ErrorCode.FETCH_SESSION_ID_NOT_FOUND),
+    ],
+)
+async def test_there_are_no_fetch_sessions(
+    topic: Topic, session_id: int, session_epoch: int, code: ErrorCode
+) -> None:
+    request = topic.fetching(session_id=session_id, session_epoch=session_epoch)
+    response = await topic.wire.call(request, 12)
+    assert (response.error_code, response.session_id) == (code, 0)
+
+
+# --- ListOffsets, OffsetForLeaderEpoch, DeleteRecords -------------------------------------------------------
+
+
+async def listed(topic: Topic, timestamp: int, version: int, **fields: Any) -> Any:
+    part = ListOffsetsRequest.ListOffsetsPartition(
+        partition_index=fields.pop("partition", 0), timestamp=timestamp, **fields
+    )
+    named = ListOffsetsRequest.ListOffsetsTopic(name="t", partitions=[part])
+    response = await topic.wire.call(ListOffsetsRequest(replica_id=-1, topics=[named]), version)
+    return response.topics[0].partitions[0]
+
+
+@pytest.mark.parametrize("version", range(1, 12))
+async def test_offsets_are_found_by_time_in_every_version(topic: Topic, version: int) -> None:
+    for timestamp in (1_000, 3_000, 2_000):
+        await topic.produce(batch(b"v", timestamp=timestamp))
+    for timestamp, offset in [(-1, 3), (-2, 0), (0, 0), (1_001, 1), (3_000, 1), (3_001, -1)]:
+        found = await listed(topic, timestamp, version)
+        assert (found.error_code, found.offset) == (ErrorCode.NONE, offset), timestamp
+
+
+@pytest.mark.parametrize(("timestamp", "since"), [(-3, 7), (-4, 8), (-5, 9), (-6, 11), (-7, 99)])
+async def test_special_timestamps_need_their_version(topic: Topic, timestamp: int, since: int) -> None:
+    for timestamp_ms in (1_000, 3_000, 2_000):
+        await topic.produce(batch(b"v", timestamp=timestamp_ms))
+    for version in range(1, 12):
+        found = await listed(topic, timestamp, version)
+        assert found.error_code == (ErrorCode.NONE if version >= since else ErrorCode.UNSUPPORTED_VERSION)
+    if timestamp == -3:
+        assert ((await listed(topic, -3, 11)).offset, (await listed(topic, -3, 11)).timestamp) == (1, 3_000)
+
+
+async def test_list_offsets_refusals(topic: Topic) -> None:
+    assert (await listed(topic, -1, 6, partition=9)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert (await listed(topic, -1, 6, current_leader_epoch=99)).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+    part = ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=-1)
+    twice = ListOffsetsRequest.ListOffsetsTopic(name="t", partitions=[part, part])
+    response = await topic.wire.call(ListOffsetsRequest(replica_id=-1, topics=[twice]), 6)
+    assert [each.error_code for each in response.topics[0].partitions] == [ErrorCode.INVALID_REQUEST] * 2
+
+
+async def test_the_end_of_a_leader_epoch(topic: Topic) -> None:
+    await topic.produce(batch(b"a", b"b"))
+
+    async def end(epoch: int, name: str = "t") -> tuple[int, int, int]:
+        part = OffsetForLeaderEpochRequest.OffsetForLeaderPartition(partition=0, leader_epoch=epoch)
+        asked = OffsetForLeaderEpochRequest.OffsetForLeaderTopic(topic=name, partitions=[part])
+        response = await topic.wire.call(OffsetForLeaderEpochRequest(topics=[asked]), 4)
+        found = response.topics[0].partitions[0]
+        return found.error_code, found.leader_epoch, found.end_offset
+
+    assert await end(1) == (ErrorCode.NONE, 1, 2)
+    assert await end(1, "none") == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, -1)
+
+
+async def test_records_are_deleted_below_an_offset(topic: Topic) -> None:
+    for value in (b"a", b"b", b"c"):
+        await topic.produce(batch(value))
+
+    async def delete(offset: int, partition: int = 0) -> tuple[int, int]:
+        part = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=partition, offset=offset)
+        named = DeleteRecordsRequest.DeleteRecordsTopic(name="t", partitions=[part])
+        response = await topic.wire.call(DeleteRecordsRequest(topics=[named], timeout_ms=1_000), 2)
+        found = response.topics[0].partitions[0]
+        return found.error_code, found.low_watermark
+
+    assert await delete(2) == (ErrorCode.NONE, 2)
+    assert (await listed(topic, -2, 6)).offset == 2
+    assert (await topic.fetch(0)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert values_in((await topic.fetch(2)).records) == [b"c"]
+    assert await delete(9) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1)
+    assert await delete(0, partition=9) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)
+    assert await delete(-1) == (ErrorCode.NONE, 3)

@@ -1,0 +1,107 @@
+"""A broker whose disk is full: nobody loses the broker, and whoever would write is told why not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from muster.coordinator.server.brokers import Brokers
+from muster.coordinator.storage.sqlite import SqliteStore
+from muster.protocol.errors import ErrorCode
+from muster.protocol.messages.classic_group import (
+    HeartbeatRequest,
+    JoinGroupRequest,
+    SyncGroupRequest,
+)
+from muster.protocol.messages.data import FetchRequest
+from muster.protocol.messages.metadata import MetadataRequest
+from muster.protocol.messages.offsets import OffsetFetchRequest
+from tests.server.conftest import StartBrokers
+from tests.server.test_offsets import codes, commit
+from tests.support.sqlite_room import make_room, take_all_room
+from tests.support.wire import Wire
+
+TERM_MS = 2_000  # Outlasts a stall of a busy machine, which would lapse a lease and not by way of the disk.
+
+
+async def test_a_full_disk_ends_neither_reads_nor_groups_nor_leadership(
+    start_brokers: StartBrokers, tmp_path: Path
+) -> None:
+    brokers = await start_brokers(ephemeral=False, data=str(tmp_path), lease_term_ms=TERM_MS)
+    (broker,) = brokers.brokers
+    store = the_store(brokers)
+    topic = await broker.catalogue.create("t")
+    epochs = [each.epoch for each in broker.runtime.shards()]
+    leader_epoch = broker.partitions.leader_epoch(topic, 0)
+    async with await Wire.connect(broker.port) as wire:
+        member_id, generation = await join(wire)
+        beat = HeartbeatRequest(group_id="members", generation_id=generation, member_id=member_id)
+        assert codes(await wire.call(commit(("t", 0, 7)), 8)) == [0]
+
+        await take_all_room(store)
+        until_ms = broker.clock.now_ms() + TERM_MS + TERM_MS // 2
+        refused = set()
+        while broker.clock.now_ms() < until_ms:
+            refused |= set(codes(await wire.call(commit(("t", 0, 8)), 8)))
+            # As far as the member knows, nothing has happened.
+            assert (await wire.call(beat, 4)).error_code == ErrorCode.NONE
+            assert (await fetch(wire)).error_code == ErrorCode.NONE
+            (told,) = (await wire.call(metadata(), 9)).topics
+            assert told.partitions[0].leader_id == broker.node_id
+        assert refused <= {ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+        await broker.runtime.loaded()
+        assert await committed(wire) == 7
+        assert [each.epoch for each in broker.runtime.shards()] == epochs
+        assert broker.partitions.leader_epoch(topic, 0) == leader_epoch
+
+        await make_room(store)
+        until_ms = broker.clock.now_ms() + 5_000
+        while codes(await wire.call(commit(("t", 0, 9)), 8)) != [0]:
+            assert broker.clock.now_ms() < until_ms, "there is room, and still nothing is written"
+        assert await committed(wire) == 9
+        assert (await wire.call(beat, 4)).error_code == ErrorCode.NONE
+
+
+def the_store(brokers: Brokers) -> SqliteStore:
+    assert brokers._shared is not None
+    assert isinstance(brokers._shared.store, SqliteStore)
+    return brokers._shared.store
+
+
+async def join(wire: Wire) -> tuple[str, int]:
+    """A group of one: (member id, generation)."""
+    joining: dict[str, Any] = {
+        "group_id": "members",
+        "session_timeout_ms": 10_000,
+        "rebalance_timeout_ms": 10_000,
+        "protocol_type": "consumer",
+        "protocols": [JoinGroupRequest.Protocol(name="range", metadata=b"")],
+    }
+    told = await wire.call(JoinGroupRequest(member_id="", **joining), 5)
+    joined = await wire.call(JoinGroupRequest(member_id=told.member_id, **joining), 5)
+    synced = await wire.call(
+        SyncGroupRequest(
+            group_id="members", generation_id=joined.generation_id, member_id=joined.member_id, assignments=[]
+        ),
+        3,
+    )
+    assert synced.error_code == ErrorCode.NONE
+    return joined.member_id, joined.generation_id
+
+
+async def fetch(wire: Wire) -> Any:
+    wanted = FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+    topic = FetchRequest.FetchTopic(topic="t", partitions=[wanted])
+    response = await wire.call(FetchRequest(max_wait_ms=0, min_bytes=0, topics=[topic]), 11)
+    return response.responses[0].partitions[0]
+
+
+def metadata() -> MetadataRequest:
+    return MetadataRequest(topics=[MetadataRequest.Topic(name="t")])
+
+
+async def committed(wire: Wire) -> int:
+    topic = OffsetFetchRequest.Topic(name="t", partition_indexes=[0])
+    response = await wire.call(OffsetFetchRequest(group_id="g", topics=[topic]), 5)
+    offset: int = response.topics[0].partitions[0].committed_offset
+    return offset

@@ -1,0 +1,106 @@
+"""Bounds on what one client can make a broker hold and do."""
+
+from __future__ import annotations
+
+import asyncio
+
+from muster.coordinator.group.effects import RequestContext
+from muster.coordinator.server.handlers.metadata import metadata
+from muster.coordinator.server.memory import ResponseShare
+from muster.protocol.errors import ErrorCode
+from muster.protocol.messages.classic_group import SyncGroupRequest
+from muster.protocol.messages.connection import ApiVersionsRequest
+from muster.protocol.messages.metadata import MetadataRequest
+from muster.protocol.messages.topics import CreateTopicsRequest
+from tests.server.conftest import StartBrokers
+from tests.server.test_classic_group import join
+from tests.server.test_data import Topic, batch, values_in
+from tests.server.test_metadata import asking
+from tests.support.wire import Wire
+
+_UNGIVEN = RequestContext(api_version=12, client_id="c", client_host="/127.0.0.1", connection_id=1)
+
+
+async def test_a_request_may_list_so_much_and_no_more(start_brokers: StartBrokers) -> None:
+    broker = (await start_brokers(request_elements_max=1_000)).brokers[0]
+    names = [f"t{number}" for number in range(1_001)]
+    async with await Wire.connect(broker.port) as wire:
+        assert len((await wire.call(asking(*names[:1_000]), 12)).topics) == 1_000
+        await wire.send(asking(*names), 12)
+        assert await wire.closed()
+        assert broker.connections.counts.too_large == 1
+
+
+async def test_groups_of_thousands_of_large_members_are_within_the_bounds(port: int) -> None:
+    """What is refused is refused by the group, and so was read."""
+    async with await Wire.connect(port) as wire:
+        await wire.call(ApiVersionsRequest(), 0)
+        joined = await wire.call(join(metadata=bytes(10 << 20)), 5)
+        assert joined.error_code == ErrorCode.MEMBER_ID_REQUIRED
+        assignments = [
+            SyncGroupRequest.Assignment(member_id=f"consumer-{number}-{'x' * 36}", assignment=bytes(1_000))
+            for number in range(12_000)
+        ]
+        synced = await wire.call(
+            SyncGroupRequest(group_id="orders", generation_id=1, member_id="m", assignments=assignments), 3
+        )
+        assert synced.error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+async def test_a_long_list_leaves_the_loop_to_others(start_brokers: StartBrokers) -> None:
+    broker = (await start_brokers()).brokers[0]
+    names = [MetadataRequest.Topic(name="t")] * 20_000
+    request = MetadataRequest(topics=names, allow_auto_topic_creation=False)
+    listing = asyncio.ensure_future(metadata(broker, request, _UNGIVEN))
+    async with await Wire.connect(broker.port) as wire:
+        await wire.call(ApiVersionsRequest(), 0)
+        assert not listing.done()
+    assert len((await listing).topics) == 20_000
+
+
+async def test_while_responses_wait_for_their_takers_a_fetch_returns_one_batch(
+    start_brokers: StartBrokers,
+) -> None:
+    brokers = await start_brokers(queued_max_response_bytes=1_000_000)
+    broker = brokers.brokers[0]
+    created = await broker.catalogue.create("t")
+    async with await Wire.connect(broker.port) as wire:
+        topic = Topic(wire, created.topic_id, brokers)
+        for number in range(5):
+            await topic.produce(batch(b"%d" % number * 1_000))
+        with ResponseShare(broker.connections.responses) as others:
+            others.hold(1_000_000)
+            assert len(values_in((await topic.fetch()).records)) == 1
+        assert len(values_in((await topic.fetch()).records)) == 5
+        assert broker.connections.responses.held_bytes == 0
+
+
+async def test_a_fetch_that_waits_holds_no_memory(start_brokers: StartBrokers) -> None:
+    brokers = await start_brokers()
+    broker = brokers.brokers[0]
+    created = await broker.catalogue.create("t")
+    async with await Wire.connect(broker.port) as wire, await Wire.connect(broker.port) as producing:
+        topic, producer = (Topic(each, created.topic_id, brokers) for each in (wire, producing))
+        await producer.produce(batch(b"1"))
+        await wire.send(topic.fetching(max_wait_ms=60_000, min_bytes=100), 12)
+        async with asyncio.timeout(10):
+            while not broker.partitions._parked_count:  # noqa: ASYNC110 - any turn of the loop may bring it
+                await asyncio.sleep(0)
+            while broker.connections.responses.held_bytes:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        await producer.produce(batch(b"2" * 100))
+        (fetched,) = (await wire.receive()).responses[0].partitions
+        assert len(values_in(fetched.records)) == 2
+
+
+async def test_what_a_client_sent_comes_back_shortened(port: int) -> None:
+    config = CreateTopicsRequest.CreatableTopicConfig(name="c" * 32_760, value="1")
+    topic = CreateTopicsRequest.CreatableTopic(
+        name="t", num_partitions=1, replication_factor=1, assignments=[], configs=[config]
+    )
+    async with await Wire.connect(port) as wire:
+        request = CreateTopicsRequest(topics=[topic], timeout_ms=1_000, validate_only=False)
+        (created,) = (await wire.call(request, 7)).topics
+    assert created.error_code == ErrorCode.INVALID_CONFIG
+    assert len(created.error_message) < 2_000
+    assert "ccc" in created.error_message

@@ -1,0 +1,91 @@
+"""Listening sockets: host names, ports, and refusals a person can read."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+
+import pytest
+
+from muster.coordinator.server.brokers import raise_open_files_limit
+from muster.coordinator.server.listener import BindError, Listener
+from tests.server.conftest import StartBrokers
+from tests.server.test_api_versions import SOFTWARE
+from tests.support.ports import free_ports
+from tests.support.wire import Wire
+
+
+def has_ipv6() -> bool:
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
+
+
+async def test_localhost_is_both_families_on_one_port(start_brokers: StartBrokers) -> None:
+    brokers = await start_brokers(host="localhost")
+    port = brokers.brokers[0].port
+    for host in ("127.0.0.1", "::1") if has_ipv6() else ("127.0.0.1",):
+        async with await Wire.connect(port, host) as wire:
+            assert (await wire.call(SOFTWARE, 3)).error_code == 0
+
+
+async def test_several_brokers_take_consecutive_ports(start_brokers: StartBrokers) -> None:
+    port = free_ports(3)
+    brokers = await start_brokers(brokers=3, port=port)
+    assert [broker.port for broker in brokers.brokers] == [port, port + 1, port + 2]
+
+
+async def test_port_0_is_a_free_one_for_each(start_brokers: StartBrokers) -> None:
+    brokers = await start_brokers(brokers=3, port=0)
+    assert len({broker.port for broker in brokers.brokers} - {0}) == 3
+
+
+async def test_a_port_in_use_is_said_so_and_nothing_is_left_behind(start_brokers: StartBrokers) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(BindError, match=rf"127\.0\.0\.1:{port} is in use by another process"):
+            await start_brokers(port=port)
+    assert (await start_brokers(port=port)).brokers[0].port == port
+
+
+async def test_a_port_taken_at_one_of_two_addresses_is_in_use() -> None:
+    if not has_ipv6():
+        return
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as taken:
+        listener = Listener("localhost", taken.getsockname()[1], asyncio.Protocol)
+        with pytest.raises(BindError, match="is in use"):
+            await listener.bind()
+
+
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "192.0.2.1"])
+async def test_a_host_that_is_not_this_machine(host: str) -> None:
+    with pytest.raises(BindError, match=f"{host} is not an address of this machine"):
+        await Listener(host, 0, asyncio.Protocol).bind()
+
+
+async def test_the_port_is_free_again_after_a_stop(start_brokers: StartBrokers) -> None:
+    first = await start_brokers()
+    port = first.brokers[0].port
+    async with await Wire.connect(port) as wire:
+        await wire.call(SOFTWARE, 3)
+        await first.stop()
+        assert await wire.closed()
+    assert (await start_brokers(port=port)).brokers[0].port == port
+
+
+def test_the_open_files_limit_is_raised() -> None:
+    if sys.platform == "win32":
+        return
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 512), hard))
+    try:
+        raise_open_files_limit()
+        raised, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        assert raised == hard or raised >= 10_240
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -1,0 +1,188 @@
+"""Log lines: JSON where nobody reads along, one line per rebalance, standard-library records among them."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from muster.coordinator.group.events import MemberIdentity, MemberRemoved, RebalanceCompleted, Trigger
+from muster.coordinator.observe import log
+from muster.coordinator.observe.rebalances import RebalanceLog, cause
+from tests.server.conftest import StartBrokers
+from tests.server.test_classic_group import stable_member
+from tests.support.wire import Wire
+
+CONSUMER = MemberIdentity("c-1", "c", "/10.0.0.7")
+
+
+@pytest.fixture
+def stream() -> Iterator[io.StringIO]:
+    before = {name: vars(log._Output)[name] for name in ("level", "format", "stream", "writer", "logger")}
+    standard = {
+        name: (
+            logging.getLogger(name).handlers,
+            logging.getLogger(name).propagate,
+            logging.getLogger(name).level,
+        )
+        for name in ("muster", "asyncio")
+    }
+    yield io.StringIO()
+    if log._Output.writer is not None:
+        log._Output.writer.close()
+    for name, value in before.items():
+        setattr(log._Output, name, value)
+    for name, (handlers, propagate, level) in standard.items():
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = handlers, propagate
+        logger.setLevel(level)
+
+
+def lines(stream: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_lines_are_json_where_there_is_no_terminal(stream: io.StringIO) -> None:
+    log.configure("info", stream=stream)
+    log.Logger(part="test").bind(node=1).info("something happened", count=3)
+    log.Logger().debug("not this")
+    (line,) = lines(stream)
+    assert line.pop("timestamp")
+    assert line == {"event": "something happened", "level": "info", "part": "test", "node": 1, "count": 3}
+
+
+def test_lines_written_in_the_background_arrive_whole_and_in_order(stream: io.StringIO) -> None:
+    reading, writing = os.pipe()
+    with os.fdopen(reading) as reader:
+        with os.fdopen(writing, "w") as file:
+            log.configure("info", stream=file, background=True)
+            for number in range(100):
+                log.Logger().info("a line", number=number)
+            log.drain(10)
+        assert [json.loads(line)["number"] for line in reader] == list(range(100))
+
+
+def test_nobody_waits_for_a_reader_that_has_stalled_and_what_is_lost_is_counted(stream: io.StringIO) -> None:
+    reading, writing = os.pipe()
+    with os.fdopen(reading) as reader, os.fdopen(writing, "w") as file:
+        log.configure("info", stream=file, background=True)
+        # A pipe and two queues take less than half of that.
+        for number in range(5_000):
+            log.Logger().info("x" * 1_000, number=number)
+        assert log._Output.writer is not None
+        kept: list[int] = []
+        for line in reader:
+            read = json.loads(line)
+            if "number" not in read:
+                break
+            kept.append(read["number"])
+        assert read["event"] == "log lines lost, nobody was reading"
+        assert kept == list(range(len(kept)))
+        assert read["lines"] == 5_000 - len(kept) > 0
+        log.drain(10)
+
+
+def test_a_closed_pipe_ends_nothing(stream: io.StringIO) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as file:
+        log.configure("info", stream=file, background=True)
+        for _ in range(3):
+            log.Logger().info("to nobody")
+            log.drain(10)
+
+
+def test_where_there_is_no_file_the_background_is_not_needed(stream: io.StringIO) -> None:
+    log.configure("info", stream=stream, background=True)
+    log.Logger().info("at once")
+    assert [line["event"] for line in lines(stream)] == ["at once"]
+
+
+def test_human_lines_are_readable(stream: io.StringIO) -> None:
+    log.configure("warning", "human", stream)
+    log.Logger().info("not this")
+    log.Logger().warning("watch out", group="orders")
+    assert "watch out" in stream.getvalue()
+    assert "orders" in stream.getvalue()
+
+
+def test_an_exception_comes_with_its_traceback(stream: io.StringIO) -> None:
+    log.configure("info", stream=stream)
+    try:
+        raise RuntimeError("broken")
+    except RuntimeError as error:
+        log.Logger().error("failed", exc_info=error)
+    (line,) = lines(stream)
+    assert "broken" in json.dumps(line["exception"])
+
+
+def test_what_the_standard_library_logs_goes_the_same_way(stream: io.StringIO) -> None:
+    log.configure("info", stream=stream)
+    logging.getLogger("muster.coordinator.runtime").warning("shard %d lost its lease", 7)
+    logging.getLogger("muster.coordinator.runtime").debug("not this")
+    (line,) = lines(stream)
+    assert (line["event"], line["level"]) == ("shard 7 lost its lease", "warning")
+
+
+async def test_a_rebalance_is_one_line_that_says_its_cause(
+    start_brokers: StartBrokers, stream: io.StringIO
+) -> None:
+    log.configure("info", stream=stream)
+    brokers = await start_brokers()
+    async with await Wire.connect(brokers.brokers[0].port, client_id="billing") as wire:
+        await stable_member(wire)
+    (line,) = [each for each in lines(stream) if each["event"] == "group rebalanced"]
+    assert (line["group"], line["generation"], line["members"]) == ("orders", 1, 1)
+    assert line["cause"] == "member joined: billing at 127.0.0.1"
+
+
+def completed(trigger: Trigger, member: MemberIdentity | None = CONSUMER, reason: str | None = None) -> Any:
+    return RebalanceCompleted(
+        at_ms=1,
+        group_id="orders",
+        generation_id=2,
+        trigger=trigger,
+        member=member,
+        reason=reason,
+        started_ms=0,
+        join_ms=5,
+        sync_ms=6,
+        restarts=0,
+        members=3,
+        dropped=(),
+        last_joined=None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("connected", "expected"),
+    [
+        (True, "silent for 45000 ms; its connection is open, the process stalled"),
+        (False, "silent for 45000 ms; it crashed or was cut off"),
+    ],
+)
+def test_an_expired_session_says_whether_the_connection_was_still_there(
+    stream: io.StringIO, connected: bool, expected: str
+) -> None:
+    log.configure("info", stream=stream)
+    removed = MemberRemoved(1, "orders", 1, Trigger.SESSION_EXPIRED, CONSUMER, None, 45_000, connected)
+    rebalances = RebalanceLog(node_id=1)
+    rebalances.observe(3, [removed])
+    rebalances.observe(3, [completed(Trigger.SESSION_EXPIRED), completed(Trigger.MEMBER_LEFT)])
+    assert [line["cause"] for line in lines(stream)] == [
+        f"session expired: c at 10.0.0.7 ({expected})",
+        "member left: c at 10.0.0.7",
+    ]
+    assert lines(stream)[0]["took_ms"] == 11
+
+
+def test_a_reason_the_client_gave_is_told() -> None:
+    assert cause(completed(Trigger.MEMBER_LEFT, reason="shutting down")) == (
+        "member left: c at 10.0.0.7 (shutting down)"
+    )
+    assert cause(completed(Trigger.REBALANCE_TIMED_OUT, member=None)) == "rebalance timed out"

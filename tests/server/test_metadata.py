@@ -1,0 +1,273 @@
+"""Metadata, DescribeCluster and the administration of topics over the wire."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from muster.protocol.errors import ErrorCode
+from muster.protocol.messages.metadata import DescribeClusterRequest, MetadataRequest
+from muster.protocol.messages.topics import CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest
+from muster.protocol.types import ZERO_UUID
+from tests.server.conftest import StartBrokers
+from tests.support.wire import Wire
+
+
+@pytest.fixture
+async def wire(start_brokers: StartBrokers) -> Any:
+    brokers = await start_brokers()
+    await brokers.brokers[0].catalogue.create("t", partitions=3)
+    async with await Wire.connect(brokers.brokers[0].port) as wire:
+        yield wire
+
+
+def asking(*names: str, create: bool = False) -> MetadataRequest:
+    return MetadataRequest(
+        topics=[MetadataRequest.Topic(name=each) for each in names], allow_auto_topic_creation=create
+    )
+
+
+@pytest.mark.parametrize("version", range(14))
+async def test_every_version_tells_brokers_and_partitions(wire: Wire, version: int) -> None:
+    # Below v4 the field is not there, and creation is always allowed.
+    response = await wire.call(asking("t", create=version < 4), version)
+    (broker,) = response.brokers
+    (topic,) = response.topics
+    assert (broker.node_id, broker.host) == (1, "127.0.0.1")
+    assert (topic.name, topic.error_code, len(topic.partitions)) == ("t", 0, 3)
+    assert {(each.leader_id, each.error_code) for each in topic.partitions} == {(1, 0)}
+    assert response.controller_id == (1 if version >= 1 else -1)
+    assert (topic.topic_id != ZERO_UUID) == (version >= 10)
+
+
+async def test_which_topics_no_names_stand_for(wire: Wire) -> None:
+    def count(response: Any) -> int:
+        return len(response.topics)
+
+    assert count(await wire.call(MetadataRequest(topics=[]), 0)) == 1
+    assert count(await wire.call(MetadataRequest(topics=[]), 1)) == 0
+    assert count(await wire.call(MetadataRequest(topics=None), 1)) == 1
+    assert count(await wire.call(MetadataRequest(topics=None), 12)) == 1
+
+
+async def test_librdkafkas_request_for_all_topics_is_three_bytes_too_long(wire: Wire) -> None:
+    """As captured from confluent-kafka 2.16: a null array written with four bytes in a flexible version."""
+    await wire.send_bytes(
+        bytes.fromhex("00000019 0003000d 00000003 0007 72646b61666b61 00 00000000 01 00 00")
+    )
+    assert (await wire.receive_bytes())[:4] == b"\x00\x00\x00\x03"
+
+
+async def test_a_topic_by_its_id(wire: Wire) -> None:
+    (topic,) = (await wire.call(asking("t"), 12)).topics
+    by_id = MetadataRequest(topics=[MetadataRequest.Topic(name=None, topic_id=topic.topic_id)])
+    assert (await wire.call(by_id, 12)).topics[0].name == "t"
+    (refused,) = (await wire.call(by_id, 11)).topics  # the layout has it, but it is not allowed yet
+    assert refused.error_code == ErrorCode.INVALID_REQUEST
+    other = uuid4()
+    unknown = MetadataRequest(topics=[MetadataRequest.Topic(name=None, topic_id=other)])
+    (missing,) = (await wire.call(unknown, 12)).topics
+    assert (missing.error_code, missing.name, missing.topic_id) == (ErrorCode.UNKNOWN_TOPIC_ID, None, other)
+
+
+@pytest.mark.parametrize(
+    ("setting", "asked", "version", "created"),
+    [(True, True, 12, True), (True, False, 12, False), (False, True, 12, False), (True, True, 3, True)],
+)
+async def test_auto_creation_needs_the_setting_and_the_request(
+    start_brokers: StartBrokers, setting: bool, asked: bool, version: int, created: bool
+) -> None:
+    brokers = await start_brokers(auto_create_topics_enable=setting, num_partitions=4)
+    async with await Wire.connect(brokers.brokers[0].port) as wire:
+        (topic,) = (await wire.call(asking("new", create=asked), version)).topics
+        if created:
+            assert (topic.error_code, len(topic.partitions)) == (0, 4)
+            assert {each.leader_id for each in topic.partitions} == {1}
+        else:
+            assert topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        everything = await wire.call(MetadataRequest(topics=None), 12)
+        assert [each.name for each in everything.topics] == (["new"] if created else [])
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a b", "ü", "x" * 250])
+async def test_impossible_names_are_refused_by_name(wire: Wire, name: str) -> None:
+    for create in (True, False):
+        (topic,) = (await wire.call(asking(name, create=create), 12)).topics
+        assert (topic.error_code, topic.name) == (ErrorCode.INVALID_TOPIC_EXCEPTION, name)
+
+
+async def test_authorized_operations_come_only_when_asked_for(wire: Wire) -> None:
+    plain = await wire.call(asking("t"), 8)
+    assert plain.topics[0].topic_authorized_operations == plain.cluster_authorized_operations == -(2**31)
+    request = MetadataRequest(
+        topics=[MetadataRequest.Topic(name="t")],
+        include_topic_authorized_operations=True,
+        include_cluster_authorized_operations=True,
+    )
+    full = await wire.call(request, 8)
+    assert full.topics[0].topic_authorized_operations & (1 << 3)  # READ
+    assert full.cluster_authorized_operations & (1 << 5)  # CREATE
+
+
+async def test_describe_cluster(wire: Wire) -> None:
+    def describing(endpoint_type: int = 1) -> DescribeClusterRequest:
+        return DescribeClusterRequest(
+            include_cluster_authorized_operations=False, endpoint_type=endpoint_type
+        )
+
+    response = await wire.call(describing(), 2)
+    assert [each.broker_id for each in response.brokers] == [1]
+    assert response.cluster_id == (await wire.call(asking(), 12)).cluster_id
+    assert len(response.cluster_id) == 22
+    assert (await wire.call(describing(2), 1)).error_code == ErrorCode.MISMATCHED_ENDPOINT_TYPE
+    assert (await wire.call(describing(3), 1)).error_code == ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
+
+
+@pytest.mark.parametrize(
+    ("host", "advertised", "told"),
+    [
+        ("localhost", None, "localhost"),
+        ("0.0.0.0", None, "localhost"),
+        ("::", None, "localhost"),
+        ("127.0.0.1", "kafka.example:19092", "kafka.example"),
+        ("127.0.0.1", "[::1]:19092", "::1"),
+    ],
+)
+async def test_the_address_told_to_clients(
+    start_brokers: StartBrokers, host: str, advertised: str | None, told: str
+) -> None:
+    brokers = await start_brokers(host=host, advertised=advertised)
+    async with await Wire.connect(brokers.brokers[0].port) as wire:
+        (broker,) = (await wire.call(asking(), 12)).brokers
+        assert (broker.host, broker.port) == (told, 19092 if advertised else brokers.brokers[0].port)
+
+
+# --- topics -------------------------------------------------------------------------------------------------
+
+
+def creating(*names: str, validate_only: bool = False, **fields: Any) -> CreateTopicsRequest:
+    defaults: dict[str, Any] = {
+        "num_partitions": 1,
+        "replication_factor": 1,
+        "assignments": [],
+        "configs": [],
+    }
+    topics = [CreateTopicsRequest.CreatableTopic(name=name, **{**defaults, **fields}) for name in names]
+    return CreateTopicsRequest(topics=topics, validate_only=validate_only)
+
+
+@pytest.mark.parametrize("version", range(2, 8))
+async def test_topics_are_created_in_every_version(wire: Wire, version: int) -> None:
+    configs = [CreateTopicsRequest.CreatableTopicConfig(name="retention.ms", value="1000")]
+    (created,) = (await wire.call(creating("new", num_partitions=2, configs=configs), version)).topics
+    assert (created.name, created.error_code) == ("new", 0)
+    if version >= 5:
+        assert (created.num_partitions, created.replication_factor) == (2, 1)
+        told = {each.name: (each.value, each.config_source) for each in created.configs}
+        assert told["retention.ms"] == ("1000", 1)
+        assert told["cleanup.policy"] == ("delete", 5)
+    (topic,) = (await wire.call(asking("new"), 12)).topics
+    assert len(topic.partitions) == 2
+    assert created.topic_id == (topic.topic_id if version >= 7 else ZERO_UUID)
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"names": ["t"]}, ErrorCode.TOPIC_ALREADY_EXISTS),
+        ({"names": ["a b"]}, ErrorCode.INVALID_TOPIC_EXCEPTION),
+        ({"names": ["twice", "twice"]}, ErrorCode.INVALID_REQUEST),
+        ({"num_partitions": 0}, ErrorCode.INVALID_PARTITIONS),
+        ({"replication_factor": 2}, ErrorCode.INVALID_REPLICATION_FACTOR),
+        (
+            {"configs": [CreateTopicsRequest.CreatableTopicConfig(name="no.such", value="1")]},
+            ErrorCode.INVALID_CONFIG,
+        ),
+        (
+            {"configs": [CreateTopicsRequest.CreatableTopicConfig(name="retention.ms", value="x")]},
+            ErrorCode.INVALID_CONFIG,
+        ),
+    ],
+)
+async def test_topics_are_refused_with_a_reason(wire: Wire, fields: dict[str, Any], code: ErrorCode) -> None:
+    names = fields.pop("names", ["new"])
+    (refused,) = (await wire.call(creating(*names, **fields), 7)).topics
+    assert (refused.error_code, refused.topic_id) == (code, ZERO_UUID)
+    assert refused.error_message
+
+
+async def test_one_refused_topic_keeps_no_other_from_being_created(wire: Wire) -> None:
+    response = await wire.call(creating("a", "t", "b"), 7)
+    assert [each.error_code for each in response.topics] == [0, ErrorCode.TOPIC_ALREADY_EXISTS, 0]
+
+
+async def test_validation_creates_nothing(wire: Wire) -> None:
+    (validated,) = (await wire.call(creating("new", validate_only=True), 7)).topics
+    assert (validated.error_code, validated.topic_id) == (0, ZERO_UUID)
+    (topic,) = (await wire.call(asking("new"), 12)).topics
+    assert topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+@pytest.mark.parametrize("version", range(1, 7))
+async def test_topics_are_deleted_in_every_version(wire: Wire, version: int) -> None:
+    if version >= 6:
+        named = [
+            DeleteTopicsRequest.DeleteTopicState(name=each, topic_id=ZERO_UUID) for each in ("t", "none")
+        ]
+        request = DeleteTopicsRequest(topics=named, timeout_ms=1_000)
+    else:
+        request = DeleteTopicsRequest(topic_names=["t", "none"], timeout_ms=1_000)
+    response = await wire.call(request, version)
+    assert [(each.name, each.error_code) for each in response.responses] == [
+        ("t", 0),
+        ("none", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    ]
+    assert (await wire.call(MetadataRequest(topics=None), 12)).topics == []
+
+
+async def test_topics_are_deleted_by_id_and_refused_when_named_wrongly(wire: Wire) -> None:
+    (topic,) = (await wire.call(asking("t"), 12)).topics
+    state = DeleteTopicsRequest.DeleteTopicState
+    wrong = [
+        state(name="t", topic_id=topic.topic_id),
+        state(name=None, topic_id=ZERO_UUID),
+        state(name="twice", topic_id=ZERO_UUID),
+        state(name="twice", topic_id=ZERO_UUID),
+    ]
+    response = await wire.call(DeleteTopicsRequest(topics=wrong, timeout_ms=1_000), 6)
+    assert [each.error_code for each in response.responses] == [ErrorCode.INVALID_REQUEST] * 3
+    by_id = [state(topic_id=topic.topic_id), state(topic_id=uuid4())]
+    response = await wire.call(DeleteTopicsRequest(topics=by_id, timeout_ms=1_000), 6)
+    assert [(each.name, each.error_code) for each in response.responses] == [
+        ("t", 0),
+        (None, ErrorCode.UNKNOWN_TOPIC_ID),
+    ]
+
+
+async def test_deletion_can_be_switched_off(start_brokers: StartBrokers) -> None:
+    brokers = await start_brokers(delete_topic_enable=False)
+    await brokers.brokers[0].catalogue.create("t")
+    async with await Wire.connect(brokers.brokers[0].port) as wire:
+        response = await wire.call(DeleteTopicsRequest(topic_names=["t"], timeout_ms=1_000), 5)
+        assert response.responses[0].error_code == ErrorCode.TOPIC_DELETION_DISABLED
+
+
+async def test_partitions_are_added(wire: Wire) -> None:
+    def growing(count: int, *names: str, validate_only: bool = False) -> CreatePartitionsRequest:
+        grown = CreatePartitionsRequest.CreatePartitionsTopic
+        topics = [grown(name=each, count=count, assignments=None) for each in names]
+        return CreatePartitionsRequest(topics=topics, timeout_ms=1_000, validate_only=validate_only)
+
+    for request, codes in [
+        (growing(5, "t", validate_only=True), [0]),
+        (growing(3, "t"), [ErrorCode.INVALID_PARTITIONS]),
+        (growing(2, "t"), [ErrorCode.INVALID_PARTITIONS]),
+        (growing(5, "none", "t"), [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0]),
+        (growing(9, "t", "t"), [ErrorCode.INVALID_REQUEST]),
+    ]:
+        response = await wire.call(request, 3)
+        assert [each.error_code for each in response.results] == codes
+    (topic,) = (await wire.call(asking("t"), 12)).topics
+    assert len(topic.partitions) == 5

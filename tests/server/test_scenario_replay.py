@@ -1,0 +1,39 @@
+"""Scenarios over sockets: the server says what the core says, and what it adds of its own is written down."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.group.core_driver import CoreDriver
+from tests.group.core_driver import topic_id as core_topic_id
+from tests.group.scenario import Scenario, parse
+from tests.kafka.differences import differences
+from tests.kafka.our_server import running_driver
+from tests.kafka.recording import AROUND_THE_CORE, OF_THE_CORE, record, replayable_part
+
+# Without its lease the server answers before the core is asked; settings are for the start of a process.
+_ONLY_THE_CORE_CAN = frozenset({"unload", "config"})
+
+
+def _replayable() -> list[Scenario]:
+    scenarios = (replayable_part(parse(path), without=_ONLY_THE_CORE_CAN) for path in OF_THE_CORE)
+    return [scenario for scenario in scenarios if scenario.steps]
+
+
+@pytest.mark.parametrize("scenario", _replayable(), ids=lambda scenario: scenario.name)
+def test_the_server_answers_as_the_core_does(scenario: Scenario) -> None:
+    with running_driver(scenario) as driver:
+        served = record(scenario, driver, topic_id=driver.topic_id)
+    core = record(scenario, CoreDriver(scenario.config), topic_id=core_topic_id)
+    found = differences(scenario, served, core)
+    assert not found, "the server, then the core:\n" + "\n".join(map(str, found))
+
+
+@pytest.mark.parametrize("path", AROUND_THE_CORE, ids=lambda path: path.stem)
+def test_around_the_core(path: Path) -> None:
+    scenario = parse(path)
+    with running_driver(scenario) as driver:
+        served = record(scenario, driver, topic_id=driver.topic_id)
+    assert [replies.lines for replies in served] == [step.expected for step in scenario.steps]

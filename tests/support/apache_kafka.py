@@ -1,0 +1,186 @@
+"""A real Apache Kafka for tests: one node in KRaft mode, on loopback, in a temporary folder.
+
+    with ApacheKafka({"group.max.size": "2"}) as kafka:
+        connect(kafka.bootstrap)
+
+It is ready when the coordinators of all its 50 `__consumer_offsets` partitions answer, so no test meets
+COORDINATOR_LOAD_IN_PROGRESS. Leaving the block kills the process and removes its folder.
+"""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.support.kafka_artifacts import broker_classpath
+from tests.support.wire_blocking import ConnectionClosed, WireConnection
+from tests.support.wire_topics import coordinators_answer
+
+_FORMAT_SECONDS_MAX = 60
+_READY_SECONDS_MAX = 90
+_CLUSTER_ID = "bXVzdGVyLXRlc3RzLTAwMA"  # 16 bytes in URL-safe base64, which is the form Kafka wants
+_NODE_ID = 1
+# Enough names that no one of 50 partitions goes without a group.
+_GROUPS_ON_EVERY_PARTITION = [f"readiness-{number}" for number in range(500)]
+
+# C1 alone and the serial collector: what lives for minutes gains more from a quick start than from speed.
+_JVM = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+_LOG_WARNINGS = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
+
+_CONFIGS: Mapping[str, str] = {
+    "process.roles": "broker,controller",
+    "node.id": str(_NODE_ID),
+    "controller.listener.names": "CONTROLLER",
+    "inter.broker.listener.name": "PLAINTEXT",
+    "auto.create.topics.enable": "false",
+    "num.partitions": "1",
+    "default.replication.factor": "1",
+    "min.insync.replicas": "1",
+    "offsets.topic.num.partitions": "50",
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.num.partitions": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "share.coordinator.state.topic.num.partitions": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    "log.cleaner.enable": "false",
+    # One of each, so that requests are taken in the order in which they arrive, whatever their connection.
+    "num.io.threads": "1",
+    "num.network.threads": "1",
+    "background.threads": "2",
+}
+
+
+class ApacheKafka:
+    """A running Apache Kafka. `configs` are broker configs by Kafka's names, put over those above."""
+
+    def __init__(self, configs: Mapping[str, str] | None = None) -> None:
+        self._configs = {**_CONFIGS, **(configs or {})}
+        self._folder: Path | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._guard: subprocess.Popen[bytes] | None = None
+        self.host = "127.0.0.1"
+        self.port = 0
+        self.start_seconds = 0.0
+        """From the call of the first JVM to ready."""
+
+    @property
+    def bootstrap(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "not started"
+        return self._process.pid
+
+    @property
+    def folder(self) -> Path:
+        """All that it writes."""
+        assert self._folder is not None, "not started"
+        return self._folder
+
+    def __enter__(self) -> Self:
+        classpath = broker_classpath()
+        self._folder = Path(tempfile.mkdtemp(prefix="apache-kafka-"))
+        try:
+            began = time.monotonic()
+            self._start(classpath, self._folder)
+            self.start_seconds = time.monotonic() - began
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """End the process and remove its folder; to do so twice is harmless."""
+        if self._guard is not None:
+            self._guard.kill()
+            self._guard.communicate()
+            self._guard = None
+        if self._process is not None:
+            # Nothing it holds outlives it, so it is spared the seconds of an orderly shutdown.
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+        if self._folder is not None:
+            shutil.rmtree(self._folder)
+            self._folder = None
+
+    def _start(self, classpath: str, folder: Path) -> None:
+        self.port, controller_port = _free_ports(2)
+        here = f"PLAINTEXT://{self.host}:{self.port}"
+        addresses = {
+            "listeners": f"{here},CONTROLLER://{self.host}:{controller_port}",
+            "advertised.listeners": here,
+            "controller.quorum.voters": f"{_NODE_ID}@{self.host}:{controller_port}",
+            "log.dirs": str(folder / "logs"),
+        }
+        properties = folder / "server.properties"
+        lines = [f"{name}={value}\n" for name, value in {**self._configs, **addresses}.items()]
+        properties.write_text("".join(lines))
+        java = ["java", *_JVM, _LOG_WARNINGS, "-cp", classpath]
+        output = folder / "output.txt"
+        with output.open("wb") as out:
+            formatting = [
+                *java,
+                "kafka.tools.StorageTool",
+                "format",
+                "-t",
+                _CLUSTER_ID,
+                "-c",
+                str(properties),
+            ]
+            formatted = subprocess.run(formatting, stdout=out, stderr=out, timeout=_FORMAT_SECONDS_MAX)
+            if formatted.returncode != 0:
+                raise RuntimeError(f"Apache Kafka refuses its configs:\n{output.read_text()}")
+            self._process = subprocess.Popen([*java, "kafka.Kafka", str(properties)], stdout=out, stderr=out)
+        # Reads a pipe that only we hold: when this process dies without a word, it cleans up in our place.
+        self._guard = subprocess.Popen(
+            ["sh", "-c", 'read _; kill -9 "$1"; rm -rf "$2"', "sh", str(self._process.pid), str(folder)],
+            stdin=subprocess.PIPE,
+        )
+        self._wait_until_ready(output)
+
+    def _wait_until_ready(self, output: Path) -> None:
+        assert self._process is not None
+        deadline = time.monotonic() + _READY_SECONDS_MAX
+        while not _is_ready(self.host, self.port):
+            if self._process.poll() is not None:
+                raise RuntimeError(f"Apache Kafka ended while starting:\n{output.read_text()}")
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"not ready after {_READY_SECONDS_MAX} s:\n{output.read_text()}")
+            time.sleep(0.05)  # between two questions, not in place of one
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports of the loopback interface that nobody held a moment ago."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for sock in sockets:
+            sock.bind(("127.0.0.1", 0))
+        return [sock.getsockname()[1] for sock in sockets]
+    finally:
+        for sock in sockets:
+            sock.close()
+
+
+def _is_ready(host: str, port: int) -> bool:
+    """Whether Kafka listens, and the coordinators of all partitions of `__consumer_offsets` answer."""
+    try:
+        with WireConnection(host, port, "readiness") as connection:
+            return coordinators_answer(connection, _GROUPS_ON_EVERY_PARTITION)
+    except (OSError, ConnectionClosed):
+        return False

@@ -1,0 +1,25 @@
+"""Waiting on facts, on plain asyncio: no sleeps, a deadline in loop turns and in seconds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+DEADLINE_S: Final = 5.0
+
+
+async def until(fact: Callable[[], object], what: str = "the fact") -> None:
+    """Give the loop turns until `fact()` is true; fails when that takes longer than `DEADLINE_S`."""
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            while not fact():  # noqa: ASYNC110 - facts are not events, and a turn costs nothing
+                await asyncio.sleep(0)
+    except TimeoutError:
+        raise AssertionError(f"{what} did not come about within {DEADLINE_S} s") from None
+
+
+async def turns(count: int = 50) -> None:
+    """Let everything that is ready run, to see that something does *not* happen."""
+    for _ in range(count):
+        await asyncio.sleep(0)

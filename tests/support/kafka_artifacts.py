@@ -1,0 +1,123 @@
+"""Jars of Apache Kafka, resolved by Maven and kept in the user's cache.
+
+Maven knows where artifacts live and verifies what it downloads, so no registry is named here. A set of jars
+is resolved once per machine; a later run finds its folder and starts no Maven.
+
+To raise the version of Kafka: set `KAFKA_VERSION`, run `make kafka`, and judge every difference it reports.
+When Maven misses an artifact of the new release that a broker does not need, add it to `_NOT_NEEDED_TO_RUN`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+from xml.sax.saxutils import escape
+
+KAFKA_VERSION = "4.4.0"
+
+_KAFKA = "org.apache.kafka"
+_DEPENDENCY_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1"
+_MAVEN_SECONDS_MAX = 300
+# Published later than the rest of 4.4.0, and used by the command line tools alone.
+_NOT_NEEDED_TO_RUN = (f"{_KAFKA}:kafka-tools-api",)
+
+
+class Coordinates(NamedTuple):
+    """Maven coordinates of a jar."""
+
+    group: str
+    name: str
+    version: str
+
+
+KAFKA_CLIENTS = Coordinates(_KAFKA, "kafka-clients", KAFKA_VERSION)
+KAFKA_BROKER = Coordinates(_KAFKA, "kafka_2.13", KAFKA_VERSION)
+# Kafka logs through slf4j-api 1.7 and brings no back end; this one prints to standard error.
+_SLF4J_TO_STDERR = Coordinates("org.slf4j", "slf4j-simple", "1.7.36")
+
+
+def artifact(group: str, name: str, version: str) -> Path:
+    """The jar with these Maven coordinates, without what it depends on."""
+    folder = _resolve([Coordinates(group, name, version)], exclusions=["*:*"])
+    return folder / f"{name}-{version}.jar"
+
+
+def broker_classpath() -> str:
+    """What `java -cp` needs to run `kafka.Kafka` of `KAFKA_VERSION`."""
+    return _wildcard(_resolve([KAFKA_BROKER, _SLF4J_TO_STDERR], exclusions=_NOT_NEEDED_TO_RUN))
+
+
+def clients_classpath() -> str:
+    """What `java -cp` needs to run a program that uses Kafka's own Java clients."""
+    return _wildcard(_resolve([KAFKA_CLIENTS, _SLF4J_TO_STDERR]))
+
+
+def _wildcard(folder: Path) -> str:
+    return f"{folder}{os.sep}*"
+
+
+def _cache() -> Path:
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root) / "muster-tests" / "jars"
+
+
+def _resolve(wanted: Sequence[Coordinates], *, exclusions: Sequence[str] = ()) -> Path:
+    """The folder with the jars `wanted` and what they need at run time, minus `exclusions` ("group:name")."""
+    pom = _pom(wanted, exclusions)
+    digest = hashlib.sha256(pom.encode()).hexdigest()[:12]
+    folder = _cache() / f"{wanted[0].name}-{wanted[0].version}-{digest}"
+    if folder.is_dir():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    # Filled under another name first: the folder is complete from its first moment, also when two runs race.
+    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+        jars = Path(scratch) / "jars"
+        jars.mkdir()
+        (Path(scratch) / "pom.xml").write_text(pom)
+        _copy_dependencies(Path(scratch) / "pom.xml", jars)
+        try:
+            jars.rename(folder)
+        except OSError:
+            if not folder.is_dir():
+                raise
+    return folder
+
+
+def _copy_dependencies(pom: Path, jars: Path) -> None:
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise RuntimeError("these tests need Maven (mvn) and Java 17 or later on the PATH")
+    goal = [f"{_DEPENDENCY_PLUGIN}:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={jars}"]
+    command = [maven, "--batch-mode", "--quiet", "--file", str(pom), *goal]
+    try:
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=_MAVEN_SECONDS_MAX
+        )
+    except subprocess.TimeoutExpired as expired:
+        raise RuntimeError(f"Maven took more than {_MAVEN_SECONDS_MAX} s: {expired.output}") from expired
+    if done.returncode != 0:
+        raise RuntimeError(f"Maven could not resolve the jars of Apache Kafka:\n{done.stdout}")
+
+
+def _pom(wanted: Sequence[Coordinates], exclusions: Sequence[str]) -> str:
+    excluded = "".join(
+        f"<exclusion>{_elements(groupId=group, artifactId=name)}</exclusion>"
+        for group, _, name in (exclusion.partition(":") for exclusion in exclusions)
+    )
+    dependencies = "".join(
+        f"<dependency>{_elements(groupId=group, artifactId=name, version=version)}"
+        f"<exclusions>{excluded}</exclusions></dependency>"
+        for group, name, version in wanted
+    )
+    itself = _elements(modelVersion="4.0.0", groupId="muster", artifactId="tests", version="1")
+    return f"<project>{itself}<dependencies>{dependencies}</dependencies></project>"
+
+
+def _elements(**texts: str) -> str:
+    return "".join(f"<{tag}>{escape(text)}</{tag}>" for tag, text in texts.items())

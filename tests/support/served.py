@@ -1,0 +1,100 @@
+"""`muster serve` as a process of its own, to be killed and started again on the same data and port."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.support.ports import free_ports
+
+READY_S = 20.0
+
+
+class Served:
+    """Start it, talk to `bootstrap`, `kill` it as a power cut would, `start` it again: same directory, same
+    port."""
+
+    def __init__(self, data: Path, *options: str) -> None:
+        self.data = data
+        self.port = free_ports(1)
+        self.ready_line = ""
+        self._options = options
+        self._process: subprocess.Popen[str] | None = None
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def process(self) -> subprocess.Popen[str]:
+        assert self._process is not None
+        return self._process
+
+    def start(self) -> Self:
+        """Return once it says that it is ready."""
+        command = [
+            sys.executable,
+            "-m",
+            "muster",
+            "serve",
+            "--port",
+            str(self.port),
+            "--data",
+            str(self.data),
+        ]
+        self._process = subprocess.Popen(
+            [*command, "--group-initial-rebalance-delay-ms", "0", *self._options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")},
+        )
+        self.ready_line = self._first_line()
+        return self
+
+    def _first_line(self) -> str:
+        process, deadline = self.process, time.monotonic() + READY_S
+        assert process.stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            if not selector.select(deadline - time.monotonic()):
+                process.kill()
+                raise TimeoutError(f"not ready after {READY_S} s: {process.communicate()}")
+        line = process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"muster serve ended with {process.wait()}: {process.communicate()[1]}")
+        return line.strip()
+
+    def kill(self) -> None:
+        """End it without a chance to do anything more."""
+        self.process.send_signal(signal.SIGKILL)
+        self._end()
+
+    def stop(self) -> int:
+        """Ask it to end; its exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self._end()
+
+    def _end(self) -> int:
+        code = self.process.wait(READY_S)
+        for stream in (self.process.stdout, self.process.stderr):
+            assert stream is not None
+            stream.close()
+        self._process = None
+        return code
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process is not None:
+            self.kill()

@@ -1,0 +1,214 @@
+"""`muster.coordinator.testing`: brokers in a thread, for other people's tests."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster.coordinator.config import SettingError
+from muster.coordinator.storage.store import StoreError
+from muster.coordinator.testing import Broker, Cluster
+from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.messages.classic_group import HeartbeatRequest
+from muster.protocol.messages.metadata import FindCoordinatorRequest, MetadataRequest
+from muster.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
+from tests.server.test_classic_group import join, stable_member
+from tests.support.wire import Wire
+
+DEADLINE_S = 20
+
+
+async def coordinator(cluster: Cluster, port: int, group_id: str = "orders") -> tuple[int, int]:
+    """(error code, node id) as the broker on `port` sees it."""
+    async with await Wire.connect(port) as wire:
+        found = await wire.call(FindCoordinatorRequest(key=group_id), 2)
+        return found.error_code, found.node_id
+
+
+async def find_coordinator(cluster: Cluster, port: int, *, other_than: int) -> int:
+    """Ask until another node than `other_than` coordinates."""
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            error, node_id = await coordinator(cluster, port)
+            if error == ErrorCode.NONE and node_id != other_than:
+                return node_id
+
+
+def commit(offset: int) -> OffsetCommitRequest:
+    part = OffsetCommitRequest.Partition(partition_index=0, committed_offset=offset, committed_metadata="")
+    topic = OffsetCommitRequest.Topic(name="t", partitions=[part])
+    return OffsetCommitRequest(group_id="orders", member_id="", topics=[topic])
+
+
+async def committed(wire: Wire) -> int:
+    response = await wire.call(OffsetFetchRequest(group_id="orders", topics=None), 5)
+    if response.error_code:
+        raise KafkaError(response.error_code)
+    return int(response.topics[0].partitions[0].committed_offset)
+
+
+def test_it_leaves_no_thread_behind_and_may_be_used_again() -> None:
+    before = threading.active_count()
+    for _ in range(3):
+        with Broker() as broker:
+            assert broker.bootstrap == f"127.0.0.1:{broker.port}"
+    assert threading.active_count() == before
+
+
+def test_two_brokers_are_independent() -> None:
+    with Broker() as one, Broker() as other:
+        one.create_topic("t")
+        assert one.port != other.port
+        with pytest.raises(KafkaError):
+            one.create_topic("t")
+        other.create_topic("t")
+
+
+def test_a_wrong_setting_is_refused_before_anything_starts() -> None:
+    with pytest.raises(SettingError, match="group_max_size"):
+        Broker(group_max_size=0)
+    with pytest.raises(TypeError):
+        Broker(no_such_setting=1)
+
+
+def test_a_start_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
+    before = threading.active_count()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="data directory"):
+        Broker(data=tmp_path / "file").start()
+    deadline = time.monotonic() + DEADLINE_S
+    while threading.active_count() > before:
+        assert time.monotonic() < deadline, threading.enumerate()
+
+
+def test_a_data_directory_has_one_set_of_brokers_in_a_process(tmp_path: Path) -> None:
+    with Broker(data=tmp_path), pytest.raises(StoreError, match="in use by other brokers of this process"):
+        Broker(data=tmp_path).__enter__()
+    with Broker(data=tmp_path):
+        pass
+
+
+def test_it_must_be_started() -> None:
+    with pytest.raises(RuntimeError, match="not started"):
+        _ = Broker().bootstrap
+
+
+async def test_a_data_directory_keeps_everything(tmp_path: Path) -> None:
+    with Broker(data=tmp_path / "data") as broker:
+        broker.create_topic("t", 2, {"retention.ms": "5000"})
+        async with await Wire.connect(broker.port) as wire:
+            await wire.call(commit(7), 9)
+    with Broker(data=tmp_path / "data") as broker:
+        async with await Wire.connect(broker.port) as wire:
+            assert await committed(wire) == 7
+            (topic,) = (await wire.call(MetadataRequest(topics=None), 12)).topics
+            assert (topic.name, len(topic.partitions)) == ("t", 2)
+
+
+async def test_the_state_of_a_group_can_be_waited_for() -> None:
+    with Broker() as broker:
+        assert broker.group_state("orders") == "Dead"
+        with pytest.raises(TimeoutError, match=r"orders is not Stable with 2 members .*Dead"):
+            broker.wait_for_group("orders", members=2, timeout_s=0.01)
+        async with await Wire.connect(broker.port) as wire:
+            waiting = asyncio.ensure_future(asyncio.to_thread(broker.wait_for_group, "orders", members=1))
+            await stable_member(wire)
+            assert await waiting == ("Stable", 1)
+
+
+# --- several brokers ----------------------------------------------------------------------------------------
+
+
+async def test_brokers_share_the_shards_and_lead_clients_to_the_right_one() -> None:
+    with Cluster(3) as cluster:
+        assert len(set(cluster.ports)) == 3
+        cluster.create_topic("t", 12)
+        index = cluster.coordinator_of("orders")
+        assert index is not None
+        for port in cluster.ports:
+            assert await coordinator(cluster, port) == (ErrorCode.NONE, index + 1)
+            async with await Wire.connect(port) as wire:
+                code = (await wire.call(join(), 9)).error_code
+                right = port == cluster.ports[index]
+                assert code == (ErrorCode.MEMBER_ID_REQUIRED if right else ErrorCode.NOT_COORDINATOR)
+                (topic,) = (await wire.call(MetadataRequest(topics=None), 12)).topics
+                assert {each.leader_id for each in topic.partitions} == {1, 2, 3}
+
+
+async def test_stopping_hands_over_without_losing_a_member_or_an_offset() -> None:
+    with Cluster(3, lease_term_ms=60_000) as cluster:  # so long that only a release can pass a shard on
+        cluster.create_topic("t")
+        index = cluster.coordinator_of("orders")
+        assert index is not None
+        async with await Wire.connect(cluster.ports[index]) as wire:
+            await wire.call(commit(7), 9)
+            member_id, generation = await stable_member(wire)
+        cluster.stop(index)
+        port = cluster.ports[(index + 1) % 3]
+        node_id = await find_coordinator(cluster, port, other_than=index + 1)
+        beat = HeartbeatRequest(group_id="orders", generation_id=generation, member_id=member_id)
+        async with await Wire.connect(cluster.ports[node_id - 1]) as wire:
+            assert await eventually_no_error(wire, beat, 4) == ErrorCode.NONE
+            assert await committed(wire) == 7
+
+
+async def eventually_no_error(wire: Wire, request: Any, version: int) -> int:
+    """The shard may still be on its way: ask again while that is the answer."""
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            code: int = (await wire.call(request, version)).error_code
+            if code not in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS):
+                return code
+
+
+async def test_a_killed_broker_is_missed_when_its_leases_run_out_and_may_come_back() -> None:
+    with Cluster(3, lease_term_ms=300) as cluster:
+        index = cluster.coordinator_of("orders")
+        assert index is not None
+        port, killed = cluster.ports[(index + 1) % 3], cluster.ports[index]
+        async with await Wire.connect(killed) as wire:
+            member_id, generation = await stable_member(wire)
+            cluster.kill(index)
+            assert await wire.closed()
+        with pytest.raises(ConnectionError):
+            await Wire.connect(killed)
+        node_id = await find_coordinator(cluster, port, other_than=index + 1)
+        beat = HeartbeatRequest(group_id="orders", generation_id=generation, member_id=member_id)
+        async with await Wire.connect(cluster.ports[node_id - 1]) as wire:
+            assert await eventually_no_error(wire, beat, 4) == ErrorCode.NONE
+        cluster.restart(index)
+        # Placement gives the shard back to where it was.
+        assert await find_coordinator(cluster, port, other_than=node_id) == index + 1
+        async with await Wire.connect(killed) as wire:
+            assert await eventually_no_error(wire, beat, 4) == ErrorCode.NONE
+
+
+async def test_a_paused_broker_answers_nothing_and_writes_nothing_when_it_wakes_up() -> None:
+    with Cluster(3, lease_term_ms=300) as cluster:
+        cluster.create_topic("t")
+        index = cluster.coordinator_of("orders")
+        assert index is not None
+        async with await Wire.connect(cluster.ports[index]) as stale:
+            assert (await stale.call(commit(1), 9)).topics[0].partitions[0].error_code == ErrorCode.NONE
+            cluster.pause(index)
+            await stale.send(
+                commit(2), 9
+            )  # it will be read when the broker runs again, and then it is too late
+            port = cluster.ports[(index + 1) % 3]
+            node_id = await find_coordinator(cluster, port, other_than=index + 1)
+            async with await Wire.connect(cluster.ports[node_id - 1]) as wire:
+                beat = HeartbeatRequest(group_id="orders", generation_id=1, member_id="m")
+                await eventually_no_error(wire, beat, 4)
+                assert (await wire.call(commit(3), 9)).topics[0].partitions[0].error_code == ErrorCode.NONE
+                cluster.resume(index)
+                refused = (await stale.receive()).topics[0].partitions[0].error_code
+                assert refused == ErrorCode.NOT_COORDINATOR
+        node_id = await find_coordinator(cluster, port, other_than=node_id)  # it is given back in the end
+        async with await Wire.connect(cluster.ports[node_id - 1]) as wire:
+            await eventually_no_error(wire, beat, 4)
+            assert await committed(wire) == 3
