@@ -1,0 +1,64 @@
+"""Where two coordinators answer differently, and the list of places where they may."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from tests.group.scenario import Scenario
+from tests.kafka.recording import Replies
+
+LISTED: Final = Path(__file__).with_name("DIFFERENCES.md")
+_COLUMNS: Final = ("Scenario", "Step", "Reply", "Field", "Apache Kafka", "muster", "Why")
+_NO_REPLY: Final = "no reply"
+_REPLY: Final = "a reply"
+
+
+class Difference(NamedTuple):
+    """A row of DIFFERENCES.md without its last column."""
+
+    scenario: str
+    step: str
+    reply: str
+    field: str
+    theirs: str
+    ours: str
+
+    @property
+    def is_other_leader(self) -> bool:
+        """Whether both name a member that leads, and not the same."""
+        return self.field == "leader" and self.theirs.startswith("$") and self.ours.startswith("$")
+
+    def __str__(self) -> str:
+        return "| " + " | ".join(f"`{word}`" for word in self) + " | ? |"
+
+
+def differences(scenario: Scenario, theirs: Sequence[Replies], ours: Sequence[Replies]) -> list[Difference]:
+    """Field by field, what two plays of the same steps show otherwise."""
+    found: list[Difference] = []
+    for their, our in zip(theirs, ours, strict=True):
+        for reply in sorted(their.fields.keys() | our.fields.keys()):
+            if reply not in their.fields or reply not in our.fields:
+                there = (_REPLY if reply in side.fields else _NO_REPLY for side in (their, our))
+                found.append(Difference(scenario.name, their.step.text, reply, "reply", *there))
+                continue
+            one, other = their.fields[reply], our.fields[reply]
+            found += [
+                Difference(scenario.name, their.step.text, reply, field, said, our_words)
+                for field in sorted(one.keys() | other.keys())
+                if (said := one.get(field, "absent")) != (our_words := other.get(field, "absent"))
+            ]
+    return found
+
+
+def listed() -> dict[Difference, str]:
+    """The differences of DIFFERENCES.md, each with its reason."""
+    found: dict[Difference, str] = {}
+    for line in LISTED.read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip().strip("|").split(" | ")]
+        if len(cells) != len(_COLUMNS) or tuple(cells) == _COLUMNS or set(cells[0]) <= set("-"):
+            continue
+        *words, reason = cells
+        found[Difference(*(word.strip("`") for word in words))] = reason
+    return found

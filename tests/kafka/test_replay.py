@@ -1,0 +1,82 @@
+"""Apache Kafka as the judge: every scenario is played against it, as far as clients can bring it about."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from tests.group.scenario import Scenario, parse
+from tests.kafka.conftest import KafkaOfConfigs
+from tests.kafka.differences import Difference, differences, listed
+from tests.kafka.our_server import running_driver
+from tests.kafka.recording import SCENARIOS, record, replayable_part
+from tests.kafka.wire_driver import WireDriver
+from tests.support.apache_kafka import ApacheKafka
+
+pytestmark = pytest.mark.kafka
+
+_INITIAL_DELAY = "group.initial.rebalance.delay.ms"
+_LONGER_THAN_ANY_REPLAY_MS = "600000"
+# When a leader goes, Kafka takes the first of the rest in the order of their ids' hashes, and ids are random:
+# one replay in so many picks whom we pick.
+_RETRIES_FOR_THE_SAME_LEADER = 20
+_numbers = itertools.count(1)
+
+
+def _configs(scenario: Scenario) -> dict[str, str]:
+    """What Kafka is started with. Any delay but none is one that must not end within the part replayed."""
+    delay = "0" if scenario.config.get(_INITIAL_DELAY) == "0" else _LONGER_THAN_ANY_REPLAY_MS
+    return {**scenario.config, _INITIAL_DELAY: delay}
+
+
+def _replayable() -> list[Scenario]:
+    """Those with steps to replay, ordered by config: a Kafka with other configs is another Kafka.
+
+    What is `not-on-kafka` because it is a race there has no outcome to compare.
+    """
+    scenarios = [replayable_part(parse(path)) for path in SCENARIOS]
+    return sorted(
+        (
+            scenario
+            for scenario in scenarios
+            if scenario.steps and "race" not in (scenario.not_on_kafka or "").split()
+        ),
+        key=lambda scenario: sorted(_configs(scenario).items()),
+    )
+
+
+def _replay(scenario: Scenario, kafka: ApacheKafka) -> list[Difference]:
+    suffix = f"-{next(_numbers)}"
+    partitions = {name + suffix: count for name, count in scenario.topics.items()}
+    with WireDriver(kafka.host, kafka.port, partitions, scenario.group + suffix) as driver:
+        theirs = record(scenario, driver, topic_id=driver.topic_id, suffix=suffix)
+    with running_driver(scenario) as ours_driver:
+        ours = record(scenario, ours_driver, topic_id=ours_driver.topic_id)
+    assert [replies.lines for replies in ours] == [step.expected for step in scenario.steps]
+    return differences(scenario, theirs, ours)
+
+
+@pytest.mark.parametrize("scenario", _replayable(), ids=lambda scenario: scenario.name)
+def test_apache_kafka_answers_as_muster_does(scenario: Scenario, kafka_of_configs: KafkaOfConfigs) -> None:
+    kafka = kafka_of_configs(_configs(scenario))
+    found = _replay(scenario, kafka)
+    for _ in range(_RETRIES_FOR_THE_SAME_LEADER):
+        if not any(difference.is_other_leader for difference in found):
+            break
+        found = _replay(scenario, kafka)
+
+    if scenario.not_on_kafka is not None:
+        assert found, f"says not-on-kafka ({scenario.not_on_kafka}), and Apache Kafka answers just the same"
+        return
+    expected = {difference for difference in listed() if difference.scenario == scenario.name}
+    unlisted = [difference for difference in found if difference not in expected]
+    assert not unlisted, "not listed in DIFFERENCES.md:\n" + "\n".join(map(str, unlisted))
+    gone = expected - set(found)
+    assert not gone, "listed in DIFFERENCES.md, and no longer so:\n" + "\n".join(map(str, sorted(gone)))
+
+
+def test_every_listed_difference_is_of_a_replayed_scenario() -> None:
+    names = {scenario.name for scenario in _replayable() if scenario.not_on_kafka is None}
+    assert {difference.scenario for difference in listed()} <= names
+    assert all(reason != "?" for reason in listed().values()), "a difference without a reason"

@@ -1,0 +1,149 @@
+"""Plays scenarios over the wire, against whatever listens there: Apache Kafka, or muster's own server."""
+
+from __future__ import annotations
+
+import itertools
+import time
+import uuid
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+
+from muster.protocol.api import ApiKey
+from muster.protocol.message import Message
+from muster.protocol.messages.connection import ApiVersionsRequest, ApiVersionsResponse
+from muster.protocol.messages.group_admin import DescribeGroupsRequest, DescribeGroupsResponse
+from muster.protocol.messages.offsets import OffsetFetchRequest, OffsetFetchResponse
+from tests.group.scenario import Answer, Driver
+from tests.support.wire_blocking import WireConnection, readable
+from tests.support.wire_topics import await_coordinators, create_topics, delete_topic
+
+_REPLY_SECONDS_MAX: Final = 5.0
+_QUESTIONS_TO_BE_SURE: Final = 3
+_PAUSE_SECONDS: Final = 0.02  # between two questions about a fact
+
+
+class _InFlight(NamedTuple):
+    number: int
+    """Requests are numbered as they are sent."""
+    actor: str
+    api: ApiKey
+    version: int
+
+
+class WireDriver(Driver):
+    """A connection per actor and request in flight; the actor's name is the client id.
+
+    Nothing says that a request without a reply has been *parked* rather than not been looked at. So after
+    each step the driver describes its groups, on a connection of its own and several times in a row: brokers
+    take requests in the order in which they arrive, and a group's requests in the order in which they were
+    taken. So an answer to the second question means that everything before the first has had its effect, and
+    an answer to the third that whatever reply that caused has been sent.
+    """
+
+    def __init__(self, host: str, port: int, partitions: Mapping[str, int], group_id: str) -> None:
+        """Creates the topics of `partitions`, and waits for the coordinator of the group `group_id`."""
+        self._address = (host, port)
+        self._connections: dict[str, list[WireConnection]] = {}
+        self._in_flight: dict[WireConnection, _InFlight] = {}
+        self._numbers = itertools.count()
+        self._groups = {group_id}
+        self._control = self._connect("control")
+        try:
+            self._topic_ids = create_topics(self._control, partitions) if partitions else {}
+            await_coordinators(self._control, [group_id])
+        except BaseException:
+            self._control.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.disconnect_all()
+
+    def topic_id(self, name: str) -> uuid.UUID:
+        """The id of a topic by its real name; an id that no topic has for a name that none has."""
+        return self._topic_ids.setdefault(name, uuid.uuid4())
+
+    # --- Driver ---
+
+    def send(self, actor: str, api: ApiKey, version: int, message: Message) -> None:
+        group_id = getattr(message, "group_id", "")
+        if group_id and group_id not in self._groups:
+            await_coordinators(self._control, [group_id])
+            self._groups.add(group_id)
+        connection = self._idle_connection(actor)
+        connection.send(message, version)
+        self._in_flight[connection] = _InFlight(next(self._numbers), actor, api, version)
+
+    def replies(self, expected: int) -> list[Answer]:
+        deadline = time.monotonic() + _REPLY_SECONDS_MAX
+        arrived: dict[int, Answer] = {}
+        while len(arrived) < expected and time.monotonic() < deadline:
+            self._receive(arrived, deadline - time.monotonic())
+        self.see_all_done()
+        while self._receive(arrived, 0):
+            pass
+        return [arrived[number] for number in sorted(arrived)]
+
+    def disconnect(self, actor: str) -> None:
+        for connection in self._connections.pop(actor, ()):
+            self._in_flight.pop(connection, None)
+            connection.close()
+
+    def delete_topic(self, topic: str) -> None:
+        delete_topic(self._control, topic)
+        # Its coordinators hear of it later. One that never forgets is left to the next step to report.
+        deadline = time.monotonic() + _REPLY_SECONDS_MAX
+        while self._has_offsets(topic) and time.monotonic() < deadline:
+            time.sleep(_PAUSE_SECONDS)
+
+    # --- what drivers of a broker of ours need besides ---
+
+    def see_all_done(self) -> None:
+        """Return when all that was sent so far has had its effect, as far as it is not waited for."""
+        for _ in range(_QUESTIONS_TO_BE_SURE):
+            self._control.call(DescribeGroupsRequest(groups=sorted(self._groups)), 5, DescribeGroupsResponse)
+
+    def disconnect_all(self) -> None:
+        for actor in list(self._connections):
+            self.disconnect(actor)
+        self._control.close()
+
+    def reconnect(self) -> None:
+        """Go on after `disconnect_all`, once the coordinators answer again."""
+        self._control = self._connect("control")
+        await_coordinators(self._control, sorted(self._groups))
+
+    # --- ---
+
+    def _connect(self, client_id: str) -> WireConnection:
+        connection = WireConnection(*self._address, client_id)
+        # A broker accepts connections beside its other work: before this answer, others could overtake it.
+        connection.call(ApiVersionsRequest(), 0, ApiVersionsResponse)
+        return connection
+
+    def _idle_connection(self, actor: str) -> WireConnection:
+        connections = self._connections.setdefault(actor, [])
+        for connection in connections:
+            if not connection.in_flight:
+                return connection
+        connections.append(self._connect(actor))
+        return connections[-1]
+
+    def _receive(self, arrived: dict[int, Answer], seconds: float) -> bool:
+        """Take in the replies that are there, after waiting for a first one; whether there was any."""
+        ready = readable(self._in_flight, seconds)
+        for connection in ready:
+            asked = self._in_flight.pop(connection)
+            response = connection.receive()
+            arrived[asked.number] = Answer(asked.actor, asked.api, asked.version, response)
+        return bool(ready)
+
+    def _has_offsets(self, topic: str) -> bool:
+        groups = [OffsetFetchRequest.Group(group_id=group_id, topics=None) for group_id in self._groups]
+        fetched = self._control.call(OffsetFetchRequest(groups=groups), 8, OffsetFetchResponse)
+        return any(found.name == topic for group in fetched.groups for found in group.topics)
