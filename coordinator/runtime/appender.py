@@ -13,7 +13,7 @@ from muster.coordinator.storage.store import Append, Lease, Outcome, Store, Stor
 log = logging.getLogger(__name__)
 
 _BUSY_PAUSE_MS: Final = 50
-_FULL_PAUSE_MS: Final = 1_000
+FULL_PAUSE_MS: Final = 1_000
 """How long nothing is tried after the store had no room: each attempt costs its shards a reload."""
 
 
@@ -113,7 +113,7 @@ class Appender:
             return
         except Exception as error:
             if isinstance(error, StoreFull):
-                self._full, self._full_until_ms = error, self._clock.now_ms() + _FULL_PAUSE_MS
+                self._full, self._full_until_ms = error, self._clock.now_ms() + FULL_PAUSE_MS
                 log.error("%d shards could not write: %s", len(batch), error)
             # Whatever the backend raised, every writer of the transaction has gone on from rows that are not
             # known to be in the store: it must stop.

@@ -16,7 +16,7 @@ from muster.coordinator.cluster.placement import shard_of
 from muster.coordinator.group.config import GroupConfig
 from muster.coordinator.group.effects import Event, RequestContext, TopicsImage
 from muster.coordinator.group.shard import Shard
-from muster.coordinator.runtime.appender import Appender
+from muster.coordinator.runtime.appender import FULL_PAUSE_MS, Appender
 from muster.coordinator.runtime.clock import Clock, Timer
 from muster.coordinator.runtime.loader import load
 from muster.coordinator.runtime.outbox import Deliver, Outbox
@@ -35,9 +35,10 @@ _RELOAD_AFTER_MS: Final = 100
 _RELOAD_AFTER_MAX_MS: Final = 10_000
 _HEALTHY_AFTER_MS: Final = 60_000
 """A shard that ran this long before it failed is reloaded as if it had never failed before."""
-_UNWRITTEN_AGAIN_MS: Final = 1_000
+_UNWRITTEN_AGAIN_MS: Final = FULL_PAUSE_MS // 2
 """A shard that ran this long before it could not write is reloaded at once; one that could not so soon again
-writes whenever it is loaded, and would go round and round."""
+writes whenever it is loaded, and would go round and round. It is loaded some time after the pause began, so
+at the next attempt it has run for less than the pause."""
 
 
 _GONE_MAX: Final = 10_000

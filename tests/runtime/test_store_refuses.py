@@ -7,6 +7,7 @@ import asyncio
 
 import pytest
 
+from muster.coordinator.group.shard import Shard
 from muster.coordinator.runtime import shard_host
 from muster.coordinator.storage.store import Lease, LeaseKind, StoreBusy, StoreFull
 from muster.protocol.errors import ErrorCode, KafkaError
@@ -150,6 +151,28 @@ async def test_room_is_looked_for_once_a_second(bench: Bench) -> None:
     assert await bench.ask(CounterShard.write, 4) == 4
     assert await bench.ask(CounterShard.write, 5) == 5
     assert await bench.ask(CounterShard.read) == [1, 4, 5]
+
+
+async def test_a_shard_that_took_time_to_load_is_loaded_again_at_once_all_the_same(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its pause began before it was loaded, so at the next attempt it has run for less than the pause."""
+    await filled(bench)
+    make_shard = bench.runtime._make_shard
+
+    def slowly(number: int) -> Shard:
+        bench.clock.advance(300)
+        return make_shard(number)
+
+    monkeypatch.setattr(bench.runtime, "_make_shard", slowly)
+    bench.clock.advance(300)
+    for _ in range(5):
+        bench.clock.advance(700)
+        refused = bench.call(CounterShard.write, 2)
+        await until(refused.done)
+        assert code(refused) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        await bench.runtime.loaded()
+        assert await bench.ask(CounterShard.beat) == "alive"
 
 
 async def test_a_shard_that_writes_as_soon_as_it_is_loaded_does_not_go_round_and_round(
