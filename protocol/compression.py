@@ -6,6 +6,7 @@ A few bytes can claim to unpack to gigabytes, so every decompression writes into
 from __future__ import annotations
 
 from enum import IntEnum
+from functools import cache
 from struct import Struct
 from typing import Any, Final
 
@@ -31,14 +32,13 @@ _XERIAL_BLOCK_BYTES: Final = 32_768
 # checksum. Blocks must be independent, since Java's reader does not keep the window; cramjam's own frames are
 # dependent.
 _LZ4_HEADER: Final = bytes.fromhex("04224d18604082")
+_LZ4_FLAGS: Final = 4
+"""Position of FLG in a frame."""
+_LZ4_INDEPENDENT: Final = 0x20
 _LZ4_BLOCK_BYTES: Final = 65_536
 _LZ4_STORED: Final = 0x8000_0000
 
 _ZSTD_LEVEL: Final = 3  # the default of Kafka's compression.zstd.level
-
-
-# What cramjam says when the room runs out; broken data it describes in other words.
-_ROOM_RAN_OUT: Final = "failed to write whole buffer"
 
 
 class UnpackedTooLarge(DecodeError):
@@ -91,24 +91,41 @@ def decompress(codec: int, packed: bytes, bytes_max: int = DECOMPRESSED_BYTES_MA
     raise DecodeError(f"unknown compression codec {codec}")
 
 
-def _unpack(decompress_into: Any, name: str, packed: bytes, bytes_max: int) -> bytes:
-    """Decompress into ever larger buffers up to `bytes_max`.
+def lz4_blocks_depend(data: bytes, position: int) -> bool:
+    """Whether the LZ4 frame at `position` says that its blocks need those before them, which Java's reader
+    refuses."""
+    flags = position + _LZ4_FLAGS
+    return len(data) > flags and not data[flags] & _LZ4_INDEPENDENT
 
-    cramjam does not tell a buffer that is too small from broken data by type, so either is tried again with
-    more room; broken data breaks at the same place each time, and the sizes form a geometric series.
-    """
+
+def _unpack(decompress_into: Any, name: str, packed: bytes, bytes_max: int) -> bytes:
+    """Decompress into ever larger buffers up to `bytes_max`, while that is what is lacking: broken data must
+    not cost what the largest sound batch does."""
     room = min(max(_FIRST_GUESS_BYTES, _GROWTH * len(packed)), bytes_max)
     while True:
         unpacked = bytearray(room)
         try:
             size = decompress_into(packed, unpacked)
         except cramjam.DecompressionError as error:
+            if str(error) != _words_for_no_room(name):
+                raise DecodeError(f"{name}: {error}") from None
             if room >= bytes_max:
-                refusal = UnpackedTooLarge if str(error) == _ROOM_RAN_OUT else DecodeError
-                raise refusal(f"{name} does not unpack within {bytes_max} bytes: {error}") from None
+                raise UnpackedTooLarge(f"{name} does not unpack within {bytes_max} bytes") from None
             room = min(room * _GROWTH, bytes_max)
         else:
             return bytes(memoryview(unpacked)[:size])
+
+
+@cache
+def _words_for_no_room(name: str) -> str:
+    """What cramjam says when the room runs out. Its exceptions tell that from broken data by their text
+    alone, so it is asked for the text."""
+    codec = getattr(cramjam, name)
+    try:
+        codec.decompress_into(bytes(codec.compress(b"two")), bytearray(1))
+    except cramjam.DecompressionError as error:
+        return str(error)
+    raise AssertionError(f"cramjam unpacks {name} into less room than it takes")
 
 
 def _from_raw_snappy(packed: bytes, bytes_max: int) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct as structs
+from contextlib import nullcontext
 from typing import NamedTuple
 
 from muster.protocol.errors import EncodeError
@@ -109,7 +110,7 @@ class _Encoder:
             tags, value = self.source.local("tags"), self.source.local("value")
             line(f"{tags} = []")
             for (field, nullable), condition in zip(inner.tagged, differs, strict=True):
-                with block(f"if {condition}:"):
+                with block(f"if {condition}:") if len(differs) > 1 else nullcontext():
                     line(f"{value} = []")
                     self._out = value
                     self._value(field.type, nullable, f"{owner}.{field.name}", f"{path}{field.name}")

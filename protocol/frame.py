@@ -30,13 +30,26 @@ class FrameSplitter:
     request are the api key; raising DecodeError, it refuses the frame before the rest of it is taken in.
     """
 
+    __slots__ = (
+        "_admit",
+        "_admitted",
+        "_admitted_bytes",
+        "_broken",
+        "_pending",
+        "_wanted",
+        "frame_bytes_max",
+    )
+
     def __init__(
         self,
         frame_bytes_max: int = FRAME_BYTES_MAX_DEFAULT,
         admit: Callable[[int, int], None] | None = None,
+        admitted_bytes: int = 0,
     ) -> None:
+        """Frames up to `admitted_bytes` are admitted unasked."""
         self.frame_bytes_max = frame_bytes_max
         self._admit = admit
+        self._admitted_bytes = max(admitted_bytes, _API_KEY.size - 1)
         self._pending = bytearray()
         self._wanted = SIZE_BYTES  # bytes that `_pending` must have before looking at it can be of use
         self._admitted = False  # whether `admit` has been asked about the unfinished frame
@@ -53,6 +66,21 @@ class FrameSplitter:
         """Bytes the unfinished frame will have, its size included; 0 between frames. What a reader has to
         make room for."""
         return self._wanted if self._pending else 0
+
+    def whole(self, piece: bytes) -> bytes | None:
+        """The frame that `piece` is, when it is exactly one, admitted unasked, and none is unfinished: what
+        `feed` would return, sooner. None, with nothing changed, for any other piece.
+        """
+        size = len(piece) - SIZE_BYTES
+        if (
+            self._pending
+            or not _API_KEY.size <= size <= self._admitted_bytes
+            or _SIZE.unpack_from(piece)[0] != size
+            or size > self.frame_bytes_max
+            or self._broken is not None
+        ):
+            return None
+        return piece[SIZE_BYTES:]
 
     def feed(self, piece: bytes | bytearray | memoryview) -> list[bytes]:
         """The frames that `piece` completes, in order.
@@ -92,7 +120,7 @@ class FrameSplitter:
                     f"a frame of {size} bytes; allowed are 0 to {self.frame_bytes_max}"
                 )
                 return frames, position
-            if self._admit is not None and not self._admitted and size >= _API_KEY.size:
+            if self._admit is not None and not self._admitted and size > self._admitted_bytes:
                 self._wanted = SIZE_BYTES + _API_KEY.size
                 if end - position < self._wanted:
                     return frames, position

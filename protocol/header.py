@@ -8,6 +8,7 @@ tag block.
 from __future__ import annotations
 
 import struct as structs
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from muster.protocol import api, codec
@@ -23,6 +24,10 @@ _SIZE_BYTES: Final = 4
 _NO_TAGS: Final = b"\x00"
 _TAGS_MAX: Final = 1_000
 """Tags passed over in a request's header; Kafka has defined none so far."""
+
+
+_request_header_version = lru_cache(maxsize=1024)(api.request_header_version)
+_response_header_version = lru_cache(maxsize=1024)(api.response_header_version)
 
 
 class RequestHeader(NamedTuple):
@@ -58,11 +63,14 @@ def decode_request_header(frame: bytes) -> tuple[RequestHeader, int]:
     elif length != -1:
         raise DecodeError(f"client_id: a length of {length}")
     try:
-        header_version = api.request_header_version(api_key, api_version)
+        header_version = _request_header_version(api_key, api_version)
     except KeyError:
         raise DecodeError(f"api_key: {_api_name(api_key)} is not spoken here") from None
     if header_version == 2:
-        offset = codec.skip_tags(frame, offset, _TAGS_MAX)
+        if frame[offset : offset + 1] == _NO_TAGS:
+            offset += 1
+        else:
+            offset = codec.skip_tags(frame, offset, _TAGS_MAX)
     return RequestHeader(api_key, api_version, correlation_id, client_id), offset
 
 
@@ -96,7 +104,7 @@ def encode_request(
 def encode_response(api_key: int, version: int, correlation_id: int, message: Message) -> bytes:
     """A response frame, its size in front."""
     body = codec.encode(message, version)
-    if api.response_header_version(api_key, version) == 1:
+    if _response_header_version(api_key, version) == 1:
         return _FRAMED_RESPONSE.pack(len(body) + 5, correlation_id) + _NO_TAGS + body
     return _FRAMED_RESPONSE.pack(len(body) + 4, correlation_id) + body
 

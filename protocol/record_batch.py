@@ -55,8 +55,8 @@ _DELETE_HORIZON: Final = 0x40
 _INT64_MIN: Final = -(1 << 63)
 _INT64_MAX: Final = (1 << 63) - 1
 
-KEYLESS_NAMED_MAX: Final = 100
-"""How many records without a key `check_records` names: a batch can hold a million."""
+RECORDS_BLAMED_MAX: Final = 100
+"""How many records of a batch are named that may not be there: a batch can hold a million."""
 
 _RECORD_BYTES_MIN: Final = 7  # length, attributes, two deltas, two lengths and a count of one byte each
 
@@ -144,7 +144,7 @@ class Checked(NamedTuple):
     min_timestamp: int
     """Of the records that have a timestamp; NO_TIMESTAMP when none has."""
     keyless: list[int]
-    """Indexes of the first KEYLESS_NAMED_MAX records without a key."""
+    """Indexes of the first RECORDS_BLAMED_MAX records without a key."""
     keyless_count: int
 
 
@@ -152,6 +152,12 @@ def advance_sequence(sequence: int, by: int) -> int:
     if sequence == NO_SEQUENCE:
         return NO_SEQUENCE
     return (sequence + by) & SEQUENCE_MAX
+
+
+def batch_size(data: bytes) -> int:
+    """Bytes of the batch at the start of `data`, as its length field says: the field must be there, and may
+    lie."""
+    return _LENGTH_START + int.from_bytes(data[_LENGTH_START - 4 : _LENGTH_START], "big", signed=True)
 
 
 def peek(data: bytes | bytearray | memoryview, position: int = 0) -> Header:
@@ -251,7 +257,7 @@ def check_records(unpacked: bytes, header: Header) -> Checked:
                 length, position = _unsigned(unpacked, position)
             if length == 1:
                 keyless_count += 1
-                if keyless_count <= KEYLESS_NAMED_MAX:
+                if keyless_count <= RECORDS_BLAMED_MAX:
                     keyless.append(index)
             elif length & 1:
                 raise DecodeError(f"record {index} has a key of negative length")

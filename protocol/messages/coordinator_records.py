@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct as binary
 import uuid
+from functools import lru_cache
 from typing import Final
 
 from muster.protocol import codec
@@ -104,10 +105,19 @@ _RECORD_TYPES: Final = {key_class: record_type for record_type, (key_class, _) i
 
 def encode_key(key: Message) -> bytes:
     """The key's record type and fields. Raises EncodeError for a message that is not a record's key."""
+    if isinstance(key, OffsetCommitKey):
+        return _offset_key(key.group, key.topic, key.partition)
     record_type = _RECORD_TYPES.get(type(key))
     if record_type is None:
         raise EncodeError(f"{type(key).__name__} is not the key of a coordinator record")
     return _INT16.pack(record_type) + codec.encode(key, 0)
+
+
+@lru_cache(maxsize=4096)
+def _offset_key(group: str, topic: str, partition: int) -> bytes:
+    """The same partitions are committed again and again."""
+    key = OffsetCommitKey(group=group, topic=topic, partition=partition)
+    return _INT16.pack(_RECORD_TYPES[OffsetCommitKey]) + codec.encode(key, 0)
 
 
 def encode_value(value: Message, version: int) -> bytes:

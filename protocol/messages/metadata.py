@@ -1,4 +1,4 @@
-"""Who and where: Metadata, DescribeCluster, FindCoordinator."""
+"""Who and where: Metadata, DescribeTopicPartitions, DescribeCluster, FindCoordinator."""
 
 from __future__ import annotations
 
@@ -74,6 +74,71 @@ class MetadataResponse(Message):
     topics: list[Topic] = field(Array(Topic), "0+")
     cluster_authorized_operations: int = field(Int32, "8-10", default=AUTHORIZED_OPERATIONS_OMITTED)
     error_code: int = field(Int16, "13+", default=0, ignorable=True)
+
+
+@request(75, versions="0", flexible="0+")
+class DescribeTopicPartitionsRequest(Message):
+    """DescribeTopicPartitions v0 (KIP-966): partitions of topics, in pages.
+
+    An empty list asks about all topics. An answer holds `response_partition_limit` partitions at most, and
+    the cursor of one is where the next begins; the topics are taken in the order of their names.
+    """
+
+    @struct
+    class TopicRequest(Struct):
+        name: str = field(String, "0+")
+
+    @struct
+    class Cursor(Struct):
+        topic_name: str = field(String, "0+")
+        partition_index: int = field(Int32, "0+")
+
+    topics: list[TopicRequest] = field(Array(TopicRequest), "0+")
+    response_partition_limit: int = field(Int32, "0+", default=2000)
+    cursor: Cursor | None = field(Cursor, "0+", nullable="0+", default=None)
+
+
+@response(75, versions="0", flexible="0+")
+class DescribeTopicPartitionsResponse(Message):
+    """DescribeTopicPartitions v0 (KIP-966): topics by name, and where to go on; a null cursor is the end.
+
+    `eligible_leader_replicas` are those outside the in-sync set that may lead without a loss,
+    `last_known_elr` those that did before an unclean shutdown; null where a broker does not know.
+    """
+
+    @struct
+    class Topic(Struct):
+        @struct
+        class Partition(Struct):
+            error_code: int = field(Int16, "0+", default=0)
+            partition_index: int = field(Int32, "0+")
+            leader_id: int = field(Int32, "0+")
+            leader_epoch: int = field(Int32, "0+", default=-1, ignorable=True)
+            replica_nodes: list[int] = field(Array(Int32), "0+")
+            isr_nodes: list[int] = field(Array(Int32), "0+")
+            eligible_leader_replicas: list[int] | None = field(
+                Array(Int32), "0+", nullable="0+", default=None
+            )
+            last_known_elr: list[int] | None = field(Array(Int32), "0+", nullable="0+", default=None)
+            offline_replicas: list[int] = field(Array(Int32), "0+", default_factory=list, ignorable=True)
+
+        error_code: int = field(Int16, "0+", default=0)
+        name: str | None = field(String, "0+", nullable="0+")
+        topic_id: uuid.UUID = field(Uuid, "0+", default=ZERO_UUID, ignorable=True)
+        is_internal: bool = field(Boolean, "0+", default=False, ignorable=True)
+        partitions: list[Partition] = field(Array(Partition), "0+")
+        topic_authorized_operations: int = field(Int32, "0+", default=AUTHORIZED_OPERATIONS_OMITTED)
+
+    Partition: TypeAlias = Topic.Partition  # type: ignore[misc]
+
+    @struct
+    class Cursor(Struct):
+        topic_name: str = field(String, "0+")
+        partition_index: int = field(Int32, "0+")
+
+    throttle_time_ms: int = field(Int32, "0+", default=0, ignorable=True)
+    topics: list[Topic] = field(Array(Topic), "0+")
+    next_cursor: Cursor | None = field(Cursor, "0+", nullable="0+", default=None)
 
 
 @request(60, versions="0-2", flexible="0+")

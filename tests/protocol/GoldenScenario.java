@@ -5,6 +5,8 @@ import java.util.Optional;
 import java.util.Properties;
 import java.util.Set;
 import org.apache.kafka.clients.admin.Admin;
+import org.apache.kafka.clients.admin.AlterConfigOp;
+import org.apache.kafka.clients.admin.ConfigEntry;
 import org.apache.kafka.clients.admin.ListConsumerGroupOffsetsSpec;
 import org.apache.kafka.clients.admin.ListTopicsOptions;
 import org.apache.kafka.clients.admin.NewPartitions;
@@ -16,9 +18,11 @@ import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
+import org.apache.kafka.common.ElectionType;
 import org.apache.kafka.common.TopicCollection;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.Uuid;
+import org.apache.kafka.common.config.ConfigResource;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
@@ -57,12 +61,25 @@ public class GoldenScenario {
             admin.deleteConsumerGroupOffsets(group, Set.of(partition)).all().get();
             admin.listOffsets(Map.of(partition, OffsetSpec.maxTimestamp())).all().get();
             admin.describeCluster().clusterId().get();
+            admin.describeTopics(List.of(topic)).allTopicNames().get();
+            configs(admin);
+            admin.describeLogDirs(List.of(1)).allDescriptions().get();
+            admin.describeProducers(List.of(partition)).all().get();
+            admin.electLeaders(ElectionType.PREFERRED, Set.of(partition)).partitions().get();
             admin.deleteRecords(Map.of(partition, RecordsToDelete.beforeOffset(1))).all().get();
             admin.createPartitions(Map.of(topic, NewPartitions.increaseTo(3))).all().get();
             admin.listTopics(new ListTopicsOptions().listInternal(true)).names().get();
             admin.deleteConsumerGroups(List.of(group)).all().get();
             admin.deleteTopics(TopicCollection.ofTopicIds(List.of(id))).all().get();
         }
+    }
+
+    private void configs(Admin admin) throws Exception {
+        ConfigResource resource = new ConfigResource(ConfigResource.Type.TOPIC, topic);
+        admin.describeConfigs(List.of(resource)).all().get();
+        AlterConfigOp op = new AlterConfigOp(new ConfigEntry("cleanup.policy", "compact"), AlterConfigOp.OpType.APPEND);
+        admin.incrementalAlterConfigs(Map.of(resource, List.of(op))).all().get();
+        admin.listConfigResources().all().get();
     }
 
     private void produce() throws Exception {

@@ -195,6 +195,14 @@ def confluent_kafka(bootstrap: str) -> None:
 
     done(admin.list_offsets({partitions[0]: ck_admin.OffsetSpec.max_timestamp()}))
     admin.describe_cluster(include_authorized_operations=True).result(_DEADLINE_SECONDS)
+    resource = ck_admin.ConfigResource(ck_admin.ConfigResource.Type.TOPIC, _TOPIC)
+    done(admin.describe_configs([resource]))
+    append = ck_admin.AlterConfigOpType.APPEND
+    resource.add_incremental_config(
+        ck_admin.ConfigEntry("cleanup.policy", "compact", incremental_operation=append)
+    )
+    done(admin.incremental_alter_configs([resource]))
+    admin.elect_leaders(ck.ElectionType.PREFERRED, partitions).result(_DEADLINE_SECONDS)
     done(admin.delete_records([ck.TopicPartition(_TOPIC, 0, 1)]))
     done(admin.create_partitions([ck_admin.NewPartitions(_TOPIC, 3)]))
     done(admin.delete_topics([_TOPIC]))
@@ -240,6 +248,13 @@ def kafka_python(bootstrap: str) -> None:
     second.close()
 
     admin.describe_cluster()
+    topic = kafka_admin.ConfigResourceType.TOPIC
+    admin.describe_configs([kafka_admin.ConfigResource(topic, _TOPIC)])
+    for incremental in (True, False):
+        changed = kafka_admin.ConfigResource(topic, _TOPIC, {"retention.ms": "-1"})
+        admin.alter_configs([changed], incremental=incremental)
+    admin.list_config_resources()
+    admin.describe_log_dirs()
     admin.delete_records({partition: 1})
     admin.create_partitions({_TOPIC: kafka_admin.NewPartitions(3)})
     admin.delete_topics([_TOPIC])

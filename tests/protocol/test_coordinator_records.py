@@ -68,6 +68,7 @@ def group_value(**changes: object) -> GroupMetadataValue:
 
 def test_keys_are_the_record_type_and_the_fields() -> None:
     assert encode_key(OFFSET_KEY) == OFFSET_KEY_BYTES
+    assert encode_key(OFFSET_KEY) == OFFSET_KEY_BYTES  # keys are remembered
     assert encode_key(GROUP_KEY) == GROUP_KEY_BYTES
 
 

@@ -107,3 +107,45 @@ def test_a_frame_that_is_not_admitted_is_refused_for_good_at_its_second_byte() -
     for piece in (b"\x03", framed(b"\x00\x02fine")):
         with pytest.raises(TooLargeError, match="1000 bytes"):
             splitter.feed(piece)
+
+
+@given(
+    pieces=st.lists(
+        st.one_of(
+            st.binary(max_size=30).map(framed),
+            st.binary(max_size=30),
+            st.lists(st.binary(max_size=9), max_size=3).map(lambda frames: framed(*frames)),
+        ),
+        max_size=8,
+    ),
+    admitted_bytes=st.integers(0, 30),
+    frame_bytes_max=st.integers(0, 30),
+)
+def test_whole_is_feed_where_it_answers_and_changes_nothing_where_not(
+    pieces: list[bytes], admitted_bytes: int, frame_bytes_max: int
+) -> None:
+    def admit(api_key: int, size: int) -> None:
+        assert size > admitted_bytes
+
+    def cut(splitter: FrameSplitter, piece: bytes, *, by_whole: bool) -> list[bytes] | str:
+        if by_whole and (frame := splitter.whole(piece)) is not None:
+            return [frame]
+        try:
+            return splitter.feed(piece)
+        except DecodeError as error:
+            return str(error)
+
+    splitters = [FrameSplitter(frame_bytes_max, admit, admitted_bytes) for _ in range(2)]
+    for piece in pieces:
+        fast, plain = (cut(splitter, piece, by_whole=index == 0) for index, splitter in enumerate(splitters))
+        assert fast == plain
+        assert splitters[0].pending_bytes == splitters[1].pending_bytes
+
+
+def test_whole_takes_one_small_frame() -> None:
+    splitter = FrameSplitter(100, admitted_bytes=10)
+    assert splitter.whole(framed(b"0123456789")) == b"0123456789"
+    assert splitter.whole(framed(b"0123456789a")) is None
+    assert splitter.whole(framed(b"one", b"two")) is None
+    splitter.feed(framed(b"cut")[:5])
+    assert splitter.whole(framed(b"one")) is None

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from _pytest.mark import ParameterSet
 
+from muster.coordinator.server.router import HANDLERS
 from muster.protocol import codec, header
 from muster.protocol.api import load_messages
 from muster.protocol.embedded import (
@@ -75,6 +76,30 @@ def _body(frame: bytes) -> int:
     return header.decode_request_header(frame)[1]
 
 
+NOT_CAPTURED = {
+    f"{name}{kind}"
+    for name in (
+        "SaslHandshake",
+        "SaslAuthenticate",
+        "ConsumerGroupHeartbeat",
+        "AddPartitionsToTxn",
+        "AddOffsetsToTxn",
+        "EndTxn",
+        "WriteTxnMarkers",
+        "TxnOffsetCommit",
+    )
+    for kind in ("Request", "Response")
+}
+"""Declared ahead of their handlers: no scenario uses them yet."""
+
+
 def test_every_message_was_captured() -> None:
     captured = {frame.message for client in CLIENTS for frame in read_frames(GOLDEN / f"{client}.txt")}
-    assert captured == API_KEYS.keys(), "run tests/protocol/capture.py, and let its scenarios use the new API"
+    assert captured == API_KEYS.keys() - NOT_CAPTURED, (
+        "run tests/protocol/capture.py, and let its scenarios use the new API"
+    )
+
+
+def test_what_is_served_was_captured() -> None:
+    served = {cls.__name__ for key in HANDLERS for cls in (REQUESTS[key], RESPONSES[key])}
+    assert not served & NOT_CAPTURED

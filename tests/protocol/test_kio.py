@@ -37,7 +37,12 @@ UNKNOWN_TO_KIO = {
     ("ApiVersionsResponse", 5),
     ("DeleteGroupsRequest", 3),
     ("DeleteGroupsResponse", 3),
+    ("TxnOffsetCommitRequest", 6),
+    ("TxnOffsetCommitResponse", 6),
 }
+
+# Fields that Kafka has renamed since.
+RENAMED_SINCE_KIO = {("TxnOffsetCommitRequest", "generation_id"): "generation_id_or_member_epoch"}
 
 api.load_messages()
 
@@ -133,5 +138,5 @@ def values_of_kio(entity: Any) -> Any:
             value = int(value)
         elif value is None and field.metadata.get("kafka_type") in _KIO_NONE:
             value = _KIO_NONE[field.metadata["kafka_type"]]
-        values[field.name] = value
+        values[RENAMED_SINCE_KIO.get((type(entity).__name__, field.name), field.name)] = value
     return values

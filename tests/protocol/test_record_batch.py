@@ -369,7 +369,7 @@ def test_only_the_first_records_without_a_key_are_named() -> None:
     batch = record_batch.build([Record(n, 0, None if n else b"k", b"") for n in range(1_000)])
     header = record_batch.peek(batch)
     checked = record_batch.check_records(record_batch.payload(batch, 0, header), header)
-    assert checked.keyless == list(range(1, 1 + record_batch.KEYLESS_NAMED_MAX))
+    assert checked.keyless == list(range(1, 1 + record_batch.RECORDS_BLAMED_MAX))
     assert checked.keyless_count == 999
 
 
@@ -418,6 +418,22 @@ def test_what_is_cut_short_is_broken_and_not_too_large(codec: Codec) -> None:
     with pytest.raises(DecodeError) as caught:
         decompress(codec, packed[:-9], 1_000_000)
     assert not isinstance(caught.value, UnpackedTooLarge)
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
+def test_broken_packed_bytes_are_refused_before_more_room_is_made(codec: Codec) -> None:
+    broken = bytearray(compress(codec, b"x" * 1_000))
+    broken[0] ^= 0xFF
+    with pytest.raises(DecodeError):
+        decompress(codec, bytes(broken), 1 << 28)  # once, so that nothing is made for the first time below
+    tracemalloc.start()
+    try:
+        with pytest.raises(DecodeError):
+            decompress(codec, bytes(broken), 1 << 28)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 1 << 20
 
 
 @pytest.mark.parametrize("codec", [codec for codec in Codec if codec is not Codec.NONE])

@@ -1,0 +1,135 @@
+"""Connections that send a broker what no client would: garbage, half requests, too much at once, nothing.
+
+Connection number n of a seed always sends the same bytes in the same manner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from typing import Final, NamedTuple
+
+from muster.protocol.header import encode_request
+from muster.protocol.messages.connection import ApiVersionsRequest
+from tests.fuzz.inputs import LIVE_KINDS, Inputs
+
+MANNERS: Final = {
+    "asks": 40,
+    "cuts": 15,
+    "closes": 10,
+    "half-closes": 5,
+    "dribbles": 10,
+    "reads nothing": 10,
+    "never finishes": 10,
+}
+"""asks: waits until all it sent was looked at; cuts: is reset at some byte; closes: ends at some byte;
+half-closes: says that it will send no more; dribbles: sends a few bytes at a time; reads nothing: takes no
+answer and stays; never finishes: sends part of a request and stays."""
+
+_AT_ONCE: Final = 24
+_STAYING_MAX: Final = 64
+_PATIENCE_S: Final = 0.5
+"""For an answer that may be meant to take long, such as a join that waits; nothing is concluded."""
+
+_LIVE_FIRST: Final = 1 << 39  # so that the inputs are others than those judged without a broker
+_FRAMES_MAX: Final = 64
+_LAST_ID: Final = 0x7EAD_BEEF
+_LAST: Final = encode_request(18, 0, _LAST_ID, None, ApiVersionsRequest())
+
+
+class Script(NamedTuple):
+    manner: str
+    stream: bytes
+    frames: int
+
+
+class Sent(NamedTuple):
+    connections: int
+    frames: int
+    answered_to_the_end: int
+    """Connections on which the broker answered a right request behind everything else."""
+    closed: int
+    """Connections that the broker closed."""
+
+
+def script(inputs: Inputs, number: int) -> Script:
+    """What connection `number` does."""
+    rng = random.Random((inputs.seed << 40) + _LIVE_FIRST + number * _FRAMES_MAX)
+    (manner,) = rng.choices(list(MANNERS), list(MANNERS.values()))
+    frames = rng.choice((1, 1, 2, 3, 5)) if manner != "reads nothing" else rng.randint(5, _FRAMES_MAX)
+    stream = b""
+    for index in range(frames):
+        given = inputs.make(_LIVE_FIRST + number * _FRAMES_MAX + index, LIVE_KINDS)
+        framed = given.kind != "stream"
+        stream += (len(given.data).to_bytes(4, "big") if framed else b"") + given.data
+    if manner in ("cuts", "closes", "never finishes"):
+        stream = stream[: rng.randrange(len(stream) + 1)]
+    return Script(manner, stream, frames)
+
+
+def attack(port: int, seed: int, numbers: range, report: Connection) -> None:
+    """Play the connections `numbers`, some at once; for a process of its own."""
+    report.send(asyncio.run(_attack(port, Inputs(seed), numbers)))
+
+
+async def _attack(port: int, inputs: Inputs, numbers: range) -> Sent:
+    scripts = (script(inputs, number) for number in numbers)
+    staying: deque[asyncio.StreamWriter] = deque()
+    players = [_play_all(port, scripts, staying) for _ in range(_AT_ONCE)]
+    sent = [each for played in await asyncio.gather(*players) for each in played]
+    for writer in staying:
+        writer.transport.abort()
+    return Sent(*map(sum, zip(*sent, strict=True)))
+
+
+async def _play_all(port: int, scripts: Iterator[Script], staying: deque[asyncio.StreamWriter]) -> list[Sent]:
+    sent = []
+    for each in scripts:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        answered = closed = False
+        with suppress(ConnectionError):
+            answered, closed = await _play(each, reader, writer)
+        sent.append(Sent(1, each.frames, int(answered), int(closed)))
+        if each.manner in ("reads nothing", "never finishes"):
+            staying.append(writer)
+            if len(staying) > _STAYING_MAX:
+                staying.popleft().transport.abort()
+        elif each.manner == "closes":
+            writer.close()
+        else:
+            writer.transport.abort()
+    return sent
+
+
+async def _play(
+    each: Script, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> tuple[bool, bool]:
+    """Whether the last request was answered, and whether the broker closed the connection."""
+    if each.manner == "dribbles":
+        for at in range(0, len(each.stream), 7)[:200]:
+            writer.write(each.stream[at : at + 7])
+            await writer.drain()
+    else:
+        writer.write(each.stream)
+    if each.manner == "half-closes":
+        writer.write_eof()
+    elif each.manner == "asks":
+        writer.write(_LAST)
+    if each.manner not in ("asks", "half-closes"):
+        return False, False
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            await writer.drain()
+            while True:
+                size = int.from_bytes(await reader.readexactly(4), "big")
+                answer = await reader.readexactly(size)
+                if answer[:4] == _LAST_ID.to_bytes(4, "big"):
+                    return True, False
+    except asyncio.IncompleteReadError:
+        return False, True
+    except TimeoutError:
+        return False, False

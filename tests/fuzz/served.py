@@ -1,0 +1,79 @@
+"""A broker in a process of its own that tells what it holds: `python -m tests.fuzz.served DIRECTORY`.
+
+It prints its port, then a line of facts for each line it is sent; at the end of its input it stops. Beyond
+MEMORY_BYTES above what it has at the start it gets no memory. Warnings and errors go to standard error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+import resource
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+from muster.coordinator.config import Settings
+from muster.coordinator.observe import log
+from muster.coordinator.server.broker import Broker
+from muster.coordinator.server.brokers import Brokers
+from tests.fuzz.run import limit_memory
+
+MEMORY_BYTES: Final = 1 << 30
+SESSION_MS_MAX: Final = 30_000
+"""The longest a member that is gone may keep others waiting."""
+
+
+def facts(broker: Broker) -> dict[str, Any]:
+    """What there is of everything that could be left behind."""
+    gc.collect()
+    resident = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    return {
+        "tasks": len(asyncio.all_tasks()),
+        "connections": len(broker.connections.open),
+        "connection_tasks": len(broker.connections.tasks),
+        "request_bytes": broker.connections.requests.held_bytes,
+        "response_bytes": broker.connections.responses.held_bytes,
+        "files": len(os.listdir("/proc/self/fd")),
+        "resident_bytes": resident,
+        "undecodable": broker.connections.counts.undecodable,
+        "too_large": broker.connections.counts.too_large,
+        "requests": broker.connections.counts.requests,
+    }
+
+
+async def serve(directory: str) -> None:
+    brokers = Brokers(
+        Settings(
+            port=0,
+            data=directory,
+            auto_create_topics_enable=False,
+            group_initial_rebalance_delay_ms=0,
+            group_min_session_timeout_ms=1,
+            group_max_session_timeout_ms=SESSION_MS_MAX,
+            request_receive_timeout_ms=20_000,
+        )
+    )
+    await brokers.start()
+    try:
+        (broker,) = brokers.brokers
+        await broker.runtime.loaded()
+        limit_memory(MEMORY_BYTES)
+        print(broker.port, flush=True)
+        reader = asyncio.StreamReader()
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), sys.stdin
+        )
+        await asyncio.get_running_loop().run_in_executor(None, log.warm_up)
+        while await reader.readline():
+            print(json.dumps(facts(broker)), flush=True)
+        transport.close()
+    finally:
+        await brokers.stop()
+
+
+if __name__ == "__main__":
+    log.configure("warning", "json")
+    asyncio.run(serve(sys.argv[1]))
