@@ -16,8 +16,12 @@ import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from muster.coordinator.storage.left_behind import inspect
 from muster.coordinator.storage.store import StoreError, StoreLocked
 from muster.coordinator.storage.tenancy import Tenancy
+
+_STORE = "store.sqlite"
+_TOPICS = "topics"
 
 if sys.platform == "win32":
     import msvcrt
@@ -69,13 +73,14 @@ class DataDirectory:
 
     @property
     def store_path(self) -> Path:
-        return self.path / "store.sqlite"
+        return self.path / _STORE
 
     @classmethod
     def acquire(cls, path: Path) -> DataDirectory:
         """Create the directory if need be and lock it; touches the disk, so not for the event loop.
 
-        StoreLocked when another process holds it, StoreError when it cannot be created or written.
+        StoreLocked when another process holds it, StoreError when it cannot be created or written,
+        StoreDamaged when what a process before left there is not whole.
         """
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -114,6 +119,7 @@ def _take(path: Path) -> _Lock:
             raise StoreLocked(
                 f"data directory {path} is in use by {by}; stop that process or choose another directory"
             ) from error
+        inspect(path / _STORE, path / _TOPICS)
         os.ftruncate(descriptor, 0)
         os.write(descriptor, f"{os.getpid()}\n".encode("ascii"))
     except BaseException:

@@ -68,11 +68,15 @@ class Folder(Protocol):
     def remove(self, name: str) -> None:
         """Remove a file; harmless when it is not there."""
 
+    def room(self) -> tuple[int, int]:
+        """Bytes of the volume, and how many of them are free for us; -1 and -1 in memory. OSError."""
+
     def remove_tree(self) -> None:
         """Remove this folder and all in it; harmless when it is not there."""
 
     def sync(self) -> None:
-        """Return when the names made, renamed and removed in it survive the death of the machine."""
+        """Return when the names made, renamed and removed in it, and its own, survive the death of the
+        machine."""
 
 
 class DiskFile:
@@ -129,10 +133,12 @@ class DiskFile:
 class DiskFolder:
     """A folder of the file system."""
 
-    __slots__ = ("_path",)
+    __slots__ = ("_above", "_name_synced", "_path")
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, above: DiskFolder | None = None) -> None:
         self._path = os.fspath(path)
+        self._above = above
+        self._name_synced = False
 
     @property
     def path(self) -> str:
@@ -145,7 +151,7 @@ class DiskFolder:
             return []
 
     def folder(self, name: str) -> DiskFolder:
-        return DiskFolder(os.path.join(self._path, name))
+        return DiskFolder(os.path.join(self._path, name), self)
 
     def open(self, name: str, *, create: bool = False) -> DiskFile:
         path = os.path.join(self._path, name)
@@ -185,15 +191,33 @@ class DiskFolder:
         except FileNotFoundError:
             return
 
+    def room(self) -> tuple[int, int]:
+        path = os.path.abspath(self._path)
+        while not os.path.exists(path):  # it is made when something is written to it
+            path = os.path.dirname(path)
+        usage = shutil.disk_usage(path)
+        return usage.total, usage.free
+
     def remove_tree(self) -> None:
         shutil.rmtree(self._path, ignore_errors=True)
 
     def sync(self) -> None:
-        fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        _sync_directory(self._path)
+        if not self._name_synced:
+            # Folders are made on demand, perhaps by a process that died before it came to this.
+            if self._above is not None:
+                self._above.sync()
+            else:
+                _sync_directory(os.path.dirname(os.path.abspath(self._path)))
+            self._name_synced = True
+
+
+def _sync_directory(path: str) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 class MemoryFile:
@@ -285,6 +309,9 @@ class MemoryFolder:
 
     def remove(self, name: str) -> None:
         self._entries.pop(name, None)
+
+    def room(self) -> tuple[int, int]:
+        return -1, -1
 
     def remove_tree(self) -> None:
         for entry in list(self._entries.values()):

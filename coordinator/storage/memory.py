@@ -10,6 +10,7 @@ from muster.coordinator.storage.clock import monotonic_ms
 from muster.coordinator.storage.store import (
     LEASE_COUNTS_DEFAULT,
     Append,
+    BrokerConfigsRow,
     Grant,
     Lease,
     LeaseKind,
@@ -52,6 +53,7 @@ class MemoryStore:
         self._counts = StoreCounts(cluster_id or uuid4(), counts)
         self._leases = {Lease(kind, n): _LeaseRow() for kind, count in counts.items() for n in range(count)}
         self._topics: dict[UUID, TopicRow] = {}
+        self._broker_configs: dict[str, BrokerConfigsRow] = {}
         self._tenancy = Tenancy()
         self._revision = 0
         self._next_producer_id = 0
@@ -149,6 +151,23 @@ class MemoryStore:
     async def topics(self) -> list[TopicRow]:
         self._check_open()
         return sorted(self._topics.values(), key=lambda topic: topic.name)
+
+    # --- broker configs ---------------------------------------------------------------------------
+
+    async def broker_configs(self) -> list[BrokerConfigsRow]:
+        self._check_open()
+        return [row for _, row in sorted(self._broker_configs.items())]
+
+    async def update_broker_configs(self, row: BrokerConfigsRow, *, expected: Mapping[str, str]) -> None:
+        self._check_open()
+        stored = self._broker_configs.get(row.broker)
+        if (stored.configs if stored else {}) != expected:
+            raise StoreConflict(f"updating configs of broker {row.broker!r}: changed in the meantime")
+        if row.configs:
+            self._broker_configs[row.broker] = row
+        else:
+            self._broker_configs.pop(row.broker, None)
+        self._change()
 
     # --- nodes ------------------------------------------------------------------------------------
 

@@ -18,7 +18,15 @@ import google_crc32c
 
 from muster.coordinator.storage.files import File, Folder
 from muster.protocol.errors import DecodeError
-from muster.protocol.record_batch import HEADER_BYTES, NO_TIMESTAMP, Header, crc_matches, peek
+from muster.protocol.record_batch import (
+    HEADER_BYTES,
+    MAGIC,
+    MAGIC_POSITION,
+    NO_TIMESTAMP,
+    Header,
+    crc_matches,
+    peek,
+)
 
 SCAN_BYTES: Final = 1 << 20
 DRAFT: Final = ".new"
@@ -26,6 +34,7 @@ DRAFT: Final = ".new"
 _PLACE = Struct(">qi11xi")  # base offset, length and last offset delta of a batch
 _LENGTH = Struct(">8xi")
 _LENGTH_START: Final = 12
+_LENGTH_MIN: Final = HEADER_BYTES - _LENGTH_START
 _INDEX_HEAD = Struct(">4sI")  # form, CRC-32C of what follows
 _INDEX_BODY = Struct(">qqqqi")  # log size, next offset, newest and first timestamp, entries
 _INDEX_FORM: Final = b"MSX1"
@@ -175,7 +184,8 @@ class Segment:
     def read(self, offset: int, bytes_max: int, *, first_may_exceed: bool) -> bytes | None:
         """Whole batches from the one that holds `offset` (or the next one there is), together at most
         `bytes_max` bytes; if `first_may_exceed`, one batch even when it is larger. None when there is nothing
-        at or after `offset`."""
+        at or after `offset`. The CRC is not checked, as Kafka does not; DecodeError where not even the
+        lengths make sense."""
         file, size = self.open_to_read(), self.size
         start = self.index.position_of(offset)
         chunk = file.read(start, min(size - start, bytes_max + self.interval_bytes + HEADER_BYTES))
@@ -189,6 +199,8 @@ class Segment:
                 if len(chunk) < HEADER_BYTES:
                     raise OSError(f"{self.log_name} ends before its {size} bytes")
             base_offset, length, last_delta = _PLACE.unpack_from(chunk, skip)
+            if length < _LENGTH_MIN or start + skip + _LENGTH_START + length > size:
+                raise self.damaged_at(start + skip)
             if base_offset + last_delta >= offset:
                 break
             skip += _LENGTH_START + length
@@ -199,7 +211,7 @@ class Segment:
         end = max(skip + first, self.index.boundary_until(start + limit) - start)
         while end + _LENGTH_START <= limit:
             (length,) = _LENGTH.unpack_from(chunk, end)
-            if end + _LENGTH_START + length > limit:
+            if length < _LENGTH_MIN or end + _LENGTH_START + length > limit:
                 break
             end += _LENGTH_START + length
         if end > len(chunk):  # the first batch is small enough, and longer than what was read
@@ -230,18 +242,57 @@ class Segment:
             position += header.size
             at += header.size
 
+    def whole_batches(self, position: int) -> Iterator[Batch]:
+        """As `batches`, up to `size`, and DecodeError when it does not come that far."""
+        size = self.size
+        for batch in self.batches(position):
+            if batch.position >= self.size:
+                return
+            position = batch.position + batch.header.size
+            yield batch
+        if position < size:
+            raise self.damaged_at(position)
+
     def first_batch_at(self, timestamp: int, from_offset: int) -> Batch | None:
-        """The first batch that reaches `from_offset` and has a timestamp >= `timestamp`."""
+        """The first batch that reaches `from_offset` and has a timestamp >= `timestamp`. DecodeError where
+        the file cannot be read on."""
         if self.newest_timestamp < timestamp:
             return None
-        for batch in self.batches(self.index.position_of_time(timestamp)):
-            if batch.position >= self.size:
-                return None
+        for batch in self.whole_batches(self.index.position_of_time(timestamp)):
             if batch.header.max_timestamp >= timestamp and batch.header.last_offset >= from_offset:
                 return batch
         return None
 
+    def damaged_at(self, position: int) -> DecodeError:
+        """What to raise where a batch should begin and none does."""
+        return DecodeError(f"{self.log_name} is damaged: no batch at byte {position}")
+
     # --- recovery ---------------------------------------------------------------------------------
+
+    def sound_behind(self, position: int) -> int | None:
+        """Where the first sound batch behind `position` begins, None when there is none: tells damaged
+        records from the torn end of a log."""
+        file = self.open_to_read()
+        end = file.size()
+        while end - position > HEADER_BYTES:
+            chunk = file.read(position, min(SCAN_BYTES, end - position))
+            last = len(chunk) - HEADER_BYTES
+            at = chunk.find(MAGIC, MAGIC_POSITION + 1) - MAGIC_POSITION
+            while 0 < at <= last:
+                if self._sound_at(file, position + at, chunk[at : at + HEADER_BYTES], end):
+                    return position + at
+                at = chunk.find(MAGIC, at + MAGIC_POSITION + 1) - MAGIC_POSITION
+            position += last
+        return None
+
+    def _sound_at(self, file: File, position: int, head: bytes, end: int) -> bool:
+        try:
+            header = peek(head)
+        except DecodeError:
+            return False
+        if header.size > end - position or header.base_offset < self.next_offset:
+            return False
+        return crc_matches(file.read(position, header.size), 0, header)
 
     def scan(self) -> Iterator[Header]:
         """Read on from `size`, checking every batch, and yield the headers of the sound ones once they are
@@ -258,6 +309,22 @@ class Segment:
                 return
             self.note(batch.header)
             yield batch.header
+
+    def save_rest(self, ending: str) -> str:
+        """Copy what is behind `size` into a file of its own, durably; its name."""
+        name = f"{self.log_name}.{self.size}{ending}"
+        self._folder.remove(name)
+        source, position = self.open_to_read(), self.size
+        copy = self._folder.open(name, create=True)
+        try:
+            while piece := source.read(position, SCAN_BYTES):
+                copy.append([piece])
+                position += len(piece)
+            copy.sync()
+        finally:
+            copy.close()
+        self._folder.sync()
+        return name
 
     def encoded_index(self) -> bytes:
         """The index as it stands, to be stored once the file has been synced: a later start trusts it."""

@@ -5,6 +5,7 @@
     00000000000000000120.snapshot  what the layer above derives from the batches below offset 120
     start                          the log start offset, once it was moved
     cleaned                        up to which offset compaction has been, once it was here
+    *.discarded                    what was behind damage, for people: nothing reads or removes it
 
 Appended bytes have been given to the operating system when `append` returns: they survive the death of the
 process. They survive that of the machine after `sync`. After a crash the tail is scanned, and what is torn is
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from struct import Struct
 from threading import Lock
@@ -66,11 +67,21 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What opening found broken: bytes cut off the tail, and segments behind a broken one that were put
-    aside."""
+    """What opening found broken. A crash leaves a torn tail, which is cut. Anything else is damage from
+    outside, and what is taken out of the log because of it is kept in files beside it."""
 
     cut_bytes: int = 0
+    """Cut off the last segment, which is not followed by others any more."""
+    cut_at: str = ""
+    """File and byte."""
+    damaged: bool = False
+    """Sound records were behind the cut: it was not the end of what was written."""
     discarded: tuple[str, ...] = ()
+    """Files with what was behind the cut."""
+    missing: tuple[tuple[int, int], ...] = ()
+    """Offsets from, to (excluded) whose segment is gone."""
+    known_end: int = 0
+    """The log had come to here at least, and now ends before; 0 when it does not."""
 
 
 class SegmentLog:
@@ -92,6 +103,7 @@ class SegmentLog:
         self._marked_size = 0  # of the active segment
         self._rested_offset = -1
         self._unsynced_messages = 0
+        self._names_synced = False  # those of the segments' files
         self.limits = limits
         self.start_offset = 0
         self.cleaned_offset = 0  # see `note_cleaned`
@@ -175,6 +187,9 @@ class SegmentLog:
         try:
             for segment in segments:
                 segment.open_to_read().sync()
+            if not self._names_synced:
+                self._folder.sync()
+                self._names_synced = True
         except OSError:
             # The system may have dropped the pages it could not write, and would call the next sync a
             # success.
@@ -189,6 +204,7 @@ class SegmentLog:
         if self._segments:
             self._unsealed[self._segments[-1]] = self._derived.snapshot()
         self._segments += (segment,)
+        self._names_synced = False
         self._marked_size = 0
         self._segment_since_ms = self._now_ms()
 
@@ -296,11 +312,9 @@ class SegmentLog:
 
     def batches(self, offset: int) -> Iterator[Batch]:
         """The batches from the one that holds `offset` on, as far as they were written when their segment is
-        reached."""
+        reached. DecodeError where a segment cannot be read on."""
         for segment in self.segments_from(offset):
-            for batch in segment.batches(segment.index.position_of(offset)):
-                if batch.position >= segment.size:
-                    break
+            for batch in segment.whole_batches(segment.index.position_of(offset)):
                 if batch.header.last_offset >= offset:
                     yield batch
 
@@ -396,11 +410,11 @@ class SegmentLog:
         self._snapshot_offset = snapshot_offset = self._restore_snapshot(names)
         self._load_segments(names, snapshot_offset)
         if snapshot_offset > self.next_offset:
-            # What it tells of is lost (a crash of the machine): derive everything from what is left.
+            # What it tells of is lost: derive everything from what is left.
             self._forget_derived()
             recovery = self.recovery
             self._load_segments(self._folder.names(), 0)
-            self.recovery = recovery
+            self.recovery = replace(recovery, known_end=snapshot_offset)
         self.cleaned_offset = min(self._stored_offset(_CLEANED_NAME), self.next_offset)
         start = self._stored_offset(_START_NAME)
         if self._segments:
@@ -409,6 +423,7 @@ class SegmentLog:
             # So is what was derived from the records up to the start.
             gone, self._segments, self._unsealed = self._segments, (), {}
             self._forget_derived()
+            self.recovery = replace(self.recovery, known_end=max(self.recovery.known_end, start))
             for segment in gone:
                 segment.remove_files()
         self.start_offset = start
@@ -432,6 +447,7 @@ class SegmentLog:
                 segment.remove_files()  # compacted into a segment before it
                 continue
             if self._segments:  # the one before is closed
+                self._note_gap(base_offset)
                 if self._dirty:
                     self._unsealed[self._segments[-1]] = None
                 else:
@@ -440,8 +456,15 @@ class SegmentLog:
             self._segments += (segment,)
             if cut_bytes:
                 # Offsets must not have a hole that nobody made: what follows a torn segment is put aside.
-                self.recovery = Recovery(cut_bytes, self._put_aside(found[number + 1 :]))
+                self.recovery = self._cut(segment, cut_bytes, found[number + 1 :])
                 break
+
+    def _note_gap(self, base_offset: int) -> None:
+        """A segment begins at `base_offset`. Compaction alone leaves gaps, in and behind what it wrote."""
+        before = self._segments[-1]
+        if base_offset > before.next_offset and not before.generation:
+            gap = (before.next_offset, base_offset)
+            self.recovery = replace(self.recovery, missing=(*self.recovery.missing, gap))
 
     def _load_segment(self, segment: Segment, snapshot_offset: int) -> int:
         """Bring a segment and what is derived from it up to its sound end; the number of bytes cut off behind
@@ -459,19 +482,29 @@ class SegmentLog:
         for header in segment.scan():
             if header.next_offset > snapshot_offset:
                 self._derived.observe(header)
-        if file_size > segment.size:
-            file.truncate(segment.size)
         self._dirty = segment.size > indexed or file_size > segment.size
         return file_size - segment.size
 
-    def _put_aside(self, found: Sequence[tuple[int, int]]) -> tuple[str, ...]:
+    def _cut(self, segment: Segment, cut_bytes: int, behind: Sequence[tuple[int, int]]) -> Recovery:
+        """Cut what is not sound off a segment that is to be the last one, and put aside what came after."""
+        damaged = bool(behind) or segment.sound_behind(segment.size) is not None
+        aside = [segment.save_rest(_DISCARDED)] if damaged else []
+        aside += self._put_aside(behind)
+        # Last: until it is done, the next opening comes here again.
+        segment.open_to_write().truncate(segment.size)
+        cut_at = f"{segment.log_name}, byte {segment.size}"
+        return replace(
+            self.recovery, cut_bytes=cut_bytes, cut_at=cut_at, damaged=damaged, discarded=tuple(aside)
+        )
+
+    def _put_aside(self, found: Sequence[tuple[int, int]]) -> list[str]:
         aside = []
         for base_offset, generation in found:
             segment = Segment(self._folder, base_offset, self.limits.index_interval_bytes, generation)
             self._folder.rename(segment.log_name, segment.log_name + _DISCARDED)
             self._folder.remove(segment.index_name)
             aside.append(segment.log_name + _DISCARDED)
-        return tuple(aside)
+        return aside
 
     def _stored_offset(self, name: str) -> int:
         stored = self._folder.load(name)
@@ -510,6 +543,18 @@ class SegmentLog:
         for name in self._folder.names():
             if name.endswith(_SNAPSHOT) and name != _snapshot_name(keep):
                 self._folder.remove(name)
+
+
+def segments_size(folder: Folder) -> int:
+    """Bytes of the segments in `folder`, whose log need not be open."""
+    size = 0
+    for name in folder.names():
+        if name.endswith(_LOG):
+            with suppress(FileNotFoundError):  # removed since it was listed
+                file = folder.open(name)
+                size += file.size()
+                file.close()
+    return size
 
 
 def _snapshot_name(offset: int) -> str:

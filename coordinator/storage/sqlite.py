@@ -29,6 +29,7 @@ from muster.coordinator.storage.sqlite_schema import connect, prepare
 from muster.coordinator.storage.store import (
     LEASE_COUNTS_DEFAULT,
     Append,
+    BrokerConfigsRow,
     Grant,
     Lease,
     LeaseKind,
@@ -37,6 +38,7 @@ from muster.coordinator.storage.store import (
     StoreClosed,
     StoreConflict,
     StoreCounts,
+    StoreDamaged,
     StoreError,
     StoreFull,
     TopicRow,
@@ -134,7 +136,7 @@ class SqliteStore:
                 counts = prepare(writing, path, self._lease_counts)
                 reading = connect(path)
             except sqlite3.Error as error:
-                raise StoreError(f"cannot open {path}: {error}") from error
+                raise _failure("opening", path, error) from error
             self._revision = statements.revision(reading)
             undo.pop_all()
         return _Files(directory, writing, reading, counts)
@@ -183,7 +185,7 @@ class SqliteStore:
         try:
             return await loop.run_in_executor(self._reader, query, files.reading)
         except sqlite3.Error as error:
-            raise StoreError(f"reading {files.directory.store_path}: {error}") from error
+            raise _failure("reading", files.directory.store_path, error) from error
 
     async def _commit(self, files: _Files, changes: Sequence[_Appends | _Other]) -> Sequence[object]:
         loop = asyncio.get_running_loop()
@@ -215,15 +217,14 @@ class SqliteStore:
                     connection.execute("ROLLBACK")
                 raise
         except Exception as error:
-            why = f"writing to {files.directory.store_path}: {error}"
-            # sqlite's own code; what Python's module raises by itself has none.
-            full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
-            if isinstance(error, sqlite3.OperationalError) and not full:  # the disk: failing, gone
-                return [StoreError(why) for _ in changes], self._revision
+            path = files.directory.store_path
+            failure = _failure("writing to", path, error)
+            if isinstance(error, sqlite3.OperationalError) and not isinstance(failure, StoreFull):
+                # The disk: failing, gone.
+                return [_failure("writing to", path, error) for _ in changes], self._revision
             # One change is at fault (there is no room for it, a key that is no bytes, a value above sqlite's
             # limit): the others go without it.
             if len(changes) == 1:
-                failure = StoreFull(why) if full else StoreError(why)
                 failure.__cause__ = error
                 return [failure], self._revision
             alone = [self._transact(files, [change]) for change in changes]
@@ -288,6 +289,12 @@ class SqliteStore:
     async def topics(self) -> list[TopicRow]:
         return await self._read(statements.topics)
 
+    async def broker_configs(self) -> list[BrokerConfigsRow]:
+        return await self._read(statements.broker_configs)
+
+    async def update_broker_configs(self, row: BrokerConfigsRow, *, expected: Mapping[str, str]) -> None:
+        await self._change(lambda c: statements.update_broker_configs(c, row, expected))
+
     async def register_node(self, node: NodeRow) -> None:
         if self._tenancy.register(node, self._now_ms()):
             self._announce()
@@ -309,6 +316,23 @@ class SqliteStore:
 
     async def allocate_producer_ids(self, count: int) -> int:
         return await self._change(lambda c: statements.allocate_producer_ids(c, count))
+
+
+def _failure(doing: str, path: Path, error: Exception) -> StoreError:
+    """What happened, where, and what can be done. The code is sqlite's own; what Python's module raises by
+    itself has none, and neither has a record that was found to have changed."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # without the details
+    why = f"{doing} {path}: {error}"
+    if code == sqlite3.SQLITE_FULL:
+        return StoreFull(f"{why}; make some room there")
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or type(error) is sqlite3.DatabaseError:
+        return StoreDamaged(
+            f"{why}; the file is damaged: put a backup of the data directory in its place, or begin anew "
+            "with another one"
+        )
+    if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
+        return StoreError(f"{why}; this process must be able to write there")
+    return StoreError(why)
 
 
 def _apply(connection: sqlite3.Connection, changes: Sequence[_Appends | _Other]) -> list[object]:

@@ -6,10 +6,11 @@ import sqlite3
 from collections.abc import Mapping
 from pathlib import Path
 from uuid import UUID, uuid4
+from zlib import crc32
 
 from muster.coordinator.storage.store import LeaseKind, StoreCounts, StoreError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Kept in the file's user_version; grows with every change that an older muster could not read."""
 
 _APPLICATION_ID = 0x4D555354  # "MUST": tells our files from other sqlite databases
@@ -39,6 +40,7 @@ CREATE TABLE records (
     key BLOB NOT NULL,
     seq INTEGER NOT NULL,
     value BLOB NOT NULL,
+    checksum INTEGER NOT NULL,
     UNIQUE (lease_id, key)
 );
 CREATE TABLE topics (
@@ -48,6 +50,13 @@ CREATE TABLE topics (
     configs TEXT NOT NULL,
     created_ms INTEGER NOT NULL
 );
+"""
+# Not in every file of this version: what never had broker configs set is read the same without it.
+_BROKER_CONFIGS = """
+CREATE TABLE IF NOT EXISTS broker_configs (
+    broker TEXT PRIMARY KEY,
+    configs TEXT NOT NULL
+)
 """
 
 
@@ -81,9 +90,11 @@ def prepare(connection: sqlite3.Connection, path: Path, lease_counts: Mapping[Le
     with connection:  # commits, or rolls back on an exception
         if version == 0:
             _create(connection, path, lease_counts)
+        _add_checksums(connection)
         (application_id,) = connection.execute("PRAGMA application_id").fetchone()
         if application_id != _APPLICATION_ID:
             raise StoreError(f"{path} is a sqlite database, but not one of muster's")
+        connection.execute(_BROKER_CONFIGS)
         (cluster_id,) = connection.execute("SELECT cluster_id FROM store").fetchone()
         connection.execute("UPDATE store SET revision = revision + 1")
         counts = connection.execute("SELECT kind, COUNT(*) FROM leases GROUP BY kind").fetchall()
@@ -107,3 +118,18 @@ def _create(connection: sqlite3.Connection, path: Path, lease_counts: Mapping[Le
     )
     connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
+def _add_checksums(connection: sqlite3.Connection) -> None:
+    """Bring a file of schema 1 up to 2."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version == 1:
+        connection.create_function("checksum", 2, checksum, deterministic=True)
+        connection.execute("ALTER TABLE records ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0")
+        connection.execute("UPDATE records SET checksum = checksum(key, value)")
+        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
+def checksum(key: bytes, value: bytes) -> int:
+    """What a record is stored with: sqlite notices a page that makes no sense, not a byte that changed."""
+    return crc32(value, crc32(key))

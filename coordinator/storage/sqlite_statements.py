@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import Final
 from uuid import UUID
 
+from muster.coordinator.storage.sqlite_schema import checksum
 from muster.coordinator.storage.store import (
     Append,
+    BrokerConfigsRow,
     Lease,
     Outcome,
     StoreConflict,
@@ -50,11 +54,10 @@ def append(connection: sqlite3.Connection, calls: Sequence[Sequence[Append]]) ->
             call_outcomes.append(Outcome.WRITTEN)
         outcomes.append(call_outcomes)
     if last:
-        connection.executemany(
-            "INSERT INTO records (lease_id, key, seq, value) VALUES (?, ?, ?, ?) "
-            "ON CONFLICT (lease_id, key) DO UPDATE SET seq = excluded.seq, value = excluded.value",
+        _upsert(
+            connection,
             [
-                (lease_id, key, seq, value)
+                (lease_id, key, seq, value, checksum(key, value))
                 for (lease_id, key), (seq, value) in last.items()
                 if value is not None
             ],
@@ -70,6 +73,27 @@ def append(connection: sqlite3.Connection, calls: Sequence[Sequence[Append]]) ->
     return outcomes
 
 
+_ROWS_MAX: Final = 128
+_UPSERTS: Final = {
+    count: "INSERT INTO records (lease_id, key, seq, value, checksum) "
+    f"VALUES {', '.join(['(?, ?, ?, ?, ?)'] * count)} ON CONFLICT (lease_id, key) DO UPDATE "
+    "SET seq = excluded.seq, value = excluded.value, checksum = excluded.checksum"
+    for count in (2**power for power in range(_ROWS_MAX.bit_length()))
+}
+"""For so many rows: powers of two, since each of them is compiled and kept."""
+
+
+def _upsert(connection: sqlite3.Connection, rows: Sequence[tuple[int, bytes, int, bytes, int]]) -> None:
+    """Many rows by one statement: for each statement Python's module lets other threads run and then has to
+    wait for its turn again, which takes longer than to write a row."""
+    at, count = 0, _ROWS_MAX
+    while at < len(rows):
+        while count > len(rows) - at:
+            count //= 2
+        connection.execute(_UPSERTS[count], list(chain.from_iterable(rows[at : at + count])))
+        at += count
+
+
 def _epoch(connection: sqlite3.Connection, lease: Lease, next_seqs: dict[int, int]) -> tuple[int, int] | None:
     row = connection.execute(
         "SELECT lease_id, epoch, next_seq FROM leases WHERE kind = ? AND number = ?",
@@ -82,9 +106,17 @@ def _epoch(connection: sqlite3.Connection, lease: Lease, next_seqs: dict[int, in
 
 
 def load(connection: sqlite3.Connection, lease: Lease) -> list[tuple[int, bytes, bytes]]:
-    return connection.execute(
-        "SELECT seq, key, value FROM records WHERE lease_id = ? ORDER BY seq", (_lease_id(connection, lease),)
-    ).fetchall()
+    """sqlite3.DatabaseError, as for a page that sqlite cannot read, when a record is not what was written."""
+    rows = connection.execute(
+        "SELECT seq, key, value, checksum FROM records WHERE lease_id = ? ORDER BY seq",
+        (_lease_id(connection, lease),),
+    )
+    found = []
+    for seq, key, value, written in rows:
+        if checksum(key, value) != written:
+            raise sqlite3.DatabaseError(f"record {key!r} of {lease.kind} lease {lease.number} has changed")
+        found.append((seq, key, value))
+    return found
 
 
 # --- leases ---------------------------------------------------------------------------------------
@@ -121,7 +153,7 @@ def create_topic(connection: sqlite3.Connection, topic: TopicRow) -> None:
     _check_name_free(connection, topic)
     connection.execute(
         "INSERT INTO topics (topic_id, name, partitions, configs, created_ms) VALUES (?, ?, ?, ?, ?)",
-        (topic.topic_id.bytes, topic.name, topic.partitions, _dump_configs(topic), topic.created_ms),
+        (topic.topic_id.bytes, topic.name, topic.partitions, _dump(topic.configs), topic.created_ms),
     )
     _move_revision(connection)
 
@@ -135,7 +167,7 @@ def update_topic(connection: sqlite3.Connection, topic: TopicRow, expected: Topi
     _check_name_free(connection, topic)
     connection.execute(
         "UPDATE topics SET name = ?, partitions = ?, configs = ?, created_ms = ? WHERE topic_id = ?",
-        (topic.name, topic.partitions, _dump_configs(topic), topic.created_ms, topic.topic_id.bytes),
+        (topic.name, topic.partitions, _dump(topic.configs), topic.created_ms, topic.topic_id.bytes),
     )
     _move_revision(connection)
 
@@ -164,14 +196,38 @@ def _topic_row(row: tuple[bytes, str, int, str, int]) -> TopicRow:
     return TopicRow(UUID(bytes=topic_id), name, partitions, json.loads(configs), created_ms)
 
 
-def _dump_configs(topic: TopicRow) -> str:
-    return json.dumps(dict(topic.configs), sort_keys=True)
+def _dump(configs: Mapping[str, str]) -> str:
+    return json.dumps(dict(configs), sort_keys=True)
 
 
 def _check_name_free(connection: sqlite3.Connection, topic: TopicRow) -> None:
     row = connection.execute("SELECT topic_id FROM topics WHERE name = ?", (topic.name,)).fetchone()
     if row is not None and row[0] != topic.topic_id.bytes:
         raise StoreConflict(f"the topic name {topic.name!r} is taken by {UUID(bytes=row[0])}")
+
+
+# --- broker configs -------------------------------------------------------------------------------
+
+
+def broker_configs(connection: sqlite3.Connection) -> list[BrokerConfigsRow]:
+    rows = connection.execute("SELECT broker, configs FROM broker_configs ORDER BY broker")
+    return [BrokerConfigsRow(broker, json.loads(configs)) for broker, configs in rows]
+
+
+def update_broker_configs(
+    connection: sqlite3.Connection, row: BrokerConfigsRow, expected: Mapping[str, str]
+) -> None:
+    found = connection.execute(
+        "SELECT configs FROM broker_configs WHERE broker = ?", (row.broker,)
+    ).fetchone()
+    if (json.loads(found[0]) if found else {}) != expected:
+        raise StoreConflict(f"updating configs of broker {row.broker!r}: changed in the meantime")
+    connection.execute("DELETE FROM broker_configs WHERE broker = ?", (row.broker,))
+    if row.configs:
+        connection.execute(
+            "INSERT INTO broker_configs (broker, configs) VALUES (?, ?)", (row.broker, _dump(row.configs))
+        )
+    _move_revision(connection)
 
 
 # --- the rest -------------------------------------------------------------------------------------

@@ -41,6 +41,8 @@ LEASE_COUNTS_DEFAULT = 50
 class LeaseKind(StrEnum):
     """What a lease is for."""
 
+    __hash__ = str.__hash__  # Enum's own is Python code, and every step of a shard looks its lease up
+
     GROUP = "group"
     """A shard of groups; `number` is Kafka's partition of `__consumer_offsets`."""
     DATA = "data"
@@ -103,6 +105,15 @@ class TopicRow:
 
 
 @dataclass(frozen=True, slots=True)
+class BrokerConfigsRow:
+    """What AlterConfigs has set on brokers, by Kafka's broker config names. `broker` is a node id in decimal,
+    or "" for all brokers."""
+
+    broker: str
+    configs: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class NodeRow:
     """One broker as clients reach it: host and port are the advertised ones.
 
@@ -148,6 +159,10 @@ class StoreFull(StoreError):
 
 class StoreClosed(StoreError):
     """The store is not open, or closing. Nothing was changed."""
+
+
+class StoreDamaged(StoreError):
+    """What is stored is not what was written: the text names the file and says what can be done."""
 
 
 class StoreLocked(StoreError):
@@ -242,6 +257,18 @@ class Store(Protocol):
     async def topics(self) -> list[TopicRow]:
         """Every topic, by name."""
 
+    # --- broker configs ---------------------------------------------------------------------------
+
+    async def broker_configs(self) -> list[BrokerConfigsRow]:
+        """What is set on brokers, by their names; those without configs are left out."""
+
+    async def update_broker_configs(self, row: BrokerConfigsRow, *, expected: Mapping[str, str]) -> None:
+        """Replace what is set on one broker, or on all.
+
+        StoreConflict when the present configs are not `expected`, from which the change was computed (empty
+        where none are set).
+        """
+
     # --- nodes ------------------------------------------------------------------------------------
 
     async def register_node(self, node: NodeRow) -> None:
@@ -259,7 +286,8 @@ class Store(Protocol):
         """The cluster id and the number of leases per kind."""
 
     async def revision(self) -> int:
-        """Grows with every change of topics, nodes and lease holders; equal revisions mean no change.
+        """Grows with every change of topics, broker configs, nodes and lease holders; equal revisions mean no
+        change.
 
         That a lease or a registration ran out changes no row and does not move it.
         """

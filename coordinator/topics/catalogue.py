@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID, uuid4
 
+from muster.coordinator.cluster.placement import OFFSETS_TOPIC, offsets_topic_id
 from muster.coordinator.runtime.clock import Clock
 from muster.coordinator.storage.store import Store, StoreConflict, TopicRow
-from muster.coordinator.topics.config import SPECS, ConfigType, TopicConfig, parse
+from muster.coordinator.topics.config import (
+    SPECS,
+    ConfigChange,
+    TopicConfig,
+    changed,
+    parse,
+    validated,
+)
 from muster.protocol.errors import ErrorCode, KafkaError
 
-INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, "__transaction_state", "__share_group_state"})
 NAME_LENGTH_MAX: Final = 249
 PARTITIONS_MAX: Final = 10_000
 """Partitions of one topic: Kafka's controller takes no more in one request."""
@@ -43,6 +51,16 @@ class Topic:
         return self.name in INTERNAL_TOPICS
 
 
+def offsets_topic(cluster_id: UUID, partitions: int) -> Topic:
+    """`__consumer_offsets` as clients may look it up: a partition for each group shard, led by its holder.
+
+    What Kafka keeps in it are rows of the store here, so nothing is ever in its log. Its configs are those
+    that Kafka gives it.
+    """
+    configs = {"cleanup.policy": "compact", "segment.bytes": "104857600"}
+    return Topic(offsets_topic_id(cluster_id), OFFSETS_TOPIC, partitions, configs, 0, parse(configs))
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
     """What one refresh found. `altered` holds (before, after) of topics with other partitions or configs."""
@@ -60,7 +78,8 @@ class Catalogue:
     return.
 
     Every refusal is a KafkaError. `defaults` are topic configs (Kafka's topic config names) that override
-    Kafka's defaults for every topic of this broker; INVALID_CONFIG at once when one is not valid.
+    Kafka's defaults for every topic of this broker; INVALID_CONFIG at once when one is not valid. `kept` are
+    topics that are there without being the store's (`offsets_topic`): they can be looked up, not changed.
     """
 
     def __init__(
@@ -73,6 +92,7 @@ class Catalogue:
         auto_create_topics: bool = True,
         partitions_total_max: int = PARTITIONS_TOTAL_MAX,
         new_id: Callable[[], UUID] = uuid4,
+        kept: Sequence[Topic] = (),
     ) -> None:
         self._store = store
         self._clock = clock
@@ -82,9 +102,10 @@ class Catalogue:
         self._auto_create_topics = auto_create_topics
         self._partitions_total_max = partitions_total_max
         self._new_id = new_id
+        self._kept = {topic.name: topic for topic in kept}
         self._rows: dict[UUID, TopicRow] = {}
-        self._by_id: dict[UUID, Topic] = {}
-        self._by_name: dict[str, Topic] = {}
+        self._by_id = {topic.topic_id: topic for topic in kept}
+        self._by_name = dict(self._kept)
         self._partitions_total = 0
         self._folded: dict[str, str] = {}  # names with "." as "_", to find those whose metrics would collide
         self._subscribers: list[Callable[[Change], None]] = []
@@ -122,12 +143,29 @@ class Catalogue:
                 altered.append((known, topic))
         for topic in deleted:
             del self._by_id[topic.topic_id]
-        self._by_name = {
-            topic.name: topic for topic in sorted(self._by_id.values(), key=lambda topic: topic.name)
-        }
-        self._folded = {_fold(name): name for name in self._by_name}
         self._partitions_total = sum(row.partitions for row in rows)
-        change = Change(tuple(created), tuple(deleted), tuple(altered))
+        return self._changed(Change(tuple(created), tuple(deleted), tuple(altered)))
+
+    def set_defaults(self, defaults: Mapping[str, str]) -> None:
+        """Put other `defaults` under every topic's configs, and tell the subscribers whose config changed.
+        INVALID_CONFIG, with nothing changed, when one is not valid."""
+        if defaults == self._defaults:
+            return
+        self.default_config = parse(defaults)
+        self._defaults = dict(defaults)
+        altered = []
+        for row in self._rows.values():
+            known, topic = self._by_id[row.topic_id], self._topic(row)
+            if topic.config != known.config:
+                self._by_id[row.topic_id] = topic
+                altered.append((known, topic))
+        self._changed(Change(altered=tuple(altered)))
+
+    def _changed(self, change: Change) -> Change:
+        """`_by_id` is new: bring the rest of the picture after it, and tell the subscribers."""
+        by_name = {topic.name: topic for topic in self._by_id.values()} | self._kept
+        self._by_name = dict(sorted(by_name.items()))
+        self._folded = {_fold(name): name for name in self._by_name}
         if change:
             for callback in list(self._subscribers):
                 callback(change)
@@ -159,11 +197,9 @@ class Catalogue:
         return self._by_id.get(topic_id)
 
     def named(self, name: str) -> Topic:
-        """The topic, or UNKNOWN_TOPIC_OR_PARTITION (3); INVALID_TOPIC_EXCEPTION (17) for a name no topic can
-        have."""
+        """The topic, or UNKNOWN_TOPIC_OR_PARTITION (3)."""
         topic = self._by_name.get(name)
         if topic is None:
-            check_name(name)
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
         return topic
 
@@ -184,15 +220,15 @@ class Catalogue:
         replication_factor: int = -1,
         assignments: Mapping[int, Sequence[int]] | None = None,
         configs: Mapping[str, str | None] | None = None,
-        brokers: int = 1,
+        brokers: Collection[int] = (1,),
         validate_only: bool = False,
     ) -> Topic:
-        """CreateTopics for one topic: -1 means the broker's default; `brokers` is how many are alive.
+        """CreateTopics for one topic: -1 means the broker's default; `brokers` are the ids of those alive.
 
         Codes: 17 bad or colliding name, 36 exists, 37 partitions, 38 replication factor, 39 assignments, 40
         configs, 42 assignments together with counts, 44 more partitions than one topic, or all of them, may
-        have. Who leads a partition is decided by leases, so of `assignments` only the number of partitions
-        counts.
+        have. Who leads a partition is decided by leases, so `assignments` are checked, and then only the
+        number of partitions counts.
         """
         check_name(name)
         self._check_free(name)
@@ -201,19 +237,25 @@ class Catalogue:
                 raise KafkaError(
                     ErrorCode.INVALID_REQUEST, "a topic has either assignments or counts, not both"
                 )
-            partitions = _check_assignments(assignments)
+            if sorted(assignments) != list(range(len(assignments))):
+                raise KafkaError(
+                    ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                    f"partitions are numbered from 0 without gaps, not {sorted(assignments)}",
+                )
+            _check_replicas(list(assignments.values()), brokers)
+            partitions = len(assignments)
         elif partitions == -1:
             partitions = self._num_partitions
         if partitions < 1:
             raise KafkaError(ErrorCode.INVALID_PARTITIONS, f"a topic cannot have {partitions} partitions")
         self._check_partitions_max(partitions, partitions)
-        if not assignments and (replication_factor == 0 or not -1 <= replication_factor <= brokers):
+        if not assignments and (replication_factor == 0 or not -1 <= replication_factor <= len(brokers)):
             raise KafkaError(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
-                f"replication factor {replication_factor} with {brokers} brokers",
+                f"replication factor {replication_factor} with {len(brokers)} brokers",
             )
         overrides = _overrides(configs or {})
-        parse({**self._defaults, **overrides})
+        validated({**self._defaults, **overrides})
         row = TopicRow(self._new_id(), name, partitions, overrides, self._clock.now_ms())
         if validate_only:
             return self._topic(row)
@@ -248,7 +290,8 @@ class Catalogue:
             raise
 
     async def delete(self, topic: Topic) -> None:
-        """DeleteTopics for one topic; UNKNOWN_TOPIC_ID when it went meanwhile."""
+        """DeleteTopics for one topic; UNKNOWN_TOPIC_ID when it went meanwhile, 17 for one that is kept."""
+        self._check_changeable(topic)
         try:
             found = await self._store.delete_topic(topic.topic_id)
         finally:
@@ -262,6 +305,7 @@ class Catalogue:
         total: int,
         *,
         assignments: Sequence[Sequence[int]] | None = None,
+        brokers: Collection[int] = (1,),
         validate_only: bool = False,
     ) -> Topic:
         """CreatePartitions: grow to `total`. 37 unless it grows, 39 for assignments that do not match, 44
@@ -279,6 +323,7 @@ class Catalogue:
                     ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                     f"{len(assignments)} assignments for {total - row.partitions} new partitions",
                 )
+            _check_replicas(assignments or (), brokers)
             return TopicRow(row.topic_id, row.name, total, row.configs, row.created_ms)
 
         return await self._update(name, grown, validate_only=validate_only)
@@ -286,36 +331,29 @@ class Catalogue:
     async def alter_configs(
         self,
         name: str,
-        changes: Mapping[str, str | None],
+        changes: Sequence[ConfigChange],
         *,
-        append: Mapping[str, str] | None = None,
-        subtract: Mapping[str, str] | None = None,
         replace: bool = False,
         validate_only: bool = False,
     ) -> Topic:
-        """Set (None: back to the default) topic configs. INVALID_CONFIG (40), 3.
+        """Change topic configs; `replace` first drops those that are set (AlterConfigs, as against
+        IncrementalAlterConfigs). INVALID_CONFIG (40), 3, 17.
 
-        `replace` drops all others (AlterConfigs, as against IncrementalAlterConfigs). `append` and `subtract`
-        add values to a list config and take values from it.
+        As in Kafka, configs that are refused are refused for a topic that does not exist as well.
         """
 
-        def changed(row: TopicRow) -> TopicRow:
-            configs = {} if replace else dict(row.configs)
-            for key, value in changes.items():
-                if key not in SPECS:
-                    raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {key}")
-                if value is None:
-                    configs.pop(key, None)
-                else:
-                    configs[key] = value
-            for key, text, adds in _list_changes(append or {}, subtract or {}):
-                default = SPECS[key].default
-                present = configs.get(key, self._defaults.get(key, ",".join(default)))
-                configs[key] = _edited(present, text, adds=adds)
-            parse({**self._defaults, **configs})
-            return TopicRow(row.topic_id, row.name, row.partitions, configs, row.created_ms)
+        def altered(before: Mapping[str, str]) -> dict[str, str]:
+            configs = changed({} if replace else before, changes, SPECS)
+            validated({**self._defaults, **configs})
+            return configs
 
-        return await self._update(name, changed, validate_only=validate_only)
+        def altered_row(row: TopicRow) -> TopicRow:
+            return TopicRow(row.topic_id, row.name, row.partitions, altered(row.configs), row.created_ms)
+
+        check_name(name)
+        if name not in self._by_name:
+            altered({})
+        return await self._update(name, altered_row, validate_only=validate_only)
 
     def _check_partitions_max(self, of_topic: int, more: int) -> None:
         if of_topic > PARTITIONS_MAX:
@@ -334,7 +372,9 @@ class Catalogue:
     ) -> Topic:
         """Compute the new row from the present one; again when another broker changed it in between."""
         for _ in range(_ATTEMPTS):
-            row = self._rows[self.named(name).topic_id]
+            topic = self.named(name)
+            self._check_changeable(topic)
+            row = self._rows[topic.topic_id]
             updated = change(row)
             if validate_only:
                 return self._topic(updated)
@@ -348,6 +388,12 @@ class Catalogue:
         raise KafkaError(
             ErrorCode.REQUEST_TIMED_OUT, f"topic {name} is being changed from elsewhere all the time"
         )
+
+    def _check_changeable(self, topic: Topic) -> None:
+        if topic.name in self._kept:
+            raise KafkaError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic.name} is internal and cannot be changed"
+            )
 
     def _check_free(self, name: str) -> None:
         if name in self._by_name:
@@ -383,19 +429,17 @@ def _exists(name: str) -> KafkaError:
     return KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name} exists already")
 
 
-def _check_assignments(assignments: Mapping[int, Sequence[int]]) -> int:
-    """The number of partitions; each is assigned, to at least one broker and to none twice."""
-    if sorted(assignments) != list(range(len(assignments))):
-        raise KafkaError(
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"partitions are numbered from 0 without gaps, not {sorted(assignments)}",
-        )
-    for partition, replicas in assignments.items():
-        if not replicas or len(set(replicas)) != len(replicas):
-            raise KafkaError(
-                ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"partition {partition} is assigned to {list(replicas)}"
-            )
-    return len(assignments)
+def _check_replicas(assignments: Sequence[Sequence[int]], brokers: Collection[int]) -> None:
+    """INVALID_REPLICA_ASSIGNMENT (39) unless each is to at least one broker, to none twice, to live ones only
+    and to as many as the others."""
+    for replicas in assignments:
+        if not replicas or len(set(replicas)) != len(replicas) or len(replicas) != len(assignments[0]):
+            why = f"a partition is assigned to the brokers {list(replicas)}"
+        elif not set(replicas) <= set(brokers):
+            why = f"of the brokers {list(replicas)}, only {sorted(set(replicas) & set(brokers))} are alive"
+        else:
+            continue
+        raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, why)
 
 
 def _overrides(configs: Mapping[str, str | None]) -> dict[str, str]:
@@ -403,23 +447,3 @@ def _overrides(configs: Mapping[str, str | None]) -> dict[str, str]:
     if missing:
         raise KafkaError(ErrorCode.INVALID_CONFIG, f"no value for topic configs: {', '.join(missing)}")
     return {key: value for key, value in configs.items() if value is not None}
-
-
-def _list_changes(append: Mapping[str, str], subtract: Mapping[str, str]) -> list[tuple[str, str, bool]]:
-    changes = [(key, text, True) for key, text in append.items()] + [
-        (key, text, False) for key, text in subtract.items()
-    ]
-    for key, _, _ in changes:
-        if key not in SPECS or SPECS[key].type is not ConfigType.LIST:
-            raise KafkaError(
-                ErrorCode.INVALID_CONFIG, f"topic config {key} is not a list, so nothing can be added to it"
-            )
-    return changes
-
-
-def _edited(present: str, text: str, *, adds: bool) -> str:
-    values = [value for value in present.split(",") if value]
-    named = [value.strip() for value in text.split(",")]
-    if adds:
-        return ",".join(values + [value for value in named if value not in values])
-    return ",".join(value for value in values if value not in named)

@@ -36,7 +36,10 @@ def compact(log: PartitionLog, now_ms: int, *, keys_max: int = KEYS_MAX) -> bool
         return False
     end = cleanable[-1].next_offset
     while position < end:
-        newest, position = _newest_offsets(log, position, end, keys_max)
+        try:
+            newest, position = _newest_offsets(log, position, end, keys_max)
+        except DecodeError as error:
+            raise _not_compacted(log, str(error)) from error
         # No key of this pass is newer than a record behind it: those are for the passes to come.
         segments = [segment for segment in _cleanable(log, now_ms) if segment.base_offset < position]
         for group in _groups(segments, log.config.segment_bytes_max):
@@ -156,10 +159,11 @@ def _clean(
         end = batch.position + len(batch.contents)
     if end < segment.size:
         # What is behind a header that cannot be read would be lost with the file.
-        raise KafkaError(
-            ErrorCode.CORRUPT_MESSAGE,
-            f"{log.name} is not compacted: {segment.log_name} cannot be read from byte {end} on",
-        )
+        raise _not_compacted(log, str(segment.damaged_at(end)))
+
+
+def _not_compacted(log: PartitionLog, why: str) -> KafkaError:
+    return KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{log.name} in {log.folder} is not compacted: {why}")
 
 
 def _cleaned(batch: Batch, newest: dict[bytes, int], log: PartitionLog, now_ms: int) -> bytes | None:

@@ -19,7 +19,7 @@ from muster.coordinator.storage.segment import Batch
 from muster.coordinator.storage.segments import Limits, SegmentLog
 from muster.coordinator.topics.config import TopicConfig
 from muster.coordinator.topics.epochs import Epochs
-from muster.coordinator.topics.producers import Producers
+from muster.coordinator.topics.producers import ActiveProducer, Producers
 from muster.coordinator.topics.validation import Validated, validate
 from muster.protocol.errors import DecodeError, ErrorCode, KafkaError
 from muster.protocol.record_batch import Header, Record, batches, records
@@ -116,6 +116,11 @@ class PartitionLog:
         return self._segments.start_offset
 
     @property
+    def folder(self) -> str:
+        """Where its files are, for messages."""
+        return self._folder.path
+
+    @property
     def segments(self) -> SegmentLog:
         """For retention and compaction, which hold `lock` while they change it."""
         return self._segments
@@ -194,7 +199,7 @@ class PartitionLog:
 
     def read(self, offset: int, bytes_max: int, *, first_may_exceed: bool) -> bytes:
         """Whole batches below the high watermark, from the one that holds `offset` on. OFFSET_OUT_OF_RANGE
-        (1)."""
+        (1), CORRUPT_MESSAGE (2)."""
         end = self.high_watermark
         if not self.start_offset <= offset <= end:
             raise self._out_of_range(offset)
@@ -203,6 +208,7 @@ class PartitionLog:
         segments = self._segments.segments
         try:
             found = self._segments.read(offset, bytes_max, first_may_exceed=first_may_exceed)
+            return _below(found, end) if self._segments.next_offset > end else found
         except FileNotFoundError as error:
             if self._closed:
                 return b""
@@ -212,9 +218,8 @@ class PartitionLog:
             return self.read(offset, bytes_max, first_may_exceed=first_may_exceed)
         except OSError as error:
             raise self._storage_error("read", error) from error
-        if self._segments.next_offset > end:
-            found = _below(found, end)
-        return found
+        except DecodeError as error:
+            raise self._damaged(error) from error
 
     def list_offset(self, timestamp: int) -> Listed:
         """ListOffsets: by time (epoch ms), or a `ListTimestamp`."""
@@ -225,7 +230,8 @@ class PartitionLog:
                 return Listed(self.high_watermark, -1, self.leader_epoch)
             case ListTimestamp.EARLIEST | ListTimestamp.EARLIEST_LOCAL:
                 start = self.start_offset
-                return Listed(start, -1, self._state.epochs.of(start))
+                empty = start == self.high_watermark
+                return Listed(start, -1, self.leader_epoch if empty else self._state.epochs.of(start))
             case ListTimestamp.MAX_TIMESTAMP:
                 return self._newest()
             case ListTimestamp.LATEST_TIERED | ListTimestamp.EARLIEST_PENDING_UPLOAD:
@@ -258,7 +264,7 @@ class PartitionLog:
             except OSError as error:
                 raise self._storage_error("read", error) from error
             except DecodeError as error:
-                raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{self.name}: {error}") from error
+                raise self._damaged(error) from error
 
     def _first_since(self, timestamp: int) -> Listed:
         first = self._segments.first_batch_at(timestamp)
@@ -302,10 +308,17 @@ class PartitionLog:
         """OffsetForLeaderEpoch: see `Epochs.end_of`."""
         return self._state.epochs.end_of(epoch, self.leader_epoch, self.high_watermark)
 
+    def active_producers(self) -> list[ActiveProducer]:
+        """The idempotent producers whose batches are known, by id."""
+        with self.lock:
+            return self._state.producers.active()
+
     def diverges(self, fetch_offset: int, last_fetched_epoch: int) -> tuple[int, int] | None:
         """(epoch, end offset) to cut back to if a fetcher's log is not a prefix of this one (KIP-595), else
-        None."""
+        None. OFFSET_OUT_OF_RANGE (1) for an epoch of which nothing is known."""
         epoch, end = self.end_of_epoch(last_fetched_epoch)
+        if epoch < 0:
+            raise self._out_of_range(fetch_offset)
         return (epoch, end) if epoch < last_fetched_epoch or end < fetch_offset else None
 
     # --- removing ---------------------------------------------------------------------------------
@@ -392,6 +405,9 @@ class PartitionLog:
         return KafkaError(
             ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} of {self.name} is not in its log, {bounds}"
         )
+
+    def _damaged(self, error: DecodeError) -> KafkaError:
+        return KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{self.name} in {self._folder.path}: {error}")
 
     def _storage_error(self, doing: str, error: OSError) -> KafkaError:
         what = "the disk is full" if error.errno in (ENOSPC, EDQUOT) else str(error)

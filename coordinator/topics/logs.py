@@ -11,6 +11,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from muster.coordinator.storage.files import DiskFolder, Folder, MemoryFolder
+from muster.coordinator.storage.segments import segments_size
 from muster.coordinator.topics.config import TopicConfig
 from muster.coordinator.topics.log import PartitionLog
 from muster.protocol.errors import ErrorCode, KafkaError
@@ -19,6 +20,14 @@ from muster.protocol.errors import ErrorCode, KafkaError
 class PartitionId(NamedTuple):
     topic_id: UUID
     partition: int
+
+
+class Volume(NamedTuple):
+    """What the logs are written to. Bytes; -1 where nobody can tell, as in memory."""
+
+    path: str
+    total_bytes: int
+    usable_bytes: int
 
 
 class _Holder:
@@ -48,7 +57,7 @@ class Logs:
     @classmethod
     def on_disk(cls, directory: Path) -> Logs:
         """`directory/<topic id>/<partition>/`; made at the first append."""
-        return cls(DiskFolder(directory))
+        return cls(DiskFolder(directory.absolute()))
 
     @classmethod
     def in_memory(cls) -> Logs:
@@ -88,6 +97,22 @@ class Logs:
             for name in self._root.folder(str(topic_id)).names()
             if name.isdecimal()
         ]
+
+    def size(self, topic_id: UUID, partition: int) -> int:
+        """Bytes of the partition's segments, whether its log is open or not; 0 when nothing was written.
+        OSError."""
+        with self._lock:
+            holder = self._holders.get((topic_id, partition))
+        log = None if holder is None else holder.log
+        if log is not None and not log.closed:
+            return log.segments.size
+        return segments_size(self._root.folder(str(topic_id)).folder(str(partition)))
+
+    def volume(self) -> Volume:
+        try:
+            return Volume(self._root.path, *self._root.room())
+        except OSError:
+            return Volume(self._root.path, -1, -1)
 
     def _topic_ids(self) -> Iterator[UUID]:
         for name in self._root.names():

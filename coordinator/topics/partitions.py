@@ -15,7 +15,8 @@ from muster.coordinator.observe.log import Logger
 from muster.coordinator.runtime.clock import Clock, Timer
 from muster.coordinator.topics.catalogue import Catalogue, Change, Topic
 from muster.coordinator.topics.log import Appended, Listed, ListTimestamp, PartitionLog
-from muster.coordinator.topics.logs import Logs, PartitionId
+from muster.coordinator.topics.logs import Logs, PartitionId, Volume
+from muster.coordinator.topics.producers import ActiveProducer
 from muster.coordinator.topics.upkeep import Upkeep
 from muster.coordinator.topics.writer import Writer, refuse
 from muster.protocol.errors import ErrorCode, KafkaError
@@ -54,6 +55,7 @@ class _Led:
 
     __slots__ = (
         "asked_for",
+        "damage",
         "ended",
         "leader_epoch",
         "lock",
@@ -74,6 +76,7 @@ class _Led:
         self.ended = False
         self.asked_for = False  # by a request; if not, it goes when its upkeep is done
         self.parked: set[_Parked] = set()
+        self.damage = ""  # the last that was logged
 
     @property
     def name(self) -> str:
@@ -141,6 +144,7 @@ class Partitions:
         validation_executor: Executor | None = None,
         upkeep_executor: Executor | None = None,
         shards: int,
+        shard_of: Callable[[UUID, int], int] | None = None,
         serving: Callable[[int], bool] = lambda shard: True,
         fetches_parked_max: int = 100_000,
         append_queue_bytes_max: int = 268_435_456,
@@ -148,8 +152,9 @@ class Partitions:
         cleaner_backoff_ms: int = 15_000,
         producer_expiration_ms: int = 86_400_000,
     ) -> None:
-        """`shards`: how many data leases the store has; `serving`: whether the lease of such a shard
-        certainly still is this broker's, asked at each use. `validation_executor` runs what takes
+        """`shards`: how many data leases the store has; `shard_of`: which of them is a partition's, by
+        default as `placement.data_shard` says; `serving`: whether the lease of such a shard certainly
+        still is this broker's, asked at each use. `validation_executor` runs what takes
         long to validate, by default `executor` does; `upkeep_executor`, of one thread, runs what nobody waits
         for. The intervals are Kafka's log.retention.check.interval.ms, log.cleaner.backoff.ms and
         producer.id.expiration.ms. At
@@ -162,7 +167,7 @@ class Partitions:
         self._logs = logs
         self._clock = clock
         self._executor = executor
-        self._shard_count = shards
+        self._shard_of = shard_of or partial(data_shard, count=shards)
         self._serving = serving
         self._fetches_parked_max = fetches_parked_max
         self._epochs: dict[int, int] = {}  # of the data shards this broker has
@@ -246,7 +251,7 @@ class Partitions:
 
     def leader_epoch(self, topic: Topic, partition: int) -> int | None:
         """The leader epoch if this broker leads the partition, else None."""
-        return self._epochs.get(data_shard(topic.topic_id, partition, self._shard_count))
+        return self._epochs.get(self._shard_of(topic.topic_id, partition))
 
     def _give_up(self, shard: int) -> list[asyncio.Future[None]]:
         self._epochs.pop(shard, None)
@@ -299,7 +304,7 @@ class Partitions:
             raise KafkaError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic.name}-{partition}"
             )
-        shard = data_shard(topic.topic_id, partition, self._shard_count)
+        shard = self._shard_of(topic.topic_id, partition)
         self._check_serving(shard, topic, partition)
         led = _Led(current, partition, shard, self._epochs[shard])
         self._led[topic.topic_id, partition] = led
@@ -330,15 +335,7 @@ class Partitions:
                     led.leader_epoch,
                     self._clock.now_ms,
                 )
-                recovery = led.log.segments.recovery
-                if recovery.cut_bytes:
-                    _log.warning(
-                        "log cut at its last whole batch",
-                        partition=led.name,
-                        cut_bytes=recovery.cut_bytes,
-                        end_offset=led.log.high_watermark,
-                        put_aside=recovery.discarded,
-                    )
+                _report_recovery(led.log)
             return led.log
 
     # --- append -----------------------------------------------------------------------------------
@@ -352,7 +349,7 @@ class Partitions:
         There is one replica, so a request's acks of -1, 0 and 1 come to the same. `zstd_allowed` is False
         below Produce v7. Never raises itself; the future's KafkaError codes: 2 corrupt, 3 no such
         partition, 6 not the leader (any more), 7 too much waits already, 10 batch too large, 18 larger
-        than a segment, 32 timestamp out of range, 45/47 idempotence, 48 transactional batch, 56 disk, 76
+        than a segment, 32 timestamp out of range, 45/47 idempotence, 53 transactional batch, 56 disk, 76
         codec, 87 invalid records (`validation.InvalidRecords` has `record_errors` for Produce v8+). The
         order of appends to a partition is kept.
         """
@@ -487,6 +484,9 @@ class Partitions:
                 nothing_yet = nothing_yet and not found
                 left -= len(found)
             except KafkaError as refusal:
+                if refusal.code is ErrorCode.CORRUPT_MESSAGE and led.damage != refusal.why:
+                    led.damage = refusal.why  # consumers ask again and again
+                    _log.error("log is damaged", partition=led.name, offset=part.fetch_offset, why=led.damage)
                 answers.append(_refused(refusal))
         return answers
 
@@ -527,6 +527,18 @@ class Partitions:
         if log is not None:
             return log.start_offset, log.high_watermark
         return await self._with_log(led, lambda log: (log.start_offset, log.high_watermark))
+
+    async def active_producers(self, topic: Topic, partition: int) -> list[ActiveProducer]:
+        """DescribeProducers: who has written with a producer id and is not forgotten yet. Codes 3, 6, 56."""
+        return await self._with_log(self._leading(topic, partition), PartitionLog.active_producers)
+
+    async def sizes(self, partitions: Sequence[PartitionId]) -> list[int]:
+        """Bytes of each partition's segments, in the order asked. OSError when the disk does not say."""
+        return await self._in_executor(lambda: [self._logs.size(*each) for each in partitions])
+
+    async def volume(self) -> Volume:
+        """Where the logs are, and how much room is there."""
+        return await self._in_executor(self._logs.volume)
 
     async def _with_log(self, led: _Led, use: Callable[[PartitionLog], _T]) -> _T:
         def call() -> _T:
@@ -587,6 +599,24 @@ def _close(led: _Led) -> None:
         led.ended = True
         if led.log is not None:
             led.log.close()
+
+
+def _report_recovery(log: PartitionLog) -> None:
+    """Say what opening a log found broken: a torn tail is what a crash leaves, the rest is damage."""
+    found = log.segments.recovery
+    place: dict[str, object] = {"partition": log.name, "folder": log.folder, "end_offset": log.high_watermark}
+    if found.cut_bytes:
+        cut = {"at": found.cut_at, "bytes": found.cut_bytes}
+        if found.damaged:
+            _log.error(
+                "log damaged: records from its end on were put aside", **place, **cut, kept_in=found.discarded
+            )
+        else:
+            _log.warning("log cut at its last whole batch", **place, **cut)
+    for first, behind in found.missing:
+        _log.error("records are missing: a segment's file is gone", **place, first=first, last=behind - 1)
+    if found.known_end:
+        _log.error("records are missing: the log had gone on further", **place, known_end=found.known_end)
 
 
 def _check_epoch(led: _Led, current_leader_epoch: int) -> None:

@@ -32,6 +32,15 @@ class Written(NamedTuple):
     offset_delta: int
 
 
+class ActiveProducer(NamedTuple):
+    """What DescribeProducers tells of a producer. `last_ms` is the timestamp of its last batch."""
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+    last_ms: int
+
+
 class Producer:
     """What is known of one producer id."""
 
@@ -53,6 +62,13 @@ class Producers:
 
     def __len__(self) -> int:
         return len(self._by_id)
+
+    def active(self) -> list[ActiveProducer]:
+        """All of them, by id."""
+        return [
+            ActiveProducer(producer_id, each.epoch, each.batches[-1].last_sequence, each.last_ms)
+            for producer_id, each in sorted(self._by_id.items())
+        ]
 
     def check(self, header: Header) -> int | None:
         """None if the batch may be appended now; the offset of the first time if it is a repeat.
@@ -91,7 +107,7 @@ class Producers:
         producer = self._by_id.get(header.producer_id)
         if producer is None or producer.epoch != header.producer_epoch:
             producer = self._by_id[header.producer_id] = Producer(header.producer_epoch, header.max_timestamp)
-        producer.last_ms = max(producer.last_ms, header.max_timestamp)
+        producer.last_ms = header.max_timestamp
         producer.batches.append(
             Written(header.base_sequence, header.last_sequence, header.base_offset, header.last_offset_delta)
         )

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Final, NamedTuple
 
 from muster.coordinator.topics.config import INT64_MAX, TopicConfig
-from muster.protocol.compression import DECOMPRESSED_BYTES_MAX, Codec, UnpackedTooLarge
+from muster.protocol.compression import DECOMPRESSED_BYTES_MAX, Codec, UnpackedTooLarge, lz4_blocks_depend
 from muster.protocol.errors import DecodeError, ErrorCode, KafkaError
 from muster.protocol.record_batch import (
+    HEADER_BYTES,
     MAGIC,
     MAGIC_POSITION,
     NO_PRODUCER_ID,
     NO_TIMESTAMP,
+    RECORDS_BLAMED_MAX,
     Checked,
     Header,
+    batch_size,
     check_records,
     crc_matches,
     payload,
     peek,
+    records,
     with_codec,
     with_create_time,
     with_log_append_time,
@@ -45,10 +50,10 @@ class Laborious(Exception):
 
 
 class InvalidRecords(KafkaError):
-    """INVALID_RECORD with the records to blame: what Produce v8 and later say per record (KIP-467)."""
+    """With the records to blame: what Produce v8 and later say per record (KIP-467)."""
 
-    def __init__(self, why: str, record_errors: list[tuple[int, str]]) -> None:
-        super().__init__(ErrorCode.INVALID_RECORD, why)
+    def __init__(self, code: ErrorCode, why: str, record_errors: list[tuple[int, str]]) -> None:
+        super().__init__(code, why)
         self.record_errors = record_errors
         """(index in the batch, why)."""
 
@@ -76,12 +81,12 @@ def validate(
     if config.compacts and checked.keyless:
         why = "compacted topics take no records without a key"
         whole = f"{why}: {checked.keyless_count} of {header.record_count} have none"
-        raise InvalidRecords(whole, [(index, why) for index in checked.keyless])
+        raise InvalidRecords(ErrorCode.INVALID_RECORD, whole, [(index, why) for index in checked.keyless])
     batch, log_append_time_ms = data, -1
     if config.log_append_time:
         batch, log_append_time_ms = with_log_append_time(data, header, now_ms), now_ms
     else:
-        _check_times(header, checked, config, now_ms)
+        _check_times(data, header, checked, config, now_ms)
         batch = with_create_time(data, header, checked.max_timestamp)
     target = _target_codec(header, config)
     if target != header.codec:
@@ -93,17 +98,19 @@ def validate(
 def _one_batch(data: bytes) -> Header:
     """The header of the only batch: since Produce v3 a partition's record set holds exactly one, of magic
     2."""
-    if not data:
+    if len(data) <= MAGIC_POSITION:
         raise KafkaError(ErrorCode.INVALID_RECORD, "the request holds no record batch for the partition")
-    if len(data) > MAGIC_POSITION and data[MAGIC_POSITION] != MAGIC:
+    if data[MAGIC_POSITION] != MAGIC:
         why = f"message format {data[MAGIC_POSITION]} is not supported, only {MAGIC} (from Kafka 0.11 on) is"
-        raise KafkaError(ErrorCode.INVALID_RECORD, why)
+        existed = data[MAGIC_POSITION] < MAGIC
+        raise KafkaError(ErrorCode.INVALID_RECORD if existed else ErrorCode.CORRUPT_MESSAGE, why)
+    size = batch_size(data)
+    if size > len(data):
+        raise KafkaError(ErrorCode.INVALID_RECORD, f"a batch of {size} bytes in {len(data)} bytes")
     try:
         header = peek(data)
     except DecodeError as error:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
-    if header.size > len(data):
-        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"a batch of {header.size} bytes in {len(data)} bytes")
     if header.size < len(data):
         raise KafkaError(ErrorCode.INVALID_RECORD, "a partition's record set holds exactly one batch")
     return header
@@ -123,16 +130,24 @@ def _check_size(header: Header, config: TopicConfig) -> None:
 
 
 def _unpacked(data: bytes, header: Header, config: TopicConfig, *, at_once: bool) -> bytes:
-    """The batch's records section. MESSAGE_TOO_LARGE (10) beyond what the topic bounds it to: Java's producer
-    splits the batch then and sends the parts."""
+    """The batch's records section. MESSAGE_TOO_LARGE (10) beyond what this broker bounds it to: Java's
+    producer splits the batch then and sends the parts. INVALID_RECORD (87) beyond the topic's own bound."""
+    if header.codec == Codec.LZ4 and lz4_blocks_depend(data, HEADER_BYTES):
+        raise KafkaError(ErrorCode.INVALID_RECORD, "an lz4 frame whose blocks depend on each other")
     allowed = max(_UNPACKED_BYTES_ALWAYS, _UNPACKED_RATIO_MAX * config.max_message_bytes)
     allowed = min(allowed, DECOMPRESSED_BYTES_MAX)  # whoever reads the log later unpacks no more than that
+    bounded_by_topic = header.codec != Codec.NONE and config.max_decompressed_message_bytes < allowed
+    if bounded_by_topic:
+        allowed = config.max_decompressed_message_bytes
     try:
-        return payload(data, 0, header, bytes_max=_BYTES_AT_ONCE if at_once else allowed)
+        return payload(data, 0, header, bytes_max=min(_BYTES_AT_ONCE, allowed) if at_once else allowed)
     except DecodeError as error:
         if at_once:
             raise Laborious from None
         if isinstance(error, UnpackedTooLarge):
+            if bounded_by_topic:
+                why = f"the batch unpacks to more than max.decompressed.message.bytes={allowed}"
+                raise KafkaError(ErrorCode.INVALID_RECORD, why) from error
             why = (
                 f"the batch unpacks to more than {allowed} bytes, the bound where max.message.bytes is "
                 f"{config.max_message_bytes}"
@@ -153,7 +168,7 @@ def _check_header(header: Header, *, zstd_allowed: bool) -> None:
     if header.is_control:
         raise KafkaError(ErrorCode.INVALID_RECORD, "clients may not write control batches")
     if header.is_transactional:
-        raise KafkaError(ErrorCode.INVALID_TXN_STATE, "transactions are not supported by this broker")
+        raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "this broker has no transactions")
     if header.base_offset != 0:
         raise KafkaError(
             ErrorCode.INVALID_RECORD, f"a produced batch has base offset 0, not {header.base_offset}"
@@ -169,24 +184,34 @@ def _check_header(header: Header, *, zstd_allowed: bool) -> None:
         )
 
 
-def _check_times(header: Header, checked: Checked, config: TopicConfig, now_ms: int) -> None:
+def _check_times(data: bytes, header: Header, checked: Checked, config: TopicConfig, now_ms: int) -> None:
     """INVALID_TIMESTAMP (32) outside message.timestamp.before.max.ms and .after.max.ms around `now_ms`
-    (KIP-937)."""
+    (KIP-937), with the records to blame."""
     if header.is_log_append_time:
         raise KafkaError(ErrorCode.INVALID_TIMESTAMP, "only the broker may mark a batch as LogAppendTime")
-    if checked.max_timestamp - now_ms > config.message_timestamp_after_max_ms:
-        raise KafkaError(
-            ErrorCode.INVALID_TIMESTAMP,
-            f"timestamp {checked.max_timestamp} is more than message.timestamp.after.max.ms="
-            f"{config.message_timestamp_after_max_ms} ahead of the broker's {now_ms}",
-        )
-    oldest, before_max_ms = checked.min_timestamp, config.message_timestamp_before_max_ms
-    if oldest != NO_TIMESTAMP and before_max_ms != INT64_MAX and now_ms - oldest > before_max_ms:
-        raise KafkaError(
-            ErrorCode.INVALID_TIMESTAMP,
-            f"timestamp {oldest} is more than message.timestamp.before.max.ms="
-            f"{before_max_ms} behind the broker's {now_ms}",
-        )
+    before_max_ms, after_max_ms = (
+        config.message_timestamp_before_max_ms,
+        config.message_timestamp_after_max_ms,
+    )
+    earliest = NO_TIMESTAMP if before_max_ms == INT64_MAX else now_ms - before_max_ms
+    latest = now_ms + after_max_ms
+    early = checked.min_timestamp != NO_TIMESTAMP and checked.min_timestamp < earliest
+    if not early and checked.max_timestamp <= latest:
+        return
+    wrong = (
+        index
+        for index, record in enumerate(records(data, 0, header))
+        if record.timestamp > latest or NO_TIMESTAMP != record.timestamp < earliest
+    )
+    if early:
+        named = f"{checked.min_timestamp} is more than message.timestamp.before.max.ms={before_max_ms} behind"
+    else:
+        named = f"{checked.max_timestamp} is more than message.timestamp.after.max.ms={after_max_ms} ahead of"
+    raise InvalidRecords(
+        ErrorCode.INVALID_TIMESTAMP,
+        f"timestamp {named} the broker's {now_ms}",
+        [(index, "timestamp out of range") for index in islice(wrong, RECORDS_BLAMED_MAX)],
+    )
 
 
 def _target_codec(header: Header, config: TopicConfig) -> Codec:

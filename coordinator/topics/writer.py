@@ -63,6 +63,7 @@ class Writer(Generic[P]):
         self._queue: list[_Write[P]] = []
         self._held: dict[P, list[_Write[P]]] = {}  # of each partition the first is being validated
         self._writing = False
+        self._due = False  # a turn begins as soon as the loop comes round
         self._bytes = 0  # of all appends that are not done
         self._held_bytes = 0
 
@@ -73,7 +74,11 @@ class Writer(Generic[P]):
         done: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
         self._bytes += len(records)
         self._enqueue(_Write(partition, records, zstd_allowed, done))
-        self._begin_turn()
+        if not self._writing and not self._due:
+            # What other connections bring in this turn of the loop goes along: a trip to a thread and back
+            # costs as much as a small request.
+            self._due = True
+            done.get_loop().call_soon(self._begin_turn)
         return done
 
     def _enqueue(self, write: _Write[P]) -> None:
@@ -85,6 +90,7 @@ class Writer(Generic[P]):
     # --- turns ------------------------------------------------------------------------------------
 
     def _begin_turn(self) -> None:
+        self._due = False
         if self._writing or not self._queue:
             return
         taken, size = 0, 0

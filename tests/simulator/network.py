@@ -199,6 +199,9 @@ class _BrokerEnd(asyncio.Transport):
     def pause_reading(self) -> None:
         self._reading = False
 
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Nothing is ever kept back here."""
+
     def resume_reading(self) -> None:
         self._reading = True
         unread, self._unread = self._unread, []

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from uuid import UUID
@@ -17,6 +17,7 @@ from uuid import UUID
 from muster.coordinator.storage.memory import MemoryStore
 from muster.coordinator.storage.store import (
     Append,
+    BrokerConfigsRow,
     Grant,
     Lease,
     LeaseKind,
@@ -255,6 +256,12 @@ class SimulatedStore:
 
     async def topics(self) -> list[TopicRow]:
         return await self._read(lambda: run(self._durable.memory.topics()))
+
+    async def broker_configs(self) -> list[BrokerConfigsRow]:
+        return await self._read(lambda: run(self._durable.memory.broker_configs()))
+
+    async def update_broker_configs(self, row: BrokerConfigsRow, *, expected: Mapping[str, str]) -> None:
+        await self._change(lambda: run(self._durable.memory.update_broker_configs(row, expected=expected)))
 
     async def register_node(self, node: NodeRow) -> None:
         await self._change(lambda: run(self._durable.memory.register_node(node)), needs_room=False)

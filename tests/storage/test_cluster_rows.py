@@ -8,7 +8,15 @@ from uuid import UUID
 
 import pytest
 
-from muster.coordinator.storage.store import Lease, LeaseKind, NodeRow, Store, StoreConflict, TopicRow
+from muster.coordinator.storage.store import (
+    BrokerConfigsRow,
+    Lease,
+    LeaseKind,
+    NodeRow,
+    Store,
+    StoreConflict,
+    TopicRow,
+)
 from tests.storage.conftest import LEASE_COUNTS, Backend, StoreClock
 
 ORDERS = TopicRow(UUID(int=1), "orders", 3, {"cleanup.policy": "compact"}, 1_700_000_000_000)
@@ -78,6 +86,47 @@ async def test_a_deleted_topics_name_is_free(store: Store) -> None:
     reborn = replace(ORDERS, topic_id=UUID(int=9))
     await store.create_topic(reborn)
     assert await store.topics() == [reborn]
+
+
+# --- broker configs -------------------------------------------------------------------------------
+
+EVERY_BROKER = BrokerConfigsRow("", {"log.retention.ms": "5"})
+FIRST_BROKER = BrokerConfigsRow("1", {"log.cleanup.policy": "compact", "message.max.bytes": "9"})
+
+
+async def test_broker_configs_come_by_broker_and_outlive_the_store_object(
+    store: Store, backend: Backend
+) -> None:
+    assert await store.broker_configs() == []
+    before = await store.revision()
+    await store.update_broker_configs(FIRST_BROKER, expected={})
+    await store.update_broker_configs(EVERY_BROKER, expected={})
+    assert await store.revision() > before
+    assert await store.broker_configs() == [EVERY_BROKER, FIRST_BROKER]
+    await store.close()
+    reopened = backend.store()
+    await reopened.open()
+    assert await reopened.broker_configs() == [EVERY_BROKER, FIRST_BROKER]
+    await reopened.close()
+
+
+async def test_broker_configs_are_replaced_and_an_empty_set_is_forgotten(store: Store) -> None:
+    await store.update_broker_configs(FIRST_BROKER, expected={})
+    other = replace(FIRST_BROKER, configs={"log.retention.ms": "7"})
+    await store.update_broker_configs(other, expected=FIRST_BROKER.configs)
+    assert await store.broker_configs() == [other]
+    await store.update_broker_configs(replace(other, configs={}), expected=other.configs)
+    assert await store.broker_configs() == []
+
+
+async def test_a_change_of_broker_configs_computed_from_old_ones_is_refused(store: Store) -> None:
+    await store.update_broker_configs(FIRST_BROKER, expected={})
+    before = await store.revision()
+    for expected in ({}, EVERY_BROKER.configs):
+        with pytest.raises(StoreConflict, match="changed in the meantime"):
+            await store.update_broker_configs(replace(FIRST_BROKER, configs={}), expected=expected)
+    assert await store.broker_configs() == [FIRST_BROKER]
+    assert await store.revision() == before
 
 
 # --- nodes ----------------------------------------------------------------------------------------

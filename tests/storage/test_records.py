@@ -49,6 +49,18 @@ async def test_what_was_appended_is_loaded_in_order(store: Store) -> None:
     assert await rows(store, A) == [(b"b", b"1"), (b"a", b"2"), (b"c", b"")]
 
 
+@pytest.mark.parametrize("count", [2, 63, 64, 127, 128, 129, 301])
+async def test_many_records_of_one_append_are_kept_in_their_order(store: Store, count: int) -> None:
+    grant = await claim(store, A)
+    await write(store, grant, (b"17", b"before"))
+    records = [(b"%d" % number, b"value %d" % number) for number in range(count)]
+    assert await write(store, grant, *records, (b"0", b"last")) is Outcome.WRITTEN
+    expected = [*records[1:], (b"0", b"last")]
+    if count <= 17:
+        expected.insert(0, (b"17", b"before"))
+    assert await rows(store, A) == expected
+
+
 async def test_the_last_value_of_a_key_stays_and_takes_the_last_place(store: Store) -> None:
     grant = await claim(store, A)
     await write(store, grant, (b"a", b"1"), (b"b", b"2"))

@@ -255,7 +255,8 @@ def test_a_crash_at_any_byte_of_the_tail_loses_only_what_was_not_whole() -> None
         assert again.next_offset == 2 * len(expected)
         assert observed.offsets == list(range(0, 2 * len(expected), 2))
         torn = size - sum(len(batch.contents) for batch in whole)
-        assert again.recovery == Recovery(cut_bytes=torn)
+        at = f"{active.log_name}, byte {size - torn}" if torn else ""
+        assert again.recovery == Recovery(cut_bytes=torn, cut_at=at), "a torn tail is no damage"
         # and the log goes on from there, with nothing of the torn batch left
         after = append(again, size=5)
         assert everything(crashed.open()[0]) == b"".join([*expected, after])
@@ -284,9 +285,9 @@ def test_segments_behind_a_torn_one_are_put_aside(place: Place) -> None:
     assert everything(again) == stored[0]
     assert again.next_offset == 2
     assert again.recovery.cut_bytes == first.size - 1
-    assert len(again.recovery.discarded) == 2
+    assert len(again.recovery.discarded) == 3, "the rest of the torn one too"
     assert observed.offsets == [0]
-    assert sum(name.endswith(".discarded") for name in place.folder.names()) == 2
+    assert sum(name.endswith(".discarded") for name in place.folder.names()) == 3
 
 
 def test_a_snapshot_ahead_of_the_log_is_not_believed(place: Place) -> None:
@@ -514,3 +515,31 @@ def test_how_far_it_was_cleaned_stays_known(place: Place) -> None:
     assert place.open(Limits())[0].cleaned_offset == 4
     place.folder.open("00000000000000000000.log").truncate(10)
     assert place.open(Limits())[0].cleaned_offset == 0  # what was there is lost: other records will come
+
+
+def test_a_sync_covers_the_names_of_files_that_are_new() -> None:
+    class Counting(MemoryFolder):
+        syncs = 0
+
+        def sync(self) -> None:
+            self.syncs += 1
+
+    folder = Counting()
+    log, _ = Place(folder).open()
+    for size, syncs in ((20, 1), (20, 1), (900, 2), (20, 3), (20, 3)):
+        append(log, size=size)
+        log.sync()
+        assert folder.syncs == syncs
+
+
+def test_a_synced_folder_is_found_after_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name is kept by the folder it is in, so those above are synced too, once."""
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_ino))
+    folder = DiskFolder(tmp_path / "topics").folder("topic").folder("0")
+    folder.open("file", create=True).close()
+    folder.sync()
+    path = tmp_path / "topics" / "topic" / "0"
+    assert synced == [each.stat().st_ino for each in (path, *path.parents[:3])]
+    folder.sync()
+    assert synced[4:] == [path.stat().st_ino]

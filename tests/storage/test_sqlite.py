@@ -8,11 +8,14 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
 from muster.coordinator.storage.sqlite import SqliteStore
+from muster.coordinator.storage.sqlite_schema import SCHEMA_VERSION
 from muster.coordinator.storage.store import (
     Append,
     Lease,
@@ -21,6 +24,7 @@ from muster.coordinator.storage.store import (
     Outcome,
     StoreError,
     StoreLocked,
+    TopicRow,
 )
 from tests.storage.storm import LEASE as STORM_LEASE
 
@@ -117,17 +121,32 @@ async def test_a_second_process_is_refused_by_name(tmp_path: Path) -> None:
     await store.close()
 
 
+async def test_a_file_from_before_broker_configs_gets_their_table(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path)
+    await store.open()
+    await store.create_topic(TopicRow(UUID(int=1), "orders", 3))
+    await store.close()
+    with closing(sqlite3.connect(tmp_path / "store.sqlite")) as connection:
+        connection.execute("DROP TABLE broker_configs")
+    store = SqliteStore(tmp_path)
+    await store.open()
+    assert await store.broker_configs() == []
+    assert [topic.name for topic in await store.topics()] == ["orders"]
+    await store.close()
+
+
 async def test_a_store_written_by_a_newer_version_is_refused(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
     await store.open()
     await store.close()
     with sqlite3.connect(tmp_path / "store.sqlite") as connection:
-        connection.execute("PRAGMA user_version = 2")
+        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
     connection.close()
-    with pytest.raises(StoreError, match=r"store\.sqlite was written by a newer muster \(schema 2; this one"):
+    newer = rf"store\.sqlite was written by a newer muster \(schema {SCHEMA_VERSION + 1}; this one"
+    with pytest.raises(StoreError, match=newer):
         await store.open()
     with sqlite3.connect(tmp_path / "store.sqlite") as connection:
-        connection.execute("PRAGMA user_version = 1")
+        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
     connection.close()
     await store.open()  # refusing let go of the lock
     await store.close()
@@ -164,6 +183,7 @@ DISK_FULL = """
 import asyncio, resource, sys
 from pathlib import Path
 from muster.coordinator.storage.sqlite import SqliteStore
+from muster.coordinator.storage.sqlite_schema import SCHEMA_VERSION
 from muster.coordinator.storage.store import Append, Lease, LeaseKind, StoreError
 
 async def main():

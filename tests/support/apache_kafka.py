@@ -60,10 +60,16 @@ _CONFIGS: Mapping[str, str] = {
 
 
 class ApacheKafka:
-    """A running Apache Kafka. `configs` are broker configs by Kafka's names, put over those above."""
+    """A running Apache Kafka. `configs` are broker configs by Kafka's names, put over those above.
 
-    def __init__(self, configs: Mapping[str, str] | None = None) -> None:
+    `advertised_port` is told to clients in place of the one it listens on, for a proxy between the two.
+    """
+
+    def __init__(
+        self, configs: Mapping[str, str] | None = None, *, advertised_port: int | None = None
+    ) -> None:
         self._configs = {**_CONFIGS, **(configs or {})}
+        self._advertised_port = advertised_port
         self._folder: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._guard: subprocess.Popen[bytes] | None = None
@@ -124,7 +130,7 @@ class ApacheKafka:
         here = f"PLAINTEXT://{self.host}:{self.port}"
         addresses = {
             "listeners": f"{here},CONTROLLER://{self.host}:{controller_port}",
-            "advertised.listeners": here,
+            "advertised.listeners": f"PLAINTEXT://{self.host}:{self._advertised_port or self.port}",
             "controller.quorum.voters": f"{_NODE_ID}@{self.host}:{controller_port}",
             "log.dirs": str(folder / "logs"),
         }

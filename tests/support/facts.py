@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-DEADLINE_S: Final = 5.0
+DEADLINE_S: Final = 30.0
 
 
 async def until(fact: Callable[[], object], what: str = "the fact") -> None:

@@ -9,17 +9,19 @@ When Maven misses an artifact of the new release that a broker does not need, ad
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 from xml.sax.saxutils import escape
 
+from tests.support.cache import digest, filled_once
+
 KAFKA_VERSION = "4.4.0"
+# The newest release whose command line tools are published.
+KAFKA_TOOLS_VERSION = "4.3.1"
 
 _KAFKA = "org.apache.kafka"
 _DEPENDENCY_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1"
@@ -38,6 +40,13 @@ class Coordinates(NamedTuple):
 
 KAFKA_CLIENTS = Coordinates(_KAFKA, "kafka-clients", KAFKA_VERSION)
 KAFKA_BROKER = Coordinates(_KAFKA, "kafka_2.13", KAFKA_VERSION)
+# Most tools are in the one, kafka-configs is in the other.
+KAFKA_TOOLS = (
+    Coordinates(_KAFKA, "kafka-tools", KAFKA_TOOLS_VERSION),
+    Coordinates(_KAFKA, "kafka_2.13", KAFKA_TOOLS_VERSION),
+)
+# The tools' way to Kafka Connect and its web server, which no tool for topics and groups goes.
+_NOT_NEEDED_BY_TOOLS = (f"{_KAFKA}:connect-runtime", f"{_KAFKA}:connect-api", f"{_KAFKA}:connect-json")
 # Kafka logs through slf4j-api 1.7 and brings no back end; this one prints to standard error.
 _SLF4J_TO_STDERR = Coordinates("org.slf4j", "slf4j-simple", "1.7.36")
 
@@ -58,35 +67,24 @@ def clients_classpath() -> str:
     return _wildcard(_resolve([KAFKA_CLIENTS, _SLF4J_TO_STDERR]))
 
 
+def tools_classpath() -> str:
+    """What `java -cp` needs to run Kafka's command line tools, of `KAFKA_TOOLS_VERSION`."""
+    return _wildcard(_resolve([*KAFKA_TOOLS, _SLF4J_TO_STDERR], exclusions=_NOT_NEEDED_BY_TOOLS))
+
+
 def _wildcard(folder: Path) -> str:
     return f"{folder}{os.sep}*"
-
-
-def _cache() -> Path:
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "muster-tests" / "jars"
 
 
 def _resolve(wanted: Sequence[Coordinates], *, exclusions: Sequence[str] = ()) -> Path:
     """The folder with the jars `wanted` and what they need at run time, minus `exclusions` ("group:name")."""
     pom = _pom(wanted, exclusions)
-    digest = hashlib.sha256(pom.encode()).hexdigest()[:12]
-    folder = _cache() / f"{wanted[0].name}-{wanted[0].version}-{digest}"
-    if folder.is_dir():
-        return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    # Filled under another name first: the folder is complete from its first moment, also when two runs race.
-    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-        jars = Path(scratch) / "jars"
-        jars.mkdir()
-        (Path(scratch) / "pom.xml").write_text(pom)
-        _copy_dependencies(Path(scratch) / "pom.xml", jars)
-        try:
-            jars.rename(folder)
-        except OSError:
-            if not folder.is_dir():
-                raise
-    return folder
+
+    def fill(folder: Path) -> None:
+        (folder / "pom.xml").write_text(pom)
+        _copy_dependencies(folder / "pom.xml", folder)
+
+    return filled_once(f"jars/{wanted[0].name}-{wanted[0].version}-{digest(pom)}", fill)
 
 
 def _copy_dependencies(pom: Path, jars: Path) -> None:

@@ -8,22 +8,29 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from tests.support.ports import free_ports
 
-READY_S = 20.0
+READY_S = 60.0
 
 
 class Served:
     """Start it, talk to `bootstrap`, `kill` it as a power cut would, `start` it again: same directory, same
-    port."""
+    port.
 
-    def __init__(self, data: Path, *options: str) -> None:
+    `log` is a file for its standard error; what logs much or lives long needs one. `ports` are kept free from
+    `port` on, for several brokers.
+    """
+
+    def __init__(self, data: Path, *options: str, log: Path | None = None, ports: int = 1) -> None:
         self.data = data
-        self.port = free_ports(1)
+        self.port = free_ports(ports)
+        self._log = log
         self.ready_line = ""
         self._options = options
         self._process: subprocess.Popen[str] | None = None
@@ -37,25 +44,31 @@ class Served:
         assert self._process is not None
         return self._process
 
-    def start(self) -> Self:
-        """Return once it says that it is ready."""
+    def start(self, *, under: Sequence[str] = (), module: str = "muster") -> Self:
+        """Return once it says that it is ready; RuntimeError with its last words when it ends before that.
+
+        `under` is a command that runs it as a process of the same id (`strace -D`); `module` takes muster's
+        place.
+        """
         command = [
+            *under,
             sys.executable,
             "-m",
-            "muster",
+            module,
             "serve",
             "--port",
             str(self.port),
             "--data",
             str(self.data),
         ]
-        self._process = subprocess.Popen(
-            [*command, "--group-initial-rebalance-delay-ms", "0", *self._options],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")},
-        )
+        with self._log.open("ab") if self._log else nullcontext(subprocess.PIPE) as stderr:
+            self._process = subprocess.Popen(
+                [*command, "--group-initial-rebalance-delay-ms", "0", *self._options],
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+                env={name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")},
+            )
         self.ready_line = self._first_line()
         return self
 
@@ -69,7 +82,8 @@ class Served:
                 raise TimeoutError(f"not ready after {READY_S} s: {process.communicate()}")
         line = process.stdout.readline()
         if not line:
-            raise RuntimeError(f"muster serve ended with {process.wait()}: {process.communicate()[1]}")
+            complaint = self._log.read_text() if self._log else process.communicate()[1]
+            raise RuntimeError(f"muster serve ended with {self._end()}: {complaint}")
         return line.strip()
 
     def kill(self) -> None:
@@ -85,8 +99,8 @@ class Served:
     def _end(self) -> int:
         code = self.process.wait(READY_S)
         for stream in (self.process.stdout, self.process.stderr):
-            assert stream is not None
-            stream.close()
+            if stream is not None:
+                stream.close()
         self._process = None
         return code
 

@@ -12,7 +12,8 @@ _UNLIMITED = 2**30
 # The bound knows only pages: every transaction is made to need some.
 _GROW = """
 CREATE TEMP TRIGGER grow_{table} AFTER UPDATE ON main.{table}
-BEGIN INSERT INTO records (lease_id, key, seq, value) VALUES (-1, randomblob(8), 0, zeroblob(65536)); END
+BEGIN INSERT INTO records (lease_id, key, seq, value, checksum)
+VALUES (-1, randomblob(8), 0, zeroblob(65536), 0); END
 """
 
 

@@ -11,7 +11,7 @@ from muster.protocol.codec import decode
 from muster.protocol.header import decode_response_header, encode_request
 from muster.protocol.message import Message
 
-DEADLINE_S = 10.0
+DEADLINE_S = 30.0
 
 
 class Wire:

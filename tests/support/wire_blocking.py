@@ -15,7 +15,7 @@ from muster.protocol.message import Message
 
 M = TypeVar("M", bound=Message)
 
-REPLY_SECONDS_MAX: Final = 10.0
+REPLY_SECONDS_MAX: Final = 30.0
 
 
 class ConnectionClosed(Exception):

@@ -55,7 +55,7 @@ def create_topics(connection: WireConnection, partitions: Mapping[str, int]) -> 
             for topic in topics
         )
 
-    _until(have_leaders, f"leaders of {list(partitions)}")
+    until(have_leaders, f"leaders of {list(partitions)}")
     return {topic.name: topic.topic_id for topic in created.topics}
 
 
@@ -70,12 +70,12 @@ def delete_topic(connection: WireConnection, name: str) -> None:
         (topic,) = _metadata(connection, [name]).topics
         return topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
-    _until(is_gone, f"end of topic {name}")
+    until(is_gone, f"end of topic {name}")
 
 
 def await_coordinators(connection: WireConnection, groups: Sequence[str]) -> None:
     """Wait until the coordinator of every one of `groups` has loaded and answers."""
-    _until(lambda: coordinators_answer(connection, groups), f"coordinators of {groups}")
+    until(lambda: coordinators_answer(connection, groups), f"coordinators of {groups}")
 
 
 def coordinators_answer(connection: WireConnection, groups: Sequence[str]) -> bool:
@@ -94,7 +94,8 @@ def _metadata(connection: WireConnection, names: Sequence[str]) -> MetadataRespo
     return connection.call(request, 12, MetadataResponse)
 
 
-def _until(fact: Callable[[], bool], what: str) -> None:
+def until(fact: Callable[[], bool], what: str) -> None:
+    """Ask again until `fact()` is true. TimeoutError when that takes too long."""
     deadline = time.monotonic() + _SECONDS_MAX
     while not fact():
         if time.monotonic() > deadline:

@@ -10,6 +10,7 @@ import pytest
 
 from muster.coordinator.storage.store import TopicRow
 from muster.coordinator.topics.catalogue import Catalogue, Change
+from muster.coordinator.topics.config import ConfigChange, Operation
 from muster.protocol.errors import ErrorCode, KafkaError
 from tests.topics.support import NOW_MS, Brokers
 
@@ -31,6 +32,14 @@ async def refusal(call: Any) -> KafkaError:
     with pytest.raises(KafkaError) as caught:
         await call
     return caught.value
+
+
+def put(name: str, value: str) -> ConfigChange:
+    return ConfigChange(name, Operation.SET, value)
+
+
+def removed(name: str) -> ConfigChange:
+    return ConfigChange(name, Operation.DELETE)
 
 
 async def test_a_topic_is_created_with_its_configs(catalogue: Catalogue, brokers: Brokers) -> None:
@@ -68,7 +77,7 @@ async def test_names_that_kafka_refuses(catalogue: Catalogue, name: str) -> None
     assert (await refusal(catalogue.ensure(name))).code is ErrorCode.INVALID_TOPIC_EXCEPTION
     with pytest.raises(KafkaError) as caught:
         catalogue.named(name)
-    assert caught.value.code is ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 async def test_names_that_differ_in_dot_and_underscore_only_collide(catalogue: Catalogue) -> None:
@@ -86,14 +95,21 @@ async def test_names_that_differ_in_dot_and_underscore_only_collide(catalogue: C
         ({"partitions": 10_001}, ErrorCode.POLICY_VIOLATION),
         ({"replication_factor": 0}, ErrorCode.INVALID_REPLICATION_FACTOR),
         ({"replication_factor": -2}, ErrorCode.INVALID_REPLICATION_FACTOR),
-        ({"replication_factor": 4, "brokers": 3}, ErrorCode.INVALID_REPLICATION_FACTOR),
+        ({"replication_factor": 4, "brokers": {1, 2, 3}}, ErrorCode.INVALID_REPLICATION_FACTOR),
         ({"assignments": {0: [1], 2: [1]}}, ErrorCode.INVALID_REPLICA_ASSIGNMENT),
         ({"assignments": {0: []}}, ErrorCode.INVALID_REPLICA_ASSIGNMENT),
         ({"assignments": {0: [1, 1]}}, ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        ({"assignments": {0: [7]}}, ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        ({"assignments": {0: [1], 1: [1, 2]}, "brokers": {1, 2}}, ErrorCode.INVALID_REPLICA_ASSIGNMENT),
         ({"assignments": {0: [1]}, "partitions": 1}, ErrorCode.INVALID_REQUEST),
         ({"configs": {"retention.minutes": "5"}}, ErrorCode.INVALID_CONFIG),
         ({"configs": {"retention.ms": "soon"}}, ErrorCode.INVALID_CONFIG),
         ({"configs": {"retention.ms": None}}, ErrorCode.INVALID_CONFIG),
+        ({"configs": {"remote.storage.enable": "true"}}, ErrorCode.INVALID_CONFIG),
+        (
+            {"configs": {"min.compaction.lag.ms": "6", "max.compaction.lag.ms": "5"}},
+            ErrorCode.INVALID_CONFIG,
+        ),
     ],
 )
 async def test_topics_that_are_refused(catalogue: Catalogue, asked: dict[str, Any], code: ErrorCode) -> None:
@@ -104,8 +120,9 @@ async def test_topics_that_are_refused(catalogue: Catalogue, asked: dict[str, An
 async def test_counts_come_from_the_defaults_or_the_assignments(brokers: Brokers) -> None:
     catalogue = Catalogue(brokers.store, brokers.clock, num_partitions=6, defaults={"retention.ms": "77"})
     assert (await catalogue.create("a")).partitions == 6
-    assert (await catalogue.create("b", assignments={0: [1, 2], 1: [2]})).partitions == 2
-    assert (await catalogue.create("c", replication_factor=3, brokers=3)).config.retention_ms == 77
+    assigned = await catalogue.create("b", assignments={0: [1, 2], 1: [2, 1]}, brokers={1, 2})
+    assert assigned.partitions == 2
+    assert (await catalogue.create("c", replication_factor=3, brokers={1, 2, 3})).config.retention_ms == 77
     assert (await catalogue.create("d", configs={"retention.ms": "1"})).config.retention_ms == 1
     assert catalogue.named("c").configs == {}
 
@@ -115,7 +132,7 @@ async def test_validating_changes_nothing(catalogue: Catalogue) -> None:
     assert catalogue.topics() == []
     await catalogue.create("orders")
     assert (await catalogue.add_partitions("orders", 5, validate_only=True)).partitions == 5
-    changed = await catalogue.alter_configs("orders", {"retention.ms": "1"}, validate_only=True)
+    changed = await catalogue.alter_configs("orders", [put("retention.ms", "1")], validate_only=True)
     assert changed.config.retention_ms == 1
     assert catalogue.named("orders").partitions == 1
     assert catalogue.named("orders").configs == {}
@@ -129,23 +146,62 @@ async def test_partitions_only_grow(catalogue: Catalogue) -> None:
     assert (await refusal(catalogue.add_partitions("nobody", 4))).code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     wrong = catalogue.add_partitions("orders", 6, assignments=[[1]])
     assert (await refusal(wrong)).code is ErrorCode.INVALID_REPLICA_ASSIGNMENT
-    assert (await catalogue.add_partitions("orders", 6, assignments=[[1], [2]])).partitions == 6
+    wrong = catalogue.add_partitions("orders", 6, assignments=[[1], [2]])
+    assert (await refusal(wrong)).code is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    grown = await catalogue.add_partitions("orders", 6, assignments=[[1], [2]], brokers={1, 2})
+    assert grown.partitions == 6
 
 
 async def test_configs_are_set_removed_and_replaced(catalogue: Catalogue) -> None:
     await catalogue.create("orders", configs={"retention.ms": "1", "segment.ms": "2"})
-    topic = await catalogue.alter_configs("orders", {"retention.ms": None, "cleanup.policy": "compact"})
+    topic = await catalogue.alter_configs(
+        "orders", [removed("retention.ms"), put("cleanup.policy", "compact")]
+    )
     assert topic.configs == {"segment.ms": "2", "cleanup.policy": "compact"}
-    topic = await catalogue.alter_configs("orders", {}, append={"cleanup.policy": "delete,compact"})
-    assert topic.config.cleanup_policy == ("compact", "delete")
-    topic = await catalogue.alter_configs("orders", {}, subtract={"cleanup.policy": "compact"})
-    assert topic.config.cleanup_policy == ("delete",)
-    topic = await catalogue.alter_configs("orders", {"retention.ms": "9"}, replace=True)
+    appended = ConfigChange("cleanup.policy", Operation.APPEND, "delete,compact")
+    assert (await catalogue.alter_configs("orders", [appended])).config.cleanup_policy == (
+        "compact",
+        "delete",
+    )
+    subtracted = ConfigChange("cleanup.policy", Operation.SUBTRACT, "compact")
+    assert (await catalogue.alter_configs("orders", [subtracted])).config.cleanup_policy == ("delete",)
+    topic = await catalogue.alter_configs("orders", [put("retention.ms", "9")], replace=True)
     assert topic.configs == {"retention.ms": "9"}
-    for changes in ({"no.such": "1"}, {"no.such": None}, {"retention.ms": "x"}):
-        assert (await refusal(catalogue.alter_configs("orders", changes))).code is ErrorCode.INVALID_CONFIG
-    no_list = catalogue.alter_configs("orders", {}, append={"retention.ms": "1"})
-    assert (await refusal(no_list)).code is ErrorCode.INVALID_CONFIG
+    for refused in (put("no.such", "1"), put("retention.ms", "x"), appended._replace(name="retention.ms")):
+        assert (await refusal(catalogue.alter_configs("orders", [refused]))).code is ErrorCode.INVALID_CONFIG
+        # ... whether there is such a topic or not, as in Kafka
+        assert (await refusal(catalogue.alter_configs("nobody", [refused]))).code is ErrorCode.INVALID_CONFIG
+    for name, code in (
+        ("nobody", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ("a b", ErrorCode.INVALID_TOPIC_EXCEPTION),
+    ):
+        assert (await refusal(catalogue.alter_configs(name, [put("retention.ms", "1")]))).code is code
+    assert catalogue.named("orders").configs == {"retention.ms": "9"}
+
+
+async def test_other_defaults_are_told_to_those_whom_they_change(catalogue: Catalogue) -> None:
+    changes: list[Change] = []
+    await catalogue.create("orders")
+    await catalogue.create("audit", configs={"retention.ms": "1"})
+    catalogue.subscribe(changes.append)
+    catalogue.set_defaults({"retention.ms": "77"})
+    ((before, after),) = changes.pop().altered
+    assert (after.name, before.config.retention_ms, after.config.retention_ms) == ("orders", 604_800_000, 77)
+    assert catalogue.named("orders") is catalogue.by_id(after.topic_id) is after
+    assert catalogue.named("audit").config.retention_ms == 1
+    with pytest.raises(KafkaError, match=r"retention\.ms"):
+        catalogue.set_defaults({"retention.ms": "x"})
+    assert catalogue.named("orders").config.retention_ms == 77
+    assert not changes
+    assert (await catalogue.create("late")).config.retention_ms == 77
+
+
+async def test_defaults_that_contradict_a_topics_configs_do_not_hide_it(catalogue: Catalogue) -> None:
+    await catalogue.create("orders", configs={"max.compaction.lag.ms": "9"})
+    catalogue.set_defaults({"min.compaction.lag.ms": "10"})
+    assert catalogue.named("orders").config.min_compaction_lag_ms == 10
+    altering = catalogue.alter_configs("orders", [put("retention.ms", "1")])
+    assert (await refusal(altering)).code is ErrorCode.INVALID_CONFIG
 
 
 async def test_missing_topics_are_made_when_asked_for(brokers: Brokers) -> None:
@@ -164,7 +220,7 @@ async def test_changes_of_two_brokers_at_once_are_both_kept(catalogue: Catalogue
     other = Catalogue(brokers.store, brokers.clock)
     await catalogue.create("orders")
     await other.refresh()
-    await catalogue.alter_configs("orders", {"retention.ms": "1"})
+    await catalogue.alter_configs("orders", [put("retention.ms", "1")])
     await other.add_partitions("orders", 5)  # its picture is older than the change
     await catalogue.refresh()
     assert catalogue.named("orders") == other.named("orders")

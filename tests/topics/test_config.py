@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from muster.coordinator.topics import config
-from muster.coordinator.topics.config import SPECS, TopicConfig
+from muster.coordinator.topics.config import SPECS, ConfigChange, Operation, TopicConfig, changed
 from muster.protocol.errors import ErrorCode, KafkaError
 
 KAFKA_DEFAULTS = {
@@ -47,6 +47,13 @@ def test_what_is_presented_parses_to_the_same() -> None:
     [
         ("cleanup.policy", "shred"),
         ("cleanup.policy", "delete,shred"),
+        ("cleanup.policy", "delete,"),
+        ("compression.gzip.level", "0"),
+        ("compression.gzip.level", "10"),
+        ("index.interval.bytes", "1_0"),
+        ("index.interval.bytes", "\u0663"),
+        ("leader.replication.throttled.replicas", "0"),
+        ("leader.replication.throttled.replicas", "*,0:1"),
         ("compression.type", "brotli"),
         ("max.message.bytes", "-1"),
         ("max.message.bytes", "2147483648"),
@@ -69,9 +76,92 @@ def test_wrong_values_are_refused_by_name(name: str, text: str) -> None:
     assert name in caught.value.why
 
 
-def test_lags_must_not_cross() -> None:
-    with pytest.raises(KafkaError, match=r"min\.compaction\.lag\.ms"):
-        config.parse({"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "9"})
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("retention.ms", " +7 ", "7"),
+        ("compression.gzip.level", "-1", "-1"),
+        ("min.cleanable.dirty.ratio", "1e-1", "0.1"),
+        ("preallocate", "TRUE", "true"),
+        ("cleanup.policy", "", ""),
+        ("cleanup.policy", " delete , compact,delete", "delete,compact"),
+        ("leader.replication.throttled.replicas", "*", "*"),
+        ("leader.replication.throttled.replicas", "0:1, 10:2", "0:1,10:2"),
+    ],
+)
+def test_values_are_presented_as_kafka_does(name: str, text: str, value: str) -> None:
+    assert config.present(name, config.parse({name: text})) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "configs"),
+    [
+        ("min.compaction.lag.ms", {"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "9"}),
+        ("remote.storage.enable", {"remote.storage.enable": "true"}),
+    ],
+)
+def test_what_contradicts_itself_or_this_broker_is_refused_when_it_is_set(
+    name: str, configs: dict[str, str]
+) -> None:
+    with pytest.raises(KafkaError, match=name) as caught:
+        config.validated(configs)
+    assert caught.value.code is ErrorCode.INVALID_CONFIG
+    config.parse(configs)  # what is set already is still read
+
+
+def test_every_config_is_documented_and_the_idle_ones_say_so() -> None:
+    for name, spec in SPECS.items():
+        assert spec.meaning.endswith("."), name
+        assert ("without effect" in spec.documentation) is not spec.served, name
+
+
+POLICY = "cleanup.policy"
+
+
+@pytest.mark.parametrize(
+    ("before", "operation", "value", "after"),
+    [
+        ({}, Operation.SET, "compact", {POLICY: "compact"}),
+        ({POLICY: "compact"}, Operation.DELETE, None, {}),
+        ({}, Operation.DELETE, "whatever", {}),
+        ({}, Operation.APPEND, "compact", {POLICY: "delete,compact"}),
+        ({POLICY: "compact"}, Operation.APPEND, "compact,delete", {POLICY: "compact,delete"}),
+        ({POLICY: ""}, Operation.APPEND, "compact", {POLICY: "compact"}),
+        ({POLICY: "compact,delete"}, Operation.SUBTRACT, "compact", {POLICY: "delete"}),
+        ({POLICY: "compact"}, Operation.SUBTRACT, "delete", {POLICY: "compact"}),
+        ({}, Operation.SUBTRACT, "delete", {POLICY: ""}),
+        # As in Kafka, a blank belongs to the element.
+        ({POLICY: "delete, compact"}, Operation.SUBTRACT, "compact", {POLICY: "delete, compact"}),
+    ],
+)
+def test_changes(
+    before: dict[str, str], operation: Operation, value: str | None, after: dict[str, str]
+) -> None:
+    untouched = dict(before)
+    assert changed(before, [ConfigChange(POLICY, operation, value)], SPECS) == after
+    assert before == untouched
+
+
+@pytest.mark.parametrize(
+    ("before", "operation", "value", "after"),
+    [
+        ("1:1,2:2,1:1,1:1", Operation.SUBTRACT, "1:1,1:1,3:3", "2:2,1:1"),
+        ("1:1,1:1", Operation.APPEND, "2:2,1:1,2:2", "1:1,1:1,2:2"),
+    ],
+)
+def test_an_element_stands_for_one_of_those_like_it(
+    before: str, operation: Operation, value: str, after: str
+) -> None:
+    name = "leader.replication.throttled.replicas"
+    assert changed({name: before}, [ConfigChange(name, operation, value)], SPECS) == {name: after}
+
+
+@pytest.mark.parametrize("operation", [Operation.APPEND, Operation.SUBTRACT])
+@pytest.mark.parametrize("name", ["retention.ms", "no.such.config"])
+def test_only_lists_are_added_to_and_taken_from(name: str, operation: Operation) -> None:
+    with pytest.raises(KafkaError, match=name) as caught:
+        changed({}, [ConfigChange(name, operation, "5")], SPECS)
+    assert caught.value.code is ErrorCode.INVALID_CONFIG
 
 
 def test_policies() -> None:

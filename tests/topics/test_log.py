@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from errno import ENOSPC
 
+import cramjam
 import pytest
 
 from muster.coordinator.storage.files import MemoryFile, MemoryFolder
@@ -15,7 +16,7 @@ from muster.coordinator.topics.validation import InvalidRecords
 from muster.protocol import record_batch
 from muster.protocol.compression import Codec
 from muster.protocol.errors import ErrorCode, KafkaError
-from muster.protocol.record_batch import ControlType, Record
+from muster.protocol.record_batch import HEADER_BYTES, ControlType, Record
 from tests.topics.support import NOW_MS, OneLog, batch, read_records, resealed
 
 
@@ -72,9 +73,27 @@ def test_a_broken_checksum_is_refused_as_corrupt() -> None:
     assert refused(OneLog(), bytes(data)).code is ErrorCode.CORRUPT_MESSAGE
 
 
-@pytest.mark.parametrize("size", [1, 16, 30, 60, 61, 70])
-def test_a_cut_batch_is_refused_as_corrupt(size: int) -> None:
-    assert refused(OneLog(), batch(b"abc")[:size]).code is ErrorCode.CORRUPT_MESSAGE
+@pytest.mark.parametrize("size", [1, 16, 17, 30, 60, 61, 70])
+def test_a_cut_batch_is_none(size: int) -> None:
+    """Kafka looks for whole batches in what it is sent, and finds nothing."""
+    assert refused(OneLog(), batch(b"abc")[:size]).code is ErrorCode.INVALID_RECORD
+
+
+@pytest.mark.parametrize("length", [0, 10, -5])
+def test_a_batch_too_short_for_its_header_is_corrupt(length: int) -> None:
+    data = bytearray(batch(b"abc"))
+    data[8:12] = length.to_bytes(4, "big", signed=True)
+    assert refused(OneLog(), bytes(data)).code is ErrorCode.CORRUPT_MESSAGE
+
+
+def test_records_out_of_time_are_named() -> None:
+    one = OneLog(message_timestamp_before_max_ms="1000", message_timestamp_after_max_ms="1000")
+    for shifts, blamed in (((0, 1_001, 0, 5_000), [1, 3]), ((-1_001, 0), [0]), ((-2_000, 2_000, 0), [0, 1])):
+        refusal = refused(one, batch(*[b"a"] * len(shifts), timestamps=[NOW_MS + shift for shift in shifts]))
+        assert isinstance(refusal, InvalidRecords)
+        assert refusal.code is ErrorCode.INVALID_TIMESTAMP
+        assert [index for index, _ in refusal.record_errors] == blamed
+    one.append(b"a", b"b", b"c", timestamps=[NOW_MS - 1_000, NOW_MS + 1_000, -1])
 
 
 def test_a_record_set_holds_exactly_one_batch() -> None:
@@ -118,7 +137,7 @@ def test_clients_write_neither_control_batches_nor_transactions() -> None:
     )
     assert refused(one, marker).code is ErrorCode.INVALID_RECORD
     sent = batch(b"a", producer=(1, 0, 0), transactional=True)
-    assert refused(one, sent).code is ErrorCode.INVALID_TXN_STATE
+    assert refused(one, sent).code is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
 @pytest.mark.parametrize("producer", [(1, -1, 0), (1, 0, -1), (-2, 0, 0)])
@@ -137,6 +156,17 @@ def test_batches_that_do_not_hold_what_they_say_are_refused() -> None:
     assert refused(one, resealed(garbled)).code is ErrorCode.INVALID_RECORD
 
 
+def test_lz4_blocks_that_depend_on_each_other_are_refused() -> None:
+    """As Kafka does: its Java consumer could not read them."""
+    plain = batch(b"a" * 500)
+    linked = bytearray(plain[:HEADER_BYTES] + bytes(cramjam.lz4.compress(plain[HEADER_BYTES:])))
+    linked[8:12] = (len(linked) - 12).to_bytes(4, "big")
+    linked[22] |= Codec.LZ4
+    refusal = refused(OneLog(), resealed(linked))
+    assert refusal.code is ErrorCode.INVALID_RECORD
+    assert "depend" in str(refusal)
+
+
 def test_compacted_topics_need_keys_and_say_which_records_have_none() -> None:
     one = OneLog(cleanup_policy="compact")
     refusal = refused(one, batch(b"a", b"b", b"c", keys=[b"k", None, None]))
@@ -151,7 +181,7 @@ def test_of_many_records_without_a_key_the_first_are_named() -> None:
     one = OneLog(cleanup_policy="compact", max_message_bytes="10000000")
     refusal = refused(one, batch(*[b""] * 5_000, codec=Codec.ZSTD))
     assert isinstance(refusal, InvalidRecords)
-    assert [index for index, _ in refusal.record_errors] == list(range(record_batch.KEYLESS_NAMED_MAX))
+    assert [index for index, _ in refusal.record_errors] == list(range(record_batch.RECORDS_BLAMED_MAX))
     assert "5000 of 5000" in refusal.why
 
 
@@ -221,7 +251,7 @@ def test_offsets_by_time() -> None:
 def test_the_named_offsets() -> None:
     one = OneLog()
     assert one.log.list_offset(ListTimestamp.MAX_TIMESTAMP) == Listed(-1, -1, -1)
-    assert one.log.list_offset(ListTimestamp.EARLIEST) == Listed(0, -1, -1)
+    assert one.log.list_offset(ListTimestamp.EARLIEST) == Listed(0, -1, 1)
     one.append(b"a", b"b", b"c", b"d", timestamps=[1_000, 9_000, 9_000, 2_000])
     one.append(b"e", timestamps=[9_000])
     one.log.delete_records(1)

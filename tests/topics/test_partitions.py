@@ -16,6 +16,7 @@ import pytest
 from muster.coordinator.cluster.placement import data_shard
 from muster.coordinator.storage.files import MemoryFile, MemoryFolder
 from muster.coordinator.topics.catalogue import Topic
+from muster.coordinator.topics.config import ConfigChange, Operation
 from muster.coordinator.topics.logs import Logs
 from muster.coordinator.topics.partitions import FetchedPartition, FetchPartition, ListTimestamp, Partitions
 from muster.protocol.compression import Codec
@@ -110,7 +111,7 @@ async def test_a_refused_append_fails_no_other(brokers: Brokers) -> None:
         return_exceptions=True,
     )
     assert isinstance(outcomes[1], KafkaError)
-    assert outcomes[1].code is ErrorCode.CORRUPT_MESSAGE
+    assert outcomes[1].code is ErrorCode.INVALID_RECORD
     assert values((await fetch(node, ask(topic)))[0]) == [b"a", b"c"]
 
 
@@ -533,7 +534,9 @@ async def test_changed_configs_hold_for_open_logs(brokers: Brokers) -> None:
     node = await brokers.add()
     topic = await topic_at(brokers)
     await node.append(topic, 0, batch(b"a" * 100))
-    topic = await brokers.catalogues[0].alter_configs("orders", {"max.message.bytes": "100"})
+    topic = await brokers.catalogues[0].alter_configs(
+        "orders", [ConfigChange("max.message.bytes", Operation.SET, "100")]
+    )
     assert await code_of(node.append(topic, 0, batch(b"a" * 100))) is ErrorCode.MESSAGE_TOO_LARGE
 
 

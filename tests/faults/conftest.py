@@ -1,0 +1,27 @@
+"""How many kills, and from which seed (`make faults` passes both on); and a data directory to be harmed."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from tests.faults.lived import Lived
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--kills", type=int, default=50, help="how often the broker is killed under load")
+    parser.addoption("--seed", type=int, default=None, help="replays the plan of a run that printed it")
+
+
+@pytest.fixture
+def seed(request: pytest.FixtureRequest) -> int:
+    given = request.config.getoption("--seed")
+    return random.randrange(2**32) if given is None else int(given)
+
+
+@pytest.fixture(scope="session")
+def grown(tmp_path_factory: pytest.TempPathFactory) -> Lived:
+    """To be copied, since growing takes a while."""
+    return asyncio.run(Lived.grown(tmp_path_factory.mktemp("grown")))

@@ -1,0 +1,155 @@
+"""Disks that are full, read-only or failing: nothing is acknowledged that is not written, whoever would write
+is told why not, and what was acknowledged is there when the disk is well again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from muster.protocol.errors import ErrorCode
+from muster.protocol.messages.classic_group import HeartbeatRequest
+from tests.faults import strace
+from tests.faults.clients import fetch, read_log
+from tests.faults.disk import SmallDisk
+from tests.faults.lived import Lived
+from tests.faults.load import FLUSHED_TOPIC, REPLY_S, SMALL_TOPIC, Committer, Pipe, Producing
+
+RETRIABLE = {
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.NOT_COORDINATOR,
+}
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    with SmallDisk(tmp_path / "disk", megabytes=24) as disk:
+        yield disk
+
+
+@pytest.fixture
+async def lived(grown: Lived, disk: SmallDisk, tmp_path: Path) -> AsyncIterator[Lived]:
+    """On the small disk, and running."""
+    lived = grown.copied(disk.path / "data", tmp_path / "log")
+    try:
+        lived.served.start()
+        await lived.settle()
+        yield lived
+    finally:
+        lived.end()
+
+
+async def until(wire: Pipe, committer: Committer, *, refused: bool) -> int:
+    """Commit until that is refused for more than a moment's loading, or accepted again; the last code. A
+    refusal is always one that clients retry."""
+    async with asyncio.timeout(REPLY_S):
+        while True:
+            code = await committer.attempt(wire)
+            assert code in {*RETRIABLE, ErrorCode.NONE}
+            if code != ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and bool(code) is refused:
+                return code
+
+
+async def until_written(wire: Pipe, producing: Producing, *, refused: bool) -> str:
+    """Produce until that is refused with KAFKA_STORAGE_ERROR, or accepted again; what was said last."""
+    async with asyncio.timeout(REPLY_S):
+        while True:
+            code, said = await producing.attempt(wire)
+            assert code in (ErrorCode.NONE, ErrorCode.KAFKA_STORAGE_ERROR), said
+            if bool(code) is refused:
+                return said
+
+
+def producing_to(lived: Lived, topic: str) -> Producing:
+    """The idempotent producer to that topic, which repeats what is refused."""
+    return next(
+        each for each in lived.clients.producing if each.produced.idempotent and each.produced.topic == topic
+    )
+
+
+async def is_at_work(wire: Pipe, lived: Lived) -> None:
+    """Whoever only reads, or shows that he is there, notices nothing."""
+    for group in lived.clients.steady:
+        for member, _ in group.life.durable.members:
+            generation = group.life.durable.generation
+            beat = HeartbeatRequest(group_id=group.life.group, generation_id=generation, member_id=member)
+            assert (await wire.call(beat, 4)).error_code == ErrorCode.NONE
+    assert await read_log(wire, SMALL_TOPIC, 0, 0)
+
+
+async def test_a_full_disk_refuses_what_would_write_and_nothing_else(lived: Lived, disk: SmallDisk) -> None:
+    committer, producing = lived.clients.simple[0], producing_to(lived, SMALL_TOPIC)
+    folder = lived.folder(SMALL_TOPIC, producing.produced.partition)
+    async with await Pipe.connect(lived.served.port) as wire:
+        disk.fill()
+        await until(wire, committer, refused=True)
+        said = await until_written(wire, producing, refused=True)
+        assert str(folder) in said
+        assert "the disk is full" in said
+        await is_at_work(wire, lived)
+        path = lived.served.data / "store.sqlite"
+        await lived.says(f"writing to {path}: database or disk is full; make some room there")
+        disk.make_room()
+        await until(wire, committer, refused=False)
+        await until_written(wire, producing, refused=False)
+    await lived.settle()
+    await lived.load()
+    lived.served.start()
+    await lived.settle()
+
+
+async def test_a_kill_on_a_full_disk_loses_nothing(lived: Lived, disk: SmallDisk) -> None:
+    async with await Pipe.connect(lived.served.port) as wire:
+        disk.fill()
+        await until(wire, lived.clients.simple[0], refused=True)
+        await until_written(wire, producing_to(lived, SMALL_TOPIC), refused=True)
+    lived.served.kill()
+    said = lived.refusal()
+    assert str(lived.served.data) in said
+    assert "full" in said
+    assert "make some room" in said
+    assert "\n" not in said
+    disk.make_room()
+    lived.served.start()
+    await lived.settle()
+
+
+async def test_a_read_only_disk_is_named_at_the_start(lived: Lived, disk: SmallDisk) -> None:
+    lived.served.kill()
+    disk.read_only()
+    said = lived.refusal()
+    assert said.startswith(
+        f"muster serve: cannot use data directory {lived.served.data}: Read-only file system"
+    )
+    assert "\n" not in said
+    disk.writable()
+    lived.served.start()
+    await lived.settle()
+
+
+@pytest.mark.parametrize("error", ["EIO", "EROFS", "ENOSPC"])
+@pytest.mark.parametrize("syscall", ["fdatasync", "pwrite64"])
+async def test_a_disk_that_fails_under_it_has_nothing_acknowledged(
+    lived: Lived, syscall: str, error: str
+) -> None:
+    """The store's writes fail, and with fdatasync those of the topic that is synced too."""
+    committer, producing = lived.clients.simple[0], producing_to(lived, FLUSHED_TOPIC)
+    async with await Pipe.connect(lived.served.port) as wire:
+        with strace.attached(lived.served.process.pid, strace.fail_with(error, syscall)):
+            acknowledged = committer.commits.acknowledged
+            for _ in range(20):
+                assert await committer.attempt(wire) in RETRIABLE
+            assert committer.commits.acknowledged == acknowledged
+            if syscall == "fdatasync":
+                said = await until_written(wire, producing, refused=True)
+                assert str(lived.folder(FLUSHED_TOPIC, producing.produced.partition)) in said
+            await lived.says(f"writing to {lived.served.data / 'store.sqlite'}: ")
+            assert (await fetch(wire, SMALL_TOPIC, 0, 0)).error_code == ErrorCode.NONE
+        await until(wire, committer, refused=False)
+        await until_written(wire, producing, refused=False)
+    lived.served.kill()
+    lived.served.start()
+    await lived.settle()

@@ -1,0 +1,33 @@
+"""kill -9 in the middle of commits and produces, as often as `--kills` says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.faults import kills
+from tests.faults.kills import Figures, TooFewInFlight, campaign
+
+
+def test_nothing_acknowledged_is_lost_however_often_it_is_killed(
+    request: pytest.FixtureRequest, seed: int, tmp_path: Path
+) -> None:
+    count = request.config.getoption("--kills")
+    with request.getfixturevalue("capsys").disabled():
+        print(f"\nmake faults SEED={seed} KILLS={count}", flush=True)
+        figures = campaign(seed, count, tmp_path, lambda said: print(said, flush=True))
+        print(figures, flush=True)
+    assert figures.kills == count
+
+
+def test_kills_that_meet_no_commits_prove_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def round(house: kills.House, seed: str, figures: Figures) -> str:
+        figures.kills += 1
+        figures.kills_with_commits_open += figures.kills > 3
+        return "idle"
+
+    monkeypatch.setattr(kills.House, "round", round)
+    assert campaign(1, 15, tmp_path / "enough", lambda said: None).kills == 15
+    with pytest.raises(TooFewInFlight, match=r"14 kills in .* 11 of them"):
+        campaign(1, 14, tmp_path / "too few", lambda said: None)

@@ -1,0 +1,247 @@
+"""Store files that were harmed while nobody had them open: said at the next start, and nothing is begun anew
+over what is left."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from muster.coordinator.storage.directory import DataDirectory
+from muster.coordinator.storage.left_behind import first_damage
+from muster.coordinator.storage.sqlite import SqliteStore
+from muster.coordinator.storage.sqlite_schema import connect
+from muster.coordinator.storage.store import Append, Lease, LeaseKind, Outcome, StoreDamaged
+
+PAGE_BYTES = 4_096
+HEADER_BYTES = 32
+FRAME_BYTES = PAGE_BYTES + 24
+LEASE = Lease(LeaseKind.GROUP, 3)
+
+
+def frames(log: bytes) -> list[tuple[int, bool]]:
+    """Position of each frame, and whether it ends a transaction."""
+    positions = range(HEADER_BYTES, len(log) - FRAME_BYTES + 1, FRAME_BYTES)
+    return [(position, log[position + 4 : position + 8] != bytes(4)) for position in positions]
+
+
+@pytest.fixture
+def killed(tmp_path: Path) -> Path:
+    """A directory as a killed process leaves it: a database and a log of twelve transactions upon it, of one
+    to four frames."""
+    alive = tmp_path / "alive"
+    alive.mkdir()
+    connection = connect(alive / "store.sqlite")
+    connection.execute("CREATE TABLE t (n INTEGER PRIMARY KEY, v BLOB)")
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    for number in range(12):
+        connection.execute("INSERT INTO t VALUES (?, zeroblob(?))", (number, 3_000 * (number % 4)))
+    left = tmp_path / "left"
+    shutil.copytree(alive, left, ignore=shutil.ignore_patterns("*-shm"))
+    connection.close()
+    return left
+
+
+def wal(directory: Path) -> Path:
+    return directory / "store.sqlite-wal"
+
+
+def recovered(directory: Path, log: bytes) -> int:
+    """How many transactions sqlite finds."""
+    copy = directory.with_name("copy")
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(directory, copy)
+    wal(copy).write_bytes(log)
+    connection = sqlite3.connect(copy / "store.sqlite")
+    (count,) = connection.execute("SELECT COUNT(*) FROM t").fetchone()
+    connection.close()
+    return int(count)
+
+
+def test_a_sound_log_and_one_cut_anywhere_are_taken(killed: Path) -> None:
+    log = wal(killed).read_bytes()
+    assert first_damage(log) is None
+    assert recovered(killed, log) == 12
+    dice = random.Random(1)
+    for size in [0, 31, 32, 33, *(dice.randrange(len(log)) for _ in range(40))]:
+        assert first_damage(log[:size]) is None, f"cut at {size}"
+
+
+def test_harm_to_any_frame_is_found_if_anything_was_committed_behind_it(killed: Path) -> None:
+    log = wal(killed).read_bytes()
+    all_frames = frames(log)
+    assert sum(ends for _, ends in all_frames) == 12
+    dice = random.Random(2)
+    for number, (position, _) in enumerate(all_frames):
+        for at in (0, 5, 9, 17, 23, 24, dice.randrange(24, FRAME_BYTES)):
+            harmed = bytearray(log)
+            harmed[position + at] ^= 0x10
+            # A frame whose salts or sums were harmed does not say any more that it ends a transaction.
+            known = number + 1 if 8 <= at < 24 else number
+            behind = any(ends for _, ends in frames(bytes(harmed))[known:-1])
+            assert first_damage(bytes(harmed)) == (position if behind else None), f"frame {number}, byte {at}"
+            assert recovered(killed, bytes(harmed)) < 12, "and sqlite says nothing"
+
+
+def test_lost_pages_are_found(killed: Path) -> None:
+    log = wal(killed).read_bytes()
+    position, _ = frames(log)[2]
+    harmed = log[:position] + bytes(3 * FRAME_BYTES) + log[position + 3 * FRAME_BYTES :]
+    assert first_damage(harmed) == position
+
+
+def test_a_harmed_head_is_found(killed: Path) -> None:
+    log = wal(killed).read_bytes()
+    for at in range(HEADER_BYTES):
+        harmed = bytearray(log)
+        harmed[at] ^= 0x10
+        assert first_damage(bytes(harmed)) == 0, f"byte {at}"
+    assert recovered(killed, bytes(harmed)) == 0
+
+
+def test_a_torn_last_transaction_is_no_damage(killed: Path) -> None:
+    """The system may have written its pages in any order before the power went."""
+    log = wal(killed).read_bytes()
+    all_frames = frames(log)
+    ends = [number for number, (_, last) in enumerate(all_frames) if last]
+    first, last = ends[-2] + 1, ends[-1]
+    assert last > first
+    position, _ = all_frames[first]
+    assert first_damage(log[:position] + bytes(FRAME_BYTES) + log[position + FRAME_BYTES :]) is None
+
+
+def test_what_an_earlier_turn_of_the_log_left_behind_its_end_is_no_damage(tmp_path: Path) -> None:
+    connection = connect(tmp_path / "store.sqlite")
+    connection.execute("CREATE TABLE t (n INTEGER PRIMARY KEY, v BLOB)")
+    for number in range(20):
+        connection.execute("INSERT INTO t VALUES (?, zeroblob(5000))", (number,))
+    connection.execute("PRAGMA wal_checkpoint(RESTART)")
+    connection.execute("INSERT INTO t VALUES (100, NULL)")
+    log = wal(tmp_path).read_bytes()
+    connection.close()
+    assert len(frames(log)) > 20
+    assert first_damage(log) is None
+
+
+async def filled(directory: Path) -> dict[bytes, bytes]:
+    """A store that was killed; what it holds for LEASE."""
+    alive = directory.with_name("alive")
+    store = SqliteStore(alive)
+    await store.open()
+    (grant,) = await store.claim([LEASE], 1, 60_000)
+    assert grant is not None
+    for number in range(20):
+        record = (b"key %d" % number, b"value %d" % number)
+        assert await store.append([Append(LEASE, grant.epoch, [record])]) == [Outcome.WRITTEN]
+    shutil.copytree(alive, directory, ignore=shutil.ignore_patterns("*-shm"))
+    await store.close()
+    return {b"key %d" % number: b"value %d" % number for number in range(20)}
+
+
+async def held(store: SqliteStore) -> dict[bytes, bytes]:
+    return {key: value for _, key, value in await store.load(LEASE)}
+
+
+async def test_a_store_with_a_damaged_log_is_not_opened_until_it_was_cut(tmp_path: Path) -> None:
+    left = tmp_path / "left"
+    everything = await filled(left)
+    log = bytearray(wal(left).read_bytes())
+    position, _ = frames(bytes(log))[-10]
+    log[position + 100] ^= 1
+    wal(left).write_bytes(log)
+    store = SqliteStore(left)
+    for _ in range(2):  # it stays as it is
+        with pytest.raises(
+            StoreDamaged, match=rf"store\.sqlite-wal is damaged at byte {position}.*truncate -s"
+        ):
+            await store.open()
+    assert wal(left).read_bytes() == log
+    wal(left).write_bytes(log[:position])
+    await store.open()
+    found = await held(store)
+    await store.close()
+    assert found.items() < everything.items()
+    assert len(found) >= 5
+
+
+async def test_a_record_that_changed_is_not_given_out(tmp_path: Path) -> None:
+    left = tmp_path / "left"
+    await filled(left)
+    store = SqliteStore(left)
+    await store.open()
+    await store.close()  # all is in the one file now
+    path = left / "store.sqlite"
+    contents = path.read_bytes()
+    assert contents.count(b"value 7") == 1
+    path.write_bytes(contents.replace(b"value 7", b"value 6"))
+    await store.open()
+    with pytest.raises(
+        StoreDamaged, match=r"store\.sqlite: record b'key 7' of group lease 3 has changed.*backup"
+    ):
+        await store.load(LEASE)
+    assert await store.load(Lease(LeaseKind.GROUP, 4)) == [], "others are not affected"
+    await store.close()
+
+
+@pytest.mark.parametrize("content", [b"SQLite format 3\x00" + b"\xff" * 5000, b"not a database\n" * 100])
+async def test_a_file_that_is_no_database_any_more_says_what_to_do(tmp_path: Path, content: bytes) -> None:
+    left = tmp_path / "left"
+    await filled(left)
+    wal(left).unlink()
+    (left / "store.sqlite").write_bytes(content)
+    with pytest.raises(StoreDamaged, match=r"opening .*store\.sqlite: .* the file is damaged: put a backup"):
+        await SqliteStore(left).open()
+
+
+async def test_a_database_that_was_cut_short_is_found(tmp_path: Path) -> None:
+    left = tmp_path / "left"
+    await filled(left)
+    store = SqliteStore(left)
+    await store.open()
+    await store.close()
+    path = left / "store.sqlite"
+    path.write_bytes(path.read_bytes()[: 2 * PAGE_BYTES])
+    with pytest.raises(StoreDamaged, match=r"store\.sqlite: .*malformed"):
+        await store.open()
+
+
+@pytest.mark.parametrize("empty", [True, False])
+@pytest.mark.parametrize("beside", ["topics", "store.sqlite-wal"])
+def test_a_store_that_is_missing_is_not_begun_anew_over_what_it_knew(
+    tmp_path: Path, beside: str, empty: bool
+) -> None:
+    if empty:
+        (tmp_path / "store.sqlite").touch()
+    if beside == "topics":
+        (tmp_path / "topics" / "some").mkdir(parents=True)
+    else:
+        wal(tmp_path).write_bytes(b"log")
+    with pytest.raises(
+        StoreDamaged, match=rf"store\.sqlite is missing or empty, and .*{beside} holds .*put the file"
+    ):
+        DataDirectory.acquire(tmp_path)
+    shutil.rmtree(tmp_path / beside) if beside == "topics" else wal(tmp_path).unlink()
+    DataDirectory.acquire(tmp_path).release()
+
+
+async def test_a_store_of_the_first_schema_gets_its_checksums(tmp_path: Path) -> None:
+    left = tmp_path / "left"
+    everything = await filled(left)
+    connection = sqlite3.connect(left / "store.sqlite")
+    connection.execute("ALTER TABLE records DROP COLUMN checksum")
+    connection.execute("PRAGMA user_version = 1")
+    connection.close()
+    store = SqliteStore(left)
+    await store.open()
+    assert await held(store) == everything
+    (grant,) = await store.claim([LEASE], 1, 60_000)
+    assert grant is not None
+    assert await store.append([Append(LEASE, grant.epoch, [(b"more", b"v")])]) == [Outcome.WRITTEN]
+    await store.close()
+    again = SqliteStore(left)
+    await again.open()
+    assert await held(again) == everything | {b"more": b"v"}
+    await again.close()

@@ -1,0 +1,99 @@
+"""A TCP proxy on loopback whose connections can be closed, all at once and for a while."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+import threading
+from types import TracebackType
+from typing import Final, Self
+
+from tests.support.ports import free_ports
+
+_PIECE_BYTES: Final = 1 << 16
+_RESET_AT_ONCE: Final = struct.pack("ii", 1, 0)  # SO_LINGER: on, for no time
+
+
+class Proxy:
+    """Forwards `port` to `upstream_port`. `cut` resets what is open and what comes, until `mend`."""
+
+    def __init__(self) -> None:
+        self.port = free_ports(1)
+        self.upstream_port = 0
+        self.turned_away = 0
+        """Connections that came while it was cut."""
+        self._cut = False
+        self._open: set[asyncio.StreamWriter] = set()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._call(self._listen())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._call(self._close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def cut(self) -> None:
+        self._call(self._reset_all())
+
+    def mend(self) -> None:
+        self._cut = False
+
+    def _call(self, coroutine: object) -> None:
+        asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(30)  # type: ignore[arg-type]
+
+    async def _listen(self) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+
+    async def _close(self) -> None:
+        self._server.close()
+        await self._reset_all()
+        here = asyncio.current_task()
+        pumps = [task for task in asyncio.all_tasks() if task is not here]
+        await asyncio.gather(*pumps, return_exceptions=True)
+
+    async def _reset_all(self) -> None:
+        self._cut = True
+        for writer in list(self._open):
+            _reset(writer)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._cut:
+            self.turned_away += 1
+            _reset(writer)
+            return
+        try:
+            upstream_reader, upstream_writer = await asyncio.open_connection("127.0.0.1", self.upstream_port)
+        except OSError:
+            _reset(writer)
+            return
+        both = {writer, upstream_writer}
+        self._open |= both
+        if self._cut:  # in the meantime
+            await self._reset_all()
+        await asyncio.gather(self._pump(reader, upstream_writer), self._pump(upstream_reader, writer))
+        self._open -= both
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Forward one way until the end, and pass that on."""
+        with contextlib.suppress(OSError):
+            while piece := await reader.read(_PIECE_BYTES):
+                writer.write(piece)
+                await writer.drain()
+        writer.close()
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    sock: socket.socket | None = writer.get_extra_info("socket")
+    if sock is not None and not writer.transport.is_closing():
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_AT_ONCE)
+    writer.transport.abort()
