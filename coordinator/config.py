@@ -208,6 +208,15 @@ class Settings:
     message_max_bytes: int = setting(
         1_048_588, _TOPIC, "largest record batch accepted", unit="bytes", kafka=True
     )
+    max_decompressed_message_bytes: int = setting(
+        INT32_MAX - 8,
+        _TOPIC,
+        "what a record batch may unpack to; never more than 16 times message.max.bytes, or 16 MiB where that "
+        "is more",
+        unit="bytes",
+        low=1,
+        kafka=True,
+    )
     fetch_max_bytes: int = setting(
         57_671_680, _TOPIC, "most a Fetch returns, whatever it asks for", unit="bytes", low=1024, kafka=True
     )
@@ -329,7 +338,7 @@ class Settings:
         3_000, _GROUP, "how long an empty group waits for more members after the first", unit="ms", kafka=True
     )
     group_min_session_timeout_ms: int = setting(
-        6_000, _GROUP, "shortest session timeout a member may ask for", unit="ms", low=1, kafka=True
+        6_000, _GROUP, "shortest session timeout a member may ask for", unit="ms", kafka=True
     )
     group_max_session_timeout_ms: int = setting(
         1_800_000, _GROUP, "longest session timeout a member may ask for", unit="ms", low=1, kafka=True

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 from hashlib import blake2b
-from uuid import UUID
+from uuid import UUID, uuid5
 from zlib import crc32
 
 from muster.protocol.java import java_hash
 
 GROUP_SHARDS = 50  # offsets.topic.num.partitions; fixed when a store is created
+OFFSETS_TOPIC = "__consumer_offsets"
 _INT32_MIN = -(2**31)
 
 
@@ -22,6 +23,11 @@ def shard_of(group_id: str, count: int = GROUP_SHARDS) -> int:
     """
     value = java_hash(group_id)
     return 0 if value == _INT32_MIN else abs(value) % count
+
+
+def offsets_topic_id(cluster_id: UUID) -> UUID:
+    """The id of `__consumer_offsets`, which is no topic of the store: every broker works out the same one."""
+    return uuid5(cluster_id, OFFSETS_TOPIC)
 
 
 def data_shard(topic_id: UUID, partition: int, count: int) -> int:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
 
-from muster.coordinator.cluster.placement import data_shard, shard_of
+from muster.coordinator.cluster.placement import data_shard, offsets_topic_id, shard_of
 from muster.coordinator.storage.store import Grant, Lease, LeaseKind, NodeRow
 
 NO_NODE = -1
@@ -18,6 +18,16 @@ class Leader(NamedTuple):
 
     node_id: int
     epoch: int
+
+
+def partition_lease(
+    offsets_topic: UUID, counts: Mapping[LeaseKind, int], topic_id: UUID, partition: int
+) -> Lease:
+    """The lease whose holder leads the partition: of `__consumer_offsets`, whose id is `offsets_topic`, that
+    of the group shard."""
+    if topic_id == offsets_topic:
+        return Lease(LeaseKind.GROUP, partition)
+    return Lease(LeaseKind.DATA, data_shard(topic_id, partition, counts[LeaseKind.DATA]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +41,11 @@ class Topology:
     holders: Mapping[Lease, Grant]
     """Leases held by live nodes."""
     counts: Mapping[LeaseKind, int]
+    offsets_topic: UUID = field(init=False)
+    """The id of `__consumer_offsets`."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "offsets_topic", offsets_topic_id(self.cluster_id))
 
     @property
     def controller_id(self) -> int:
@@ -41,7 +56,8 @@ class Topology:
         return Lease(LeaseKind.GROUP, shard_of(group_id, self.counts[LeaseKind.GROUP]))
 
     def data_lease(self, topic_id: UUID, partition: int) -> Lease:
-        return Lease(LeaseKind.DATA, data_shard(topic_id, partition, self.counts[LeaseKind.DATA]))
+        """The lease whose holder leads the partition."""
+        return partition_lease(self.offsets_topic, self.counts, topic_id, partition)
 
     def coordinator(self, group_id: str) -> NodeRow | None:
         """The node that coordinates the group; None while its shard has no holder
@@ -50,6 +66,6 @@ class Topology:
         return None if grant is None else self.nodes[grant.node_id]
 
     def leader(self, topic_id: UUID, partition: int) -> Leader:
-        """The partition's leader and leader epoch: holder and epoch of its data lease."""
+        """The partition's leader and leader epoch: holder and epoch of its lease."""
         grant = self.holders.get(self.data_lease(topic_id, partition))
         return Leader(NO_NODE, -1) if grant is None else Leader(grant.node_id, grant.epoch)

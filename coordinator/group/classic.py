@@ -58,6 +58,8 @@ _PREDECESSORS: Final[dict[GroupState, frozenset[GroupState]]] = {
 
 
 class TimerKind(StrEnum):
+    __hash__ = str.__hash__  # Enum's own is Python code, and every heartbeat looks a timer up
+
     SESSION = "session"
     """A member's, or that of one who was told its id and has not come back with it."""
     JOIN = "join"
@@ -145,6 +147,7 @@ class ClassicGroup:
         self.subscribed_topics: frozenset[str] | None = None
         """What the members of this generation subscribe to; None: not known."""
         self.joins_parked = 0
+        self.syncs_parked = 0
         self.last_joined: MemberIdentity | None = None
         """Whose JoinGroup came last in the rebalance under way."""
         self.initial_delay: InitialDelay | None = None
@@ -153,10 +156,10 @@ class ClassicGroup:
         self._supporters: Counter[str] = Counter()  # how many members offer a protocol
 
     def __repr__(self) -> str:
-        parked = self.joins_parked + sum(member.parked_sync is not None for member in self.members.values())
+        # Nothing here counts members: a refusal names its group, and a large group may refuse each of them.
         return (
             f"<ClassicGroup {self.group_id} {self.state} generation={self.generation_id} "
-            f"members={len(self.members)} parked={parked}>"
+            f"members={len(self.members)} parked={self.joins_parked + self.syncs_parked}>"
         )
 
     @classmethod
@@ -227,6 +230,7 @@ class ClassicGroup:
         if self.leader is None:
             self.leader = member.member_id
         self.members[member.member_id] = member
+        member.session_timer = self.session_timer(member.member_id)
         self._supporters.update(member.protocol_names)
         self.pending_members.pop(member.member_id, None)
 
@@ -263,6 +267,7 @@ class ClassicGroup:
             self.pending_syncs.remove(member.member_id)
             self.pending_syncs.add(member_id)
         member.member_id = member_id
+        member.session_timer = self.session_timer(member_id)
         member.is_new = False
 
     def update(
@@ -338,9 +343,10 @@ class ClassicGroup:
         if self.protocol_name is None:
             return None
         topics: set[str] = set()
-        for member in self.members.values():
+        # Members of one application subscribe alike.
+        for metadata in {member.metadata(self.protocol_name) for member in self.members.values()}:
             try:
-                topics.update(subscribed_topics(member.metadata(self.protocol_name)))
+                topics.update(subscribed_topics(metadata))
             except DecodeError:
                 return None
         return frozenset(topics)
@@ -366,7 +372,7 @@ class ClassicGroup:
         return TimerKey(TimerKind.SYNC, self.group_id)
 
     def restart_session(self, member: ClassicMember, now_ms: int) -> None:
-        self.deadlines.set(self.session_timer(member.member_id), now_ms + member.session_timeout_ms)
+        self.deadlines.set(member.session_timer, now_ms + member.session_timeout_ms)
 
     def cancel_timers(self) -> None:
         """The group goes."""
@@ -404,6 +410,7 @@ class ClassicGroup:
             asked_again = f"{member.member_id!r} has asked again since"
             self.answer_sync(member, KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, asked_again), out)
         member.parked_sync = ticket
+        self.syncs_parked += 1
 
     def answer_sync(
         self, member: ClassicMember, response: SyncGroupResponse | KafkaError, out: Effects
@@ -413,6 +420,7 @@ class ClassicGroup:
             return False
         out.reply(member.parked_sync, response)
         member.parked_sync = None
+        self.syncs_parked -= 1
         return True
 
     def joined_response(

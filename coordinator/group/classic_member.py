@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
 from muster.coordinator.group.effects import BrokenInvariant, Ticket
 from muster.coordinator.group.events import MemberIdentity
@@ -30,6 +31,7 @@ class ClassicMember:
         "protocols",
         "rebalance_timeout_ms",
         "session_timeout_ms",
+        "session_timer",
     )
 
     def __init__(
@@ -59,6 +61,8 @@ class ClassicMember:
         """Added in the rebalance that is under way: it has no id to heartbeat with, so waiting is no sign of
         life."""
         self.heard_ms = heard_ms
+        self.session_timer: Any = None
+        """The key of its session's deadline; set by the group that takes it in."""
         self.connection_id: int | None = None
         """The connection it was last heard on, while that is open. None for a member that was loaded and not
         heard of since, too."""

@@ -35,6 +35,9 @@ class Connections:
                 del self._members[member.connection_id]
             member.connection_id = None
 
+    def __contains__(self, connection_id: object) -> bool:
+        return connection_id in self._members
+
     def closed(self, connection_id: int) -> list[tuple[str, ClassicMember]]:
         """The members last heard over a connection that has closed, with their group's id."""
         members = self._members.pop(connection_id, {})

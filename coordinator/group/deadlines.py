@@ -10,6 +10,19 @@ K = TypeVar("K", bound=Hashable)
 
 _STALE_MAX = 64
 """Heap entries beyond twice the number of deadlines that are put up with before the heap is built anew."""
+_NEVER_MS = 2**63
+
+
+class _Deadline:
+    """A key's deadline, and its earliest entry in the heap."""
+
+    __slots__ = ("at_ms", "number", "queued_ms", "queued_number")
+
+    def __init__(self) -> None:
+        self.at_ms: int | None = None  # None: it was cancelled, and only the heap still knows of it
+        self.number = 0  # of the setting: what orders those of one millisecond
+        self.queued_ms = _NEVER_MS
+        self.queued_number = 0
 
 
 class Deadlines(Generic[K]):
@@ -20,44 +33,56 @@ class Deadlines(Generic[K]):
     the order they were set.
     """
 
-    __slots__ = ("_at", "_heap", "_queued", "_sequence")
+    __slots__ = ("_by_key", "_count", "_heap", "_sequence")
 
     def __init__(self) -> None:
-        self._at: dict[K, tuple[int, int]] = {}  # when, and the number of the setting
-        self._queued: dict[K, tuple[int, int]] = {}  # the earliest heap entry of each key
+        self._by_key: dict[K, _Deadline] = {}
+        self._count = 0
         self._heap: list[tuple[int, int, K]] = []
         self._sequence = 0
 
     def __repr__(self) -> str:
-        return f"<Deadlines {len(self._at)} next={self.next()}>"
+        return f"<Deadlines {self._count} next={self.next()}>"
 
     def __len__(self) -> int:
-        return len(self._at)
+        return self._count
 
     def __contains__(self, key: K) -> bool:
-        return key in self._at
+        return self.get(key) is not None
 
     def set(self, key: K, at_ms: int) -> None:
         """Set the key's deadline, in place of any it had."""
-        self._sequence += 1
-        due = (at_ms, self._sequence)
-        self._at[key] = due
-        queued = self._queued.get(key)
-        if queued is None or due < queued:
-            self._push(key, due)
+        self._sequence = number = self._sequence + 1
+        deadline = self._by_key.get(key)
+        if deadline is None:
+            deadline = self._by_key[key] = _Deadline()
+        if deadline.at_ms is None:
+            self._count += 1
+        deadline.at_ms = at_ms
+        deadline.number = number
+        if at_ms < deadline.queued_ms:
+            self._push(key, deadline, at_ms)
 
     def cancel(self, key: K) -> None:
         """Forget the key's deadline, if it has one."""
-        self._at.pop(key, None)
+        deadline = self._by_key.get(key)
+        if deadline is not None and deadline.at_ms is not None:
+            deadline.at_ms = None
+            self._count -= 1
 
     def get(self, key: K) -> int | None:
         """The key's deadline."""
-        due = self._at.get(key)
-        return None if due is None else due[0]
+        deadline = self._by_key.get(key)
+        return None if deadline is None else deadline.at_ms
 
     def next(self) -> int | None:
         """The earliest deadline."""
         self._settle()
+        return self._heap[0][0] if self._heap else None
+
+    def bound(self) -> int | None:
+        """No deadline is earlier than this; None without deadlines. Cheaper than `next`, which corrects the
+        heap: a heartbeat moves the first deadline more often than not."""
         return self._heap[0][0] if self._heap else None
 
     def due(self, now_ms: int) -> Iterator[K]:
@@ -69,26 +94,35 @@ class Deadlines(Generic[K]):
             if not self._heap or self._heap[0][0] > now_ms:
                 return
             key = heapq.heappop(self._heap)[2]
-            del self._queued[key], self._at[key]
+            del self._by_key[key]
+            self._count -= 1
             yield key
 
     def _settle(self) -> None:
         """Correct the heap until its first entry is a deadline as it stands."""
-        if len(self._heap) > 2 * len(self._at) + _STALE_MAX:
-            self._heap = [(at_ms, number, key) for key, (at_ms, number) in self._at.items()]
-            heapq.heapify(self._heap)
-            self._queued = dict(self._at)
+        if len(self._heap) > 2 * self._count + _STALE_MAX:
+            self._rebuild()
         while self._heap:
-            at_ms, number, key = self._heap[0]
-            stands = self._at.get(key)
-            if stands == (at_ms, number):
+            _, number, key = self._heap[0]
+            deadline = self._by_key.get(key)
+            if deadline is not None and deadline.at_ms is not None and deadline.number == number:
                 return
             heapq.heappop(self._heap)
-            if self._queued.get(key) == (at_ms, number):
-                del self._queued[key]
-                if stands is not None:
-                    self._push(key, stands)
+            if deadline is not None and deadline.queued_number == number:
+                if deadline.at_ms is None:
+                    del self._by_key[key]
+                else:
+                    self._push(key, deadline, deadline.at_ms)
 
-    def _push(self, key: K, due: tuple[int, int]) -> None:
-        self._queued[key] = due
-        heapq.heappush(self._heap, (*due, key))
+    def _rebuild(self) -> None:
+        kept, self._by_key, self._heap = self._by_key, {}, []
+        for key, deadline in kept.items():
+            if deadline.at_ms is not None:
+                self._by_key[key] = deadline
+                deadline.queued_ms, deadline.queued_number = deadline.at_ms, deadline.number
+                self._heap.append((deadline.at_ms, deadline.number, key))
+        heapq.heapify(self._heap)
+
+    def _push(self, key: K, deadline: _Deadline, at_ms: int) -> None:
+        deadline.queued_ms, deadline.queued_number = at_ms, deadline.number
+        heapq.heappush(self._heap, (at_ms, deadline.number, key))

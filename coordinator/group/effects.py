@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from muster.coordinator.group.events import Event
@@ -49,17 +49,25 @@ class Reply(NamedTuple):
     response: object
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class Effects:
     """What a step did. The host makes `records` durable, then releases the rest, steps in order."""
 
-    records: list[Record] = field(default_factory=list)
-    replies: list[Reply] = field(default_factory=list)
-    events: list[Event] = field(default_factory=list)
-    requests: list[object] = field(default_factory=list)
+    records: list[Record]
+    replies: list[Reply]
+    events: list[Event]
+    requests: list[object]
     """Idempotent messages to other shards, redelivered until acknowledged. The classic group sends none."""
-    reads_hard_state: bool = False
+    reads_hard_state: bool
     """The replies tell hard state: release them only when every earlier record of the shard is durable."""
+
+    def __init__(self) -> None:
+        # Written out: what dataclass generates takes three times as long, and every request makes one.
+        self.records = []
+        self.replies = []
+        self.events = []
+        self.requests = []
+        self.reads_hard_state = False
 
     def reply(self, ticket: Ticket, response: object) -> None:
         self.replies.append(Reply(ticket, response))

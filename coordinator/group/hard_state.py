@@ -84,30 +84,28 @@ class HardState:
     def apply(self, record: Record) -> None:
         """The change a record stands for; also what replays a store. Deleting what is not there is no error:
         the store forgets a key together with its tombstone."""
-        match record.key, record.value:
-            case OffsetCommitKey(group=group_id, topic=topic, partition=partition), None:
-                offsets = self.offsets.get(group_id)
-                if offsets is not None:
-                    offsets.pop((topic, partition), None)
-                    if not offsets:
-                        del self.offsets[group_id]
-            case OffsetCommitKey(
-                group=group_id, topic=topic, partition=partition
-            ), OffsetCommitValue() as value:
-                self.offsets.setdefault(group_id, {})[topic, partition] = CommittedOffset(
-                    value.offset,
-                    value.leader_epoch,
-                    value.metadata,
-                    value.commit_timestamp,
-                    value.expire_timestamp,
-                    value.topic_id,
-                )
-            case GroupMetadataKey(group=group_id), None:
-                self.groups.pop(group_id, None)
-            case GroupMetadataKey(group=group_id), GroupMetadataValue() as value:
-                self.groups[group_id] = _stored_group(value)
-            case key, value:
-                raise BrokenInvariant(f"a record nobody here writes: {key!r} {value!r}")
+        key, value = record.key, record.value
+        if isinstance(key, OffsetCommitKey) and isinstance(value, OffsetCommitValue):
+            self.offsets.setdefault(key.group, {})[key.topic, key.partition] = CommittedOffset(
+                value.offset,
+                value.leader_epoch,
+                value.metadata,
+                value.commit_timestamp,
+                value.expire_timestamp,
+                value.topic_id,
+            )
+        elif isinstance(key, OffsetCommitKey) and value is None:
+            offsets = self.offsets.get(key.group)
+            if offsets is not None:
+                offsets.pop((key.topic, key.partition), None)
+                if not offsets:
+                    del self.offsets[key.group]
+        elif isinstance(key, GroupMetadataKey) and isinstance(value, GroupMetadataValue):
+            self.groups[key.group] = _stored_group(value)
+        elif isinstance(key, GroupMetadataKey) and value is None:
+            self.groups.pop(key.group, None)
+        else:
+            raise BrokenInvariant(f"a record nobody here writes: {key!r} {value!r}")
 
     def durable(self) -> tuple[dict[str, StoredGroup], dict[str, dict[TopicPartition, CommittedOffset]]]:
         """A copy that compares."""

@@ -24,6 +24,9 @@ from muster.protocol.types import INT64_MAX, ZERO_UUID
 
 NO_OFFSET = -1
 
+_CommittedTopic = OffsetCommitResponse.Topic
+_CommittedPartition = OffsetCommitResponse.Partition
+
 
 class FetchOffsets(NamedTuple):
     """An OffsetFetch of one group, whatever the version of the request it came in."""
@@ -74,9 +77,9 @@ def commit(
     expires = request.retention_time_ms != -1
     # As long as the record's int64 lets it; what asks for more means "for ever".
     expire_timestamp = min(now_ms + request.retention_time_ms, INT64_MAX) if expires else -1
-    topics: list[OffsetCommitResponse.Topic] = []
+    topics: list[_CommittedTopic] = []
     for topic in request.topics:
-        partitions: list[OffsetCommitResponse.Topic.Partition] = []
+        partitions: list[_CommittedPartition] = []
         for partition in topic.partitions:
             metadata = partition.committed_metadata or ""
             outcome = ErrorCode.NONE
@@ -97,18 +100,16 @@ def commit(
                     out,
                 )
             partitions.append(
-                OffsetCommitResponse.Topic.Partition(
-                    partition_index=partition.partition_index, error_code=outcome
-                )
+                _CommittedPartition(partition_index=partition.partition_index, error_code=outcome)
             )
-        topics.append(
-            OffsetCommitResponse.Topic(name=topic.name, topic_id=topic.topic_id, partitions=partitions)
-        )
+        topics.append(_CommittedTopic(name=topic.name, topic_id=topic.topic_id, partitions=partitions))
     return OffsetCommitResponse(topics=topics)
 
 
 def _utf16_units(text: str) -> int:
     """The length Java sees."""
+    if text.isascii():
+        return len(text)
     return len(text) + sum(character > "\uffff" for character in text)
 
 

@@ -61,9 +61,9 @@ def prepare(group: ClassicGroup, cause: Cause, now_ms: int, out: Effects) -> Non
 
 def _recall_assignments(group: ClassicGroup, now_ms: int, out: Effects) -> None:
     """The generation ends before its assignment came: whoever waits for it has to rejoin."""
+    refusal = KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, f"{group!r} begins a new rebalance")
     for member in group.members.values():
         member.assignment = b""
-        refusal = KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, f"{group!r} begins a new rebalance")
         if group.answer_sync(member, refusal, out):
             group.restart_session(member, now_ms)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from muster.coordinator.group import rebalance
 from muster.coordinator.group.classic import Cause, ClassicGroup, GroupState
 from muster.coordinator.group.effects import BrokenInvariant, Effects, RequestContext, Ticket
@@ -16,16 +18,14 @@ from muster.protocol.messages.classic_group import (
 
 _LEAVES_BATCHED_FROM = 3  # KIP-345
 
+ALIVE: Final = HeartbeatResponse()
+REJOIN: Final = HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
+"""The answers to heartbeats, the same objects every time: nobody changes an answer to a heartbeat."""
+
 
 def heartbeat(
-    group: ClassicGroup,
-    request: HeartbeatRequest,
-    context: RequestContext,
-    *,
-    ticket: Ticket,
-    now_ms: int,
-    out: Effects,
-) -> None:
+    group: ClassicGroup, request: HeartbeatRequest, context: RequestContext, now_ms: int
+) -> HeartbeatResponse:
     """Prolong the member's session and tell it whether to rejoin.
 
     Raises COORDINATOR_NOT_AVAILABLE, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION. That the
@@ -35,16 +35,16 @@ def heartbeat(
     # Before the state: a member of an old generation hears of it even while the group prepares the next one.
     group.validate_generation(request.generation_id)
     match group.state:
-        case GroupState.PREPARING_REBALANCE:
-            response = HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
-        case GroupState.COMPLETING_REBALANCE | GroupState.STABLE:
+        case GroupState.STABLE | GroupState.COMPLETING_REBALANCE:
             # Clients begin to heartbeat with the JoinGroup response, before they have their assignment.
-            response = HeartbeatResponse()
+            response = ALIVE
+        case GroupState.PREPARING_REBALANCE:
+            response = REJOIN
         case state:
             raise BrokenInvariant(f"{group!r} has {member!r} in {state}")
     group.heard(member, context, now_ms)
     group.restart_session(member, now_ms)
-    out.reply(ticket, response)
+    return response
 
 
 def leave(

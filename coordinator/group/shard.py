@@ -44,6 +44,7 @@ from muster.coordinator.group.hard_state import (
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.classic_group import (
     HeartbeatRequest,
+    HeartbeatResponse,
     JoinGroupRequest,
     LeaveGroupRequest,
     SyncGroupRequest,
@@ -136,6 +137,10 @@ class Shard:
         """When `advance` has something to do, in epoch milliseconds."""
         return self.deadlines.next()
 
+    def deadline_bound(self) -> int | None:
+        """A time before which `next_deadline` does not lie, at less cost; None when there is none."""
+        return self.deadlines.bound()
+
     def advance(self, now_ms: int, out: Effects) -> None:
         """Do what is due."""
         for kind, group_id, member_id in self.deadlines.due(now_ms):
@@ -148,6 +153,10 @@ class Shard:
                     rebalance.sync_timer_fired(self.groups[group_id], now_ms, out)
                 case TimerKind.SWEEP:
                     self._sweep(now_ms, out)
+
+    def knows_connection(self, connection_id: int) -> bool:
+        """Whether `connection_closed` would find anybody."""
+        return connection_id in self.connections
 
     def connection_closed(self, connection_id: int, now_ms: int, out: Effects) -> None:
         """A client hung up, or died. Its members stay until their sessions expire."""
@@ -211,9 +220,13 @@ class Shard:
     def heartbeat(
         self, request: HeartbeatRequest, context: RequestContext, ticket: Ticket, now_ms: int, out: Effects
     ) -> None:
-        """Heartbeat. Raises, beside what `sessions.heartbeat` raises, INVALID_GROUP_ID."""
-        group = self._member_group(request.group_id)
-        sessions.heartbeat(group, request, context, ticket=ticket, now_ms=now_ms, out=out)
+        """Heartbeat. Raises what `beat` raises."""
+        out.reply(ticket, self.beat(request, context, now_ms))
+
+    def beat(self, request: HeartbeatRequest, context: RequestContext, now_ms: int) -> HeartbeatResponse:
+        """All that `heartbeat` does: it has no effect but its answer. Raises, beside what
+        `sessions.heartbeat` raises, INVALID_GROUP_ID."""
+        return sessions.heartbeat(self._member_group(request.group_id), request, context, now_ms)
 
     def leave(
         self, request: LeaveGroupRequest, context: RequestContext, ticket: Ticket, now_ms: int, out: Effects

@@ -47,6 +47,21 @@ def configure(
         standard.setLevel(_Output.level)
 
 
+def set_level(level: str) -> None:
+    """Set the least severe level written, for the whole process, as it runs. The standard library's loggers
+    follow if they are muster's to set (`configure`)."""
+    _Output.level, _Output.logger = LEVELS[level], None
+    for name in _STANDARD_LOGGERS:
+        standard = logging.getLogger(name)
+        if any(isinstance(handler, _Forward) for handler in standard.handlers):
+            standard.setLevel(_Output.level)
+
+
+def level() -> str:
+    """The least severe level written."""
+    return next(name for name, number in LEVELS.items() if number == _Output.level)
+
+
 def _background_writer(stream: TextIO) -> LineWriter | None:
     try:
         return LineWriter(stream.fileno(), _lines_lost)
@@ -114,7 +129,9 @@ class _Forward(logging.Handler):
 
 
 def _structlog() -> Any:
-    if _Output.logger is None:
+    # Another thread may set the level meanwhile, which makes the logger anew.
+    logger = _Output.logger
+    if logger is None:
         import structlog
 
         stream = _Output.stream or sys.stderr
@@ -134,9 +151,9 @@ def _structlog() -> Any:
                 structlog.processors.dict_tracebacks,
                 structlog.processors.JSONRenderer(default=str),
             ]
-        _Output.logger = structlog.wrap_logger(
+        logger = _Output.logger = structlog.wrap_logger(
             structlog.WriteLogger(cast(TextIO, _Output.writer or stream)),
             processors=processors,
             wrapper_class=structlog.make_filtering_bound_logger(_Output.level),
         )
-    return _Output.logger
+    return logger

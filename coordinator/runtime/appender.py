@@ -81,7 +81,9 @@ class Appender:
     @property
     def full(self) -> StoreFull | None:
         """Why rows would not be written at the moment; None when it is worth trying."""
-        return self._full if self._clock.now_ms() < self._full_until_ms else None
+        if self._full is None or self._clock.now_ms() >= self._full_until_ms:
+            return None
+        return self._full
 
     async def settled(self) -> None:
         """Return when nothing waits and nothing is under way."""

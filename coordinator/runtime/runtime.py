@@ -20,7 +20,7 @@ from muster.coordinator.runtime.appender import FULL_PAUSE_MS, Appender
 from muster.coordinator.runtime.clock import Clock, Timer
 from muster.coordinator.runtime.loader import load
 from muster.coordinator.runtime.outbox import Deliver, Outbox
-from muster.coordinator.runtime.shard_host import HostState, Limits, Operation, ShardHost
+from muster.coordinator.runtime.shard_host import Answered, HostState, Limits, Operation, ShardHost
 from muster.coordinator.storage.store import Lease, LeaseKind, Store, StoreBusy, StoreFull
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.classic_group import HeartbeatRequest, HeartbeatResponse, SyncGroupRequest
@@ -90,6 +90,7 @@ class Runtime:
         self._store = store
         self._clock = clock
         self._tenure = tenure
+        self.serving = tenure.serving
         self._shard_count = shard_count
         self._limits = limits or Limits()
         self._observer = observer
@@ -130,6 +131,22 @@ class Runtime:
             return self._while_loading(host, request)
         return await host.call(operation, request, context)
 
+    def call_at_once(
+        self, group_id: str, operation: Operation, request: Any, context: RequestContext, answered: Answered
+    ) -> object:
+        """What `call` does, without a coroutine: the answer, which may be a KafkaError, or LATER when
+        `answered` has been or will be called with it."""
+        number = shard_of(group_id, self._shard_count)
+        host = self._hosts.get(number)
+        if host is None:
+            return KafkaError(ErrorCode.NOT_COORDINATOR, f"shard {number} of group {group_id!r} is not here")
+        if host.state is HostState.LOADING:
+            try:
+                return self._while_loading(host, request)
+            except KafkaError as refusal:
+                return refusal
+        return host.call_at_once(operation, request, context, answered)
+
     async def call_shards(self, operation: Operation, request: Any, context: RequestContext) -> list[Any]:
         """Put one request to every shard of this broker (ListGroups): their answers, by shard number.
 
@@ -165,9 +182,9 @@ class Runtime:
     # --- what shards are told -------------------------------------------------------------------------------
 
     def connection_closed(self, connection_id: int) -> None:
-        """Tell every shard, after the requests that came over the connection."""
+        """Tell the shards, after the requests that came over the connection."""
         for host in self._hosts.values():
-            host.tell(lambda shard, now_ms, out: shard.connection_closed(connection_id, now_ms, out))
+            host.tell_connection_closed(connection_id)
 
     def topics_changed(self, image: TopicsImage) -> None:
         """Tell every shard which topics there are, and which went.
@@ -293,9 +310,6 @@ class Runtime:
             self._loaded.set()
 
     # --- from the hosts -------------------------------------------------------------------------------------
-
-    def serving(self, lease: Lease) -> bool:
-        return self._tenure.serving(lease)
 
     def observe(self, lease: Lease, events: Sequence[Event]) -> None:
         if self._observer is not None:

@@ -23,8 +23,9 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from enum import Enum
+from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from muster.coordinator.group.effects import Effects, Event, Record, Reply, RequestContext, Ticket
 from muster.coordinator.group.shard import Shard
@@ -36,15 +37,37 @@ from muster.protocol.messages.coordinator_records import encode_key, encode_valu
 
 Operation = Callable[[Shard, Any, RequestContext, Ticket, int, Effects], None]
 """A request of the core: `Shard.join` and its like."""
+Answered = Callable[[object], None]
+"""Given the core's answer to one request, once: a response, or a KafkaError. Must be quick, must not raise,
+and must not put another request to a shard."""
 Notice = Callable[[Shard, int, Effects], None]
 """Something a shard is told that nobody waits for."""
+
+
+Answering = Callable[[Shard, Any, RequestContext, int], object]
+"""An operation without any effect but its answer, which it returns."""
+
+
+class Later(Enum):
+    """The type of LATER."""
+
+    LATER = "later"
+
+
+LATER: Final = Later.LATER
+"""In place of an answer that is still to come."""
 
 _READING: frozenset[Operation] = frozenset(
     {Shard.heartbeat, Shard.fetch_offsets, Shard.describe, Shard.list_groups}
 )
 """What never writes, and goes on while the store is full."""
 
+_ANSWERING: Final[dict[Operation, Answering]] = {Shard.heartbeat: Shard.beat}
+"""Operations that do nothing but what an Answering does."""
+
 _STEPS_MAX = 500  # a turn: other shards and the lease get a look in
+_ANSWERS_MAX = 100
+"""A turn, of one step."""
 _ADVANCES_MAX = 100  # a turn: a deadline still due after so many will never pass
 
 
@@ -132,9 +155,10 @@ class ShardHost:
         self._ahead = 0  # of the inbox: what is to be stepped before the deadlines are looked at
         self._turn_scheduled = False
         self._last_ticket: Ticket = 0
-        self._answers: dict[Ticket, asyncio.Future[Any]] = {}
+        self._answers: dict[Ticket, Answered] = {}
         self._parked: dict[Ticket, int] = {}  # when each must be answered, in that order
         self._held: deque[_Held] = deque()
+        self._delivering: deque[Reply] = deque()  # what is durable and takes several turns to answer
         self._overdue = 0  # how many at the head of _held have had their callers told
         self._handed_over = 0  # the last step with records
         self._durable = 0  # the last such step known to be in the store
@@ -155,18 +179,13 @@ class ShardHost:
 
         A caller that is cancelled leaves nothing behind: the step is made, its reply is dropped.
         """
-        if self.state is not HostState.ACTIVE:
-            raise self._not_coordinator()
-        if len(self._inbox) + len(self._held) >= self._limits.backlog_max:
-            raise KafkaError(
-                ErrorCode.COORDINATOR_NOT_AVAILABLE,
-                f"shard {self.lease.number} has {self._limits.backlog_max} requests waiting",
-            )
-        if operation not in _READING and (full := self._appender.full) is not None:
-            raise self._refusal(full)
+        refusal = self._refused(operation)
+        if refusal is not None:
+            raise refusal
         self._last_ticket += 1
         ticket = self._last_ticket
-        answer = self._answers[ticket] = self._loop.create_future()
+        answer: asyncio.Future[object] = self._loop.create_future()
+        self._answers[ticket] = partial(_resolve, answer)
         self._enqueue(_Call(operation, request, context, ticket))
         try:
             response = await answer
@@ -177,10 +196,77 @@ class ShardHost:
             raise response
         return response
 
+    def call_at_once(
+        self, operation: Operation, request: Any, context: RequestContext, answered: Answered
+    ) -> object:
+        """What `call` does, without a coroutine and without waiting for the next turn of the loop: the
+        answer, or LATER when `answered` has been or will be called with it. KafkaErrors are returned too.
+
+        Requests that wait in the inbox are not overtaken: this one then waits behind them.
+        """
+        refusal = self._refused(operation)
+        if refusal is not None:
+            return refusal
+        if not self._inbox:
+            if not self._owner.serving(self.lease):
+                self.fail(None)
+                return self._not_coordinator()
+            if operation in _ANSWERING:
+                return self._answer(_ANSWERING[operation], request, context)
+        self._last_ticket += 1
+        ticket = self._last_ticket
+        call = _Call(operation, request, context, ticket)
+        self._answers[ticket] = answered
+        if self._inbox:
+            self._enqueue(call)
+            return LATER
+        now_ms = self._clock.now_ms()
+        out = Effects()
+        try:
+            self._operate(call, now_ms, out)
+            self._finish(out, now_ms)
+            self._note_parked(ticket, out, now_ms)
+            self._arm()
+        except Exception as error:
+            self.fail(error)
+        return LATER
+
+    def _answer(self, operation: Answering, request: Any, context: RequestContext) -> object:
+        """A step that has no effect but its answer."""
+        assert self.shard is not None
+        try:
+            answer: object = operation(self.shard, request, context, self._clock.now_ms())
+        except KafkaError as refusal:
+            answer = refusal
+        except Exception as error:
+            self.fail(error)
+            return self._not_coordinator()
+        self.steps += 1
+        self._arm()
+        return answer
+
+    def _refused(self, operation: Operation) -> KafkaError | None:
+        """Why a request is not even stepped."""
+        if self.state is not HostState.ACTIVE:
+            return self._not_coordinator()
+        if len(self._inbox) + len(self._held) >= self._limits.backlog_max:
+            return KafkaError(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                f"shard {self.lease.number} has {self._limits.backlog_max} requests waiting",
+            )
+        if operation not in _READING and (full := self._appender.full) is not None:
+            return self._refusal(full)
+        return None
+
     def tell(self, notice: Notice) -> None:
         """Step the core with something nobody waits for; lost when the host is not active."""
         if self.state is HostState.ACTIVE:
             self._enqueue(notice)
+
+    def tell_connection_closed(self, connection_id: int) -> None:
+        """`tell`, unless the shard has never heard of the connection, as most shards have not."""
+        if self._inbox or (self.shard is not None and self.shard.knows_connection(connection_id)):
+            self.tell(lambda shard, now_ms, out: shard.connection_closed(connection_id, now_ms, out))
 
     def activate(self, shard: Shard) -> None:
         """Begin to serve with a shard that has been loaded."""
@@ -205,6 +291,7 @@ class ShardHost:
             # What the unloading did is not durable and need not be; it only comes last.
             self._held.append(_Held(self._handed_over, self._clock.now_ms(), [], out.events, []))
             kept = {reply.ticket for held in self._held for reply in held.replies}
+            kept.update(reply.ticket for reply in self._delivering)
             self._refuse(kept)
             self._release()
             self._disarm()
@@ -285,17 +372,27 @@ class ShardHost:
             item(self.shard, now_ms, out)
             self._finish(out, now_ms)
             return
-        operation, request, context, ticket = item
         # The step is made even when the caller has gone meanwhile: a client that closes sends its LeaveGroup
         # and does not wait for the answer.
+        self._operate(item, now_ms, out)
+        self._finish(out, now_ms)
+        self._note_parked(item.ticket, out, now_ms)
+
+    def _operate(self, call: _Call, now_ms: int, out: Effects) -> None:
+        """Have the core process one request; a refusal becomes its reply."""
+        operation, request, context, ticket = call
+        assert self.shard is not None
         try:
             operation(self.shard, request, context, ticket, now_ms, out)
         except KafkaError as refusal:
             if out.records or out.replies:
                 raise AssertionError(f"refused after changes were made: {refusal!r}") from refusal
             out.replies.append(Reply(ticket, refusal))
-        self._finish(out, now_ms)
-        if ticket in self._answers and not any(reply.ticket == ticket for reply in out.replies):
+
+    def _note_parked(self, ticket: Ticket, out: Effects, now_ms: int) -> None:
+        if ticket not in self._answers:
+            return  # it was answered
+        if not any(reply.ticket == ticket for reply in out.replies):
             self._parked[ticket] = now_ms + self._limits.parked_max_ms
 
     def _advance(self, now_ms: int) -> None:
@@ -340,11 +437,27 @@ class ShardHost:
             self._owner.forward(requests)
 
     def _deliver(self, replies: list[Reply]) -> None:
+        """Answer, or begin to: what ends a rebalance of thousands is answered over several turns of the loop,
+        so that others get their answers in between."""
+        if len(replies) <= _ANSWERS_MAX:
+            self._hand_out(replies)
+        else:
+            if not self._delivering:
+                self._loop.call_soon(self._deliver_some)
+            self._delivering.extend(replies)
+
+    def _deliver_some(self) -> None:
+        some = [self._delivering.popleft() for _ in range(min(_ANSWERS_MAX, len(self._delivering)))]
+        if self._delivering:
+            self._loop.call_soon(self._deliver_some)
+        self._hand_out(some)
+
+    def _hand_out(self, replies: Sequence[Reply]) -> None:
         for ticket, response in replies:
-            answer = self._answers.pop(ticket, None)
+            answered = self._answers.pop(ticket, None)
             self._parked.pop(ticket, None)
-            if answer is not None and not answer.done():
-                answer.set_result(response)
+            if answered is not None:
+                answered(response)
 
     # --- deadlines ------------------------------------------------------------------------------------------
 
@@ -365,24 +478,26 @@ class ShardHost:
     def _give_up(self, ticket: Ticket, why: str) -> None:
         self._deliver([Reply(ticket, KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, why))])
 
-    def _next_deadline(self) -> int | None:
-        deadlines: list[int] = []
-        if self.state is HostState.ACTIVE:
-            assert self.shard is not None
-            due_ms = self.shard.next_deadline()
-            if due_ms is not None:
-                deadlines.append(due_ms)
+    def _next_deadline(self, of_shard: int | None) -> int | None:
+        deadline_ms = of_shard
         if len(self._held) > self._overdue:
-            deadlines.append(self._held[self._overdue].since_ms + self._limits.write_timeout_ms)
+            write_ms = self._held[self._overdue].since_ms + self._limits.write_timeout_ms
+            deadline_ms = write_ms if deadline_ms is None or write_ms < deadline_ms else deadline_ms
         if self._parked:
-            deadlines.append(next(iter(self._parked.values())))
-        return min(deadlines, default=None)
+            parked_ms = next(iter(self._parked.values()))
+            deadline_ms = parked_ms if deadline_ms is None or parked_ms < deadline_ms else deadline_ms
+        return deadline_ms
 
     def _arm(self) -> None:
-        deadline_ms = self._next_deadline()
-        if deadline_ms is None or (self._timer is not None and self._timer_ms <= deadline_ms):
+        shard = self.shard if self.state is HostState.ACTIVE else None
+        if self._timer is not None:
             # A deadline that moved later, as each heartbeat moves one, leaves the timer where it is: it will
             # fire once too early and be armed anew, which is cheaper than moving it with every request.
+            bound_ms = self._next_deadline(None if shard is None else shard.deadline_bound())
+            if bound_ms is None or self._timer_ms <= bound_ms:
+                return
+        deadline_ms = self._next_deadline(None if shard is None else shard.next_deadline())
+        if deadline_ms is None or (self._timer is not None and self._timer_ms <= deadline_ms):
             return
         self._disarm()
         self._timer_ms = deadline_ms
@@ -415,6 +530,7 @@ class ShardHost:
         self._appender.discard(self)
         self._disarm()
         self._inbox.clear()
+        self._delivering.clear()
         self._held.clear()
         self._overdue = 0
         self._refuse((), why)
@@ -434,6 +550,11 @@ class ShardHost:
 
     def _not_coordinator(self) -> KafkaError:
         return KafkaError(ErrorCode.NOT_COORDINATOR, f"shard {self.lease.number} is {self.state.value} here")
+
+
+def _resolve(answer: asyncio.Future[object], response: object) -> None:
+    if not answer.done():  # its caller was cancelled
+        answer.set_result(response)
 
 
 def _encode(record: Record) -> tuple[bytes, bytes | None]:

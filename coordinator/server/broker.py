@@ -1,20 +1,21 @@
 """One broker: membership, group runtime, partitions and a listener, over a store and logs that others may
 share.
 
-Handlers find here what they work with: `settings`, `node_id`, `cluster_id`, `catalogue`, `partitions`,
-`runtime`, `topology`, `producer_ids`. Several brokers of one process are `muster.coordinator.server.brokers`.
+Handlers find here what they work with: `settings`, `configs`, `node_id`, `cluster_id`, `catalogue`,
+`partitions`, `runtime`, `topology`, `producer_ids`. Several brokers of one process are
+`muster.coordinator.server.brokers`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, fields
 
 from muster.coordinator.cluster.membership import Membership
-from muster.coordinator.cluster.topology import Topology
+from muster.coordinator.cluster.topology import Topology, partition_lease
 from muster.coordinator.config import Settings
 from muster.coordinator.group.config import GroupConfig
 from muster.coordinator.group.effects import TopicsImage
@@ -23,13 +24,14 @@ from muster.coordinator.observe.rebalances import RebalanceLog
 from muster.coordinator.runtime.clock import Clock, PausableClock
 from muster.coordinator.runtime.runtime import Runtime
 from muster.coordinator.runtime.shard_host import Limits
+from muster.coordinator.server.broker_configs import BrokerConfigs
 from muster.coordinator.server.connection import Connections
 from muster.coordinator.server.listener import WILDCARDS, Listener
 from muster.coordinator.server.pausing import PausableStore
 from muster.coordinator.server.producer_ids import ProducerIds
 from muster.coordinator.server.router import HANDLERS, Router
 from muster.coordinator.storage.store import Lease, LeaseKind, NodeRow, Store, StoreCounts, StoreError
-from muster.coordinator.topics.catalogue import Catalogue, Change
+from muster.coordinator.topics.catalogue import Catalogue, Change, offsets_topic
 from muster.coordinator.topics.config import defaults_from
 from muster.coordinator.topics.logs import Logs
 from muster.coordinator.topics.partitions import Partitions
@@ -68,19 +70,23 @@ class Broker:
         self.settings = settings
         self.node_id = node_id
         self.cluster_id = base64.urlsafe_b64encode(counts.cluster_id.bytes).rstrip(b"=").decode("ascii")
+        self._group_shards = counts.leases[LeaseKind.GROUP]
         self.clock = PausableClock(shared.clock)
         self._log = Logger(part="broker", node=node_id)
         self._advertised = advertised
         self._store = PausableStore(shared.store)
         store = self._store.as_store()
         self.membership = Membership(store, self.clock, term_ms=settings.lease_term_ms)
+        offsets = offsets_topic(counts.cluster_id, counts.leases[LeaseKind.GROUP])
         self.catalogue = Catalogue(
             store,
             self.clock,
             defaults=defaults_from(settings.kafka_text),
             num_partitions=settings.num_partitions,
             auto_create_topics=settings.auto_create_topics_enable,
+            kept=[offsets],
         )
+        self.configs = BrokerConfigs(store, node_id, settings, self.catalogue.set_defaults)
         self.runtime = Runtime(
             store,
             self.clock,
@@ -100,14 +106,18 @@ class Broker:
             upkeep_executor=shared.upkeep_thread,
             validation_executor=shared.validation_thread,
             shards=counts.leases[LeaseKind.DATA],
-            serving=lambda shard: self.membership.serving(Lease(LeaseKind.DATA, shard)),
+            shard_of=lambda *partition: _log_shard(
+                partition_lease(offsets.topic_id, counts.leases, *partition)
+            ),
+            serving=lambda shard: self.membership.serving(_log_lease(shard)),
             retention_check_interval_ms=settings.log_retention_check_interval_ms,
             cleaner_backoff_ms=settings.log_cleaner_backoff_ms,
             producer_expiration_ms=settings.producer_id_expiration_ms,
         )
         self.producer_ids = ProducerIds(store)
+        router = Router(self)
         self.connections = Connections(
-            Router(self).answer,
+            router.answer,
             self.clock,
             connections_max=min(settings.max_connections, shared.connections_max),
             idle_ms=settings.connections_max_idle_ms,
@@ -116,6 +126,7 @@ class Broker:
             response_bytes_max=settings.queued_max_response_bytes,
             receive_timeout_ms=settings.request_receive_timeout_ms,
             closed=self.runtime.connection_closed,
+            answer_at_once=router.answer_at_once,
         )
         self._listener = shared.listen(settings.host, port, self.connections.connect)
         self._catalogue_stale = asyncio.Event()
@@ -168,16 +179,18 @@ class Broker:
 
     async def start(self, node: NodeRow) -> None:
         """Take the leases that are due to this node, and accept connections. Raises StoreError."""
+        self._store.changed.append(self._catalogue_stale.set)  # before the first look, or one might be missed
+        await self.configs.start(self._fixed_configs())
         await self.catalogue.refresh()
         # Before any shard is loaded: topics may have been deleted while nobody held its lease.
         self._tell_topics(Change())
         self.catalogue.subscribe(self._tell_topics)
-        self._store.changed.append(self._catalogue_stale.set)
         self._catalogue_task = asyncio.get_running_loop().create_task(
             self._keep_catalogue(), name=f"catalogue of node {self.node_id}"
         )
         self.partitions.start()
-        await self.membership.start(node, {LeaseKind.GROUP: self.runtime, LeaseKind.DATA: self.partitions})
+        groups = _GroupShards(self.runtime, self.partitions)
+        await self.membership.start(node, {LeaseKind.GROUP: groups, LeaseKind.DATA: self.partitions})
         await self._listener.accept()
 
     async def stop(self) -> None:
@@ -231,6 +244,24 @@ class Broker:
         self._store.resume()
         self.connections.thaw()
 
+    def _fixed_configs(self) -> dict[str, str]:
+        """Broker configs of Kafka's that follow from what this broker is."""
+        settings, node_id = self.settings, str(self.node_id)
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        fixed = {
+            "advertised.listeners": f"PLAINTEXT://{self.address}",
+            "broker.id": node_id,
+            "listeners": f"PLAINTEXT://{host}:{self.port}",
+            "node.id": node_id,
+            "offsets.topic.num.partitions": str(self._group_shards),
+            "offsets.topic.replication.factor": "1",
+        }
+        if settings.rack is not None:
+            fixed["broker.rack"] = settings.rack
+        if not settings.ephemeral:
+            fixed["log.dirs"] = settings.data
+        return fixed
+
     # --- topics ---------------------------------------------------------------------------------------------
 
     async def _keep_catalogue(self) -> None:
@@ -240,9 +271,10 @@ class Broker:
             await self._catalogue_stale.wait()
             self._catalogue_stale.clear()
             try:
+                await self.configs.refresh()
                 await self.catalogue.refresh()
             except StoreError as error:
-                self._log.warning("topics could not be read", why=str(error))
+                self._log.warning("topics and configs could not be read", why=str(error))
 
     async def _read_topics(self) -> None:
         """Return when the topics have been read, beginning after this call. Those who ask in the same turn
@@ -260,6 +292,38 @@ class Broker:
         deleted = frozenset((topic.name, topic.topic_id) for topic in change.deleted)
         live = {topic.name: topic.topic_id for topic in self.catalogue.topics()}
         self.runtime.topics_changed(TopicsImage(deleted, live))
+
+
+class _GroupShards:
+    """Who holds a group shard also leads the partition of `__consumer_offsets` that stands for it."""
+
+    def __init__(self, runtime: Runtime, partitions: Partitions) -> None:
+        self._runtime = runtime
+        self._partitions = partitions
+
+    def own(self, number: int, epoch: int) -> None:
+        self._runtime.own(number, epoch)
+        self._partitions.own(_log_shard(Lease(LeaseKind.GROUP, number)), epoch)
+
+    def disown(self, number: int) -> Awaitable[object]:
+        logs = self._partitions.disown(_log_shard(Lease(LeaseKind.GROUP, number)))
+        return self._at_rest(self._runtime.disown(number), logs)
+
+    async def _at_rest(self, shard: Awaitable[object], logs: Awaitable[object]) -> None:
+        try:
+            await shard
+        finally:
+            await logs
+
+
+def _log_shard(lease: Lease) -> int:
+    """The number by which `Partitions` knows the partitions of a lease: those of groups are negative."""
+    return lease.number if lease.kind is LeaseKind.DATA else -1 - lease.number
+
+
+def _log_lease(shard: int) -> Lease:
+    """The other way round."""
+    return Lease(LeaseKind.DATA, shard) if shard >= 0 else Lease(LeaseKind.GROUP, -1 - shard)
 
 
 def group_config(settings: Settings) -> GroupConfig:

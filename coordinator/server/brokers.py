@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Final
 
 from muster.coordinator.config import Settings
+from muster.coordinator.observe.log import Logger
 from muster.coordinator.runtime.clock import Clock, LoopClock
 from muster.coordinator.server.broker import Broker, Shared
 from muster.coordinator.storage.store import LeaseKind, Store, StoreError, StoreLocked
 from muster.coordinator.topics.logs import Logs
 
+_log: Final = Logger(part="topics")
 _FILE_THREADS: Final = 4
 _SPARE_FILES: Final = 256
 """Open files kept back from connections, for segments and the store."""
@@ -103,11 +105,13 @@ class Brokers:
         assert self._shared is not None
         topic_ids = [topic.topic_id for topic in await self._shared.store.topics()]
         try:
-            await asyncio.get_running_loop().run_in_executor(
+            gone = await asyncio.get_running_loop().run_in_executor(
                 self._shared.file_threads, self._shared.logs.delete_except, topic_ids
             )
         except OSError as error:
             raise StoreError(f"cannot use the logs in {self.settings.data}: {error}") from error
+        if gone:
+            _log.warning("removed the logs of deleted topics", topic_ids=[str(topic_id) for topic_id in gone])
 
     async def _start_all(self) -> None:
         assert self._shared is not None

@@ -4,6 +4,9 @@ Kafka mutes a channel while one of its requests is processed, and clients rely o
 connection are processed one at a time, and their responses leave in request order. Connections never wait for
 each other, so a heartbeat is not delayed by another connection's parked Fetch or JoinGroup.
 
+A request that needs no coroutine takes a short way (`AnswerAtOnce`): it is processed as its bytes arrive,
+and no task is woken for it. Only a connection with nothing else to do takes it, so the order stays.
+
 Every queue has a bound. A connection stops reading when it has `_QUEUED_FRAMES` requests waiting, when its
 peer does not take its responses, or when the broker has `queued.max.request.bytes` of requests in memory
 (`muster.coordinator.server.memory`); TCP then holds the client.
@@ -18,14 +21,26 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, Final, cast
 
+from muster.coordinator.group.effects import RequestContext
 from muster.coordinator.observe.log import Logger
 from muster.coordinator.runtime.clock import Clock, Timer
+from muster.coordinator.runtime.shard_host import LATER, Later
 from muster.coordinator.server.limits import check_request_size
-from muster.coordinator.server.memory import RequestMemory, RequestShare, ResponseMemory, ResponseShare
+from muster.coordinator.server.memory import (
+    SMALL_BYTES,
+    RequestMemory,
+    RequestShare,
+    ResponseMemory,
+    ResponseShare,
+)
+from muster.protocol.api import ApiKey
 from muster.protocol.errors import DecodeError, TooLargeError
 from muster.protocol.frame import FrameSplitter
 
 _QUEUED_FRAMES: Final = 64
+_HEARTBEAT: Final = int(ApiKey.HEARTBEAT)
+_AT_ONCE_MAX: Final = 128
+"""Requests processed the short way in a turn of the event loop: some milliseconds."""
 _GREETING_BYTES_MAX: Final = 2 * 1024 * 1024
 """Largest first frame: whoever has not sent one valid header yet cannot make us wait for 100 MiB. Clients
 that are told the broker's version skip ApiVersions and may begin with a Produce, which they keep below a
@@ -43,6 +58,11 @@ Answer = Callable[["Connection", bytes], Coroutine[Any, Any, "bytes | None"]]
 """Processes one request frame; the response frame, or None where the protocol has none (acks=0).
 
 Raises CloseConnection or DecodeError when the connection cannot go on.
+"""
+
+AnswerAtOnce = Callable[["Connection", bytes], "bytes | Later | None"]
+"""The fast twin of Answer: the response frame; LATER when `Connection.respond` has been or will be called
+with it; or None for a request that Answer has to see. Raises nothing.
 """
 
 
@@ -66,6 +86,41 @@ class Counts:
     """Closed because a request did not arrive whole within request.receive.timeout.ms."""
 
 
+class _Turn:
+    """How much is processed the short way in one turn of the event loop.
+
+    A turn reads from every connection that has something, and that may be thousands that all join at once.
+    Those above `_AT_ONCE_MAX` wait for the next turns, in order; heartbeats, which take no time, do not.
+    """
+
+    def __init__(self) -> None:
+        self._left = _AT_ONCE_MAX
+        self._waiting: deque[tuple[Connection, bytes]] = deque()
+        self._counting = False
+
+    def is_over(self, connection: Connection, frame: bytes) -> bool:
+        """Whether the request has to wait; `connection.begin` will be called with it."""
+        if not self._counting:
+            self._counting = True
+            asyncio.get_running_loop().call_soon(self._next)
+        self._left -= 1
+        if self._left >= 0:
+            return False
+        self._waiting.append((connection, frame))
+        return True
+
+    def _next(self) -> None:
+        begun = min(len(self._waiting), _AT_ONCE_MAX)
+        # Nobody goes past those who go on waiting.
+        self._left = 0 if len(self._waiting) > begun else _AT_ONCE_MAX - begun
+        for _ in range(begun):
+            connection, frame = self._waiting.popleft()
+            connection.begin(frame)
+        self._counting = begun > 0
+        if self._counting:
+            asyncio.get_running_loop().call_soon(self._next)
+
+
 class Connections:
     """The connections of one broker and the limits they share."""
 
@@ -81,9 +136,12 @@ class Connections:
         response_bytes_max: int,
         receive_timeout_ms: int,
         closed: Callable[[int], None],
+        answer_at_once: AnswerAtOnce | None = None,
     ) -> None:
         """`closed(connection_id)` is called once for each connection that is gone."""
         self.answer = answer
+        self.answer_at_once = answer_at_once
+        self.turn = _Turn()
         self.clock = clock
         self.frame_bytes_max = frame_bytes_max
         self.counts = Counts()
@@ -183,12 +241,43 @@ class Connections:
 class Connection(asyncio.Protocol):
     """The protocol object of one accepted socket."""
 
+    __slots__ = (
+        "_abandon",
+        "_active_ms",
+        "_answering",
+        "_answering_bytes",
+        "_connections",
+        "_context",
+        "_finishing",
+        "_frames",
+        "_kept",
+        "_later",
+        "_queued_bytes",
+        "_receiving_ms",
+        "_request",
+        "_response",
+        "_splitter",
+        "_stopped_ms",
+        "_stops",
+        "_task",
+        "_thawed",
+        "_transport",
+        "_wake",
+        "_writable",
+        "client_host",
+        "connection_id",
+        "repeated",
+    )
+
     def __init__(self, connections: Connections, connection_id: int) -> None:
         self.connection_id = connection_id
         self.client_host = ""
+        self._context: RequestContext | None = None
+        self.repeated: Any = None
+        """What the router remembers of the last request, for one that is repeated."""
         self._connections = connections
         self._splitter = FrameSplitter(
-            min(_GREETING_BYTES_MAX, connections.frame_bytes_max), check_request_size
+            min(_GREETING_BYTES_MAX, connections.frame_bytes_max), check_request_size, SMALL_BYTES
         )
         self._frames: deque[bytes] = deque()
         self._queued_bytes = 0
@@ -202,6 +291,8 @@ class Connection(asyncio.Protocol):
         self._thawed: asyncio.Future[None] | None = None
         self._stops: set[str] = set()  # why reading is paused
         self._answering = False
+        self._later = False  # `respond` will be called with the response to what is being answered
+        self._kept: bytes | None = None  # that response, when it came while frozen
         self._finishing = False
         self._abandon = False
         self._active_ms = connections.clock.now_ms()
@@ -217,6 +308,9 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # Not an assertion: uvloop's transports only look like asyncio's.
         self._transport = cast(asyncio.Transport, transport)
+        # Responses go out as they are written. uvloop would keep them until it has read from every connection
+        # that has something, which may be thousands of requests later.
+        self._transport.set_write_buffer_limits(high=0)
         peer = self._transport.get_extra_info("peername")
         self.client_host = f"/{peer[0]}" if peer else "/unknown"
         if not self._connections.admit(self):
@@ -229,9 +323,9 @@ class Connection(asyncio.Protocol):
         self._task.add_done_callback(self._connections.tasks.discard)
 
     def data_received(self, data: bytes) -> None:
-        self._active_ms = self._connections.clock.now_ms()
-        if self._task is None or self._finishing:
+        if self._task is None or self._finishing or self._taken_at_once(data):
             return
+        self._active_ms = self._connections.clock.now_ms()
         try:
             frames = self._splitter.feed(data)
         except DecodeError as error:
@@ -269,12 +363,92 @@ class Connection(asyncio.Protocol):
         _set(self._wake)
         _set(self._writable)
         _set(self._thawed)
-        self._thawed = None  # or _next would wait for it again and again
+        self._writable = self._thawed = None  # or _next would wait for them again and again
         self._response.hold(0)
         self._count_held()
         if self._abandon and self._task is not None:
             self._task.cancel()
         self._connections.gone(self)
+
+    # --- serving, the short way -----------------------------------------------------------------------------
+
+    def _taken_at_once(self, data: bytes) -> bool:
+        """Whether `data` was one small request that was processed here and now."""
+        answer_at_once = self._connections.answer_at_once
+        if (
+            answer_at_once is None
+            or self._frames
+            or self._answering
+            or self._writable is not None
+            or self._thawed is not None
+        ):
+            return False
+        frame = self._splitter.whole(data)
+        if frame is None:
+            return False
+        # Before the call, since `respond` may come within it.
+        self._answering = self._later = True
+        if frame[1] != _HEARTBEAT and self._connections.turn.is_over(self, frame):
+            response: bytes | Later | None = LATER
+        else:
+            response = answer_at_once(self, frame)
+        if response is LATER:
+            if self._later:
+                self._answering_bytes = len(frame)
+                self._request.hold_whole(len(frame))
+            return True
+        self._answering = self._later = False
+        if response is None:
+            return False
+        self._active_ms = self._connections.clock.now_ms()
+        self._connections.counts.requests += 1
+        self._send(response)
+        return True
+
+    def begin(self, frame: bytes) -> None:
+        """Process a request that had to wait for a turn of the loop."""
+        answer_at_once = self._connections.answer_at_once
+        response: bytes | Later | None = None
+        gone = self._transport is None or self._transport.is_closing()
+        if not gone and self._thawed is None and answer_at_once is not None:
+            response = answer_at_once(self, frame)
+        if response is LATER:
+            return
+        if response is not None:
+            self.respond(response)
+            return
+        self._answering = self._later = False
+        self._answering_bytes = 0
+        if not gone:  # a request that waits goes with its connection
+            self._frames.appendleft(frame)
+            self._queued_bytes += len(frame)
+        self._count_held()
+        _set(self._wake)
+
+    def respond(self, response: bytes) -> None:
+        """The response to the request that was to be answered later."""
+        if self._thawed is not None:
+            self._kept = response  # for `_next`, when it goes on
+            _set(self._wake)
+            return
+        self._answering = self._later = False
+        self._answering_bytes = 0
+        self._kept = None
+        self._active_ms = self._connections.clock.now_ms()
+        self._connections.counts.requests += 1
+        self._send(response)
+        if self._frames or self._finishing or self._splitter.pending_bytes:
+            self._count_held()
+            _set(self._wake)
+        else:
+            self._request.hold_whole(0)
+
+    def _send(self, response: bytes) -> None:
+        if self._transport is None or self._transport.is_closing():
+            return  # nobody reads it, and uvloop's transports raise when they are closed
+        self._transport.write(response)
+        if self._writable is not None:
+            self._response.hold(len(response))
 
     # --- serving --------------------------------------------------------------------------------------------
 
@@ -293,14 +467,10 @@ class Connection(asyncio.Protocol):
                 self._active_ms = self._connections.clock.now_ms()
                 if self._thawed is not None:
                     await self._thawed
-                if response is not None and self._transport is not None:
-                    self._transport.write(response)
-                    if self._writable is not None:
-                        self._response.hold(len(response))
+                if response is not None:
+                    self._send(response)
                 del frame, response
                 self._count_held()
-                if self._writable is not None:
-                    await self._writable
         except DecodeError as error:
             self._undecodable(error)
         except CloseConnection as reason:
@@ -319,20 +489,39 @@ class Connection(asyncio.Protocol):
                 self._transport.close()
 
     async def _next(self) -> bool:
-        """Wait for a frame; False when there will be none."""
-        while not self._frames or self._thawed is not None:
+        """Wait for a frame that may be answered now; False when there will be none."""
+        while self._later or not self._frames or self._thawed is not None or self._writable is not None:
             if self._thawed is not None:
                 await self._thawed
                 continue
-            if self._finishing:
-                return False
-            self._resume_reading("queue")
+            if self._kept is not None:
+                self.respond(self._kept)
+                continue
+            if self._writable is not None:
+                await self._writable
+                continue
+            if not self._later:
+                if self._finishing:
+                    return False
+                self._resume_reading("queue")
             self._wake = asyncio.get_running_loop().create_future()
             await self._wake
             self._wake = None
         if len(self._frames) < _QUEUED_FRAMES // 2:
             self._resume_reading("queue")
         return True
+
+    def context(self, api_version: int, client_id: str) -> RequestContext:
+        """Who asks. A client hardly ever changes what it asks in, so the last one made is kept."""
+        made = self._context
+        if made is None or made.api_version != api_version or made.client_id != client_id:
+            made = self._context = RequestContext(
+                api_version=api_version,
+                client_id=client_id,
+                client_host=self.client_host,
+                connection_id=self.connection_id,
+            )
+        return made
 
     def recognised(self) -> None:
         """A valid request header was seen: frames may have their full size from here on."""

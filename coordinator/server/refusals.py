@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from muster.protocol.api import ApiKey
-from muster.protocol.errors import KafkaError
+from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.message import Message
 from muster.protocol.messages.classic_group import (
     HeartbeatRequest,
@@ -25,6 +25,22 @@ from muster.protocol.messages.classic_group import (
     LeaveGroupResponse,
     SyncGroupRequest,
     SyncGroupResponse,
+)
+from muster.protocol.messages.cluster import (
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+)
+from muster.protocol.messages.configs import (
+    AlterConfigsRequest,
+    AlterConfigsResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
 )
 from muster.protocol.messages.connection import ApiVersionsRequest, ApiVersionsResponse
 from muster.protocol.messages.data import (
@@ -50,6 +66,8 @@ from muster.protocol.messages.group_admin import (
 from muster.protocol.messages.metadata import (
     DescribeClusterRequest,
     DescribeClusterResponse,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
     MetadataRequest,
@@ -71,12 +89,22 @@ from muster.protocol.messages.topics import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,
 )
-from muster.protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
+from muster.protocol.messages.transactions import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
+
+_NO_SUCH_LOG: Final = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 
 ProducedPartition = ProduceResponse.TopicProduceResponse.PartitionProduceResponse
 FetchedPartitionData = FetchResponse.FetchableTopicResponse.PartitionData
 ListedPartition = ListOffsetsResponse.ListOffsetsTopicResponse.ListOffsetsPartitionResponse
 EpochEndOffset = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult.EpochEndOffset
+LogDir = DescribeLogDirsResponse.DescribeLogDirsResult
+PartitionElection = ElectLeadersResponse.ReplicaElectionResult.PartitionResult
+ProducersOfPartition = DescribeProducersResponse.TopicResponse.PartitionResponse
 CutPartition = DeleteRecordsResponse.DeleteRecordsTopicResult.DeleteRecordsPartitionResult
 
 # --- connection, metadata -----------------------------------------------------------------------------------
@@ -99,15 +127,49 @@ def metadata(request: MetadataRequest, version: int, error: KafkaError) -> Metad
     return MetadataResponse(brokers=[], topics=topics, error_code=error.code)
 
 
+def described_topic_error(name: str, error: KafkaError) -> DescribeTopicPartitionsResponse.Topic:
+    return DescribeTopicPartitionsResponse.Topic(error_code=error.code, name=name, partitions=[])
+
+
+def describe_topic_partitions(
+    request: DescribeTopicPartitionsRequest, version: int, error: KafkaError
+) -> DescribeTopicPartitionsResponse:
+    return DescribeTopicPartitionsResponse(
+        topics=[described_topic_error(topic.name, error) for topic in request.topics]
+    )
+
+
 def describe_cluster(
     request: DescribeClusterRequest, version: int, error: KafkaError
 ) -> DescribeClusterResponse:
     return DescribeClusterResponse(
         error_code=error.code,
         error_message=error.why,
-        endpoint_type=request.endpoint_type,
         cluster_id="",
         brokers=[],
+    )
+
+
+def describe_log_dirs(
+    request: DescribeLogDirsRequest, version: int, error: KafkaError
+) -> DescribeLogDirsResponse:
+    return DescribeLogDirsResponse(error_code=error.code, results=[])
+
+
+def elect_leaders(request: ElectLeadersRequest, version: int, error: KafkaError) -> ElectLeadersResponse:
+    return ElectLeadersResponse(
+        # v0 has no code for the whole.
+        error_code=error.code if version >= 1 else 0,
+        replica_election_results=[
+            ElectLeadersResponse.ReplicaElectionResult(
+                topic=topic.topic,
+                partition_result=[
+                    PartitionElection(partition_id=each, error_code=error.code, error_message=error.why)
+                    for each in topic.partitions
+                ],
+            )
+            for topic in request.topic_partitions or ()
+        ],
     )
 
 
@@ -272,7 +334,8 @@ def fetch_partition_error(partition: int, error: KafkaError) -> FetchedPartition
         partition_index=partition,
         error_code=error.code,
         high_watermark=-1,
-        aborted_transactions=None,
+        # As Kafka, which has none to look at where there is no log.
+        aborted_transactions=[] if error.code in _NO_SUCH_LOG else None,
         records=b"",  # not null: kafka-python and old Java clients take its length
     )
 
@@ -399,6 +462,89 @@ def init_producer_id(
     return InitProducerIdResponse(error_code=error.code, producer_id=-1, producer_epoch=-1)
 
 
+def producers_error(partition: int, error: KafkaError) -> ProducersOfPartition:
+    return ProducersOfPartition(
+        partition_index=partition, error_code=error.code, error_message=error.why, active_producers=[]
+    )
+
+
+def describe_producers(
+    request: DescribeProducersRequest, version: int, error: KafkaError
+) -> DescribeProducersResponse:
+    return DescribeProducersResponse(
+        topics=[
+            DescribeProducersResponse.TopicResponse(
+                name=topic.name,
+                partitions=[producers_error(each, error) for each in topic.partition_indexes],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+# --- configs ------------------------------------------------------------------------------------------------
+
+
+def described_configs_error(
+    asked: DescribeConfigsRequest.DescribeConfigsResource, error: KafkaError
+) -> DescribeConfigsResponse.DescribeConfigsResult:
+    return DescribeConfigsResponse.DescribeConfigsResult(
+        error_code=error.code,
+        error_message=error.why,
+        resource_type=asked.resource_type,
+        resource_name=asked.resource_name,
+        configs=[],
+    )
+
+
+def describe_configs(
+    request: DescribeConfigsRequest, version: int, error: KafkaError
+) -> DescribeConfigsResponse:
+    return DescribeConfigsResponse(
+        results=[described_configs_error(each, error) for each in request.resources]
+    )
+
+
+def altered_configs(
+    asked: AlterConfigsRequest.AlterConfigsResource, error: KafkaError | None
+) -> AlterConfigsResponse.AlterConfigsResourceResponse:
+    return AlterConfigsResponse.AlterConfigsResourceResponse(
+        error_code=ErrorCode.NONE if error is None else error.code,
+        error_message=None if error is None else error.why,
+        resource_type=asked.resource_type,
+        resource_name=asked.resource_name,
+    )
+
+
+def alter_configs(request: AlterConfigsRequest, version: int, error: KafkaError) -> AlterConfigsResponse:
+    return AlterConfigsResponse(responses=[altered_configs(each, error) for each in request.resources])
+
+
+def incrementally_altered_configs(
+    asked: IncrementalAlterConfigsRequest.AlterConfigsResource, error: KafkaError | None
+) -> IncrementalAlterConfigsResponse.AlterConfigsResourceResponse:
+    return IncrementalAlterConfigsResponse.AlterConfigsResourceResponse(
+        error_code=ErrorCode.NONE if error is None else error.code,
+        error_message=None if error is None else error.why,
+        resource_type=asked.resource_type,
+        resource_name=asked.resource_name,
+    )
+
+
+def incremental_alter_configs(
+    request: IncrementalAlterConfigsRequest, version: int, error: KafkaError
+) -> IncrementalAlterConfigsResponse:
+    return IncrementalAlterConfigsResponse(
+        responses=[incrementally_altered_configs(each, error) for each in request.resources]
+    )
+
+
+def list_config_resources(
+    request: ListConfigResourcesRequest, version: int, error: KafkaError
+) -> ListConfigResourcesResponse:
+    return ListConfigResourcesResponse(error_code=error.code, config_resources=[])
+
+
 Refusal = Callable[[Any, int, KafkaError], Message]
 
 REFUSALS: Final[dict[ApiKey, Refusal]] = {
@@ -422,8 +568,16 @@ REFUSALS: Final[dict[ApiKey, Refusal]] = {
     ApiKey.INIT_PRODUCER_ID: init_producer_id,
     ApiKey.OFFSET_FOR_LEADER_EPOCH: offset_for_leader_epoch,
     ApiKey.CREATE_PARTITIONS: create_partitions,
+    ApiKey.DESCRIBE_CONFIGS: describe_configs,
+    ApiKey.ALTER_CONFIGS: alter_configs,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs,
+    ApiKey.LIST_CONFIG_RESOURCES: list_config_resources,
     ApiKey.DELETE_GROUPS: delete_groups,
     ApiKey.OFFSET_DELETE: offset_delete,
     ApiKey.DESCRIBE_CLUSTER: describe_cluster,
+    ApiKey.DESCRIBE_LOG_DIRS: describe_log_dirs,
+    ApiKey.ELECT_LEADERS: elect_leaders,
+    ApiKey.DESCRIBE_PRODUCERS: describe_producers,
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions,
 }
 """What the router answers when a handler raises, for every API it serves."""

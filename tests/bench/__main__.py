@@ -1,30 +1,60 @@
-"""`python -m tests.bench [NAME ...]`: the benchmarks `bench_<name>.py` of this folder, by default all."""
+"""`python -m tests.bench [--write] [NAME ...]`: the benchmarks `bench_<name>.py` of this folder, by default
+all.
+
+A benchmark is a module with `measure() -> list[Figure]`, whose figures come out as one table and, with
+`--write`, into FIGURES.md; or with `main()`, which prints what it finds by itself.
+"""
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import pkgutil
 import sys
+from collections.abc import Sequence
 
 import tests.bench
+from tests.bench import figures
 
 PREFIX = "bench_"
 
 
-def main(chosen: list[str]) -> int:
+def main(arguments: Sequence[str]) -> int:
     known = [
         module.name.removeprefix(PREFIX)
         for module in pkgutil.iter_modules(tests.bench.__path__)
         if module.name.startswith(PREFIX)
     ]
-    if unknown := sorted(set(chosen) - set(known)):
-        print(f"no benchmark named {', '.join(unknown)}; there are {', '.join(known)}", file=sys.stderr)
-        return 2
-    for name in chosen or known:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description="speed, as ratios")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(known)}; default all")
+    parser.add_argument("--write", action="store_true", help="put the figures into tests/bench/FIGURES.md")
+    options = parser.parse_args(arguments)
+    if unknown := sorted(set(options.names) - set(known)):
+        parser.error(f"no benchmark named {', '.join(unknown)}; there are {', '.join(known)}")
+    if options.write and options.names:
+        parser.error("--write replaces the whole file, so it goes with all benchmarks: leave out the names")
+    facts = figures.machine()
+    print(facts, flush=True)
+    found: list[tuple[str, list[figures.Figure]]] = []
+    for name in options.names or known:
+        module = importlib.import_module(f"tests.bench.{PREFIX}{name}")
         print(f"== {name}", flush=True)
-        importlib.import_module(f"tests.bench.{PREFIX}{name}").main()
+        if not hasattr(module, "measure"):
+            module.main()
+            continue
+        measured = module.measure()
+        print(figures.table(measured), flush=True)
+        for each in measured:
+            if each.note:
+                print(f"   {each.name}: {each.note}", flush=True)
+        found.append((name, measured))
+    everything = [figure for _, measured in found for figure in measured]
+    if len(found) > 1:
+        print(f"\n{figures.table(everything)}")
+    if options.write:
+        figures.write(found, facts)
     return 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    sys.exit(main(sys.argv[1:]))

@@ -203,6 +203,7 @@ def check_group(group: ClassicGroup) -> None:
     deadlines = group.deadlines
     assert all(member_id == member.member_id for member_id, member in group.members.items())
     assert group.joins_parked == sum(member.parked_join is not None for member in members)
+    assert group.syncs_parked == sum(member.parked_sync is not None for member in members)
     assert group.static_members == {
         member.group_instance_id: member.member_id
         for member in members

@@ -91,7 +91,7 @@ def test_repr(group: ClassicGroup) -> None:
     group.add(bob)
     assert repr(group) == "<ClassicGroup orders Empty generation=0 members=2 parked=0>"
     group.park_join(alice, 1, Effects())
-    bob.parked_sync = 2
+    group.park_sync(bob, 2, Effects())
     group.generation_id = 7
     group.state = STABLE
     assert repr(group) == "<ClassicGroup orders Stable generation=7 members=2 parked=2>"

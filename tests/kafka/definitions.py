@@ -210,7 +210,7 @@ def _declared_default(field: Field) -> object:
     default = field.make_default()
     if default == []:
         return "[]"
-    if isinstance(field.type, StructType):
+    if isinstance(field.type, StructType) and default is not None:
         return "{}" if default == field.type() else default
     return default
 

@@ -7,8 +7,9 @@ import pytest
 from tests.runtime.support import Bench
 
 
-@pytest.fixture
-async def bench() -> AsyncIterator[Bench]:
-    bench = await Bench().start()
+@pytest.fixture(params=[False, True], ids=["call", "call_at_once"])
+async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
+    """Every test that uses it is played by `call` and by its fast twin."""
+    bench = await Bench(at_once=request.param).start()
     yield bench
     await bench.close()

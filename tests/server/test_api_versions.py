@@ -24,6 +24,13 @@ from muster.protocol.messages.classic_group import (
     LeaveGroupRequest,
     SyncGroupRequest,
 )
+from muster.protocol.messages.cluster import DescribeLogDirsRequest, ElectLeadersRequest
+from muster.protocol.messages.configs import (
+    AlterConfigsRequest,
+    DescribeConfigsRequest,
+    IncrementalAlterConfigsRequest,
+    ListConfigResourcesRequest,
+)
 from muster.protocol.messages.connection import ApiVersionsRequest
 from muster.protocol.messages.data import (
     DeleteRecordsRequest,
@@ -33,10 +40,15 @@ from muster.protocol.messages.data import (
     ProduceRequest,
 )
 from muster.protocol.messages.group_admin import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
-from muster.protocol.messages.metadata import DescribeClusterRequest, FindCoordinatorRequest, MetadataRequest
+from muster.protocol.messages.metadata import (
+    DescribeClusterRequest,
+    DescribeTopicPartitionsRequest,
+    FindCoordinatorRequest,
+    MetadataRequest,
+)
 from muster.protocol.messages.offsets import OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest
 from muster.protocol.messages.topics import CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest
-from muster.protocol.messages.transactions import InitProducerIdRequest
+from muster.protocol.messages.transactions import DescribeProducersRequest, InitProducerIdRequest
 from muster.protocol.types import ZERO_UUID
 from tests.server.conftest import StartBrokers
 from tests.support.wire import Wire
@@ -99,9 +111,9 @@ def test_a_refusal_can_be_encoded_in_every_version_and_says_the_code(api_key: Ap
         refusal = REFUSALS[api_key](smallest_request(api_key, version), version, error)
         body = encode(refusal, version)
         assert decode(response_class(api_key), version, body).__class__ is response_class(api_key)
-        has_code = (
-            api_key != ApiKey.METADATA or version >= 13
-        )  # it has only topics' codes before, and none was asked for
+        # Metadata has only topics' codes before v13, and none was asked for.
+        first_with_a_code = {ApiKey.METADATA: 13, ApiKey.DESCRIBE_LOG_DIRS: 3}
+        has_code = version >= first_with_a_code.get(api_key, 0)
         assert (ErrorCode.NOT_COORDINATOR.to_bytes(2, "big") in body) == has_code
 
 
@@ -191,10 +203,37 @@ def smallest_request(api_key: ApiKey, version: int) -> Message:
         case ApiKey.CREATE_PARTITIONS:
             grown = CreatePartitionsRequest.CreatePartitionsTopic(name="t", count=2, assignments=None)
             return CreatePartitionsRequest(topics=[grown], timeout_ms=1, validate_only=False)
+        case ApiKey.DESCRIBE_CONFIGS:
+            described = DescribeConfigsRequest.DescribeConfigsResource(
+                resource_type=2, resource_name="t", configuration_keys=None
+            )
+            return DescribeConfigsRequest(resources=[described])
+        case ApiKey.ALTER_CONFIGS:
+            altered = AlterConfigsRequest.AlterConfigsResource(resource_type=2, resource_name="t", configs=[])
+            return AlterConfigsRequest(resources=[altered], validate_only=False)
+        case ApiKey.INCREMENTAL_ALTER_CONFIGS:
+            changed = IncrementalAlterConfigsRequest.AlterConfigsResource(
+                resource_type=2, resource_name="t", configs=[]
+            )
+            return IncrementalAlterConfigsRequest(resources=[changed], validate_only=False)
+        case ApiKey.LIST_CONFIG_RESOURCES:
+            return ListConfigResourcesRequest()
         case ApiKey.DELETE_GROUPS:
             return DeleteGroupsRequest(groups_names=["g"])
         case ApiKey.OFFSET_DELETE:
             return OffsetDeleteRequest(group_id="g", topics=[])
+        case ApiKey.DESCRIBE_LOG_DIRS:
+            return DescribeLogDirsRequest(topics=None)
+        case ApiKey.ELECT_LEADERS:
+            elected = ElectLeadersRequest.TopicPartitions(topic="t", partitions=[0])
+            return ElectLeadersRequest(topic_partitions=[elected])
+        case ApiKey.DESCRIBE_PRODUCERS:
+            written = DescribeProducersRequest.TopicRequest(name="t", partition_indexes=[0])
+            return DescribeProducersRequest(topics=[written])
+        case ApiKey.DESCRIBE_TOPIC_PARTITIONS:
+            return DescribeTopicPartitionsRequest(
+                topics=[DescribeTopicPartitionsRequest.TopicRequest(name="t")]
+            )
         case ApiKey.DESCRIBE_CLUSTER:
             return DescribeClusterRequest(include_cluster_authorized_operations=False)
     raise NotImplementedError(f"say here what the smallest {api_key.name} is")
@@ -298,3 +337,16 @@ async def test_pipelined_requests_are_answered_in_order(port: int) -> None:
 def test_the_wire_client_and_the_header_agree() -> None:
     framed = encode_request(ApiKey.API_VERSIONS, 0, 1, None, ApiVersionsRequest())
     assert framed == encode_empty(ApiKey.API_VERSIONS, 0)
+
+
+async def test_what_is_not_served_closes_the_connection(start_brokers: StartBrokers) -> None:
+    """Transactions, SASL, ACLs, new group protocols: clients that looked at ApiVersions never ask."""
+    broker = (await start_brokers()).brokers[0]
+    missing = sorted(set(ApiKey) - HANDLERS.keys())
+    for api_key in missing:
+        async with await Wire.connect(broker.port) as wire:
+            frame = api_key.to_bytes(2, "big") + bytes(5) + b"\x01\xff\xff\x00"
+            await wire.send_bytes(len(frame).to_bytes(4, "big") + frame)
+            assert await wire.closed(), api_key.name
+    counts = broker.connections.counts
+    assert counts.undecodable + counts.unserved == len(missing)

@@ -231,6 +231,17 @@ async def test_find_coordinator_names_this_broker(port: int, version: int) -> No
             ]
 
 
+async def test_sessions_and_the_initial_delay_may_be_as_short_as_nothing(start_brokers: StartBrokers) -> None:
+    brokers = await start_brokers(group_min_session_timeout_ms=0, group_initial_rebalance_delay_ms=0)
+    async with await Wire.connect(brokers.brokers[0].port) as wire:
+        refused = await wire.call(join(session_timeout_ms=-1), 3)
+        assert refused.error_code == ErrorCode.INVALID_SESSION_TIMEOUT
+        joined = await wire.call(join(session_timeout_ms=0), 3)
+        assert (joined.error_code, joined.generation_id) == (ErrorCode.NONE, 1)
+        beat = HeartbeatRequest(group_id="orders", generation_id=1, member_id=joined.member_id)
+        assert (await wire.call(beat, 4)).error_code == ErrorCode.UNKNOWN_MEMBER_ID  # over before it began
+
+
 @pytest.mark.parametrize(
     ("key_type", "version", "code"),
     [

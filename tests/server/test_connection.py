@@ -10,12 +10,12 @@ import pytest
 
 from muster.coordinator.runtime.clock import ManualClock
 from muster.coordinator.server import connection as connection_module
-from muster.coordinator.server.connection import CloseConnection, Connection, Connections
+from muster.coordinator.server.connection import AnswerAtOnce, CloseConnection, Connection, Connections
 from muster.protocol.api import ApiKey
 from muster.protocol.errors import DecodeError
 
 Answer = Callable[[Connection, bytes], Awaitable[bytes | None]]
-DEADLINE_S = 10
+DEADLINE_S = 30
 
 
 async def echo(connection: Connection, frame: bytes) -> bytes | None:
@@ -81,6 +81,7 @@ async def serving(
     request_bytes_max: int = 1 << 20,
     response_bytes_max: int = 1 << 20,
     receive_timeout_ms: int = 60_000,
+    answer_at_once: AnswerAtOnce | None = None,
 ) -> AsyncIterator[Server]:
     clock = ManualClock()
     closed: list[int] = []
@@ -94,6 +95,7 @@ async def serving(
         response_bytes_max=response_bytes_max,
         receive_timeout_ms=receive_timeout_ms,
         closed=closed.append,
+        answer_at_once=answer_at_once,
     )
     server = await asyncio.get_running_loop().create_server(connections.connect, "127.0.0.1", 0)
     try:

@@ -49,7 +49,7 @@ async def test_groups_of_thousands_of_large_members_are_within_the_bounds(port: 
 
 async def test_a_long_list_leaves_the_loop_to_others(start_brokers: StartBrokers) -> None:
     broker = (await start_brokers()).brokers[0]
-    names = [MetadataRequest.Topic(name="t")] * 20_000
+    names = [MetadataRequest.Topic(name=f"t{number}") for number in range(20_000)]
     request = MetadataRequest(topics=names, allow_auto_topic_creation=False)
     listing = asyncio.ensure_future(metadata(broker, request, _UNGIVEN))
     async with await Wire.connect(broker.port) as wire:

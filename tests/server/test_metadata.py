@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
+from muster.coordinator.observe import log
+from muster.coordinator.server.broker import Broker
+from muster.coordinator.storage.store import StoreFull
 from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.metadata import DescribeClusterRequest, MetadataRequest
 from muster.protocol.messages.topics import CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest
@@ -42,9 +46,14 @@ async def test_every_version_tells_brokers_and_partitions(wire: Wire, version: i
     assert (topic.topic_id != ZERO_UUID) == (version >= 10)
 
 
+def listed(response: Any) -> list[str]:
+    """The topics in a response that are not internal."""
+    return [topic.name for topic in response.topics if not topic.name.startswith("__")]
+
+
 async def test_which_topics_no_names_stand_for(wire: Wire) -> None:
     def count(response: Any) -> int:
-        return len(response.topics)
+        return len(listed(response))
 
     assert count(await wire.call(MetadataRequest(topics=[]), 0)) == 1
     assert count(await wire.call(MetadataRequest(topics=[]), 1)) == 0
@@ -88,7 +97,7 @@ async def test_auto_creation_needs_the_setting_and_the_request(
         else:
             assert topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         everything = await wire.call(MetadataRequest(topics=None), 12)
-        assert [each.name for each in everything.topics] == (["new"] if created else [])
+        assert listed(everything) == (["new"] if created else [])
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a b", "ü", "x" * 250])
@@ -158,6 +167,71 @@ def creating(*names: str, validate_only: bool = False, **fields: Any) -> CreateT
     return CreateTopicsRequest(topics=topics, validate_only=validate_only)
 
 
+def failing_at_the_second(broker: Broker, change: str, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Let the store carry out one such change and fail at those after it; the list has all that are tried."""
+    carry_out, tried = getattr(broker._store, change), []
+
+    async def once(*arguments: Any, **options: Any) -> Any:
+        tried.append(arguments)
+        if len(tried) > 1:
+            raise StoreFull("database or disk is full")
+        return await carry_out(*arguments, **options)
+
+    monkeypatch.setattr(broker._store, change, once)
+    monkeypatch.setattr(log._Output, "level", 99)
+    return tried
+
+
+async def test_what_was_done_before_the_store_failed_is_told_so(
+    start_brokers: StartBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = (await start_brokers()).brokers[0]
+    names = ["a", "b", "c"]
+
+    async def told(change: str, request: Any, version: int, answers: str) -> None:
+        with monkeypatch.context() as patch:
+            tried = failing_at_the_second(broker, change, patch)
+            async with await Wire.connect(broker.port) as wire:
+                response = await wire.call(request, version)
+        found = {each.name: each.error_code for each in getattr(response, answers)}
+        failed = ErrorCode.KAFKA_STORAGE_ERROR
+        assert found == {"a": ErrorCode.NONE, "b": failed, "c": failed}
+        assert len(tried) == 2  # the rest is not waited for
+
+    await told("create_topic", creating(*names), 7, "topics")
+    assert "a" in {topic.name for topic in broker.catalogue.topics()}
+    for name in names[1:]:
+        await broker.catalogue.create(name)
+    grown = [
+        CreatePartitionsRequest.CreatePartitionsTopic(name=name, count=2, assignments=None) for name in names
+    ]
+    await told(
+        "update_topic",
+        CreatePartitionsRequest(topics=grown, timeout_ms=1_000, validate_only=False),
+        3,
+        "results",
+    )
+    assert [broker.catalogue.named(name).partitions for name in names] == [2, 1, 1]
+    await told("delete_topic", DeleteTopicsRequest(topic_names=names, timeout_ms=1_000), 5, "responses")
+    assert [broker.catalogue.by_name(name) is None for name in names] == [True, False, False]
+
+
+async def test_one_request_creates_ten_thousand_partitions_at_most(wire: Wire) -> None:
+    many = creating(*(f"t{number}" for number in range(5_000)), num_partitions=2, validate_only=True)
+    one_more = CreateTopicsRequest.CreatableTopic(
+        name="more",
+        num_partitions=-1,
+        replication_factor=-1,
+        assignments=[],
+        configs=[],
+    )
+    refused = (
+        await wire.call(CreateTopicsRequest(topics=[*many.topics, one_more], validate_only=True), 7)
+    ).topics
+    assert {each.error_code for each in refused} == {ErrorCode.POLICY_VIOLATION}
+    assert len(refused) == 5_001
+
+
 @pytest.mark.parametrize("version", range(2, 8))
 async def test_topics_are_created_in_every_version(wire: Wire, version: int) -> None:
     configs = [CreateTopicsRequest.CreatableTopicConfig(name="retention.ms", value="1000")]
@@ -224,7 +298,7 @@ async def test_topics_are_deleted_in_every_version(wire: Wire, version: int) -> 
         ("t", 0),
         ("none", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     ]
-    assert (await wire.call(MetadataRequest(topics=None), 12)).topics == []
+    assert listed(await wire.call(MetadataRequest(topics=None), 12)) == []
 
 
 async def test_topics_are_deleted_by_id_and_refused_when_named_wrongly(wire: Wire) -> None:
@@ -271,3 +345,48 @@ async def test_partitions_are_added(wire: Wire) -> None:
         assert [each.error_code for each in response.results] == codes
     (topic,) = (await wire.call(asking("t"), 12)).topics
     assert len(topic.partitions) == 5
+
+
+async def test_more_partitions_reach_the_clients_of_every_broker(start_brokers: StartBrokers) -> None:
+    brokers = await start_brokers(brokers=3)
+    await brokers.brokers[0].catalogue.create("t")
+    grown = CreatePartitionsRequest.CreatePartitionsTopic(name="t", count=6, assignments=None)
+    request = CreatePartitionsRequest(topics=[grown], timeout_ms=10_000, validate_only=False)
+    async with await Wire.connect(brokers.brokers[2].port) as wire:
+        assert (await wire.call(request, 3)).results[0].error_code == 0
+    for broker in brokers.brokers:
+        async with asyncio.timeout(30), await Wire.connect(broker.port) as wire:
+            while True:
+                (topic,) = (await wire.call(asking("t"), 12)).topics
+                if [each.partition_index for each in topic.partitions] == list(range(6)):
+                    break
+            assert {each.leader_id for each in topic.partitions} <= {1, 2, 3}
+
+
+async def test_a_topic_may_ask_for_as_many_replicas_as_there_are_brokers(start_brokers: StartBrokers) -> None:
+    """One copy is kept, and told: records are the store's to keep."""
+    brokers = await start_brokers(brokers=3)
+
+    def assigned(*replicas: list[int]) -> dict[str, Any]:
+        assignment = CreateTopicsRequest.CreatableReplicaAssignment
+        assignments = [assignment(partition_index=at, broker_ids=ids) for at, ids in enumerate(replicas)]
+        return {"num_partitions": -1, "replication_factor": -1, "assignments": assignments}
+
+    wrong = ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    async with await Wire.connect(brokers.brokers[0].port) as wire:
+        for number, (fields, code, told) in enumerate(
+            [
+                ({"replication_factor": 3}, 0, 3),
+                ({"replication_factor": -1}, 0, 1),
+                ({"replication_factor": 4}, ErrorCode.INVALID_REPLICATION_FACTOR, -1),
+                (assigned([1, 2, 3], [3, 2, 1]), 0, 3),
+                (assigned([1, 2], [3]), wrong, -1),
+                (assigned([1, 4]), wrong, -1),
+                (assigned([2, 2]), wrong, -1),
+                (assigned([]), wrong, -1),
+            ]
+        ):
+            (created,) = (await wire.call(creating(f"t{number}", **fields), 7)).topics
+            assert (created.error_code, created.replication_factor) == (code, told), fields
+        (topic,) = (await wire.call(asking("t0"), 12)).topics
+        assert [each.replica_nodes for each in topic.partitions] == [[topic.partitions[0].leader_id]]

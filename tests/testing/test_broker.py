@@ -106,7 +106,7 @@ async def test_a_data_directory_keeps_everything(tmp_path: Path) -> None:
     with Broker(data=tmp_path / "data") as broker:
         async with await Wire.connect(broker.port) as wire:
             assert await committed(wire) == 7
-            (topic,) = (await wire.call(MetadataRequest(topics=None), 12)).topics
+            (topic,) = (await wire.call(MetadataRequest(topics=[MetadataRequest.Topic(name="t")]), 12)).topics
             assert (topic.name, len(topic.partitions)) == ("t", 2)
 
 
@@ -136,7 +136,9 @@ async def test_brokers_share_the_shards_and_lead_clients_to_the_right_one() -> N
                 code = (await wire.call(join(), 9)).error_code
                 right = port == cluster.ports[index]
                 assert code == (ErrorCode.MEMBER_ID_REQUIRED if right else ErrorCode.NOT_COORDINATOR)
-                (topic,) = (await wire.call(MetadataRequest(topics=None), 12)).topics
+                (topic,) = (
+                    await wire.call(MetadataRequest(topics=[MetadataRequest.Topic(name="t")]), 12)
+                ).topics
                 assert {each.leader_id for each in topic.partitions} == {1, 2, 3}
 
 

@@ -3,7 +3,7 @@ group does."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from muster.coordinator.group.effects import RequestContext
 from muster.coordinator.group.shard import Shard
@@ -21,13 +21,13 @@ from muster.protocol.messages.classic_group import (
 if TYPE_CHECKING:
     from muster.coordinator.server.broker import Broker
 
+T = TypeVar("T")
+
 
 async def join_group(broker: Broker, request: JoinGroupRequest, context: RequestContext) -> JoinGroupResponse:
     """Parked until the group's join phase is over."""
     response: JoinGroupResponse = await broker.runtime.call(request.group_id, Shard.join, request, context)
-    if response.protocol_name is None and context.api_version < 7:
-        response.protocol_name = ""
-    return response
+    return joined(response, context)
 
 
 async def sync_group(broker: Broker, request: SyncGroupRequest, context: RequestContext) -> SyncGroupResponse:
@@ -50,3 +50,10 @@ async def leave_group(
     """One member up to v2, any number from v3 on."""
     response: LeaveGroupResponse = await broker.runtime.call(request.group_id, Shard.leave, request, context)
     return response
+
+
+def joined(answer: T, context: RequestContext) -> T:
+    """A JoinGroup's answer as its version can say it: before v7 a protocol that is missing is not null."""
+    if isinstance(answer, JoinGroupResponse) and answer.protocol_name is None and context.api_version < 7:
+        answer.protocol_name = ""
+    return answer

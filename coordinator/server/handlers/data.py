@@ -305,6 +305,7 @@ async def list_offsets(
     repeated = _repeated(
         (topic.name, each.partition_index) for topic in request.topics for each in topic.partitions
     )
+    refused: set[tuple[str, int]] = set()
     response = ListOffsetsResponse(topics=[])
     turns = Turns()
     for topic in request.topics:
@@ -313,6 +314,9 @@ async def list_offsets(
             await turns.next()
             try:
                 if (topic.name, each.partition_index) in repeated:
+                    if (topic.name, each.partition_index) in refused:
+                        continue  # Once is enough, as Kafka does.
+                    refused.add((topic.name, each.partition_index))
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "the partition is named twice")
                 if each.timestamp < 0 and version < _SPECIAL_TIMESTAMPS.get(each.timestamp, version + 1):
                     raise KafkaError(

@@ -1,4 +1,4 @@
-"""Metadata, DescribeCluster, FindCoordinator: who is there, and who serves what."""
+"""Metadata, DescribeTopicPartitions, DescribeCluster, FindCoordinator: who is there, and who serves what."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Final
 from muster.coordinator.group.effects import RequestContext
 from muster.coordinator.server.handlers.operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from muster.coordinator.server.handlers.several import Turns
-from muster.coordinator.server.refusals import coordinator_error, metadata_topic_error
+from muster.coordinator.server.refusals import coordinator_error, described_topic_error, metadata_topic_error
 from muster.coordinator.storage.store import NodeRow, StoreError
-from muster.coordinator.topics.catalogue import Topic
+from muster.coordinator.topics.catalogue import Topic, check_name
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.metadata import (
     AUTHORIZED_OPERATIONS_OMITTED,
     DescribeClusterRequest,
     DescribeClusterResponse,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
     MetadataRequest,
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from muster.coordinator.server.broker import Broker
 
 _BROKERS, _CONTROLLERS = 1, 2
+_PARTITIONS_DESCRIBED_MAX: Final = 2_000
+"""Kafka's max.request.partition.size.limit."""
 
 NO_TRANSACTIONS: Final = "muster has no transactions yet: use the producer without a transactional id"
 
@@ -49,12 +53,15 @@ async def metadata(broker: Broker, request: MetadataRequest, context: RequestCon
     else:
         if version < 12 and any(each.topic_id != ZERO_UUID or each.name is None for each in request.topics):
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Metadata v{version} cannot ask by topic id")
-        for asked in request.topics:
+        # Each once: an answer is large, and a request may repeat a name fifty thousand times.
+        for asked in {(each.name, each.topic_id): each for each in request.topics}.values():
             await turns.next()
             try:
                 topic = await _asked_topic(broker, asked, create=request.allow_auto_topic_creation)
             except KafkaError as error:
-                topics.append(metadata_topic_error(asked, version, error))
+                refused = metadata_topic_error(asked, version, error)
+                refused.topic_authorized_operations = operations
+                topics.append(refused)
             else:
                 topics.append(_topic(broker, topic, operations))
     topology = broker.topology
@@ -85,7 +92,14 @@ async def _asked_topic(broker: Broker, asked: MetadataRequest.Topic, *, create: 
         except StoreError as error:
             # The brokers are told all the same: a client without them would have nobody to ask again.
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the topic could not be created") from error
-    return broker.catalogue.named(asked.name)
+    return named_topic(broker, asked.name)
+
+
+def named_topic(broker: Broker, name: str) -> Topic:
+    """UNKNOWN_TOPIC_OR_PARTITION, or INVALID_TOPIC_EXCEPTION for a name that no topic can have."""
+    if broker.catalogue.by_name(name) is None:
+        check_name(name)
+    return broker.catalogue.named(name)
 
 
 def _topic(broker: Broker, topic: Topic, operations: int) -> MetadataResponse.Topic:
@@ -115,6 +129,69 @@ def _partition(broker: Broker, topic: Topic, index: int) -> MetadataResponse.Top
         leader_epoch=epoch,
         replica_nodes=[leader],
         isr_nodes=[leader],
+    )
+
+
+async def describe_topic_partitions(
+    broker: Broker, request: DescribeTopicPartitionsRequest, context: RequestContext
+) -> DescribeTopicPartitionsResponse:
+    """A page of the partitions of the topics asked for, in the order of the topics' names, each topic once.
+
+    A cursor must name one of the topics asked for (INVALID_REQUEST); asked about all topics, it may name one
+    that is gone by now. Topics that are refused take no room in the page.
+    """
+    cursor = request.cursor
+    begin = "" if cursor is None else cursor.topic_name
+    names = [topic.name for topic in request.topics] or [topic.name for topic in broker.catalogue.topics()]
+    if cursor is not None and request.topics and begin not in names:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"topic {begin} of the cursor is not among those asked for"
+        )
+    if cursor is not None and cursor.partition_index < 0:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"partition {cursor.partition_index} of the cursor")
+    response = DescribeTopicPartitionsResponse(topics=[])
+    room = max(1, min(request.response_partition_limit, _PARTITIONS_DESCRIBED_MAX))
+    turns = Turns()
+    for name in sorted({name for name in names if name >= begin}):
+        await turns.next()
+        try:
+            topic = named_topic(broker, name)
+        except KafkaError as error:
+            response.topics.append(described_topic_error(name, error))
+            continue
+        first = 0 if cursor is None or name != begin else cursor.partition_index
+        page = range(topic.partitions)[first : first + room]
+        if page or first >= topic.partitions:
+            response.topics.append(_described_topic(broker, topic, page))
+        room -= len(page)
+        if first + len(page) < topic.partitions:
+            response.next_cursor = DescribeTopicPartitionsResponse.Cursor(
+                topic_name=name, partition_index=first + len(page)
+            )
+            break
+    for described in response.topics:
+        described.topic_authorized_operations = TOPIC_OPERATIONS
+    return response
+
+
+def _described_topic(broker: Broker, topic: Topic, page: range) -> DescribeTopicPartitionsResponse.Topic:
+    return DescribeTopicPartitionsResponse.Topic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.internal,
+        partitions=[
+            DescribeTopicPartitionsResponse.Partition(
+                error_code=each.error_code,
+                partition_index=each.partition_index,
+                leader_id=each.leader_id,
+                leader_epoch=each.leader_epoch,
+                replica_nodes=each.replica_nodes,
+                isr_nodes=each.isr_nodes,
+                eligible_leader_replicas=[],
+                last_known_elr=[],
+            )
+            for each in (_partition(broker, topic, index) for index in page)
+        ],
     )
 
 

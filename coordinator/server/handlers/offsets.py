@@ -29,7 +29,7 @@ from muster.protocol.types import ZERO_UUID
 if TYPE_CHECKING:
     from muster.coordinator.server.broker import Broker
 
-_COMMITTED_BY_ID_FROM: Final = 10
+COMMITTED_BY_ID_FROM: Final = 10
 _FETCHED_BY_ID_FROM: Final = 10
 _GROUPS_FROM: Final = 8
 
@@ -41,7 +41,7 @@ async def offset_commit(
     broker: Broker, request: OffsetCommitRequest, context: RequestContext
 ) -> OffsetCommitResponse:
     """Commit the partitions that exist; the others answer 3, or 100 where they were named by topic id."""
-    by_id = context.api_version >= _COMMITTED_BY_ID_FROM
+    by_id = context.api_version >= COMMITTED_BY_ID_FROM
     existing: list[OffsetCommitRequest.Topic] = []
     for asked in request.topics:
         try:

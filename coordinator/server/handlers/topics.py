@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
+from uuid import UUID
 
 from muster.coordinator.group.effects import RequestContext
-from muster.coordinator.server.handlers.several import Turns
+from muster.coordinator.server.broker_configs import Source, source_of
+from muster.coordinator.server.handlers.several import Attempts, Turns
 from muster.coordinator.server.refusals import created_topic_error, deleted_topic_error, new_partitions_error
-from muster.coordinator.topics.catalogue import Topic
+from muster.coordinator.topics.catalogue import PARTITIONS_MAX, Topic
 from muster.coordinator.topics.config import described, present
+from muster.protocol.api import ApiKey
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.topics import (
     CreatePartitionsRequest,
@@ -24,28 +27,44 @@ from muster.protocol.types import ZERO_UUID
 if TYPE_CHECKING:
     from muster.coordinator.server.broker import Broker
 
-_DYNAMIC_TOPIC_CONFIG: Final = 1
-_DEFAULT_CONFIG: Final = 5
-
 
 async def create_topics(
     broker: Broker, request: CreateTopicsRequest, context: RequestContext
 ) -> CreateTopicsResponse:
     """Create each topic; a name that stands there twice is refused once, as Kafka does."""
     times = Counter(topic.name for topic in request.topics)
+    _check_partitions_max(broker, request)
     results: dict[str, CreateTopicsResponse.CreatableTopicResult] = {}
+    attempts = Attempts(ApiKey.CREATE_TOPICS, context)
     turns = Turns()
     for asked in request.topics:
         await turns.next()
         try:
             _refuse_repeated(asked.name, times)
-            topic = await _create(broker, asked, validate_only=request.validate_only)
+            with attempts.next():
+                topic = await _create(broker, asked, validate_only=request.validate_only)
         except KafkaError as error:
             results[asked.name] = created_topic_error(asked.name, error)
         else:
-            replicas = 1 if asked.replication_factor < 0 else asked.replication_factor
-            results[asked.name] = _created(topic, replicas, request.validate_only)
+            replicas = max(asked.replication_factor, 1)
+            if asked.assignments:
+                replicas = len(asked.assignments[0].broker_ids)
+            results[asked.name] = _created(broker, topic, replicas, request.validate_only)
     return CreateTopicsResponse(topics=list(results.values()))
+
+
+def _check_partitions_max(broker: Broker, request: CreateTopicsRequest) -> None:
+    """POLICY_VIOLATION for more than Kafka's controller creates at once: the answer lists every config of
+    every topic, if they are only validated as well."""
+    partitions = 0
+    for asked in request.topics:
+        count = broker.settings.num_partitions if asked.num_partitions == -1 else asked.num_partitions
+        partitions += len(asked.assignments) or max(count, 0)
+    if partitions > PARTITIONS_MAX:
+        raise KafkaError(
+            ErrorCode.POLICY_VIOLATION,
+            f"one request creates at most {PARTITIONS_MAX} partitions, asked for {partitions}",
+        )
 
 
 def _refuse_repeated(name: str, times: Counter[str]) -> None:
@@ -55,9 +74,6 @@ def _refuse_repeated(name: str, times: Counter[str]) -> None:
 
 
 async def _create(broker: Broker, asked: CreateTopicsRequest.CreatableTopic, *, validate_only: bool) -> Topic:
-    repeated = [name for name, times in Counter(each.name for each in asked.configs).items() if times > 1]
-    if repeated:
-        raise KafkaError(ErrorCode.INVALID_CONFIG, f"{repeated[0]} is set twice")
     indexes = Counter(each.partition_index for each in asked.assignments)
     if any(times > 1 for times in indexes.values()):
         raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "a partition is assigned twice")
@@ -67,12 +83,14 @@ async def _create(broker: Broker, asked: CreateTopicsRequest.CreatableTopic, *, 
         replication_factor=asked.replication_factor,
         assignments={each.partition_index: each.broker_ids for each in asked.assignments} or None,
         configs={each.name: each.value for each in asked.configs},
-        brokers=len(broker.topology.nodes),
+        brokers=broker.topology.nodes.keys(),
         validate_only=validate_only,
     )
 
 
-def _created(topic: Topic, replicas: int, validated_only: bool) -> CreateTopicsResponse.CreatableTopicResult:
+def _created(
+    broker: Broker, topic: Topic, replicas: int, validated_only: bool
+) -> CreateTopicsResponse.CreatableTopicResult:
     return CreateTopicsResponse.CreatableTopicResult(
         name=topic.name,
         topic_id=ZERO_UUID if validated_only else topic.topic_id,
@@ -83,7 +101,9 @@ def _created(topic: Topic, replicas: int, validated_only: bool) -> CreateTopicsR
                 name=name,
                 value=present(name, topic.config),
                 read_only=False,
-                config_source=_DYNAMIC_TOPIC_CONFIG if name in topic.configs else _DEFAULT_CONFIG,
+                config_source=Source.TOPIC
+                if name in topic.configs
+                else source_of(broker.configs.inherited(name)),
                 is_sensitive=False,
             )
             for name, _ in described()
@@ -99,19 +119,22 @@ async def delete_topics(
     asked += [
         DeleteTopicsRequest.DeleteTopicState(name=name, topic_id=ZERO_UUID) for name in request.topic_names
     ]
-    times = Counter((each.name, each.topic_id) for each in asked)
+    names = [_named_as(broker, each) for each in asked]
+    times = Counter(names)
     results = []
+    attempts = Attempts(ApiKey.DELETE_TOPICS, context)
     turns = Turns()
-    for each in asked:
+    for each, name in zip(asked, names, strict=True):
         await turns.next()
-        if not times[each.name, each.topic_id]:
+        if not times[name]:
             continue  # The repetition of one that was refused.
         try:
-            if times[each.name, each.topic_id] > 1:
-                times[each.name, each.topic_id] = 0
+            if times[name] > 1:
+                times[name] = 0
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
             topic = _to_delete(broker, each)
-            await broker.catalogue.delete(topic)
+            with attempts.next():
+                await broker.catalogue.delete(topic)
         except KafkaError as error:
             results.append(deleted_topic_error(each, error))
         else:
@@ -119,6 +142,12 @@ async def delete_topics(
                 DeleteTopicsResponse.DeletableTopicResult(name=topic.name, topic_id=topic.topic_id)
             )
     return DeleteTopicsResponse(responses=results)
+
+
+def _named_as(broker: Broker, asked: DeleteTopicsRequest.DeleteTopicState) -> tuple[str | None, UUID]:
+    """What tells whether a topic is named twice, which it also is once by name and once by id."""
+    topic = broker.catalogue.by_id(asked.topic_id) if asked.name is None else None
+    return (asked.name, asked.topic_id) if topic is None else (topic.name, ZERO_UUID)
 
 
 def _to_delete(broker: Broker, asked: DeleteTopicsRequest.DeleteTopicState) -> Topic:
@@ -137,19 +166,22 @@ async def create_partitions(
     """Give topics more partitions."""
     times = Counter(topic.name for topic in request.topics)
     results: dict[str, CreatePartitionsResponse.CreatePartitionsTopicResult] = {}
+    attempts = Attempts(ApiKey.CREATE_PARTITIONS, context)
     turns = Turns()
     for asked in request.topics:
         await turns.next()
         try:
             _refuse_repeated(asked.name, times)
-            await broker.catalogue.add_partitions(
-                asked.name,
-                asked.count,
-                assignments=None
-                if asked.assignments is None
-                else [each.broker_ids for each in asked.assignments],
-                validate_only=request.validate_only,
-            )
+            with attempts.next():
+                await broker.catalogue.add_partitions(
+                    asked.name,
+                    asked.count,
+                    assignments=None
+                    if asked.assignments is None
+                    else [each.broker_ids for each in asked.assignments],
+                    brokers=broker.topology.nodes.keys(),
+                    validate_only=request.validate_only,
+                )
         except KafkaError as error:
             results[asked.name] = new_partitions_error(asked.name, error)
         else:

@@ -1,14 +1,23 @@
-"""InitProducerId. There are no transactions yet, and whoever wants one is told at once and for good."""
+"""InitProducerId, DescribeProducers. There are no transactions yet, and whoever wants one is told at once and
+for good."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from muster.coordinator.group.effects import RequestContext
-from muster.coordinator.server.handlers.metadata import NO_TRANSACTIONS
+from muster.coordinator.server.handlers.metadata import NO_TRANSACTIONS, named_topic
+from muster.coordinator.server.handlers.several import Turns
+from muster.coordinator.server.refusals import ProducersOfPartition, producers_error
 from muster.coordinator.storage.store import StoreError
+from muster.coordinator.topics.catalogue import Topic
 from muster.protocol.errors import ErrorCode, KafkaError
-from muster.protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
+from muster.protocol.messages.transactions import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
 
 if TYPE_CHECKING:
     from muster.coordinator.server.broker import Broker
@@ -22,6 +31,8 @@ async def init_producer_id(
     One that comes back with the id it has (KIP-360) gets a new one too, as from Kafka: only transactional ids
     keep theirs.
     """
+    if request.transactional_id == "":
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "a transactional id is not empty")
     if request.transactional_id is not None:
         raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
     if (request.producer_id == -1) != (request.producer_epoch == -1):
@@ -32,3 +43,50 @@ async def init_producer_id(
         # Clients try again after it; the store may have recovered.
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
     return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
+
+
+async def describe_producers(
+    broker: Broker, request: DescribeProducersRequest, context: RequestContext
+) -> DescribeProducersResponse:
+    """The idempotent producers of each partition that its leader still knows (producer.id.expiration.ms).
+
+    A partition is described once, however often it is named: it may have many producers.
+    """
+    response = DescribeProducersResponse(topics=[])
+    described: set[tuple[str, int]] = set()
+    turns = Turns()
+    for asked in request.topics:
+        partitions = []
+        for index in asked.partition_indexes:
+            await turns.next()
+            if (asked.name, index) in described:
+                continue
+            described.add((asked.name, index))
+            try:
+                found = await broker.partitions.active_producers(_named(broker, asked.name), index)
+            except KafkaError as error:
+                partitions.append(producers_error(index, error))
+                continue
+            active = [
+                ProducersOfPartition.ProducerState(
+                    producer_id=each.producer_id,
+                    producer_epoch=each.epoch,
+                    last_sequence=each.last_sequence,
+                    last_timestamp=each.last_ms,
+                    coordinator_epoch=-1,
+                )
+                for each in found
+            ]
+            partitions.append(ProducersOfPartition(partition_index=index, active_producers=active))
+        response.topics.append(
+            DescribeProducersResponse.TopicResponse(name=asked.name, partitions=partitions)
+        )
+    return response
+
+
+def _named(broker: Broker, name: str) -> Topic:
+    """`named_topic`, refused without the name: it would stand in the answer once for each partition."""
+    try:
+        return named_topic(broker, name)
+    except KafkaError as refusal:
+        raise KafkaError(refusal.code) from None

@@ -1,0 +1,277 @@
+"""Stories told to Apache Kafka and to muster, whose answers are compared field by field.
+
+A story is a function of a `Side`, the broker it is told to. It asks what it wants to have compared with
+`Side.ask`, each question under a title of its own. A difference needs a row in DIFFERENCES.md, whose first
+column is the story's `module/name`, as test module and function bear it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, Final
+
+from muster.coordinator.testing import Broker
+from muster.protocol.api import ApiKey
+from muster.protocol.errors import DecodeError
+from muster.protocol.message import Message, Struct
+from muster.protocol.messages.data import ListOffsetsRequest, ListOffsetsResponse
+from muster.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from muster.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
+from muster.protocol.record_batch import batches, records
+from muster.protocol.types import ZERO_UUID
+from tests.kafka.differences import Difference, listed
+from tests.support.apache_kafka import ApacheKafka
+from tests.support.wire_blocking import ConnectionClosed, WireConnection
+from tests.support.wire_topics import await_coordinators, create_topics, until
+
+Story = Callable[["Side"], None]
+
+KAFKA_CONFIGS: Final = {"group.initial.rebalance.delay.ms": "0"}
+"""What stories want Apache Kafka to be started with."""
+_IDENTIFYING: Final = (
+    "name",
+    "topic",
+    "topic_id",
+    "index",
+    "partition",
+    "partition_index",
+    "partition_id",
+    "producer_id",
+    "batch_index",
+    "group_id",
+    "key",
+    "node_id",
+    "broker_id",
+)
+_PASSED_OVER: Final = {"throttle_time_ms", "total_bytes", "usable_bytes", "port", "cluster_id"}
+_MESSAGES: Final = {"error_message", "batch_index_error_message"}
+_NAMED: Final = {
+    "producer_id": "producer",
+    "leader_epoch": "epoch",
+    "epoch": "epoch",
+    "session_id": "session",
+}
+"""Numbers that a broker chooses: told as the first, second ... that came up."""
+_AS_THEY_ARE: Final = {"producer": {-1}, "epoch": {-1}, "session": {0}}
+CHOSEN_BY_STORIES: Final = range(4_000_000_000, 5_000_000_000)
+"""Producer ids that no broker hands out before it is old."""
+
+_numbers = itertools.count(1)
+
+
+class Side:
+    """One broker, and what it answered so far."""
+
+    def __init__(self, port: int, *, host: str = "127.0.0.1", shared: bool) -> None:
+        """`shared`: the broker has had other stories and has others' topics, so names get a suffix."""
+        self.told: dict[tuple[str, str], dict[str, str]] = {}
+        """(title, API) -> field -> value in words."""
+        self._suffix = f"-told-{next(_numbers)}" if shared else ""
+        self._address = (host, port)
+        self._connection = WireConnection(*self._address, "story")
+        self._known: dict[str, list[int]] = {}
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def name(self, topic: str) -> str:
+        """What the story's topic is called on this broker."""
+        return topic + self._suffix
+
+    def create(self, **partitions: int) -> dict[str, uuid.UUID]:
+        """Topics with so many partitions, ready for use; their ids."""
+        made = create_topics(self._connection, {self.name(name): count for name, count in partitions.items()})
+        self._await_logs({self.name(name): count for name, count in partitions.items()})
+        return {name: made[self.name(name)] for name in partitions}
+
+    def configured(self, topic: str, **configs: str) -> None:
+        """A topic of one partition with these topic configs."""
+        asked = CreateTopicsRequest.CreatableTopic(
+            name=self.name(topic),
+            num_partitions=1,
+            replication_factor=1,
+            assignments=[],
+            configs=[
+                CreateTopicsRequest.CreatableTopicConfig(name=name.replace("_", "."), value=value)
+                for name, value in configs.items()
+            ],
+        )
+        made = self._connection.call(CreateTopicsRequest(topics=[asked]), 7, CreateTopicsResponse)
+        assert made.topics[0].error_code == 0, made.topics[0].error_message
+        self._await_logs({self.name(topic): 1})
+
+    def _await_logs(self, partitions: Mapping[str, int]) -> None:
+        """Until their leaders answer for them: Kafka tells of a leader before it has begun to lead."""
+        asked = ListOffsetsRequest(
+            replica_id=-1,
+            topics=[
+                ListOffsetsRequest.ListOffsetsTopic(
+                    name=name,
+                    partitions=[
+                        ListOffsetsRequest.ListOffsetsPartition(partition_index=index, timestamp=-1)
+                        for index in range(count)
+                    ],
+                )
+                for name, count in partitions.items()
+            ],
+        )
+
+        def all_lead() -> bool:
+            topics = self._connection.call(asked, 6, ListOffsetsResponse).topics
+            return not any(each.error_code for topic in topics for each in topic.partitions)
+
+        until(all_lead, f"logs of {list(partitions)}")
+
+    def coordinate(self, *groups: str) -> None:
+        """Return when the coordinators of `groups` answer."""
+        await_coordinators(self._connection, groups)
+
+    def leader_epoch(self, topic: str) -> int:
+        """Of the topic's first partition."""
+        asked = MetadataRequest(topics=[MetadataRequest.Topic(name=self.name(topic))])
+        (found,) = self._connection.call(asked, 12, MetadataResponse).topics
+        return found.partitions[0].leader_epoch
+
+    def quietly(self, request: Message, version: int) -> Any:
+        """The answer to something that is not compared."""
+        self._connection.send(request, version)
+        return self._connection.receive()
+
+    def ask(self, title: str, request: Message, version: int) -> Any:
+        """The answer, which is kept to be compared; None when the connection was closed instead."""
+        key = (title, ApiKey(request.__schema__.api_key or 0).name)
+        assert key not in self.told, f"{title} is asked twice"
+        try:
+            self._connection.send(request, version)
+            answer = self._connection.receive()
+        except (ConnectionClosed, ConnectionError):
+            self.told[key] = {"connection": "closed"}
+            self._connection.close()
+            self._connection = WireConnection(*self._address, "story")
+            return None
+        self.told[key] = dict(self._fields(answer, ""))
+        return answer
+
+    def note(self, title: str, fact: object) -> None:
+        """Keep something that the story found out, to be compared."""
+        assert (title, "") not in self.told, f"{title} is noted twice"
+        self.told[title, ""] = {"fact": str(fact)}
+
+    # --- in words ---------------------------------------------------------------------------------
+
+    def _fields(self, struct: Struct, path: str) -> Any:
+        for declared in type(struct).__fields__:
+            refused = getattr(struct, "error_code", 1) != 0
+            if declared.name in _PASSED_OVER or (
+                # Of a refused partition Kafka sometimes tells where its log begins; no client looks.
+                refused if declared.name == "log_start_offset" else declared.name in _MESSAGES and not refused
+            ):
+                continue
+            value = getattr(struct, declared.name)
+            name = f"{path}.{declared.name}" if path else declared.name
+            if isinstance(value, list):
+                yield f"{name}.count", str(len(value))
+                yield from self._elements(name, declared.name, value)
+            elif isinstance(value, Struct):
+                yield from self._fields(value, name)
+            else:
+                yield name, self._word(declared.name, value)
+
+    def _elements(self, path: str, name: str, values: list[Any]) -> Any:
+        """Structs that have a name or a number by that, in its order: Kafka's follow its hash tables."""
+        if not values or not isinstance(values[0], Struct):
+            yield from ((f"{path}[{index}]", self._word(name, value)) for index, value in enumerate(values))
+            return
+        identities = [self._identity(value) for value in values]
+        times: dict[str, int] = {}
+        for identity, value in sorted(zip(identities, values, strict=True), key=itemgetter(0)):
+            times[identity] = times.get(identity, 0) + 1
+            again = "'" * (times[identity] - 1)
+            yield from self._fields(value, f"{path}[{identity}{again}]")
+
+    def _identity(self, struct: Struct) -> str:
+        for name in _IDENTIFYING:
+            identity = getattr(struct, name, None)
+            if identity not in (None, "", ZERO_UUID):
+                return self._word(name, identity).strip("'")
+        return ""
+
+    def _word(self, name: str, value: Any) -> str:
+        if name in _MESSAGES:
+            return "none" if value is None else "a message"
+        if name == "log_append_time_ms" and value >= 0:
+            return "a time"
+        if name == "log_dir":
+            return "a folder"
+        kind = _NAMED.get(name)
+        if kind is not None and value not in _AS_THEY_ARE[kind] and value not in CHOSEN_BY_STORIES:
+            known = self._known.setdefault(kind, [])
+            if value not in known:
+                known.append(value)
+            return f"{kind} {known.index(value) + 1}"
+        if isinstance(value, uuid.UUID):
+            return "no id" if value == ZERO_UUID else "an id"
+        if isinstance(value, bytes):
+            return _contents(value)
+        if isinstance(value, str) and self._suffix:
+            value = value.replace(self._suffix, "")
+        return repr(value)
+
+
+def _contents(data: bytes) -> str:
+    """Offsets and values of records."""
+    found = []
+    with suppress(DecodeError):
+        for position, header in batches(data):
+            found.append([(each.offset, each.value) for each in records(data, position, header)])
+    return repr(found)
+
+
+def differences(story: Story, kafka: ApacheKafka, broker: Broker) -> list[Difference]:
+    """Tell `story` to both; where their answers differ. A message that Kafka leaves out may be there."""
+    theirs = _told(story, Side(kafka.port, host=kafka.host, shared=True))
+    ours = _told(story, Side(broker.port, shared=False))
+    assert theirs.keys() == ours.keys(), "the story went another way"
+    found: list[Difference] = []
+    for (title, api), fields in theirs.items():
+        our_fields = ours[title, api]
+        for field in sorted(fields.keys() | our_fields.keys()):
+            said, our_words = fields.get(field, "absent"), our_fields.get(field, "absent")
+            more_said = field.rpartition(".")[2] in _MESSAGES and said in ("none", "absent")
+            if said != our_words and not more_said:
+                found.append(Difference(_name(story), title, api, field, said, our_words))
+    return found
+
+
+def _told(story: Story, side: Side) -> Mapping[tuple[str, str], Mapping[str, str]]:
+    try:
+        story(side)
+    finally:
+        side.close()
+    return side.told
+
+
+def _name(story: Story) -> str:
+    return f"{Path(story.__code__.co_filename).stem}/{story.__name__}"
+
+
+def assert_told_alike(story: Story, kafka: ApacheKafka, broker: Broker) -> None:
+    """Fails for a difference that DIFFERENCES.md does not list, and for a listed one that is gone."""
+    found = differences(story, kafka, broker)
+    expected = {difference for difference in listed() if difference.scenario == _name(story)}
+    unlisted = [difference for difference in found if difference not in expected]
+    assert not unlisted, "not listed in DIFFERENCES.md:\n" + "\n".join(map(str, unlisted))
+    gone = expected - set(found)
+    assert not gone, "listed in DIFFERENCES.md, and no longer so:\n" + "\n".join(map(str, sorted(gone)))
+
+
+def is_told(name: str) -> bool:
+    """Whether `name`, the first column of a row of DIFFERENCES.md, is that of a story."""
+    module, slash, function = name.partition("/")
+    path = Path(__file__).with_name(f"{module}.py")
+    return bool(slash) and path.exists() and f"def {function}(side: Side)" in path.read_text(encoding="utf-8")

@@ -1,0 +1,151 @@
+"""The commands of a client against Apache Kafka: they do there what they do here, and say the same."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from muster.coordinator.testing import Broker
+from tests.cli.running import DEADLINE_S, Ended, run, started
+from tests.kafka.conftest import KafkaOfConfigs
+from tests.kafka.stories import KAFKA_CONFIGS
+
+pytestmark = pytest.mark.kafka
+
+ALL = ("--from-beginning", "--until-end")
+RECORDS = (
+    b'{"key": "alice", "value": "tea", "headers": [["h", "1"], ["n", null]], "timestamp": 1000}\n'
+    b'{"key": "bob", "value": null, "timestamp": 2000}\n'
+    b'{"key": {"base64": "/w=="}, "value": {"base64": "/w=="}, "timestamp": 3000}\n'
+    b'{"key": "carol", "value": "milk", "timestamp": 4000}\n'
+)
+
+
+def story(bootstrap: str) -> list[tuple[str, Ended]]:
+    """A day at the command line, with what each command said."""
+    told: list[tuple[str, Ended]] = []
+
+    def muster(*arguments: str, stdin: bytes = b"") -> Ended:
+        ended = run(bootstrap, *arguments, stdin=stdin)
+        told.append((" ".join(arguments), ended))
+        return ended
+
+    muster(
+        "topics", "create", "orders", "--partitions", "3", "--config", "retention.ms=-1", "--output", "json"
+    )
+    muster("topics", "create", "orders")
+    muster("topics", "create", "orders", "--if-not-exists")
+    muster("topics", "create", "no/name")
+    muster("topics", "create", "t", "--config", "no.such=1")
+    muster("topics", "create", "t", "--replication-factor", "2")
+    muster("topics", "list", "--exclude-internal")
+    muster("topics", "describe", "orders")
+    muster("topics", "describe", "nope")
+    for compression in ("none", "gzip", "snappy", "lz4", "zstd"):
+        muster(
+            "produce",
+            "orders",
+            "--format",
+            "json",
+            "--compression",
+            compression,
+            "--output",
+            "json",
+            stdin=RECORDS,
+        )
+    muster("produce", "orders", "--acks", "1", "--key", "k", "--timestamp", "5000", stdin=b"one\ntwo\n")
+    muster("produce", "orders", "--acks", "0", "--key", "k", "--timestamp", "6000", stdin=b"three\n")
+    muster("produce", "orders", "--partition", "9", stdin=b"x\n")
+    muster("produce", "nope/", stdin=b"x\n")
+    muster("consume", "orders", *ALL, "--output", "json")
+    muster("consume", "orders", *ALL, "--format", "{partition} {offset} {timestamp} {headers} {key} {value}")
+    muster("consume", "orders", "--timestamp", "4500", "--until-end", "--format", "{timestamp} {value}")
+    muster(
+        "consume", "orders", "--partition", "0", "--offset", "2", "--max-messages", "2", "--output", "json"
+    )
+    muster("consume", "orders", "--partition", "0", "--offset", "999")
+    muster("consume", "nope", *ALL)
+    muster("consume", "orders", "--group", "g", "--from-beginning", "--max-messages", "5", "--output", "json")
+    muster("consume", "orders", "--group", "g", "--from-beginning", "--max-messages", "3", "--output", "json")
+    muster("groups", "list")
+    muster("groups", "list", "--state", "stable")
+    muster("groups", "describe", "g")
+    muster("groups", "describe", "g", "--state")
+    muster("groups", "describe", "g", "--output", "json")
+    muster("groups", "describe", "nope")
+    member = started(bootstrap, "consume", "orders", "--group", "g")
+    try:
+        assert member.stderr is not None
+        assert b"assigned" in member.stderr.readline()
+        muster("groups", "describe", "g", "--members")
+        muster("groups", "describe", "g", "--output", "json")
+        muster("groups", "delete", "g")
+    finally:
+        member.terminate()
+        member.communicate(timeout=DEADLINE_S)
+    muster("groups", "delete", "g", "nope", "--output", "json")
+    muster(
+        "topics",
+        "alter",
+        "orders",
+        "--partitions",
+        "5",
+        "--config",
+        "cleanup.policy=compact",
+        "--output",
+        "json",
+    )
+    muster("topics", "alter", "orders", "--partitions", "2")
+    muster("topics", "alter", "orders", "--config", "retention.ms=soon")
+    muster("topics", "alter", "orders", "--delete-config", "retention.ms")
+    muster("produce", "orders", "--partition", "0", stdin=b"compaction needs keys\n")
+    muster("cluster", "describe", "--output", "json")
+    muster("topics", "delete", "orders", "nope")
+    return told
+
+
+def comparable(ended: Ended) -> Ended:
+    """Without what differs from run to run, and what a broker says in its own words: a refusal keeps who says
+    it and Kafka's name of the error."""
+    out = re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "<uuid>", ended.out)
+    out = re.sub(r'("port": |127\.0\.0\.1:)\d+', r"\1<port>", out)
+    out = re.sub(r'"cluster_id": "[^"]*"', '"cluster_id": <id>', out)
+    out = re.sub(r'"leader_epoch": \d+', '"leader_epoch": <epoch>', out)
+    out = re.sub(r'"message": "[^"]*"', '"message": <words>', out)
+    out = "\n".join(" ".join(line.split()) for line in out.splitlines())
+    said = [
+        f"{line.split(': ')[0]} {re.findall(r'[A-Z]+(?:_[A-Z]+)+', line)}" for line in ended.err.splitlines()
+    ]
+    return Ended(ended.code, out, "\n".join(said))
+
+
+def test_the_same_commands_say_the_same_of_either(kafka_of_configs: KafkaOfConfigs) -> None:
+    there = story(kafka_of_configs(KAFKA_CONFIGS).bootstrap)
+    with Broker(auto_create_topics_enable=False) as broker:
+        here = story(broker.bootstrap)
+    different = [
+        f"muster {command}\n  Apache Kafka: {comparable(kafka)}\n  muster:       {comparable(ours)}"
+        for (command, kafka), (_, ours) in zip(there, here, strict=True)
+        if comparable(kafka) != comparable(ours)
+    ]
+    assert not different, "\n".join(different)
+    # The comparison means something: commands that were meant to be carried out were.
+    assert sum(ended.code == 0 for _, ended in there) > 25
+
+
+def test_many_records(kafka_of_configs: KafkaOfConfigs, tmp_path: Path) -> None:
+    bootstrap = kafka_of_configs(KAFKA_CONFIGS).bootstrap
+    lines = b"".join(b"line %d\n" % index for index in range(100_000))
+    assert run(bootstrap, "topics", "create", "many", "--partitions", "1").code == 0
+    sent = run(bootstrap, "produce", "many", "--compression", "lz4", stdin=lines)
+    assert (sent.code, sent.out) == (0, "100000 records to many\n")
+    alone = run(bootstrap, "consume", "many", *ALL)
+    assert (alone.code, alone.out.encode()) == (0, lines)
+    group = run(
+        bootstrap, "consume", "many", "--group", "all", "--from-beginning", "--max-messages", "100000"
+    )
+    assert (group.code, group.out.encode()) == (0, lines)
+    (described,) = run(bootstrap, "groups", "describe", "all", "--output", "json").json
+    assert [each["lag"] for each in described["offsets"]] == [0]

@@ -1,0 +1,444 @@
+"""One story about configs, told to Apache Kafka and to muster, and what each answered compared."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+import pytest
+
+from muster.coordinator.observe import log
+from muster.coordinator.testing import Broker
+from muster.protocol.compression import Codec
+from muster.protocol.messages.configs import (
+    AlterConfigsResponse,
+    DescribeConfigsResponse,
+    IncrementalAlterConfigsResponse,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
+from muster.protocol.messages.data import ProduceRequest, ProduceResponse
+from muster.protocol.record_batch import Record, build
+from tests.kafka.conftest import KafkaOfConfigs
+from tests.support.wire_blocking import WireConnection
+from tests.support.wire_configs import (
+    APPEND,
+    BROKER,
+    BROKER_LOGGER,
+    CLIENT_METRICS,
+    DELETE,
+    GROUP,
+    SET,
+    SUBTRACT,
+    TOPIC,
+    Change,
+    altering,
+    describing,
+    replacing,
+)
+from tests.support.wire_topics import create_topics
+
+pytestmark = pytest.mark.kafka
+
+_SETTLED_SECONDS_MAX: Final = 30.0
+_PAUSE_SECONDS: Final = 0.02  # between two questions about a fact
+_SETTINGS: Final[Mapping[str, str]] = {
+    "auto.create.topics.enable": "false",
+    "log.cleaner.enable": "true",
+    "log.retention.ms": "700000000",
+    "log.segment.bytes": "2097152",
+}
+"""Set in both, so that some values come from the brokers' own settings."""
+
+_ABSENT: Final = "(absent)"
+_NO_SUCH_MECHANISM: Final = "muster has no such mechanism, so what would have no effect cannot be altered"
+_AT_START_ONLY: Final = "muster takes this setting when it starts"
+_ONE_REPLICA: Final = (
+    "Kafka's replication sets this cluster-wide when it is made (ELR); muster has one replica"
+)
+_NEEDS_SETTING: Final = "the tests' Kafka has this in its file; in muster it is the default, or not a setting"
+_NO_GROUP_CONFIGS: Final = "muster has classic groups only, to which Kafka's group configs do not apply"
+_NO_CLIENT_METRICS: Final = "muster collects no client metrics"
+_CHECKED: Final = "muster refuses what it would not follow, or could only misunderstand"
+
+DIFFERENCES: Final[Mapping[tuple[str, str], str]] = {
+    ("*", "min.insync.replicas s*"): _ONE_REPLICA,
+    **{
+        ("the broker*", f"{name} read_only"): _NO_SUCH_MECHANISM
+        for name in (
+            "compression.*.level",
+            "log.index.size.max.bytes",
+            "log.local.retention.*",
+            "log.preallocate",
+            "log.remote.copy.lag.*",
+            "log.roll.jitter.ms",
+            "log.segment.delete.delay.ms",
+            "min.insync.replicas",
+            "unclean.leader.election.enable",
+        )
+    },
+    **{
+        ("the broker*", f"{name} read_only"): _AT_START_ONLY
+        for name in ("listeners", "log.cleaner.backoff.ms", "max.connections", "producer.id.expiration.ms")
+    },
+    ("the broker*", "default.replication.factor s*"): _NEEDS_SETTING,
+    ("the broker*", "log.cleaner.enable s*"): _NEEDS_SETTING,
+    ("the broker*", "log.dirs *"): "muster keeps all in memory here",
+    ("the broker*", "num.partitions s*"): _NEEDS_SETTING,
+    ("the broker*", "queued.max.request.bytes *"): "muster has a bound by default",
+    ("an operation that does not exist", "error"): "Kafka fails unexpectedly; muster says what is wrong",
+    ("an operation that does not exist", "message"): "Kafka fails unexpectedly; muster says what is wrong",
+    ("a ratio that is no number", "*"): _CHECKED,
+    ("a broker config that nobody knows", "*"): _CHECKED,
+    ("a retention below -1", "*"): _CHECKED,
+    ("a broker config that would have no effect", "*"): _NO_SUCH_MECHANISM,
+    ("a broker config taken at start", "*"): _AT_START_ONLY,
+    ("a level that muster has not", "*"): "muster has four levels",
+    ("the loggers", "org.apache.kafka.*"): "a logger of Kafka's own",
+    ("a group", "*.*"): _NO_GROUP_CONFIGS,
+    ("a group's config is set", "*"): _NO_GROUP_CONFIGS,
+    ("a client metrics subscription", "*"): _NO_CLIENT_METRICS,
+    ("client metrics are set", "*"): _NO_CLIENT_METRICS,
+}
+"""By step and fact, both with wildcards: why muster answers otherwise."""
+
+
+class Story:
+    """What one broker answered so far: the facts of each step."""
+
+    def __init__(self, connection: WireConnection) -> None:
+        self.facts: dict[tuple[str, str], Any] = {}
+        self._connection = connection
+
+    def describe(self, step: str, *resource: Any, until: Mapping[str, str | None] | None = None) -> None:
+        """Facts of every config; `until` these configs have these values, which Kafka's brokers learn after
+        the change was answered."""
+        request = describing(resource, synonyms=True)
+        deadline = time.monotonic() + _SETTLED_SECONDS_MAX
+        while True:
+            response = self._connection.call(request, 4, DescribeConfigsResponse)
+            (result,) = response.results
+            values = {config.name: config.value for config in result.configs}
+            if until is None or all(values.get(name) == value for name, value in until.items()):
+                break
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{step}: not {until} within {_SETTLED_SECONDS_MAX:g} s")
+            time.sleep(_PAUSE_SECONDS)
+        self.facts[step, "error"] = result.error_code
+        for config in result.configs:
+            facts = {
+                "value": config.value,
+                "read_only": config.read_only,
+                "source": config.config_source,
+                "sensitive": config.is_sensitive,
+                "synonyms": [(each.name, each.value, each.source) for each in config.synonyms],
+                "type": config.config_type,
+            }
+            for fact, value in facts.items():
+                self.facts[step, f"{config.name} {fact}"] = value
+
+    def alter(
+        self, step: str, type: int, name: str, *changes: Change, validate_only: bool = False, version: int = 1
+    ) -> None:
+        request = altering((type, name, changes), validate_only=validate_only)
+        self._altered(step, self._connection.call(request, version, IncrementalAlterConfigsResponse))
+
+    def alter_twice(self, step: str, type: int, name: str, *changes: Change) -> None:
+        """One request that names the resource twice."""
+        request = altering((type, name, changes), (type, name, changes))
+        self._altered(step, self._connection.call(request, 1, IncrementalAlterConfigsResponse))
+
+    def replace(
+        self,
+        step: str,
+        type: int,
+        name: str,
+        configs: Mapping[str, str | None],
+        *,
+        validate_only: bool = False,
+        version: int = 2,
+    ) -> None:
+        request = replacing((type, name, configs), validate_only=validate_only)
+        self._altered(step, self._connection.call(request, version, AlterConfigsResponse))
+
+    def _altered(self, step: str, response: Any) -> None:
+        answers = [(each.resource_type, each.resource_name) for each in response.responses]
+        self.facts[step, "resources"] = answers
+        self.facts[step, "error"] = [each.error_code for each in response.responses]
+        self.facts[step, "message"] = [each.error_message is not None for each in response.responses]
+
+    def list(self, step: str, types: Sequence[int] = (), version: int = 1) -> None:
+        request = ListConfigResourcesRequest(resource_types=list(types))
+        response = self._connection.call(request, version, ListConfigResourcesResponse)
+        listed = sorted((each.resource_type, each.resource_name) for each in response.config_resources)
+        self.facts[step, "error"] = response.error_code
+        self.facts[step, "resources"] = listed
+
+    def produce(self, step: str, topic: str, value: bytes, codec: Codec) -> None:
+        records = build([Record(0, int(time.time() * 1000), b"key", value)], codec=codec)
+        part = ProduceRequest.PartitionProduceData(index=0, records=records)
+        data = ProduceRequest.TopicProduceData(name=topic, partition_data=[part])
+        request = ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=[data])
+        response = self._connection.call(request, 9, ProduceResponse)
+        self.facts[step, "error"] = response.responses[0].partition_responses[0].error_code
+
+
+def tell(story: Story, broker: str) -> None:
+    """The story. `broker` is the node id of the only broker."""
+    tell_of_topics(story)
+    tell_of_names(story, broker)
+    tell_of_brokers(story, broker)
+    tell_of_the_rest(story, broker)
+
+
+def tell_of_topics(story: Story) -> None:
+    retention, policy = "retention.ms", "cleanup.policy"
+    story.describe("a topic", TOPIC, "t")
+    story.alter("set", TOPIC, "t", (retention, SET, " 5 "), ("segment.ms", SET, "9"), version=0)
+    story.describe("after set", TOPIC, "t", until={retention: "5", "segment.ms": "9"})
+    story.alter("validated only", TOPIC, "t", (retention, SET, "6"), validate_only=True)
+    story.alter("append", TOPIC, "t", (policy, APPEND, "compact,delete"), (retention, DELETE, None))
+    story.describe("after append", TOPIC, "t", until={policy: "delete,compact", retention: "700000000"})
+    story.alter("subtract", TOPIC, "t", (policy, SUBTRACT, "delete"))
+    story.describe("after subtract", TOPIC, "t", until={policy: "compact"})
+    story.alter("a list emptied", TOPIC, "t", (policy, SET, ""))
+    story.describe("after emptying", TOPIC, "t", until={policy: ""})
+    story.alter("for tests only", TOPIC, "t", ("internal.segment.bytes", SET, "5"))
+    story.describe("after setting what is for tests", TOPIC, "t", until={"internal.segment.bytes": "5"})
+    story.replace("replace, validated only", TOPIC, "t", {}, validate_only=True)
+    story.replace("replace", TOPIC, "t", {"max.message.bytes": "2000", policy: "delete"})
+    story.describe("after replace", TOPIC, "t", until={"max.message.bytes": "2000", policy: "delete"})
+    story.produce("a batch above max.message.bytes", "t", b"v" * 3_000, Codec.NONE)
+    story.produce("a batch that is packed", "t", b"v" * 3_000, Codec.GZIP)
+    story.alter("a bound for unpacking", TOPIC, "t", ("max.decompressed.message.bytes", SET, "1000"))
+    story.describe("after the bound", TOPIC, "t", until={"max.decompressed.message.bytes": "1000"})
+    story.produce("a batch above max.decompressed.message.bytes", "t", b"v" * 3_000, Codec.GZIP)
+    story.produce("a batch above it that is not packed", "t", b"v" * 1_500, Codec.NONE)
+    story.replace("replace by nothing, v0", TOPIC, "t", {}, version=0)
+    story.describe("after replacing by nothing", TOPIC, "t", until={"max.message.bytes": "1048588"})
+
+    story.alter_twice("a resource twice", TOPIC, "t", (retention, SET, "5"))
+    story.alter("a config twice", TOPIC, "t", (retention, SET, "5"), (retention, DELETE, None))
+    story.alter("null values", TOPIC, "t", (retention, SET, None), (policy, APPEND, None))
+    story.replace("a null value to replace by", TOPIC, "t", {retention: None})
+    story.alter("an operation that does not exist", TOPIC, "t", (retention, 9, "5"))
+    story.alter("one good, one bad", TOPIC, "t", (retention, SET, "5"), ("segment.ms", SET, "0"))
+    story.alter("a config that nobody knows", TOPIC, "t", ("no.such.config", SET, "5"))
+    story.alter("the same, deleted", TOPIC, "t", ("no.such.config", DELETE, None))
+    story.alter("the same, appended to", TOPIC, "t", ("no.such.config", APPEND, "5"))
+    story.replace("the same, to replace by", TOPIC, "t", {"no.such.config": "5"})
+    story.alter("append to a number", TOPIC, "t", (retention, APPEND, "5"))
+    story.alter("subtract from a number", TOPIC, "t", (retention, SUBTRACT, "5"))
+    story.alter("append nothing", TOPIC, "t", (policy, APPEND, ""))
+    nan = ("min.cleanable.dirty.ratio", SET, "NaN")
+    story.alter("a ratio that is no number", TOPIC, "t", nan, validate_only=True)
+    for name, value in _VALUES:
+        story.alter(f"{name}={value}", TOPIC, "t", (name, SET, value), validate_only=True)
+    crossing = ("min.compaction.lag.ms", SET, "5"), ("max.compaction.lag.ms", SET, "4")
+    story.alter("lags that cross", TOPIC, "t", *crossing)
+
+
+_VALUES: Final = [
+    (name, value)
+    for name, values in {
+        "cleanup.policy": ("shred", "delete,", "delete,delete", "compact , delete", "*"),
+        "compression.gzip.level": ("0", "-1", "10"),
+        "compression.lz4.level": ("18",),
+        "compression.type": ("brotli", "", " gzip ", "gzip,zstd"),
+        "compression.zstd.level": ("23",),
+        "file.delete.delay.ms": ("-1",),
+        "flush.messages": ("0",),
+        "flush.ms": ("-1",),
+        "index.interval.bytes": ("+5", "0x5", "1_0"),
+        "internal.segment.bytes": ("-1",),
+        "leader.replication.throttled.replicas": ("*", "*,0:1", "0:1,0:1", "none", ""),
+        "local.retention.ms": ("5", "-3"),
+        "max.decompressed.message.bytes": ("0",),
+        "max.message.bytes": ("-1", "0"),
+        "message.downconversion.enable": ("true",),
+        "message.format.version": ("3.0",),
+        "message.timestamp.type": ("createtime",),
+        "min.cleanable.dirty.ratio": ("2", "0.50", "1e-1", "x"),
+        "min.insync.replicas": ("0", "9"),
+        "preallocate": ("maybe", "TRUE", ""),
+        "remote.copy.lag.bytes": ("-2",),
+        "remote.log.copy.disable": ("true",),
+        "remote.storage.enable": ("true",),
+        "retention.bytes": ("-5",),
+        "retention.ms": ("x", "-2", "", "1.5", "9223372036854775808"),
+        "segment.bytes": ("1", "99999999999"),
+        "segment.index.bytes": ("3",),
+        "segment.jitter.ms": ("-1",),
+        "segment.ms": ("0",),
+        "unclean.leader.election.enable": ("1",),
+    }.items()
+    for value in values
+]
+
+
+def tell_of_names(story: Story, broker: str) -> None:
+    good, bad = ("retention.ms", SET, "5"), ("retention.ms", SET, "x")
+    for name in ("missing", "a b", "..", ""):
+        story.describe(f"describe topic {name!r}", TOPIC, name)
+        story.alter(f"alter topic {name!r}", TOPIC, name, good)
+        story.replace(f"replace topic {name!r}", TOPIC, name, {"retention.ms": "5"})
+    story.alter("a bad value for a topic that is missing", TOPIC, "missing", bad)
+    story.alter("nothing for a topic that is missing", TOPIC, "missing")
+    for name in ("77", "x", " 1"):
+        story.describe(f"describe broker {name!r}", BROKER, name)
+        story.alter(f"alter broker {name!r}", BROKER, name, ("log.retention.ms", SET, "5"))
+        story.replace(f"replace broker {name!r}", BROKER, name, {"log.retention.ms": "5"})
+        story.describe(f"describe the loggers of {name!r}", BROKER_LOGGER, name)
+        story.alter(f"alter the loggers of {name!r}", BROKER_LOGGER, name, ("root", SET, "INFO"))
+    story.describe("describe the loggers of nobody", BROKER_LOGGER, "")
+    story.alter("alter the loggers of nobody", BROKER_LOGGER, "", ("root", SET, "INFO"))
+    for type in (0, 3, 99):
+        story.describe(f"describe type {type}", type, "x")
+        story.alter(f"alter type {type}", type, "x")
+        story.replace(f"replace type {type}", type, "x", {})
+    for type in (GROUP, CLIENT_METRICS):
+        story.describe(f"describe type {type} without a name", type, "")
+        story.alter(f"alter type {type} without a name", type, "", ("interval.ms", SET, "5"))
+
+
+def tell_of_brokers(story: Story, broker: str) -> None:
+    story.describe("the broker", BROKER, broker)
+    retention, policy = "log.retention.ms", "log.cleanup.policy"
+    story.alter("set for all brokers", BROKER, "", (retention, SET, "88"))
+    story.describe("a topic of all brokers' default", TOPIC, "t", until={"retention.ms": "88"})
+    story.alter("set for one broker", BROKER, broker, (retention, SET, "99"), (policy, APPEND, "compact"))
+    story.describe("a topic of the broker's", TOPIC, "t", until={"retention.ms": "99"})
+    story.describe("the broker after that", BROKER, broker, until={retention: "99"})
+    story.alter("append, whatever the broker's default", TOPIC, "t", ("cleanup.policy", APPEND, "delete"))
+    story.describe("after that append", TOPIC, "t", until={"cleanup.policy": "delete"})
+    story.replace("one broker is replaced", BROKER, broker, {"message.max.bytes": "2000"})
+    story.describe("the topic then", TOPIC, "t", until={"max.message.bytes": "2000", "retention.ms": "88"})
+    story.produce("a batch above message.max.bytes", "t", b"v" * 3_000, Codec.NONE)
+    fixed = ("num.partitions", SET, "5"), ("auto.create.topics.enable", SET, "true")
+    story.alter("what is read only", BROKER, broker, *fixed)
+    story.alter("what is read only, deleted", BROKER, broker, ("num.partitions", DELETE, None))
+    story.replace("what is read only, for all", BROKER, "", {"num.partitions": "5"})
+    story.alter("append to a broker's number", BROKER, broker, (retention, APPEND, "5"))
+    story.alter("an operation that does not exist, on a broker", BROKER, broker, (retention, 7, "5"))
+    for name, value in (
+        (retention, "x"),
+        ("message.max.bytes", "-1"),
+        ("log.segment.bytes", "5"),
+        ("log.roll.ms", "0"),
+        (policy, "x"),
+        (policy, ""),
+        ("log.message.timestamp.type", "x"),
+        ("log.flush.interval.messages", "0"),
+        ("log.cleaner.min.cleanable.ratio", "2"),
+        ("log.cleaner.max.compaction.lag.ms", "0"),
+        ("log.index.interval.bytes", "-1"),
+        ("log.retention.bytes", "-9"),
+    ):
+        story.alter(f"{name}={value!r} on a broker", BROKER, broker, (name, SET, value), validate_only=True)
+    story.alter("a retention below -1", BROKER, broker, (retention, SET, "-3"), validate_only=True)
+    unknown = ("no.such.config", SET, "5")
+    story.alter("a broker config that nobody knows", BROKER, broker, unknown, validate_only=True)
+    idle = ("log.preallocate", SET, "true")
+    story.alter("a broker config that would have no effect", BROKER, broker, idle, validate_only=True)
+    later = ("max.connections", SET, "500")
+    story.alter("a broker config taken at start", BROKER, broker, later, validate_only=True)
+    story.replace("nothing is left of the broker", BROKER, broker, {})
+    story.alter("nothing is left of all", BROKER, "", (retention, DELETE, None))
+    story.describe(
+        "as it was", TOPIC, "t", until={"max.message.bytes": "1048588", "retention.ms": "700000000"}
+    )
+
+
+def tell_of_the_rest(story: Story, broker: str) -> None:
+    story.alter("a level is set", BROKER_LOGGER, broker, ("root", SET, "ERROR"))
+    story.describe("the loggers", BROKER_LOGGER, broker)
+    for name, operation, value in (
+        ("root", SET, "LOUD"),
+        ("root", SET, "error"),
+        ("root", DELETE, None),
+        ("root", APPEND, "INFO"),
+        ("root", SET, None),
+        ("no.such.logger", SET, "INFO"),
+        ("no.such.logger", DELETE, None),
+    ):
+        story.alter(f"logger {name} {operation} {value}", BROKER_LOGGER, broker, (name, operation, value))
+    story.alter("a level that muster has not", BROKER_LOGGER, broker, ("root", SET, "TRACE"))
+    story.alter("back to a level of both", BROKER_LOGGER, broker, ("root", SET, "WARN"))
+    story.replace("loggers are not replaced", BROKER_LOGGER, broker, {})
+
+    for types in ((), (TOPIC,), (BROKER,), (BROKER, BROKER_LOGGER), (GROUP,), (0,), (TOPIC, 99)):
+        story.list(f"list {types}", types)
+    story.list("list, v0", version=0)
+    story.describe("a group", GROUP, "g")
+    story.alter("nothing is set for a group", GROUP, "g")
+    story.alter("a group's config is deleted", GROUP, "g", ("consumer.session.timeout.ms", DELETE, None))
+    story.alter("a group's config is set", GROUP, "g", ("consumer.session.timeout.ms", SET, "50000"))
+    story.alter("a group config that nobody knows", GROUP, "g", ("no.such.config", SET, "5"))
+    story.describe("a client metrics subscription", CLIENT_METRICS, "m")
+    story.alter("client metrics are set", CLIENT_METRICS, "m", ("interval.ms", SET, "50000"))
+    story.alter("a client metric that nobody knows", CLIENT_METRICS, "m", ("no.such.config", SET, "5"))
+
+
+_OF_THE_PLACE: Final = (
+    "advertised.listeners value",
+    "advertised.listeners synonyms",
+    "listeners value",
+    "listeners synonyms",
+)
+"""Addresses: each broker has its own."""
+
+
+def _known_to_muster(facts: Mapping[tuple[str, str], Any], ours: Mapping[tuple[str, str], Any]) -> Any:
+    """Of Kafka's facts about its broker, those about configs that muster has."""
+    names = {fact.split()[0] for step, fact in ours if step.startswith("the broker")}
+    return {
+        (step, fact): value
+        for (step, fact), value in facts.items()
+        if not step.startswith("the broker") or fact.split()[0] in names
+    }
+
+
+def test_apache_kafka_and_muster_tell_the_same_story(
+    kafka_of_configs: KafkaOfConfigs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log._Output, "level", log._Output.level)  # the story alters it
+    kafka = kafka_of_configs(_SETTINGS)
+    with WireConnection(kafka.host, kafka.port, "configs") as connection:
+        create_topics(connection, {"t": 1})
+        theirs = Story(connection)
+        tell(theirs, "1")
+    settings: dict[str, Any] = {
+        "auto_create_topics_enable": False,
+        "log_retention_ms": 700_000_000,
+        "log_segment_bytes": 2_097_152,
+        "group_initial_rebalance_delay_ms": 3_000,
+    }
+    with (
+        Broker(**settings) as broker,
+        WireConnection("127.0.0.1", broker.port, "configs") as connection,
+    ):
+        create_topics(connection, {"t": 1})
+        ours = Story(connection)
+        tell(ours, "1")
+
+    kafkas = _known_to_muster(theirs.facts, ours.facts)
+    differing = {
+        key: (kafkas.get(key, _ABSENT), ours.facts.get(key, _ABSENT))
+        for key in kafkas.keys() | ours.facts.keys()
+        if kafkas.get(key, _ABSENT) != ours.facts.get(key, _ABSENT) and key[1] not in _OF_THE_PLACE
+    }
+    used = set()
+    unlisted = []
+    for (step, fact), (said, our_words) in sorted(differing.items()):
+        matching = [
+            (steps, facts_)
+            for steps, facts_ in DIFFERENCES
+            if fnmatchcase(step, steps) and fnmatchcase(fact, facts_)
+        ]
+        used.update(matching)
+        if not matching:
+            unlisted.append(f"{step}: {fact}: Kafka {said!r}, muster {our_words!r}")
+    assert not unlisted, "not listed in DIFFERENCES:\n" + "\n".join(unlisted)
+    assert not DIFFERENCES.keys() - used, "listed, and no longer so"

@@ -1,0 +1,545 @@
+"""The fast twin of the router and its handlers: the same requests get the same bytes by both ways (promise
+8), and what a connection promises about order holds when both ways meet on it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from muster.coordinator.group import shard
+from muster.coordinator.runtime.shard_host import LATER, Later
+from muster.coordinator.server import connection as connection_module
+from muster.coordinator.server.at_once import AT_ONCE
+from muster.coordinator.server.broker import Broker
+from muster.coordinator.server.connection import Connection
+from muster.coordinator.server.router import HANDLERS
+from muster.protocol.api import ApiKey, versions
+from muster.protocol.errors import ErrorCode
+from muster.protocol.header import encode_request
+from muster.protocol.message import Message
+from muster.protocol.messages.classic_group import (
+    HeartbeatRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    SyncGroupRequest,
+)
+from muster.protocol.messages.offsets import OffsetCommitRequest
+from tests.server.conftest import StartBrokers
+from tests.server.test_connection import DEADLINE_S, Gate, Server, framed, is_closed, read_frame, serving
+from tests.server.test_metadata import creating
+from tests.support.facts import until
+from tests.support.wire import Wire
+
+GARBAGE_FRAMES = 150
+UNKNOWN_ID = uuid.UUID(int=7)
+
+
+# --- twins --------------------------------------------------------------------------------------------------
+
+
+class Ids:
+    """Stands in for the module `uuid` where member ids are made: both brokers hand out the same ones."""
+
+    def __init__(self) -> None:
+        self._last = 0
+
+    def uuid4(self) -> uuid.UUID:
+        self._last += 1
+        return uuid.UUID(int=self._last)
+
+
+class Twin:
+    """A broker that answers by one of the two ways, and what it was seen to answer."""
+
+    def __init__(self, broker: Broker, *, at_once: bool) -> None:
+        self.broker = broker
+        self.taken = 0
+        self._ids = Ids()
+        fast = broker.connections.answer_at_once
+        assert fast is not None
+
+        def counted(connection: Connection, frame: bytes) -> bytes | Later | None:
+            answer = fast(connection, frame)
+            self.taken += answer is not None
+            return answer
+
+        broker.connections.answer_at_once = counted if at_once else None
+
+    async def play(self, monkeypatch: pytest.MonkeyPatch, frames: list[bytes]) -> list[bytes | None]:
+        """What each frame is answered with, over one connection; None when it closes, and the next frame goes
+        over a new one."""
+        monkeypatch.setattr(shard, "uuid", SimpleNamespace(uuid4=self._ids.uuid4))
+        answers: list[bytes | None] = []
+        wire: Wire | None = None
+        for frame in frames:
+            wire = wire or await Wire.connect(self.broker.port)
+            await wire.send_bytes(frame)
+            try:
+                answers.append(await wire.receive_bytes())
+            except (ConnectionError, asyncio.IncompleteReadError):
+                answers.append(None)
+                await wire.close()
+                wire = None
+        if wire is not None:
+            await wire.close()
+        return answers
+
+
+async def both(start_brokers: StartBrokers, monkeypatch: pytest.MonkeyPatch) -> tuple[Twin, Twin]:
+    """The fast one and the plain one, each with the topic `orders` of three partitions."""
+    twins = []
+    for at_once in (True, False):
+        (broker,) = (await start_brokers(log_level="error")).brokers
+        async with await Wire.connect(broker.port) as wire:
+            (created,) = (await wire.call(creating("orders", num_partitions=3), 7)).topics
+            assert created.error_code == ErrorCode.NONE
+        twins.append(Twin(broker, at_once=at_once))
+    return twins[0], twins[1]
+
+
+def member_id(number: int, prefix: str = "bench") -> str:
+    return f"{prefix}-{uuid.UUID(int=number)}"
+
+
+class Story:
+    """Frames with correlation ids that count up, as one client sends them."""
+
+    def __init__(self) -> None:
+        self.frames: list[bytes] = []
+
+    def send(self, request: Message, version: int, *, client_id: str | None = "bench") -> None:
+        api_key = request.__schema__.api_key
+        assert api_key is not None
+        self.frames.append(encode_request(api_key, version, len(self.frames) - 3, client_id, request))
+
+
+def joining(group_id: str, member: str, *, instance: str | None = None, session_ms: int = 30_000) -> Message:
+    return JoinGroupRequest(
+        group_id=group_id,
+        session_timeout_ms=session_ms,
+        rebalance_timeout_ms=30_000,
+        member_id=member,
+        group_instance_id=instance,
+        protocol_type="consumer",
+        protocols=[JoinGroupRequest.Protocol(name="range", metadata=b"\x00\x00\x00\x00\x00\x00")],
+    )
+
+
+def syncing(group_id: str, member: str, version: int, generation_id: int = 1) -> Message:
+    named: dict[str, Any] = {"protocol_type": "consumer", "protocol_name": "range"} if version >= 5 else {}
+    return SyncGroupRequest(
+        group_id=group_id,
+        generation_id=generation_id,
+        member_id=member,
+        assignments=[SyncGroupRequest.Assignment(member_id=member, assignment=b"\x00\x00mine")],
+        **named,
+    )
+
+
+def beating(group_id: str, member: str, generation_id: int = 1) -> Message:
+    return HeartbeatRequest(group_id=group_id, generation_id=generation_id, member_id=member)
+
+
+def committing(
+    group_id: str, member: str, *topics: tuple[object, list[tuple[int, str | None]]], generation_id: int = 1
+) -> Message:
+    return OffsetCommitRequest(
+        group_id=group_id,
+        generation_id_or_member_epoch=generation_id,
+        member_id=member,
+        topics=[
+            OffsetCommitRequest.Topic(
+                **({"topic_id": topic} if isinstance(topic, uuid.UUID) else {"name": topic}),
+                partitions=[
+                    OffsetCommitRequest.Partition(
+                        partition_index=index, committed_offset=index + 5, committed_metadata=metadata
+                    )
+                    for index, metadata in partitions
+                ],
+            )
+            for topic, partitions in topics
+        ],
+    )
+
+
+def story_of_members() -> list[bytes]:
+    """Groups of one member, in every version: refused, let in, alive, expelled."""
+    story = Story()
+    made = 0
+    for version in range(versions(ApiKey.JOIN_GROUP).last + 1):
+        group = f"group-{version}"
+        sync_version = min(version, versions(ApiKey.SYNC_GROUP).last)
+        beat_version = min(version, versions(ApiKey.HEARTBEAT).last)
+        leave_version = min(version, versions(ApiKey.LEAVE_GROUP).last)
+        story.send(joining(group, "nobody"), version)
+        story.send(joining("", ""), version)
+        story.send(joining(group, "", session_ms=1), version)
+        made += 1  # for the first of them; the others are refused before an id is made
+        made += 1
+        story.send(joining(group, ""), version)
+        if version >= 4:
+            story.send(joining(group, member_id(made)), version)
+            me, made = member_id(made), made + 1
+        else:
+            me = member_id(made)
+        story.send(beating(group, me), beat_version)
+        story.send(syncing(group, me, sync_version), sync_version)
+        story.send(syncing(group, "nobody", sync_version), sync_version)
+        story.send(syncing(group, me, sync_version, generation_id=9), sync_version)
+        for client_id in ("bench", "bench", "another", None):
+            story.send(beating(group, me), beat_version, client_id=client_id)
+        for generation_id in (2, 1):
+            story.send(beating(group, me, generation_id), beat_version)
+        story.send(beating(group, "nobody"), beat_version)
+        story.send(beating("", me), beat_version)
+        story.send(beating("no group", me), beat_version)
+        if version >= 5:
+            story.send(joining(f"static-{version}", "", instance="one"), version)
+            story.send(joining(f"static-{version}", "", instance="one"), version)
+            made += 2
+        leaver: dict[str, Any] = {"member_id": me}
+        if leave_version >= 3:
+            leaver = {"members": [LeaveGroupRequest.MemberIdentity(member_id=me)]}
+        for group_id in (group, group, "no group"):
+            story.send(LeaveGroupRequest(group_id=group_id, **leaver), leave_version)
+        story.send(beating(group, me), beat_version)
+    return story.frames
+
+
+def story_of_commits(topic_id: uuid.UUID) -> list[bytes]:
+    story = Story()
+    for version in range(versions(ApiKey.OFFSET_COMMIT).first, versions(ApiKey.OFFSET_COMMIT).last + 1):
+        known: object = topic_id if version >= 10 else "orders"
+        unknown: object = UNKNOWN_ID if version >= 10 else "nothing"
+        group = f"commits-{version}"
+
+        def commit(*topics: tuple[object, list[tuple[int, str | None]]], **options: Any) -> None:
+            story.send(committing(group, "", *topics, **{"generation_id": -1, **options}), version)  # noqa: B023
+
+        commit((known, [(0, "")]))
+        commit((known, [(0, "here"), (2, None), (1, "é")]))
+        commit((known, [(0, "x" * 5_000), (1, "")]))
+        commit((known, [(0, ""), (0, "x" * 5_000)]))
+        commit((known, [(0, ""), (3, ""), (-1, "")]))
+        commit((unknown, [(0, "")]))
+        commit((known, [(0, "")]), (unknown, [(1, "")]))
+        commit((known, [(0, "")]), (known, [(0, "")]))
+        commit((known, []))
+        commit()
+        commit((known, [(0, "")]), generation_id=4)
+        story.send(committing("never seen", "", (known, [(1, "")]), generation_id=4), version)
+        story.send(committing("never seen", "", (known, [(9, "")]), generation_id=4), version)
+    return story.frames
+
+
+async def test_members_are_answered_with_the_same_bytes(
+    start_brokers: StartBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fast, plain = await both(start_brokers, monkeypatch)
+    frames = story_of_members()
+    answers = await fast.play(monkeypatch, frames)
+    assert answers == await plain.play(monkeypatch, frames)
+    assert None not in answers
+    assert fast.taken == len(frames)
+    assert plain.taken == 0
+
+
+async def test_commits_are_answered_with_the_same_bytes(
+    start_brokers: StartBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fast, plain = await both(start_brokers, monkeypatch)
+    answers: list[list[bytes]] = []
+    for twin in (fast, plain):
+        topic_id = twin.broker.catalogue.named("orders").topic_id
+        played = await twin.play(monkeypatch, story_of_commits(topic_id))
+        answers.append([(answer or b"closed").replace(topic_id.bytes, b"<topic id>") for answer in played])
+    assert answers[0] == answers[1]
+    assert 0 < fast.taken < len(answers[0])  # both ways were taken
+    kept = [
+        {group_id: dict(host.shard.hard.offsets[group_id]) for group_id in host.shard.hard.offsets}
+        for twin in (fast, plain)
+        for host in twin.broker.runtime.hosts()
+        if host.shard is not None
+    ]
+    half = len(kept) // 2
+    for ours, theirs in zip(kept[:half], kept[half:], strict=True):
+        assert without_times(ours) == without_times(theirs)
+    assert any(kept)
+
+
+def without_times(offsets: dict[str, dict[Any, Any]]) -> object:
+    """Committed offsets without what differs between two brokers: when, and the id of the topic."""
+    return {
+        group_id: {
+            where: (each.offset, each.leader_epoch, each.metadata, each.topic_id.int == 0)
+            for where, each in committed.items()
+        }
+        for group_id, committed in offsets.items()
+    }
+
+
+async def test_garbage_is_answered_with_the_same_bytes(
+    start_brokers: StartBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    fast, plain = await both(start_brokers, monkeypatch)
+    whole = [*story_of_members(), *story_of_commits(UNKNOWN_ID)]
+    frames = [broken(rng, rng.choice(whole)) for _ in range(GARBAGE_FRAMES)]
+    answers = await fast.play(monkeypatch, frames)
+    assert answers == await plain.play(monkeypatch, frames)
+
+
+def broken(rng: random.Random, frame: bytes) -> bytes:
+    """The frame with a few bytes changed, cut off or added; its size and API stay true."""
+    body = bytearray(frame[4:])
+    match rng.randrange(3):
+        case 0:
+            for _ in range(rng.randrange(1, 4)):
+                # Versions below 128 keep the layout of the header known; behind it anything goes.
+                at = rng.choice([3, *range(8, len(body))])
+                body[at] = rng.randrange(128 if at == 3 else 256)
+        case 1:
+            del body[rng.randrange(2, len(body)) :]
+        case 2:
+            body += rng.randbytes(rng.randrange(1, 6))
+    return framed(bytes(body))
+
+
+def test_every_twin_is_of_a_handler_that_is_served() -> None:
+    assert set(AT_ONCE) <= set(HANDLERS.values())
+
+
+# --- order on one connection --------------------------------------------------------------------------------
+
+
+class AtOnce:
+    """A made-up `answer_at_once`: "now…" is answered now, "later…" when the test says so, the rest is not for
+    it."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[bytes, Callable[[], None]] = {}
+
+    def __call__(self, connection: Connection, frame: bytes) -> bytes | Later | None:
+        if frame.startswith(b"now"):
+            return framed(frame)
+        if frame.startswith(b"later"):
+            self.waiting[frame] = lambda: connection.respond(framed(frame))
+            return LATER
+        return None
+
+    async def asked(self, frame: bytes) -> None:
+        await until(lambda: frame in self.waiting, f"{frame!r} to arrive")
+
+    def answer(self, frame: bytes) -> None:
+        self.waiting.pop(frame)()
+
+
+async def nothing_more(reader: asyncio.StreamReader, server: Server) -> None:
+    """What could be answered has been, by now."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not reader._buffer  # type: ignore[attr-defined]
+
+
+async def test_now_later_and_the_plain_way_keep_their_order() -> None:
+    at_once, gate = AtOnce(), Gate()
+    async with serving(gate, answer_at_once=at_once) as server:
+        reader, writer = await server.connect()
+        writer.write(framed(b"now 1"))
+        assert await read_frame(reader) == b"now 1"
+        assert gate.asked == []
+        writer.write(framed(b"later 2"))
+        await at_once.asked(b"later 2")
+        writer.write(framed(b"now 3") + framed(b"plain 4"))
+        (connection,) = server.connections.open.values()
+        await server.until(lambda: len(connection._frames) == 2)
+        await nothing_more(reader, server)
+        assert gate.asked == []
+        at_once.answer(b"later 2")
+        gate.open()
+        assert [await read_frame(reader) for _ in range(3)] == [b"later 2", b"now 3", b"plain 4"]
+        writer.write(framed(b"now 5"))
+        assert await read_frame(reader) == b"now 5"
+        assert b"now 5" not in gate.asked  # the short way is open again
+        assert server.connections.counts.requests == 5
+        writer.close()
+
+
+async def test_what_arrives_in_pieces_or_several_at_a_time_takes_the_plain_way() -> None:
+    async with serving(answer_at_once=AtOnce()) as server:
+        reader, writer = await server.connect()
+        writer.write(framed(b"now 1") + framed(b"now 2") + framed(b"now 3")[:6])
+        assert [await read_frame(reader) for _ in range(2)] == [b"now 1", b"now 2"]
+        writer.write(framed(b"now 3")[6:])
+        assert await read_frame(reader) == b"now 3"
+        writer.close()
+
+
+async def test_what_is_answered_later_counts_as_memory_until_then() -> None:
+    at_once = AtOnce()
+    async with serving(answer_at_once=at_once) as server:
+        reader, writer = await server.connect()
+        frame = b"later" + bytes(1_000)
+        writer.write(framed(frame))
+        await at_once.asked(frame)
+        assert server.connections.requests.held_bytes == len(frame)
+        at_once.answer(frame)
+        assert await read_frame(reader) == frame
+        assert server.connections.requests.held_bytes == 0
+        writer.close()
+
+
+async def test_a_connection_that_waits_for_an_answer_is_not_idle() -> None:
+    at_once = AtOnce()
+    async with serving(answer_at_once=at_once, idle_ms=1_000) as server:
+        reader, writer = await server.connect()
+        writer.write(framed(b"later"))
+        await at_once.asked(b"later")
+        server.clock.advance(5_000)
+        assert server.connections.counts.idle == 0
+        at_once.answer(b"later")
+        assert await read_frame(reader) == b"later"
+        server.clock.advance(5_000)
+        assert await is_closed(reader)
+        assert server.connections.counts.idle == 1
+        writer.close()
+
+
+async def test_finishing_waits_for_what_is_answered_later() -> None:
+    at_once = AtOnce()
+    async with serving(answer_at_once=at_once) as server:
+        reader, writer = await server.connect()
+        writer.write(framed(b"later"))
+        await at_once.asked(b"later")
+        server.connections.finish()
+        await nothing_more(reader, server)
+        at_once.answer(b"later")
+        assert await read_frame(reader) == b"later"
+        assert await is_closed(reader)
+        await server.connections.drained(DEADLINE_S)
+        assert not server.connections.tasks
+        writer.close()
+
+
+async def test_an_answer_for_a_connection_that_is_gone_is_dropped() -> None:
+    at_once = AtOnce()
+    async with serving(answer_at_once=at_once) as server:
+        _, writer = await server.connect()
+        writer.write(framed(b"later"))
+        await at_once.asked(b"later")
+        writer.transport.abort()
+        await server.until(lambda: server.closed == [1])
+        at_once.answer(b"later")
+        await server.until(lambda: not server.connections.tasks)
+        assert server.connections.requests.held_bytes == 0
+
+
+async def test_a_frozen_connection_keeps_an_answer_until_it_is_thawed() -> None:
+    at_once = AtOnce()
+    async with serving(answer_at_once=at_once) as server:
+        reader, writer = await server.connect()
+        writer.write(framed(b"later"))
+        await at_once.asked(b"later")
+        server.connections.freeze()
+        writer.write(framed(b"now"))
+        at_once.answer(b"later")
+        await nothing_more(reader, server)
+        server.connections.thaw()
+        assert [await read_frame(reader), await read_frame(reader)] == [b"later", b"now"]
+        writer.close()
+
+
+async def test_a_client_that_takes_no_responses_is_not_answered_on() -> None:
+    large = b"now" + bytes(24 << 20)  # more than the buffers of both sockets take
+
+    def at_once(connection: Connection, frame: bytes) -> bytes | Later | None:
+        return framed(large)
+
+    async with serving(answer_at_once=at_once, response_bytes_max=1 << 30) as server:
+        reader, writer = await server.connect()
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(framed(b"first"))
+        await server.until(lambda: len(server.connections.open) == 1)
+        (connection,) = server.connections.open.values()
+        await server.until(lambda: connection._writable is not None)
+        assert server.connections.responses.held_bytes == len(framed(large))
+        writer.write(framed(b"second"))
+        await server.until(lambda: bool(connection._frames))
+        await nothing_more(reader, server)
+        assert server.connections.counts.requests == 1
+        writer.transport.resume_reading()  # type: ignore[attr-defined]
+        assert await read_frame(reader) == large
+        assert await read_frame(reader) == b"second"  # by the plain way, which echoes
+        assert server.connections.responses.held_bytes == 0
+        writer.close()
+
+
+async def test_more_than_a_turn_takes_wait_for_the_next_in_order_and_heartbeats_do_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection_module, "_AT_ONCE_MAX", 2)
+    begun: list[bytes] = []
+
+    def at_once(connection: Connection, frame: bytes) -> bytes | Later | None:
+        begun.append(frame)
+        return None if frame.startswith(b"pl") else framed(frame)
+
+    async with serving(answer_at_once=at_once) as server:
+        streams = [await server.connect() for _ in range(8)]
+        await server.until(lambda: len(server.connections.open) == len(streams))
+        opened = list(server.connections.open.values())
+        heartbeat = bytes([0, ApiKey.HEARTBEAT]) + b"beat"
+        frames = [b"1st", b"2nd", b"3rd", b"plain", b"5th", heartbeat, b"6th", b"7th"]
+        for connection, frame in zip(opened, frames, strict=True):
+            connection.data_received(framed(frame))  # all in one turn
+        assert begun == [b"1st", b"2nd", heartbeat]
+        held = sum(map(len, (b"3rd", b"plain", b"5th", b"6th", b"7th")))
+        assert server.connections.requests.held_bytes == held
+        await asyncio.sleep(0)
+        assert begun == [b"1st", b"2nd", heartbeat, b"3rd", b"plain"]
+        opened[0].data_received(framed(b"8th"))
+        assert begun[-1] == b"plain"  # who comes now does not go past those who wait
+        for (reader, _), frame in zip(streams, frames, strict=True):
+            assert await read_frame(reader) == frame
+        assert await read_frame(streams[0][0]) == b"8th"
+        assert begun == [b"1st", b"2nd", heartbeat, b"3rd", b"plain", b"5th", b"6th", b"7th", b"8th"]
+        await server.until(lambda: server.connections.requests.held_bytes == 0)
+        for _, writer in streams:
+            writer.close()
+
+
+async def test_requests_that_wait_for_a_turn_go_with_their_connection_and_stand_still_when_frozen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection_module, "_AT_ONCE_MAX", 1)
+    begun: list[bytes] = []
+
+    def at_once(connection: Connection, frame: bytes) -> bytes | Later | None:
+        begun.append(frame)
+        return framed(frame)
+
+    async with serving(answer_at_once=at_once) as server:
+        streams = [await server.connect() for _ in range(3)]
+        await server.until(lambda: len(server.connections.open) == len(streams))
+        opened = list(server.connections.open.values())
+        for connection, frame in zip(opened, (b"first", b"gone", b"frozen"), strict=True):
+            connection.data_received(framed(frame))
+        opened[1].abort()
+        opened[2].freeze()
+        assert await read_frame(streams[0][0]) == b"first"
+        await server.until(lambda: server.closed == [2])
+        await nothing_more(streams[2][0], server)
+        assert begun == [b"first"]
+        opened[2].thaw()
+        assert await read_frame(streams[2][0]) == b"frozen"
+        await server.until(lambda: server.connections.requests.held_bytes == 0)
+        for _, writer in streams:
+            writer.close()
