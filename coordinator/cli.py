@@ -11,62 +11,92 @@ import gc
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from os import environ
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from muster import __version__
 from muster.coordinator import config
+from muster.coordinator.arguments import EXIT_FAILED, EXIT_USAGE, Parser, fail
 
 if TYPE_CHECKING:
     from muster.coordinator.server.brokers import Brokers
 
-EXIT_FAILED = 1
-EXIT_USAGE = 2
+_GARBAGE_THRESHOLDS = (5_000, 5, 10)
+"""How many objects are made before Python looks for garbage that refers to itself, of which a broker makes
+little. By default it looks after 700, again and again through requests in flight, which takes a tenth of the
+time. Few generations of the youngest before the next, or one look takes 50 ms while thousands join."""
 _LAST_LINES_S = 1.0  # how long the end waits for whoever reads the log
+
+CLIENTS: Final = {
+    "topics": "list, create, describe, alter and delete topics",
+    "groups": "list, describe and delete consumer groups",
+    "produce": "send records, a line each",
+    "consume": "print records as they arrive",
+    "cluster": "describe the cluster",
+}
+"""The commands that are clients: `muster.coordinator.commands.<name>` declares and carries out each."""
 
 
 def main(arguments: Sequence[str] | None = None, variables: Mapping[str, str] = environ) -> int:
     """Run the command; the exit code. 2: the command line or a variable is wrong, 1: it could not be carried
     out."""
     began = time.perf_counter()
-    parsed, unknown = _parser().parse_known_args(arguments)
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    parser = _parser(next((each for each in arguments if not each.startswith("-")), None))
+    parsed, unknown = parser.parse_known_args(arguments)
     given = vars(parsed)
-    if given.pop("command") is None:
-        _parser().print_help()
+    command = given.pop("command")
+    if command is None:
+        parser.print_help()
         return EXIT_USAGE
     if unknown:
-        return _fail("serve", f"{unknown[0]} is no option of it; muster serve --help lists them", EXIT_USAGE)
+        prog = given.get("prog", f"muster {command}")
+        return fail(prog, f"{unknown[0]} is no option of it; {prog} --help lists them", EXIT_USAGE)
+    if command in CLIENTS:
+        return _run_client(parsed, variables)
     try:
         settings = config.read_settings(given, variables)
     except config.SettingError as error:
-        return _fail("serve", str(error), EXIT_USAGE)
+        return fail("muster serve", str(error), EXIT_USAGE)
     return _serve(settings, began)
+
+
+def _run_client(parsed: argparse.Namespace, variables: Mapping[str, str]) -> int:
+    from muster.coordinator.commands.run import run
+
+    return run(parsed.work, parsed, variables)
 
 
 # --- command line -------------------------------------------------------------------------------------------
 
 
-class _Help(argparse.RawDescriptionHelpFormatter):
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=44, width=118)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser(chosen: str | None) -> Parser:
+    """The parser; of the commands that are clients only the `chosen` one is there in full, since declaring it
+    imports it."""
+    parser = Parser(
         prog="muster",
-        description="A Kafka-wire-compatible broker with an exact consumer-group coordinator.",
-        allow_abbrev=False,
+        description="A Kafka-wire-compatible broker with an exact consumer-group coordinator, and the\n"
+        "commands of a Kafka client, for this broker and any other.",
     )
     parser.add_argument("--version", action="version", version=f"muster {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    _declare_serve(commands)
+    for name, summary in CLIENTS.items():
+        if name == chosen:
+            import_module(f"muster.coordinator.commands.{name}").declare(commands, name, summary)
+        else:
+            commands.add_parser(name, help=summary)
+    return parser
+
+
+def _declare_serve(commands: Any) -> None:
     serve = commands.add_parser(
         "serve",
         usage="muster serve [options]",
         help="run one or more brokers in this process",
         description="Run one or more brokers in this process. Every option can also be given as a variable,\n"
         "--group-max-size as MUSTER_GROUP_MAX_SIZE. What Kafka has too carries Kafka's name and default.",
-        formatter_class=_Help,
-        allow_abbrev=False,
     )
     sections: dict[str, Any] = {}
     for each in config.settings_declared():
@@ -81,7 +111,6 @@ def _parser() -> argparse.ArgumentParser:
             help=_meaning(each, spec).replace("%", "%%"),
             **({"nargs": "?", "const": "true"} if flag else {}),
         )
-    return parser
 
 
 def _metavar(name: str, spec: config.Spec) -> str:
@@ -104,11 +133,6 @@ def _meaning(each: Any, spec: config.Spec) -> str:
     if spec.kafka:
         notes.append(f"Kafka: {config.kafka_name(each.name)}")
     return f"{spec.meaning} ({'; '.join(notes)})"
-
-
-def _fail(command: str, why: str, code: int) -> int:
-    print(f"muster {command}: {why}", file=sys.stderr)
-    return code
 
 
 # --- serve --------------------------------------------------------------------------------------------------
@@ -137,7 +161,7 @@ def _run(settings: config.Settings, began: float) -> int:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             return runner.run(_serve_until_stopped(settings, began))
     except (BindError, StoreError) as error:
-        return _fail("serve", str(error), EXIT_FAILED)
+        return fail("muster serve", str(error), EXIT_FAILED)
     except KeyboardInterrupt:  # before there was a handler for it
         return EXIT_FAILED
     finally:
@@ -171,6 +195,7 @@ async def _serve_until_stopped(settings: config.Settings, began: float) -> int:
         return EXIT_FAILED
     await starting  # raises what kept it from starting
     gc.freeze()
+    gc.set_threshold(*_GARBAGE_THRESHOLDS)
     gc.enable()
     print(_ready(brokers, time.perf_counter() - began), flush=True)
     warming = asyncio.get_running_loop().run_in_executor(None, warm_up)

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 USER_PROGRAM = """
 import client, protocol
-import muster, muster.protocol.api, muster.coordinator.cli
+import muster, muster.client.cluster, muster.protocol.api, muster.coordinator.cli
 
 assert client.OWNER == "user" and protocol.OWNER == "user", (client.__file__, protocol.__file__)
 print(muster.__file__)
@@ -43,7 +43,7 @@ def test_archives_carry_every_module_once(archives: tuple[Path, Path]) -> None:
     sdist, wheel = archives
     modules = {
         f"muster/{path.relative_to(ROOT)}"
-        for folder in ("protocol", "coordinator")
+        for folder in ("protocol", "coordinator", "client")
         for path in (ROOT / folder).rglob("*.py")
     }
     with zipfile.ZipFile(wheel) as archive:

@@ -1,0 +1,38 @@
+"""Calls that may block for as long as they like, and are not waited for when nobody wants them any more."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
+    """The result of a blocking call, made in a daemon thread of its own: a caller that is cancelled leaves it
+    behind, and so does a process that ends. (The loop's own threads are waited for.)"""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def deliver(result: Any, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    def work() -> None:
+        result, failed = None, None
+        try:
+            result = function(*arguments)
+        except BaseException as error:
+            failed = error
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(deliver, result, failed)
+
+    threading.Thread(target=work, daemon=True).start()
+    return await future

@@ -1,0 +1,104 @@
+"""Options that several commands share, and how their values are read."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, Final
+
+from muster.coordinator.arguments import Parser
+
+BOOTSTRAP_DEFAULT: Final = "127.0.0.1:9092"
+BOOTSTRAP_VARIABLE: Final = "MUSTER_BOOTSTRAP_SERVERS"
+TIMEOUT_DEFAULT_S: Final = 30.0
+_SECONDS_MAX: Final = 86_400.0
+
+EXIT_CODES: Final = """\
+Exit codes: 0 done; 1 could not be carried out, the message says why; 2 wrong usage; 130 interrupted."""
+
+
+def command(
+    commands: Any, name: str, summary: str, description: str, *, output: tuple[str, ...] = ("table", "json")
+) -> Parser:
+    """A command below `commands` with the options that all have; `description` follows its summary in the
+    help."""
+    parser: Parser = commands.add_parser(
+        name,
+        help=summary,
+        description=f"{summary[0].upper()}{summary[1:]}.\n\n{description}".rstrip() + f"\n\n{EXIT_CODES}",
+    )
+    parser.set_defaults(prog=parser.prog)
+    shared = parser.add_argument_group("options of every command")
+    shared.add_argument(
+        "--bootstrap-server",
+        "--bootstrap-servers",
+        metavar="HOST:PORT[,HOST:PORT]",
+        help=f"brokers to begin with (variable {BOOTSTRAP_VARIABLE}; default {BOOTSTRAP_DEFAULT})",
+    )
+    shared.add_argument(
+        "--timeout",
+        type=seconds,
+        default=TIMEOUT_DEFAULT_S,
+        metavar="SECONDS",
+        help=f"how long the cluster may take to answer (default {TIMEOUT_DEFAULT_S:g})",
+    )
+    shared.add_argument(
+        "--output", choices=output, default=output[0], help=f"{output[0]} for people, json for programs"
+    )
+    return parser
+
+
+def actions(commands: Any, name: str, summary: str) -> Any:
+    """A command of several actions; where to add them."""
+    parser: Parser = commands.add_parser(
+        name, help=summary, description=f"{summary[0].upper()}{summary[1:]}."
+    )
+    return parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+
+
+def number(low: int, high: int = 2**31 - 1) -> Callable[[str], int]:
+    """Reads a whole number from `low` to `high`."""
+
+    def read(text: str) -> int:
+        if not re.fullmatch(r"-?[0-9]{1,19}", text) or not low <= int(text) <= high:
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is not allowed; it takes a whole number, {low} to {high}"
+            )
+        return int(text)
+
+    return read
+
+
+def seconds(text: str) -> float:
+    """Reads a positive number of seconds, of a day at most."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value <= _SECONDS_MAX:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not allowed; it takes a number of seconds, above 0 and up to {_SECONDS_MAX:g}"
+        )
+    return value
+
+
+def setting(text: str) -> tuple[str, str]:
+    """Reads NAME=VALUE; the value may be empty and may contain =."""
+    name, equals, value = text.partition("=")
+    if not (equals and name):
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; it takes NAME=VALUE")
+    return name, value
+
+
+def timestamp_ms(text: str) -> int:
+    """Reads a moment: epoch milliseconds, or ISO 8601 (without a zone: local time)."""
+    if re.fullmatch(r"[0-9]{1,18}", text):
+        return int(text)
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1000)
+    except (ValueError, OverflowError, OSError):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not allowed; it takes epoch milliseconds or a time like 2026-01-31T12:00:00Z"
+        ) from None

@@ -1,0 +1,48 @@
+"""What commands print: tables for people, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from muster.coordinator.arguments import printable
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Columns under their names, numbers to the right, two blanks between; None is shown as -."""
+    rows = list(rows)
+    shown = [[_cell(value) for value in row] for row in rows]
+    right = [
+        bool(rows) and all(isinstance(row[i], int) or row[i] is None for row in rows)
+        for i in range(len(columns))
+    ]
+    lines = [list(columns), *shown]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if is_right else cell.ljust(width)
+            for cell, width, is_right in zip(line, widths, right, strict=True)
+        ).rstrip()
+        for line in lines
+    )
+
+
+def _cell(value: object) -> str:
+    if value is None or value == "":
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (list, tuple)):
+        value = ",".join(str(each) for each in value) or "-"
+    return printable(str(value))
+
+
+def document(value: Any) -> str:
+    """A JSON document to be read by programs, and by people if they must."""
+    return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def line(value: Any) -> str:
+    """One line of JSON."""
+    return json.dumps(value, ensure_ascii=False)

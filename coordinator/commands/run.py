@@ -1,0 +1,127 @@
+"""Carrying a command out: a cluster to talk to, and what becomes of failures, Ctrl-C and closed pipes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from argparse import Namespace
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import Final
+
+from muster.client.cluster import Cluster, parse_bootstrap
+from muster.client.errors import ClientError, Unreachable
+from muster.coordinator.arguments import EXIT_FAILED, EXIT_USAGE, fail
+from muster.coordinator.commands import output
+from muster.coordinator.commands.options import BOOTSTRAP_DEFAULT, BOOTSTRAP_VARIABLE
+from muster.protocol.errors import EncodeError, ErrorCode, KafkaError
+
+_SIGNALLED: Final = 128  # what a shell adds to the number of the signal that ended a process
+
+Work = Callable[[Cluster, Namespace], Awaitable[int]]
+
+
+class Failed(Exception):
+    """The command cannot be carried out; the text says why, and what to do."""
+
+
+class Usage(Exception):
+    """The arguments do not go together, or one is wrong."""
+
+
+def run(work: Work, given: Namespace, variables: Mapping[str, str]) -> int:
+    """Call `work` with a cluster; the exit code."""
+    command = given.prog
+    option, text = "--bootstrap-server", given.bootstrap_server
+    if text is None:
+        option, text = BOOTSTRAP_VARIABLE, variables.get(BOOTSTRAP_VARIABLE) or BOOTSTRAP_DEFAULT
+    try:
+        bootstrap = parse_bootstrap(text)
+    except ValueError as error:
+        return fail(command, f"{option}: {error}", EXIT_USAGE)
+    try:
+        with asyncio.Runner() as runner:
+            code = runner.run(_connected(work, Cluster(bootstrap), given))
+            if sys.stdout is not None:
+                sys.stdout.flush()
+            return code
+    except Usage as error:
+        return fail(command, f"{error}; {command} --help says more", EXIT_USAGE)
+    except Unreachable as error:
+        hint = "is a broker running there? --bootstrap-server names another"
+        return fail(command, f"{error} ({hint})", EXIT_FAILED)
+    except KafkaError as error:
+        return fail(command, _explained(error), EXIT_FAILED)
+    except (Failed, ClientError, EncodeError) as error:
+        return fail(command, str(error), EXIT_FAILED)
+    except BrokenPipeError:
+        # Whoever read our output has seen enough: `muster ... | head`.
+        _give_up_stdout()
+        return 0
+    except OSError as error:  # the disk is full, a file cannot be read
+        _give_up_stdout()
+        return fail(command, f"input or output failed: {error.strerror or error}", EXIT_FAILED)
+    except KeyboardInterrupt:
+        return _SIGNALLED + signal.SIGINT
+    except asyncio.CancelledError:
+        return _SIGNALLED + signal.SIGTERM
+
+
+async def _connected(work: Work, cluster: Cluster, given: Namespace) -> int:
+    """Either signal cancels this task, so that a member leaves its group and connections close in order."""
+    task = asyncio.current_task()
+    assert task is not None
+    # Loops on Windows have no such handlers, nor have those of other threads than the main one.
+    with suppress(NotImplementedError, RuntimeError, ValueError):
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    async with cluster:
+        return await work(cluster, given)
+
+
+def _explained(error: KafkaError) -> str:
+    """The broker's words, its code, and what may help."""
+    hints = {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "muster topics list shows what is there",
+        ErrorCode.GROUP_ID_NOT_FOUND: "muster groups list shows what is there",
+        ErrorCode.NON_EMPTY_GROUP: "stop its members first",
+        ErrorCode.UNSUPPORTED_VERSION: "the broker is too old, or too new, for this",
+    }
+    hint = hints.get(error.code)
+    return f"{error.why} ({error.code.name}{'; ' + hint if hint else ''})"
+
+
+def report_outcomes(given: Namespace, outcomes: Mapping[str, KafkaError | None], noun: str, done: str) -> int:
+    """Say what became of each: on standard output what was `done`, on standard error what was not."""
+    if given.output == "json":
+        print(
+            output.document(
+                [
+                    {noun: name, "error": error and {"code": error.code.name, "message": error.why}}
+                    for name, error in outcomes.items()
+                ]
+            )
+        )
+    for name, error in outcomes.items():
+        if error is not None:
+            fail(given.prog, f"{name}: {_explained(error)}", EXIT_FAILED)
+        elif given.output != "json":
+            print(f"{name} {done}")
+    return EXIT_FAILED if any(outcomes.values()) else 0
+
+
+def distinct(pairs: list[tuple[str, str]] | None, option: str) -> dict[str, str]:
+    """NAME=VALUE pairs as a dict. Raises Usage for a name given twice."""
+    settings: dict[str, str] = {}
+    for name, value in pairs or []:
+        if name in settings:
+            raise Usage(f"{option}: {name} is given twice")
+        settings[name] = value
+    return settings
+
+
+def _give_up_stdout() -> None:
+    """Nothing more can be written: not even what the interpreter would flush at its end."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

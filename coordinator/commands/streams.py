@@ -1,0 +1,45 @@
+"""Standard input and output of commands that run on: both may block for ever, which must keep neither
+heartbeats nor Ctrl-C from getting through."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import AsyncIterator
+from typing import Final
+
+from muster.client.threads import in_thread
+
+_PIECE_BYTES: Final = 256 * 1024
+LINE_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Longest line taken; no topic accepts as large a record without being told to."""
+
+
+class LineTooLong(Exception):
+    """A line of more than LINE_BYTES_MAX bytes."""
+
+
+async def lines(descriptor: int) -> AsyncIterator[list[bytes]]:
+    """The lines of a file, pipe or terminal without their ends, as many at a time as have arrived."""
+    rest = b""
+    while piece := await in_thread(os.read, descriptor, _PIECE_BYTES):
+        *whole, rest = (rest + piece).split(b"\n") if b"\n" in piece else (rest + piece,)
+        if len(rest) > LINE_BYTES_MAX:
+            raise LineTooLong
+        if whole:
+            yield [each.removesuffix(b"\r") for each in whole]
+    if rest:
+        yield [rest.removesuffix(b"\r")]
+
+
+async def write(text: bytes) -> None:
+    """Write to standard output, whole. Raises BrokenPipeError when nobody reads it any more."""
+    if sys.stdout is not None:  # it is when the shell closed it: `>&-`
+        await in_thread(_write, sys.stdout.fileno(), text)
+
+
+def _write(descriptor: int, text: bytes) -> None:
+    # Not through sys.stdout: a thread left behind would hold its lock and keep the process from ending.
+    view = memoryview(text)
+    while view:
+        view = view[os.write(descriptor, view) :]

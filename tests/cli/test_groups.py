@@ -1,0 +1,185 @@
+"""`muster groups` and `muster cluster`, as a user runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from muster.coordinator.testing import Broker, Cluster
+from tests.cli.running import DEADLINE_S, Muster, run, started
+
+
+@contextmanager
+def member(broker: Broker, group_id: str, topic: str) -> Iterator[None]:
+    """A member of the group while the block runs; it leaves at the end."""
+    process = started(broker.bootstrap, "consume", topic, "--group", group_id, "--from-beginning")
+    try:
+        broker.wait_for_group(group_id, "Stable", timeout_s=DEADLINE_S)
+        yield
+    finally:
+        process.terminate()
+        process.communicate(timeout=DEADLINE_S)
+
+
+def with_offsets(muster: Muster, group_id: str = "billing") -> None:
+    """Topic `orders` of two partitions, 5 records in the first, of which the group has read 3."""
+    muster.done("topics", "create", "orders", "--partitions", "2")
+    run(muster.bootstrap, "produce", "orders", "--partition", "0", stdin=b"a\nb\nc\nd\ne\n")
+    read = run(
+        muster.bootstrap, "consume", "orders", "--group", group_id, "--from-beginning", "--max-messages", "3"
+    )
+    assert (read.code, read.out) == (0, "a\nb\nc\n")
+
+
+def test_how_far_a_group_is(muster: Muster) -> None:
+    with_offsets(muster)
+    assert muster.done("groups", "list") == (
+        "GROUP    TYPE     PROTOCOL  STATE\nbilling  classic  consumer  Empty\n"
+    )
+    assert muster.done("groups", "describe", "billing") == (
+        "GROUP    TOPIC   PARTITION  COMMITTED  LOG END  LAG  MEMBER  HOST  CLIENT\n"
+        "billing  orders          0          3        5    2       -     -       -\n"
+        "billing  orders          1          0        0    0       -     -       -\n"
+    )
+    assert muster.done("groups", "describe", "billing", "--state") == (
+        "GROUP    COORDINATOR" + " " * (len(muster.bootstrap) - 7) + "  ASSIGNOR  STATE  MEMBERS\n"
+        f"billing  {muster.bootstrap} (1)  -         Empty        0\n"
+    )
+    assert muster.done("groups", "describe", "billing", "--members") == (
+        "GROUP  MEMBER  INSTANCE  HOST  CLIENT  PARTITIONS  ASSIGNMENT\n"
+    )
+
+
+def test_members(muster: Muster, broker: Broker) -> None:
+    with_offsets(muster)
+    with member(broker, "billing", "orders"):
+        (described,) = muster("groups", "describe", "billing", "--output", "json").json
+        (found,) = described["members"]
+        assert found == {
+            "member_id": found["member_id"],
+            "group_instance_id": None,
+            "client_id": "muster",
+            "host": "/127.0.0.1",
+            "assignment": [{"topic": "orders", "partition": 0}, {"topic": "orders", "partition": 1}],
+        }
+        assert (described["state"], described["assignor"]) == ("Stable", "range")
+        columns, row = muster.done("groups", "describe", "billing", "--members").splitlines()
+        assert columns.split() == [
+            "GROUP",
+            "MEMBER",
+            "INSTANCE",
+            "HOST",
+            "CLIENT",
+            "PARTITIONS",
+            "ASSIGNMENT",
+        ]
+        assert row.split() == [
+            "billing", found["member_id"], "-", "/127.0.0.1", "muster", "2", "orders-0,orders-1",
+        ]  # fmt: skip
+        row = muster.done("groups", "describe", "billing").splitlines()[1]
+        assert row.split()[6:] == [found["member_id"], "/127.0.0.1", "muster"]
+        assert muster.done("groups", "describe", "billing", "--state").split()[-4:] == [
+            "(1)", "range", "Stable", "1",
+        ]  # fmt: skip
+        assert "NON_EMPTY_GROUP; stop its members first" in muster.refused("groups", "delete", "billing")
+        assert muster("groups", "list", "--state", "stable", "--output", "json").json == [
+            {"group_id": "billing", "type": "classic", "protocol_type": "consumer", "state": "Stable"}
+        ]
+    assert broker.group("billing").members == 0  # it left, instead of being missed after the session timeout
+    assert muster("groups", "list", "--state", "stable", "--output", "json").json == []
+    assert len(muster("groups", "list", "--type", "classic", "--output", "json").json) == 1
+
+
+def test_json(muster: Muster) -> None:
+    with_offsets(muster)
+    host, port = muster.bootstrap.split(":")
+    assert muster("groups", "describe", "billing", "--output", "json").json == [
+        {
+            "group_id": "billing",
+            "state": "Empty",
+            "protocol_type": "consumer",
+            "assignor": "",
+            "coordinator": {"node_id": 1, "host": host, "port": int(port)},
+            "members": [],
+            "offsets": [
+                {
+                    "topic": "orders", "partition": 0, "committed_offset": 3, "log_end_offset": 5, "lag": 2,
+                    "metadata": "", "member_id": None,
+                },
+                {
+                    "topic": "orders", "partition": 1, "committed_offset": 0, "log_end_offset": 0, "lag": 0,
+                    "metadata": "", "member_id": None,
+                },
+            ],
+        }
+    ]  # fmt: skip
+
+
+def test_delete(muster: Muster) -> None:
+    with_offsets(muster)
+    deleted = muster("groups", "delete", "billing", "nope")
+    assert (deleted.code, deleted.out) == (1, "billing deleted\n")
+    assert deleted.err.startswith("muster groups delete: nope: ")
+    assert "GROUP_ID_NOT_FOUND" in deleted.err
+    assert muster.done("groups", "list") == "GROUP  TYPE  PROTOCOL  STATE\n"
+    assert "billing" in muster.refused("groups", "describe", "billing")
+    assert muster("groups", "delete", "nope", "--output", "json").json == [
+        {
+            "group_id": "nope",
+            "error": {"code": "GROUP_ID_NOT_FOUND", "message": "there is no group of that id"},
+        }
+    ]
+
+
+def test_a_terminal_does_not_obey_a_group_id(muster: Muster) -> None:
+    with_offsets(muster, "\x1b[31mred\nline")
+    row = muster.done("groups", "list").splitlines()[1]
+    assert row.startswith(r"\x1b[31mred\nline ")
+    assert muster("groups", "list", "--output", "json").json[0]["group_id"] == "\x1b[31mred\nline"
+    assert r"\x1b[0m\n" in muster.refused("groups", "delete", "\x1b[0m\n")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["describe"], ["delete"], ["describe", "g", "--members", "--state"], ["describe", "g", "--x"]],
+)
+def test_a_wrong_command_line(muster: Muster, arguments: list[str]) -> None:
+    assert f"muster groups {arguments[0]}" in muster.misused("groups", *arguments)
+
+
+def test_groups_of_all_brokers(capfd: pytest.CaptureFixture[str]) -> None:
+    with Cluster(3) as cluster:
+        muster = Muster(cluster.bootstrap, capfd)
+        muster.done("topics", "create", "t")
+        groups = ["a", "b", "c", "d"]
+        assert len({cluster.coordinator_of(each) for each in groups}) > 1
+        for each in groups:
+            assert muster("consume", "t", "--group", each, "--idle-timeout", "0.1").code == 0
+        assert [each["group_id"] for each in muster("groups", "list", "--output", "json").json] == groups
+        described = muster("groups", "describe", *groups, "--output", "json").json
+        assert [each["coordinator"]["node_id"] - 1 for each in described] == [
+            cluster.coordinator_of(each) for each in groups
+        ]
+
+
+def test_the_cluster(capfd: pytest.CaptureFixture[str]) -> None:
+    with Cluster(2, rack="r1") as cluster:
+        muster = Muster(cluster.bootstrap, capfd)
+        facts = muster("cluster", "describe", "--output", "json").json
+        assert facts == {
+            "cluster_id": facts["cluster_id"],
+            "controller": 1,
+            "brokers": [
+                {"node_id": index + 1, "host": "127.0.0.1", "port": port, "rack": "r1"}
+                for index, port in enumerate(cluster.ports)
+            ],
+        }
+        first, _, *table = muster.done("cluster", "describe").splitlines()
+        assert first == f"cluster {facts['cluster_id']}"
+        assert [line.split() for line in table] == [
+            ["NODE", "HOST", "PORT", "RACK", "CONTROLLER"],
+            ["1", "127.0.0.1", str(cluster.ports[0]), "r1", "yes"],
+            ["2", "127.0.0.1", str(cluster.ports[1]), "r1", "no"],
+        ]

@@ -1,0 +1,250 @@
+"""`muster produce` and `muster consume`, as a user runs them."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from muster.client.partitions import TopicPartition
+from muster.coordinator.commands import consume
+from muster.coordinator.testing import Broker
+from tests.cli.running import DEADLINE_S, Muster, run, started
+
+ALL = ("--from-beginning", "--until-end")
+SHOWN = "{partition} {offset} {timestamp} {key} [{headers}] {value}"
+
+
+@pytest.fixture
+def lines(tmp_path: Path) -> Path:
+    """A file to be produced."""
+    return tmp_path / "lines"
+
+
+def test_lines_become_records_and_records_lines(broker: Broker) -> None:
+    sent = run(broker.bootstrap, "produce", "t", stdin=b"one\ntwo\r\n\nfour")
+    assert (sent.code, sent.out, sent.err) == (0, "4 records to t\n", "")
+    read = run(broker.bootstrap, "consume", "t", *ALL)
+    assert (read.code, read.out, read.err) == (0, "one\ntwo\n\nfour\n", "")
+
+
+def test_a_line_is_sent_when_it_is_typed(broker: Broker) -> None:
+    process = started(broker.bootstrap, "produce", "t", "--output", "json")
+    assert process.stdin is not None
+    assert process.stdout is not None
+    for index in range(3):
+        process.stdin.write(b"line\n")
+        process.stdin.flush()
+        assert f'"offset": {index}'.encode() in process.stdout.readline()
+    assert process.communicate(timeout=DEADLINE_S) == (b"", b"")
+    assert process.returncode == 0
+
+
+def test_keys_headers_timestamps_and_nulls(muster: Muster, lines: Path) -> None:
+    lines.write_text("a:1\nb:2:x\n-:3\nc:-\n")
+    muster.done("topics", "create", "t")
+    muster.done(
+        "produce", "t", "--file", str(lines), "--key-separator", ":", "--null-marker", "-", "--header", "h=1",
+        "--header", "e=", "--timestamp", "2026-01-01T00:00:00+00:00",
+    )  # fmt: skip
+    assert muster.done("consume", "t", *ALL, "--format", SHOWN).splitlines() == [
+        "0 0 1767225600000 a [h:1,e:] 1",
+        "0 1 1767225600000 b [h:1,e:] 2:x",
+        "0 2 1767225600000 null [h:1,e:] 3",
+        "0 3 1767225600000 c [h:1,e:] null",
+    ]
+    assert muster.done("consume", "t", *ALL, "--format", r"{key}\t\\{value}", "--null-marker", "") == (
+        "a\t\\1\nb\t\\2:x\n\t\\3\nc\t\\\n"
+    )
+    lines.write_text("x\n")
+    muster.done("produce", "t", "--file", str(lines), "--key", "k", "--acks", "1")
+    assert (
+        muster.done("consume", "t", "--offset", "4", "--max-messages", "1", "--format", "{topic} {key}")
+        == "t k\n"
+    )
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_many_lines_keep_their_order_whatever_packs_them(
+    muster: Muster, lines: Path, compression: str
+) -> None:
+    text = "".join(f"line {index} {'x' * (index % 100)}\n" for index in range(20_000))
+    lines.write_text(text)
+    said = muster.done("produce", "t", "--file", str(lines), "--compression", compression)
+    assert said == "20000 records to t\n"
+    assert muster.done("consume", "t", *ALL) == text
+
+
+def test_json_lines_go_there_and_back(muster: Muster, lines: Path, tmp_path: Path) -> None:
+    lines.write_text(
+        '{"key": "k", "value": "v", "headers": [["h", null], ["i", "é"]], "partition": 1, "timestamp": 7}\n'
+        '{"key": {"base64": "/w=="}, "value": null, "partition": 0, "timestamp": 8}\n'
+    )
+    for topic in ("t", "u"):
+        muster.done("topics", "create", topic, "--partitions", "2")
+    sent = muster("produce", "t", "--file", str(lines), "--format", "json", "--output", "json")
+    assert sent.lines == [
+        {"topic": "t", "partition": 1, "offset": 0, "timestamp": 7},
+        {"topic": "t", "partition": 0, "offset": 0, "timestamp": 8},
+    ]
+    read = muster("consume", "t", *ALL, "--output", "json")
+    assert read.lines == [
+        {
+            "topic": "t", "partition": 0, "offset": 0, "timestamp": 8,
+            "key": {"base64": "/w=="}, "value": None, "headers": [],
+        },
+        {
+            "topic": "t", "partition": 1, "offset": 0, "timestamp": 7,
+            "key": "k", "value": "v", "headers": [["h", None], ["i", "é"]],
+        },
+    ]  # fmt: skip
+    copy = tmp_path / "copy"
+    copy.write_text(read.out)
+    muster.done("produce", "u", "--file", str(copy), "--format", "json")
+    again = muster("consume", "u", *ALL, "--output", "json").lines
+    assert [each | {"topic": "t"} for each in again] == read.lines
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("{", "not JSON"),
+        ("[1]", "not a JSON object"),
+        ('{"vlaue": "v"}', "'vlaue' is no field"),
+        ('{"value": 1}', "value takes text"),
+        ('{"value": {"base64": "?"}}', "value"),
+        ('{"headers": {"a": "b"}}', "headers take [[name, value], ...]"),
+        ('{"partition": -1}', "partition takes a whole number"),
+        ('{"timestamp": true}', "timestamp takes a whole number"),
+    ],
+)
+def test_a_line_that_is_no_record_is_named(muster: Muster, lines: Path, line: str, said: str) -> None:
+    lines.write_text(f'{{"value": "good"}}\n{line}\n{{"value": "after"}}\n')
+    message = muster.refused("produce", "t", "--file", str(lines), "--format", "json")
+    assert message.startswith("muster produce: line 2: ")
+    assert said in message
+    assert muster.done("consume", "t", *ALL) == "good\n"
+
+
+def test_a_line_without_a_separator_is_named(muster: Muster, lines: Path) -> None:
+    lines.write_text("a:1\nb\n")
+    message = muster.refused("produce", "t", "--file", str(lines), "--key-separator", ":")
+    assert message == "muster produce: line 2: there is no ':' in it\n"
+
+
+def test_what_a_broker_refuses_names_the_lines(muster: Muster, lines: Path) -> None:
+    muster.done("topics", "create", "t", "--config", "max.message.bytes=2000")
+    lines.write_text("x" * 5000 + "\n")
+    message = muster.refused("produce", "t", "--file", str(lines))
+    assert message.startswith("muster produce: line 1, not all are written: ")
+    assert "MESSAGE_TOO_LARGE" in message
+    lines.write_text("x\ny\n")
+    message = muster.refused("produce", "t", "--file", str(lines), "--partition", "7")
+    assert "lines 1 to 2" in message
+    assert "no partition 7" in message
+
+
+def test_a_topic_is_only_created_if_the_broker_does_that(
+    capfd: pytest.CaptureFixture[str], lines: Path
+) -> None:
+    lines.write_text("x\n")
+    with Broker(auto_create_topics_enable=False) as broker:
+        message = Muster(broker.bootstrap, capfd).refused("produce", "nope", "--file", str(lines))
+        assert "topic nope" in message
+
+
+def test_where_to_begin_and_where_to_end(muster: Muster, lines: Path) -> None:
+    muster.done("topics", "create", "t", "--partitions", "2")
+    for partition, timestamp in ((0, 1000), (1, 2000), (0, 3000)):
+        lines.write_text(f"{partition}@{timestamp}\n")
+        muster.done(
+            "produce", "t", "--file", str(lines), "--partition", str(partition), "--timestamp", str(timestamp)
+        )
+
+    def read(*options: str) -> list[str]:
+        return sorted(muster.done("consume", "t", *options).split())
+
+    assert read(*ALL) == ["0@1000", "0@3000", "1@2000"]
+    assert read("--offset", "earliest", "--until-end", "--partition", "0") == ["0@1000", "0@3000"]
+    assert read("--offset", "1", "--until-end") == ["0@3000"]
+    assert read("--timestamp", "1500", "--until-end") == ["0@3000", "1@2000"]
+    assert read("--timestamp", "9000", "--until-end") == []
+    assert read("--offset", "latest", "--until-end") == []
+    assert read("--until-end") == []
+    assert read("--from-beginning", "--max-messages", "2", "--partition", "0") == ["0@1000", "0@3000"]
+    assert read("--from-beginning", "--idle-timeout", "1") == ["0@1000", "0@3000", "1@2000"]
+
+
+def test_until_end_leaves_out_what_came_meanwhile(
+    muster: Muster, lines: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def as_of_two_records(*_: object) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+        return {TopicPartition("t", 0): 0}, {TopicPartition("t", 0): 2}
+
+    lines.write_text("1\n2\n3\n")
+    muster.done("produce", "t", "--file", str(lines))
+    monkeypatch.setattr(consume, "_positions", as_of_two_records)
+    assert muster.done("consume", "t", *ALL) == "1\n2\n"
+
+
+def test_without_a_start_it_reads_what_comes_next(broker: Broker) -> None:
+    run(broker.bootstrap, "produce", "t", stdin=b"before\n")
+    process = started(broker.bootstrap, "consume", "t", "--max-messages", "1")
+    assert process.stdout is not None
+    # When it looked for the end of the log cannot be seen, so records come until one is read.
+    sent = 0
+    deadline = time.monotonic() + DEADLINE_S
+    while process.poll() is None:
+        assert time.monotonic() < deadline
+        run(broker.bootstrap, "produce", "t", stdin=b"after\n")
+        sent += 1
+    assert process.communicate(timeout=DEADLINE_S)[0] == b"after\n"
+    assert sent >= 1
+
+
+def test_a_group_goes_on_where_it_was(broker: Broker) -> None:
+    run(broker.bootstrap, "produce", "t", stdin=b"1\n2\n3\n4\n5\n")
+    options = ("consume", "t", "--group", "g", "--from-beginning")
+    first = run(broker.bootstrap, *options, "--max-messages", "2")
+    assert (first.code, first.out, first.err) == (0, "1\n2\n", "muster consume: group g assigned t-0\n")
+    second = run(broker.bootstrap, *options, "--idle-timeout", "0.5")
+    assert (second.code, second.out) == (0, "3\n4\n5\n")
+    assert run(broker.bootstrap, *options, "--idle-timeout", "0.5").out == ""
+    new = run(broker.bootstrap, "consume", "t", "--group", "new", "--idle-timeout", "0.5")
+    assert new.out == ""  # without --from-beginning a new group begins at the end
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["produce"], "TOPIC"),
+        (["produce", "t", "--acks", "2"], "invalid choice: '2'"),
+        (["produce", "t", "--key", "k", "--key-separator", ":"], "not allowed with argument --key"),
+        (["produce", "t", "--key-separator", ""], "at least one character"),
+        (["produce", "t", "--format", "json", "--key", "k"], "JSON says it itself"),
+        (["produce", "t", "--timestamp", "yesterday"], "a time like"),
+        (["produce", "t", "--header", "x"], "NAME=VALUE"),
+        (["consume", "t", "--offset", "first"], "it takes earliest, latest or an offset"),
+        (["consume", "t", "--offset", "-3"], "it takes earliest, latest or an offset"),
+        (["consume", "t", "--offset", "1", "--from-beginning"], "not allowed with argument"),
+        (["consume", "t", "--offset", "1"], "t-0 has no offset 1; it has 0 to 0"),
+        (["consume", "t", "--partition", "1"], "has no partition 1; it has 1"),
+        (["consume", "t", "--format", "{values}"], "{values} is no field; there are {topic}"),
+        (["consume", "t", "--group", "g", "--partition", "0"], "--group decides"),
+        (["consume", "t", "--group", "g", "--offset", "0"], "--group decides"),
+        (["consume", "t", "--group", "g", "--until-end"], "--group decides"),
+        (["consume", "t", "--max-messages", "0"], "a whole number, 1 to"),
+    ],
+)
+def test_a_wrong_command_line(muster: Muster, arguments: list[str], said: str) -> None:
+    muster.done("topics", "create", "t")
+    message = muster.misused(*arguments)
+    assert message.startswith(f"muster {arguments[0]}: ")
+    assert said in message
+
+
+def test_what_is_not_there_is_one_line(muster: Muster, tmp_path: Path) -> None:
+    assert "topic nope" in muster.refused("consume", "nope")
+    assert "topic nope" in muster.refused("consume", "nope", "--group", "g")
+    assert "No such file" in muster.refused("produce", "t", "--file", str(tmp_path / "nope"))

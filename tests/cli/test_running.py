@@ -1,0 +1,208 @@
+"""What every command does about brokers that fail it, closed pipes and signals; and that `serve` starts
+without any of them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from muster.coordinator import cli
+from muster.coordinator.testing import Broker
+from tests.cli.running import DEADLINE_S, Muster, environment, run, started
+from tests.support.ports import free_ports
+
+COMMANDS = (
+    ["topics", "list"],
+    ["topics", "create", "t"],
+    ["topics", "describe", "t"],
+    ["topics", "alter", "t", "--partitions", "2"],
+    ["topics", "delete", "t"],
+    ["groups", "list"],
+    ["groups", "describe", "g"],
+    ["groups", "delete", "g"],
+    ["cluster", "describe"],
+    ["produce", "t", "--file", os.devnull],
+    ["consume", "t"],
+    ["consume", "t", "--group", "g"],
+)
+
+
+@contextlib.contextmanager
+def server(handle: Callable[[socket.socket], None]) -> Iterator[str]:
+    """Something on a port that `handle` speaks for; one connection after another."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        held = []
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = listening.accept()
+                    held.append(connection)
+                    handle(connection)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            listening.shutdown(socket.SHUT_RDWR)
+            thread.join()
+            for connection in held:
+                connection.close()
+
+
+def named(arguments: list[str]) -> str:
+    """What messages begin with."""
+    return "muster " + " ".join(arguments[: 1 if arguments[0] in ("produce", "consume") else 2])
+
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=lambda arguments: " ".join(arguments))
+def test_a_broker_that_is_not_there(arguments: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+    bootstrap = f"127.0.0.1:{free_ports(1)}"
+    assert Muster(bootstrap, capfd).refused(*arguments) == (
+        f"{named(arguments)}: {bootstrap} does not let us connect: connection refused "
+        "(is a broker running there? --bootstrap-server names another)\n"
+    )
+
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=lambda arguments: " ".join(arguments))
+def test_a_broker_that_hangs(arguments: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+    with server(lambda connection: None) as bootstrap:
+        said = Muster(bootstrap, capfd).refused(*arguments, "--timeout", "0.3")
+    assert said.startswith(f"{named(arguments)}: {bootstrap} did not answer API_VERSIONS in time")
+
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=lambda arguments: " ".join(arguments))
+def test_a_broker_that_closes(arguments: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+    with server(lambda connection: connection.close()) as bootstrap:
+        said = Muster(bootstrap, capfd).refused(*arguments)
+    assert bootstrap in said
+    assert "is this a Kafka listener without TLS and SASL?" in said
+
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=lambda arguments: " ".join(arguments))
+def test_what_is_no_broker(arguments: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+    with server(lambda connection: connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")) as bootstrap:
+        said = Muster(bootstrap, capfd).refused(*arguments)
+    assert f"{bootstrap} does not answer as a Kafka broker does" in said
+
+
+def test_the_option_beats_the_variable_and_several_are_tried(muster: Muster) -> None:
+    nobody = f"127.0.0.1:{free_ports(1)}"
+    good = muster.bootstrap
+    muster.bootstrap = nobody
+    assert muster("topics", "list", "--bootstrap-server", good).code == 0
+    assert muster("topics", "list", "--bootstrap-server", f"{nobody},{good}").code == 0
+    muster.bootstrap = "nonsense"
+    assert "MUSTER_BOOTSTRAP_SERVERS: 'nonsense' is no address" in muster.misused("topics", "list")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_and_a_member_leaves_its_group(broker: Broker, number: signal.Signals) -> None:
+    broker.create_topic("t")
+    process = started(broker.bootstrap, "consume", "t", "--group", "g")
+    assert process.stderr is not None
+    assert process.stderr.readline() == b"muster consume: group g assigned t-0\n"
+    assert broker.group("g") == ("Stable", 1)
+    process.send_signal(number)
+    assert process.communicate(timeout=DEADLINE_S) == (b"", b"")
+    assert process.returncode == 128 + number
+    assert broker.group("g").members == 0
+
+
+def test_ctrl_c_ends_it_while_it_waits_for_input(broker: Broker) -> None:
+    process = started(broker.bootstrap, "produce", "t", "--output", "json")
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(b"x\n")
+    process.stdin.flush()
+    assert process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(DEADLINE_S) == 130
+    assert process.communicate(timeout=DEADLINE_S) == (b"", b"")
+
+
+def test_ctrl_c_ends_it_while_nobody_takes_what_it_prints(broker: Broker) -> None:
+    """As in `muster consume t | less`: the member leaves although the pipe is full."""
+    run(broker.bootstrap, "produce", "t", stdin=b"x" * 1000 + b"\n" + b"y" * 500_000 + b"\n")
+    process = started(broker.bootstrap, "consume", "t", "--group", "g", "--from-beginning")
+    assert process.stdout is not None
+    assert process.stdout.read(1) == b"x"
+    process.send_signal(signal.SIGINT)
+    assert process.wait(DEADLINE_S) == 130
+    process.communicate(timeout=DEADLINE_S)
+    assert broker.group("g").members == 0
+
+
+@pytest.mark.parametrize(
+    "command", ["consume t --from-beginning", "consume t --group g --from-beginning", "topics describe"]
+)
+def test_a_closed_pipe_is_quiet(broker: Broker, command: str) -> None:
+    broker.create_topic("t", 1)
+    lines = b"".join(b"%d\n" % index for index in range(100_000))
+    run(broker.bootstrap, "produce", "t", stdin=lines)
+    process = subprocess.Popen(
+        ["bash", "-c", f'set -o pipefail; "{sys.executable}" -m muster {command} | head -n 1'],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(broker.bootstrap),
+    )
+    out, err = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0, err
+    assert out.count(b"\n") == 1
+    assert err in (b"", b"muster consume: group g assigned t-0\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "said"),
+    [
+        ("topics list > /dev/full", 1, "input or output failed: No space left on device"),
+        ("produce t --output json > /dev/full", 1, "input or output failed: No space left on device"),
+        ("topics list >&-", 0, ""),
+        ("produce t <&-", 1, "standard input is closed; --file names what to read instead"),
+    ],
+)
+def test_input_and_output_that_fail(broker: Broker, line: str, code: int, said: str) -> None:
+    ended = subprocess.run(
+        ["bash", "-c", f'echo x | "{sys.executable}" -m muster {line}'],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        env=environment(broker.bootstrap),
+        check=False,
+    )
+    command = " ".join(line.split()[: 1 if line.startswith("produce") else 2])
+    assert (ended.returncode, ended.stderr) == (code, f"muster {command}: {said}\n" if said else "")
+
+
+def test_every_help_is_there_and_says_what_json_looks_like(capfd: pytest.CaptureFixture[str]) -> None:
+    muster = Muster("127.0.0.1:9092", capfd)
+    for arguments in COMMANDS:
+        words = named(arguments).split()[1:]
+        ended = muster(*words, "--help")
+        assert (ended.code, ended.err) == (0, "")
+        assert f"usage: muster {' '.join(words)}" in ended.out
+        for said in ("JSON:", "--bootstrap-server", "--timeout SECONDS", "--output", "Exit codes: 0 done"):
+            assert said in ended.out
+    assert all(f"    {command}" in muster("--help").out for command in ("serve", *cli.CLIENTS))
+
+
+def test_serve_starts_without_the_client() -> None:
+    """Ready in a fraction of a second: neither client nor commands are imported."""
+    script = (
+        "import sys\n"
+        "from muster.coordinator import cli\n"
+        "cli.main(['serve', '--port', 'x'])\n"
+        "rooms = ('muster.client', 'muster.coordinator.commands')\n"
+        "print([name for name in sys.modules if name.startswith(rooms)])"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert ended.stdout == "[]\n"

@@ -1,0 +1,155 @@
+"""`muster topics`, as a user runs it."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from muster.coordinator.testing import Broker
+from tests.cli.running import Muster
+
+
+def test_create_list_describe_delete(muster: Muster) -> None:
+    assert muster.done("topics", "create", "orders", "--partitions", "3") == "orders created: 3 partitions\n"
+    assert muster.done("topics", "create", "audit") == "audit created: 1 partition\n"
+    assert muster.done("topics", "list", "--exclude-internal") == (
+        "TOPIC   PARTITIONS  REPLICAS\n"
+        "audit            1         1\n"
+        "orders           3         1\n"
+    )  # fmt: skip
+    first, *table = muster.done("topics", "describe", "orders").splitlines()
+    assert first.startswith("orders ")
+    assert first.endswith(": 3 partitions")
+    assert table == [
+        "PARTITION  LEADER  REPLICAS  ISR  OFFLINE",
+        "        0       1  1         1    -",
+        "        1       1  1         1    -",
+        "        2       1  1         1    -",
+    ]
+    assert muster.done("topics", "delete", "orders", "audit") == "orders deleted\naudit deleted\n"
+    assert muster.done("topics", "list", "--exclude-internal") == "TOPIC  PARTITIONS  REPLICAS\n"
+
+
+def test_json(muster: Muster) -> None:
+    created = muster("topics", "create", "orders", "--config", "retention.ms=5000", "--output", "json").json
+    assert created == {
+        "name": "orders",
+        "topic_id": created["topic_id"],
+        "partitions": 1,
+        "replication_factor": 1,
+    }
+    assert uuid.UUID(created["topic_id"])
+    listed = muster("topics", "list", "--output", "json").json
+    assert created | {"internal": False} in listed
+    assert [each["name"] for each in listed if each["internal"]] == ["__consumer_offsets"]
+    (described,) = muster("topics", "describe", "orders", "--output", "json").json
+    assert described == {
+        "name": "orders",
+        "topic_id": created["topic_id"],
+        "internal": False,
+        "partitions": [
+            {"partition": 0, "leader": 1, "leader_epoch": 1, "replicas": [1], "isr": [1], "offline": []}
+        ],
+        "configs": [{"name": "retention.ms", "value": "5000", "source": "topic"}],
+    }
+    deleted = muster("topics", "delete", "orders", "nope", "--output", "json")
+    assert deleted.code == 1
+    assert deleted.json[0] == {"name": "orders", "error": None}
+    assert deleted.json[1]["name"] == "nope"
+    assert deleted.json[1]["error"]["code"] == "UNKNOWN_TOPIC_OR_PARTITION"
+
+
+def test_alter(muster: Muster) -> None:
+    muster.done("topics", "create", "t", "--config", "retention.ms=5000", "--config", "segment.ms=7000")
+    muster.done(
+        "topics", "alter", "t", "--partitions", "3", "--config", "cleanup.policy=compact,delete",
+        "--delete-config", "retention.ms",
+    )  # fmt: skip
+    (topic,) = muster("topics", "describe", "t", "--output", "json").json
+    assert len(topic["partitions"]) == 3
+    assert {each["name"]: each["value"] for each in topic["configs"]} == {
+        "cleanup.policy": "compact,delete",
+        "segment.ms": "7000",
+    }
+    table = muster.done("topics", "alter", "t", "--delete-config", "segment.ms").splitlines()
+    assert table[-2:] == ["CONFIG          VALUE           SOURCE", "cleanup.policy  compact,delete  topic"]
+    everything = muster("topics", "describe", "t", "--all-configs", "--output", "json").json[0]["configs"]
+    assert {"name": "retention.ms", "value": "604800000", "source": "default"} in everything
+
+
+def test_alter_is_both_or_neither(muster: Muster) -> None:
+    muster.done("topics", "create", "t")
+    said = muster.refused("topics", "alter", "t", "--partitions", "3", "--config", "no.such=1")
+    assert "no.such" in said
+    assert "INVALID_CONFIG" in said
+    (topic,) = muster("topics", "describe", "t", "--output", "json").json
+    assert len(topic["partitions"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["create", "taken"], "taken exists"),
+        (["create", "no/name"], "INVALID_TOPIC_EXCEPTION"),
+        (["create", "t", "--replication-factor", "3"], "INVALID_REPLICATION_FACTOR"),
+        (["create", "t", "--config", "retention.ms=soon"], "INVALID_CONFIG"),
+        (["describe", "nope"], "topic nope"),
+        (["alter", "taken", "--partitions", "1"], "INVALID_PARTITIONS"),
+        (["alter", "nope", "--config", "retention.ms=1"], "nope"),
+        (["delete", "nope"], "muster topics list shows what is there"),
+    ],
+)
+def test_what_the_broker_refuses_is_one_line(muster: Muster, arguments: list[str], said: str) -> None:
+    muster.done("topics", "create", "taken")
+    line = muster.refused("topics", *arguments)
+    assert line.startswith(f"muster topics {arguments[0]}: ")
+    assert said in line
+
+
+def test_what_is_or_is_not_there_already_need_not_be_a_failure(muster: Muster) -> None:
+    muster.done("topics", "create", "t")
+    assert muster.done("topics", "create", "t", "--if-not-exists") == "t exists: 1 partition\n"
+    assert muster.done("topics", "delete", "nope", "t", "--if-exists") == "t deleted\n"
+    assert muster.done("topics", "delete", "nope", "--if-exists") == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "muster topics: the following arguments are required: ACTION"),
+        (["lst"], "muster topics: argument ACTION: invalid choice: 'lst'"),
+        (["list", "--nope"], "muster topics list: --nope is no option of it"),
+        (["create"], "muster topics create: the following arguments are required: TOPIC"),
+        (["create", "t", "--partitions", "0"], "it takes a whole number, 1 to 2147483647"),
+        (["create", "t", "--config", "x"], "it takes NAME=VALUE"),
+        (["create", "t", "--config", "x=1", "--config", "x=2"], "--config: x is given twice"),
+        (["alter", "t"], "it takes --partitions, --config or --delete-config"),
+        (["alter", "t", "--config", "x=1", "--delete-config", "x"], "x is to be set and deleted"),
+        (["list", "--timeout", "0"], "a number of seconds, above 0"),
+        (["list", "--timeout", "nan"], "a number of seconds, above 0"),
+        (["list", "--output", "xml"], "choose from"),
+        (["list", "--bootstrap-server", "somewhere"], "--bootstrap-server: 'somewhere' is no address"),
+    ],
+)
+def test_a_wrong_command_line_is_told_in_one_line(muster: Muster, arguments: list[str], said: str) -> None:
+    line = muster.misused("topics", *arguments)
+    assert said in line
+    assert "--help" in line or "takes host:port" in line
+
+
+def test_partitions_of_several_brokers(capfd: pytest.CaptureFixture[str]) -> None:
+    from muster.coordinator.testing import Cluster
+
+    with Cluster(3) as cluster:
+        muster = Muster(cluster.bootstrap, capfd)
+        muster.done("topics", "create", "t", "--partitions", "12")
+        (topic,) = muster("topics", "describe", "t", "--output", "json").json
+        assert {each["leader"] for each in topic["partitions"]} == {1, 2, 3}
+
+
+def test_a_broker_may_forbid_deleting(capfd: pytest.CaptureFixture[str]) -> None:
+    with Broker(delete_topic_enable=False) as broker:
+        muster = Muster(broker.bootstrap, capfd)
+        muster.done("topics", "create", "t")
+        assert "TOPIC_DELETION_DISABLED" in muster.refused("topics", "delete", "t")

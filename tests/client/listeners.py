@@ -1,0 +1,106 @@
+"""Servers that are no good brokers, and one that stands before a good one and loses its answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from muster.client.connection import Address
+from muster.protocol import api, codec, header
+from muster.protocol.errors import ErrorCode
+from muster.protocol.header import RequestHeader, decode_request_header
+from muster.protocol.message import Message
+from muster.protocol.messages.connection import ApiVersionsResponse
+
+Handle = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@asynccontextmanager
+async def listener(handle: Handle, port: int = 0) -> AsyncIterator[Address]:
+    """Where `handle` is called for every connection; what is still open at the end is closed."""
+    handling: set[asyncio.Task[None]] = set()
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        handling.add(task)
+        try:
+            await handle(reader, writer)
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass
+        finally:
+            writer.close()
+            handling.discard(task)
+
+    server = await asyncio.start_server(connected, "127.0.0.1", port)
+    try:
+        yield Address("127.0.0.1", server.sockets[0].getsockname()[1])
+    finally:
+        server.close()
+        for task in handling:
+            task.cancel()
+        if handling:
+            await asyncio.wait(handling)
+        await server.wait_closed()
+
+
+async def read_frame(reader: asyncio.StreamReader) -> bytes:
+    return await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
+
+
+async def read_request(reader: asyncio.StreamReader) -> tuple[RequestHeader, Message]:
+    """The next request. ApiVersions of any version reads as the newest we know."""
+    frame = await read_frame(reader)
+    head, offset = decode_request_header(frame)
+    return head, codec.decode(api.request_class(head.api_key), head.api_version, frame, offset)
+
+
+def answer(writer: asyncio.StreamWriter, head: RequestHeader, message: Message) -> None:
+    writer.write(header.encode_response(head.api_key, head.api_version, head.correlation_id, message))
+
+
+async def shake_hands(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, versions: dict[int, tuple[int, int]]
+) -> None:
+    """Answer ApiVersions as a broker of these versions does: what is too new for it with error 35 in v0."""
+    while True:
+        head, _ = await read_request(reader)
+        first, last = versions[18]
+        if first <= head.api_version <= last:
+            break
+        entry = ApiVersionsResponse.ApiVersion(api_key=18, min_version=first, max_version=last)
+        refusal = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[entry])
+        writer.write(header.encode_response(18, 0, head.correlation_id, refusal))
+    entries = [
+        ApiVersionsResponse.ApiVersion(api_key=key, min_version=low, max_version=high)
+        for key, (low, high) in versions.items()
+    ]
+    answer(writer, head, ApiVersionsResponse(api_keys=entries))
+
+
+@asynccontextmanager
+async def losing_answers(broker_port: int, api_key: int, times: int, port: int = 0) -> AsyncIterator[Address]:
+    """A way to the broker on `broker_port` that closes the connection in place of passing on the first
+    `times` answers to requests of `api_key`. The broker has carried them out."""
+    left = times
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal left
+        to_reader, to_writer = await asyncio.open_connection("127.0.0.1", broker_port)
+        try:
+            while True:
+                frame = await read_frame(reader)
+                to_writer.write(len(frame).to_bytes(4, "big") + frame)
+                back = await read_frame(to_reader)
+                if int.from_bytes(frame[:2], "big") == api_key and left:
+                    left -= 1
+                    return
+                writer.write(len(back).to_bytes(4, "big") + back)
+                await writer.drain()
+        finally:
+            to_writer.close()
+
+    async with listener(handle, port) as address:
+        yield address
+    assert not left, f"{left} answers fewer were lost than the test is about"

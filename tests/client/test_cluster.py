@@ -1,0 +1,244 @@
+"""The cluster: where to begin, who leads and coordinates, and what is tried again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from muster.client import admin
+from muster.client.cluster import Cluster, all_of, parse_bootstrap
+from muster.client.connection import Address, deadline
+from muster.client.errors import ConnectionLost, NotKafka, RequestTimedOut, Unreachable
+from muster.client.partitions import TopicPartition
+from muster.coordinator import testing
+from muster.protocol.api import ApiKey
+from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.messages.configs import DescribeConfigsResponse
+from muster.protocol.messages.metadata import MetadataResponse
+from tests.client.listeners import (
+    answer,
+    listener,
+    losing_answers,
+    read_frame,
+    read_request,
+    shake_hands,
+)
+from tests.support.ports import free_ports
+
+LONG_S = 60.0
+
+
+@pytest.mark.parametrize(
+    ("text", "addresses"),
+    [
+        ("a:1", [Address("a", 1)]),
+        (" a:1 , b:65535", [Address("a", 1), Address("b", 65_535)]),
+        ("[::1]:9092", [Address("::1", 9092)]),
+    ],
+)
+def test_bootstrap_servers(text: str, addresses: list[Address]) -> None:
+    assert parse_bootstrap(text) == addresses
+
+
+@pytest.mark.parametrize("text", ["", "a", "a:", ":1", "a:0", "a:65536", "a:x", "a:1,", "::1:9092", "a:١"])
+def test_bootstrap_servers_that_are_none(text: str) -> None:
+    with pytest.raises(ValueError, match="host:port"):
+        parse_bootstrap(text)
+
+
+def test_an_address_is_shown_as_it_is_written() -> None:
+    assert [str(each) for each in parse_bootstrap("a:1,[::1]:2")] == ["a:1", "[::1]:2"]
+
+
+@pytest.fixture
+async def three() -> AsyncIterator[tuple[testing.Cluster, Cluster]]:
+    with testing.Cluster(3) as brokers:
+        async with Cluster(parse_bootstrap(brokers.bootstrap)) as cluster:
+            yield brokers, cluster
+
+
+async def test_partitions_and_groups_are_asked_for_where_they_are(
+    three: tuple[testing.Cluster, Cluster],
+) -> None:
+    brokers, cluster = three
+    brokers.create_topic("t", 12)
+    led = await cluster.by_leader((TopicPartition("t", each) for each in range(12)), deadline(LONG_S))
+    assert set(led) == {1, 2, 3}
+    for group_id in ("a", "b", "c", "d"):
+        index = brokers.coordinator_of(group_id)
+        assert index is not None
+        assert await cluster.coordinator(group_id, deadline(LONG_S)) == index + 1
+    offsets = await admin.list_offsets(
+        cluster, {TopicPartition("t", each): admin.LATEST for each in range(12)}, deadline(LONG_S)
+    )
+    assert offsets == {TopicPartition("t", each): 0 for each in range(12)}
+
+
+async def test_what_moves_is_found_again(three: tuple[testing.Cluster, Cluster]) -> None:
+    brokers, cluster = three
+    brokers.create_topic("t", 12)
+    wanted = {TopicPartition("t", each): admin.LATEST for each in range(12)}
+    assert len(await admin.list_offsets(cluster, wanted, deadline(LONG_S))) == 12
+    assert await admin.list_groups(cluster, deadline(LONG_S)) == []
+    index = brokers.coordinator_of("g")
+    assert index is not None
+    assert await admin.committed_offsets(cluster, "g", deadline(LONG_S)) == {}
+    brokers.kill(index)
+    assert len(await admin.list_offsets(cluster, wanted, deadline(LONG_S))) == 12
+    assert await admin.committed_offsets(cluster, "g", deadline(LONG_S)) == {}
+    assert await cluster.coordinator("g", deadline(LONG_S)) != index + 1
+
+
+async def test_any_broker_that_answers_will_do() -> None:
+    async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    with testing.Broker() as broker:
+        async with listener(mute) as hanging:
+            refusing = Address("127.0.0.1", free_ports(1))
+            bootstrap = [refusing, hanging, Address("127.0.0.1", broker.port)]
+            async with Cluster(bootstrap) as cluster:
+                # Half of the time goes to the one that hangs.
+                facts = await admin.describe_cluster(cluster, deadline(10))
+        assert [each.port for each in facts.brokers] == [broker.port]
+
+
+async def test_when_none_answers_each_is_named() -> None:
+    first, second = (Address("127.0.0.1", free_ports(2) + each) for each in (0, 1))
+    async with Cluster([first, second]) as cluster:
+        with pytest.raises(Unreachable) as failed:
+            await admin.describe_cluster(cluster, deadline(LONG_S))
+    assert str(first) in str(failed.value)
+    assert str(second) in str(failed.value)
+
+
+async def test_what_is_no_broker_is_not_asked_again() -> None:
+    asked = 0
+
+    async def garbling(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        asked += 1
+        await read_frame(reader)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        await reader.read()
+
+    async with listener(garbling) as address, Cluster([address]) as cluster:
+        with pytest.raises(NotKafka):
+            await admin.describe_cluster(cluster, deadline(LONG_S))
+    assert asked == 1
+
+
+async def test_what_only_reads_is_asked_again_when_its_answer_is_lost() -> None:
+    with testing.Broker() as broker:
+        async with (
+            losing_answers(broker.port, ApiKey.DESCRIBE_CLUSTER, 2) as address,
+            Cluster([address]) as cluster,
+        ):
+            assert (await admin.describe_cluster(cluster, deadline(LONG_S))).brokers
+
+
+async def test_what_changes_something_is_not() -> None:
+    attempts = 0
+
+    async def attempt() -> None:
+        nonlocal attempts
+        attempts += 1
+        raise ConnectionLost("gone")
+
+    async with Cluster([Address("127.0.0.1", 1)]) as cluster:
+        with pytest.raises(ConnectionLost, match="gone; it may have been carried out all the same"):
+            await cluster.retrying(attempt, deadline(LONG_S), repeatable=False)
+    assert attempts == 1
+
+
+async def test_tries_end_at_the_deadline_with_the_last_failure() -> None:
+    attempts = 0
+
+    async def attempt() -> None:
+        nonlocal attempts
+        attempts += 1
+        raise KafkaError(ErrorCode.NOT_COORDINATOR, f"attempt {attempts}")
+
+    async with Cluster([Address("127.0.0.1", 1)]) as cluster:
+        with pytest.raises(KafkaError) as failed:
+            await cluster.retrying(attempt, deadline(0.5))
+    assert attempts > 1
+    assert failed.value.why == f"attempt {attempts}"
+
+
+@pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_REQUEST])
+async def test_what_cannot_pass_is_raised_at_once(code: ErrorCode) -> None:
+    attempts = 0
+
+    async def attempt() -> None:
+        nonlocal attempts
+        attempts += 1
+        raise KafkaError(code)
+
+    async with Cluster([Address("127.0.0.1", 1)]) as cluster:
+        with pytest.raises(KafkaError):
+            await cluster.retrying(attempt, deadline(LONG_S))
+    assert attempts == 1
+
+
+async def test_a_broker_that_hangs_is_given_up_at_the_deadline() -> None:
+    async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    async with listener(mute) as address, Cluster([address]) as cluster:
+        began = deadline(0)
+        with pytest.raises((Unreachable, RequestTimedOut), match="did not answer API_VERSIONS in time"):
+            await admin.describe_cluster(cluster, deadline(0.5))
+        assert deadline(0) - began < 20
+
+
+async def test_of_several_brokers_one_that_hangs_is_passed_over() -> None:
+    """It had answered before, so its connection is the one at hand."""
+    with testing.Cluster(2, lease_term_ms=60_000) as brokers:
+        async with Cluster(parse_bootstrap(brokers.bootstrap)) as cluster:
+            await admin.describe_cluster(cluster, deadline(LONG_S))
+            brokers.pause(0)
+            try:
+                facts = await admin.describe_cluster(cluster, deadline(16))
+            finally:
+                brokers.resume(0)
+    assert len(facts.brokers) == 2
+
+
+async def test_an_answer_that_leaves_out_what_was_asked_is_no_answer() -> None:
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await shake_hands(reader, writer, {18: (0, 4), 3: (0, 12), 32: (1, 4)})
+        while True:
+            head, _ = await read_request(reader)
+            if head.api_key == ApiKey.METADATA:
+                answer(writer, head, MetadataResponse(brokers=[], topics=[]))
+            else:
+                answer(writer, head, DescribeConfigsResponse(results=[]))
+
+    async with listener(silent) as address, Cluster([address]) as cluster:
+        for asking in (
+            admin.topics(cluster, deadline(LONG_S), ["t"]),
+            cluster.topic("t", deadline(LONG_S)),
+            admin.topic_configs(cluster, ["t"], deadline(LONG_S)),
+        ):
+            with pytest.raises(NotKafka, match="leaves out t"):
+                await asking
+
+
+async def test_the_first_failure_of_several_ends_the_others() -> None:
+    ended = asyncio.Event()
+
+    async def waits() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    async def fails() -> None:
+        raise ValueError("first")
+
+    with pytest.raises(ValueError, match="first"):
+        await all_of([waits(), fails()])
+    assert ended.is_set()
