@@ -40,16 +40,54 @@ check: $(VENV)/.installed-check  ## ruff, mypy --strict, and the import contract
 	$(BIN)/lint-imports
 
 .PHONY: interop
-interop: $(VENV)/.installed-interop $(VENV)/.installed-test  ## stock Kafka clients against muster (needs Java 17+ and Maven)
+interop: $(VENV)/.installed-interop $(VENV)/.installed-test  ## stock Kafka clients against muster (needs what interop-tools looks for)
 	$(BIN)/python -m pytest tests/interop
+
+# The Debian package of a command that is missing. $(1): command and package
+debian = command -v $(1) > /dev/null || { echo "$(1) is missing: installing the package $(1) with apt-get"; \
+  command -v apt-get > /dev/null || { echo "there is no apt-get here: install $(1) by other means" >&2; exit 1; }; \
+  as_root=$$(test "$$(id -u)" = 0 || echo sudo); \
+  $$as_root apt-get install -y $(1) || { $$as_root apt-get update && $$as_root apt-get install -y $(1); }; }
+
+# What make interop calls and cannot fetch itself. Only kcat is installed here; the others people choose themselves.
+.PHONY: interop-tools
+interop-tools:  ## look for the tools of make interop (Java, Maven, Node.js, Go, kcat); installs kcat with apt-get
+	@for tool in java javac mvn node npm go; do command -v $$tool > /dev/null || { \
+	  echo "make interop needs $$tool on the PATH: a JDK of Java 17 or later, Maven, Node.js 18 or later with npm, and Go" >&2; exit 1; }; done
+	@$(call debian,kcat)
+
+.PHONY: interop-table
+interop-table: $(VENV)/.installed-interop $(VENV)/.installed-test  ## play all clients' stories and write the README's table of them
+	$(BIN)/python -m tests.interop.story --table
 
 .PHONY: kafka
 kafka: $(VENV)/.installed-test  ## replay every scenario against Apache Kafka (needs Java 17+ and Maven)
 	$(BIN)/python -m pytest tests/kafka
 
+# Mounting a small disk takes root; a user namespace lends it.
+AS_ROOT := $(if $(filter-out 0,$(shell id -u)),unshare --map-root-user --mount)
+
+.PHONY: faults
+faults: $(VENV)/.installed-test  ## kill -9 under load, traces of syncs, bad disks: make faults SEED=7 (needs Linux, strace, root or user namespaces)
+	$(AS_ROOT) $(BIN)/python -m pytest tests/faults $(if $(SEED),--seed $(SEED)) $(if $(KILLS),--kills $(KILLS))
+
+.PHONY: faults-tools
+faults-tools:  ## look for the tool of make faults: installs strace with apt-get
+	@$(call debian,strace)
+
+.PHONY: crash-long
+crash-long: $(VENV)/.installed-test  ## 500 times kill -9 under load, ten to twenty minutes: make crash-long SEED=7 (needs Linux and strace)
+	$(BIN)/python -m tests.faults --kills $(or $(KILLS),500) $(if $(SEED),--seed $(SEED))
+
+# The seed of a run is printed; what it found is repeated by: .venv/bin/python -m tests.fuzz --seed ... --input ...
+.PHONY: fuzz
+fuzz: $(VENV)/.installed-test  ## five million inputs and ten thousand connections: make fuzz SEED=7 (a few minutes; needs Linux)
+	$(BIN)/python -m tests.fuzz $(if $(SEED),--seed $(SEED)) $(if $(INPUTS),--inputs $(INPUTS))
+	$(BIN)/python -m tests.fuzz --reach $(if $(SEED),--seed $(SEED))
+
 .PHONY: bench
-bench: $(VENV)/.installed-interop $(VENV)/.installed-test  ## speed as ratios against peers in the same run
-	$(BIN)/python -m tests.bench
+bench: $(VENV)/.installed-interop $(VENV)/.installed-test  ## speed as ratios against peers in the same run (NAME=commits: one of them; WRITE=1: into FIGURES.md)
+	$(BIN)/python -m tests.bench $(NAME) $(if $(WRITE),--write)
 
 .PHONY: sim
 sim: $(VENV)/.installed-test  ## one simulated run: make sim SEED=7 STEPS=2000

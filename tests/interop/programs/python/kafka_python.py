@@ -1,0 +1,96 @@
+"""kafka-python."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+from kafka import ConsumerRebalanceListener, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.errors import KafkaError, RetriableError
+from kafka.structs import OffsetAndMetadata
+
+from tests.interop.programs.python import lines
+from tests.interop.programs.python.kafka_python_admin import admin
+
+_FLUSH_S: Final = 60.0
+
+
+def produce(bootstrap: str, topic: str, codec: str, first: int, count: int) -> None:
+    compression = None if codec == "none" else codec
+    producer = KafkaProducer(
+        bootstrap_servers=bootstrap.split(","), compression_type=compression, linger_ms=5
+    )
+    sent = [producer.send(topic, value, key) for key, value in lines.records(codec, first, count)]
+    producer.flush(_FLUSH_S)
+    for future in sent:
+        future.get(_FLUSH_S)
+    producer.close()
+
+
+class Member(ConsumerRebalanceListener):
+    def __init__(self, bootstrap: str, group: str, topic: str, session_timeout_ms: int) -> None:
+        self.handled: dict[int, int] = {}
+        """By partition: the offset to commit."""
+        self._topic = topic
+        self.consumer = KafkaConsumer(
+            bootstrap_servers=bootstrap.split(","),
+            group_id=group,
+            session_timeout_ms=session_timeout_ms,
+            heartbeat_interval_ms=session_timeout_ms // 6,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+        )
+        self.consumer.subscribe([topic], listener=self)
+
+    def commit(self) -> None:
+        handled, self.handled = self.handled, {}
+        if not handled:
+            return
+        try:
+            self.consumer.commit(
+                {
+                    TopicPartition(self._topic, partition): OffsetAndMetadata(offset, "", -1)
+                    for partition, offset in handled.items()
+                }
+            )
+        except KafkaError as error:
+            lines.complain(error)
+            lines.say_committed(handled, certain=False)
+        else:
+            lines.say_committed(handled)
+
+    def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
+        lines.say_assigned(
+            self.consumer.group_metadata().generation_id,
+            [each.partition for each in self.consumer.assignment()],
+        )
+
+    def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
+        self.commit()
+        lines.say_revoked()
+
+    def on_partitions_lost(self, lost: Collection[TopicPartition]) -> None:
+        self.handled.clear()
+        lines.say_revoked()
+
+
+def member(bootstrap: str, group: str, topic: str, session_timeout_ms: int) -> None:
+    to_leave = lines.standard_input_ends()
+    member = Member(bootstrap, group, topic, session_timeout_ms)
+    while not to_leave.is_set():
+        try:
+            polled = member.consumer.poll(100)
+        except RetriableError as error:  # a connection that breaks while it looks for its coordinator
+            lines.complain(error)
+            continue
+        for records in polled.values():
+            for record in records:
+                lines.say_record(record.partition, record.offset, record.key, record.value)
+                member.handled[record.partition] = record.offset + 1
+        member.commit()
+    member.consumer.close(autocommit=False)
+    lines.say("left")
+
+
+if __name__ == "__main__":
+    lines.run(produce, member, admin)

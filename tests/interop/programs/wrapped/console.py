@@ -1,0 +1,48 @@
+"""Kafka's console producer and consumer, and its other tools as admin calls.
+
+The consumer prints records; what becomes of its group is in its log, which goes to standard output too, so
+that both stay in order. It commits by itself, ten times a second.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+from tests.interop.programs.python.lines import records, run
+from tests.interop.programs.wrapped.child import feed, follow
+from tests.interop.programs.wrapped.console_admin import admin
+from tests.interop.programs.wrapped.console_consumer import ConsoleConsumer, consumer_command
+
+_PRODUCER: Final = "org.apache.kafka.tools.ConsoleProducer"
+_AUTO_COMMIT_INTERVAL_MS: Final = 100
+
+
+def produce(java: Sequence[str], bootstrap: str, topic: str, codec: str, first: int, count: int) -> None:
+    options = ["--bootstrap-server", bootstrap, "--topic", topic, "--compression-codec", codec]
+    for each in ("parse.key=true", "key.separator=\t"):
+        options += ["--reader-property", each]
+    lines = "".join(f"{key.decode()}\t{value.decode()}\n" for key, value in records(codec, first, count))
+    feed([*java, _PRODUCER, *options], lines)
+
+
+def member(java: Sequence[str], bootstrap: str, group: str, topic: str, session_timeout_ms: int) -> None:
+    properties = {
+        "auto.commit.interval.ms": _AUTO_COMMIT_INTERVAL_MS,
+        "session.timeout.ms": session_timeout_ms,
+        "heartbeat.interval.ms": session_timeout_ms // 20,
+    }
+    follow(consumer_command(java, bootstrap, group, topic, properties), ConsoleConsumer())
+
+
+def main() -> None:
+    """What stands before `--` calls Java, with the class path at its end."""
+    end = sys.argv.index("--")
+    java, sys.argv[1:] = sys.argv[1:end], sys.argv[end + 1 :]
+    run(partial(produce, java), partial(member, java), partial(admin, java))
+
+
+if __name__ == "__main__":
+    main()

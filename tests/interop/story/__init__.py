@@ -1,0 +1,5 @@
+"""One story that every stock client lives through, against Apache Kafka and against muster.
+
+`python -m tests.interop.story --client NAME --target serve` plays one, `make interop` all. `clients/base.py`
+says what a client's programs are to do, `story.py` what happens, `checker.py` what must not.
+"""

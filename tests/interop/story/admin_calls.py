@@ -1,0 +1,88 @@
+"""Judges a client's admin calls: each must do against muster what it does against Apache Kafka."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tests.interop.story.lines import AdminCall
+
+# What muster does not serve, by feature, and the clients' calls that ask for it, as `plain` makes them.
+_NOT_SERVED_BY_FEATURE: Final = {
+    "SASL": {
+        "alteruserscramcredentials",
+        "describeuserscramcredentials",
+        "describeuserscrams",
+        "describedelegationtoken",
+        "describedelegationtokens",
+    },
+    "ACLs": {"createacls", "describeacls", "deleteacls", "kafkaacls"},
+    "quotas": {"describeclientquotas"},
+    "transactions": {
+        "listtransactions",
+        "describetransactions",
+        "findhangingtransactions",
+        "aborttransaction",
+        "fenceproducers",
+        "kafkatransactionslist",
+    },
+    "several replicas": {
+        "alterpartitionreassignments",
+        "listpartitionreassignments",
+        "alterreplicalogdirs",
+        "kafkareassignpartitions",
+    },
+    "KRaft": {"describemetadataquorum", "updatefeatures", "kafkametadataquorum"},
+    "KIP-848 groups": {"describeconsumergroupsofkip"},
+    "share groups": {"describesharegroups", "listsharegroupoffsets"},
+    "Kafka Streams groups": {"describestreamsgroups"},
+}
+NOT_SERVED: Final = {call: feature for feature, calls in _NOT_SERVED_BY_FEATURE.items() for call in calls}
+"""By the call's name, as `plain` makes it."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    tried: int
+    as_kafka: int
+    """So many do what they do against Apache Kafka; the others are `NOT_SERVED`, or problems."""
+    problems: tuple[str, ...]
+
+
+def plain(call: str) -> str:
+    """`describe_acls` and `describeAcls` are the same call."""
+    return "".join(letter for letter in call.lower() if letter.isalpha())
+
+
+def judge(calls: Sequence[AdminCall], kafka: Sequence[AdminCall] | None) -> Verdict:
+    """`kafka` is what the same calls did against Apache Kafka; None if it was not asked: all must succeed.
+
+    A call may succeed that fails against Kafka (clients have bugs that only Kafka's answers bring out).
+    """
+    excused = set(kafka or ())
+    as_kafka = 0
+    problems = []
+    for call in calls:
+        feature = NOT_SERVED.get(plain(call.call))
+        if call.ok and feature is not None:
+            problems.append(
+                f"admin call {call.call} works: take it off the list of what is not served ({feature})"
+            )
+        elif call.ok or call in excused:
+            as_kafka += 1
+        elif feature is None:
+            problems.append(
+                f"admin call {call.call} failed: {call.error}; against Apache Kafka: {_said(call, kafka)}"
+            )
+    if kafka is not None and [call.call for call in calls] != [call.call for call in kafka]:
+        problems.append("the admin program did not try the same calls as against Apache Kafka")
+    return Verdict(len(calls), as_kafka, tuple(problems))
+
+
+def _said(call: AdminCall, kafka: Sequence[AdminCall] | None) -> str:
+    if kafka is None:
+        return "not asked"
+    return (
+        ", ".join("ok" if each.ok else each.error for each in kafka if each.call == call.call) or "not tried"
+    )

@@ -1,0 +1,103 @@
+"""The clients that run on a JVM: Kafka's own Java client, and Kafka's console tools."""
+
+from __future__ import annotations
+
+import os
+import sys
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tests.interop.programs import wrapped
+from tests.interop.story.clients.base import PROGRAMS, StockClient
+from tests.interop.story.clients.program import ALL_CODECS, ProgramClient, need, run
+from tests.support.cache import digest, filled_once
+from tests.support.kafka_artifacts import clients_classpath, tools_classpath
+
+_HINT: Final = "install a JDK of Java 17 or later, and Maven"
+# A short life: a quick start counts for more than speed.
+_JVM: Final = (
+    "java",
+    "-Xmx256m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Xshare:auto",
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+)
+
+
+@dataclass(frozen=True)
+class JavaClient(StockClient):
+    """Kafka's Java client with one of its assignors; the programs are compiled once per machine."""
+
+    assignor: str
+    """By the name of its class."""
+
+    def version(self) -> str:
+        return _kafka_version(clients_classpath())
+
+    def prepare(self) -> None:
+        need("java", "javac", "mvn", hint=_HINT)
+        self._classpath()
+
+    def produce(self, bootstrap: str, topic: str, codec: str, first: int, count: int) -> list[str]:
+        return self._program("Produce", bootstrap, topic, codec, str(first), str(count))
+
+    def member(self, bootstrap: str, group: str, topic: str, session_timeout_ms: int) -> list[str]:
+        return self._program("Member", self.assignor, bootstrap, group, topic, str(session_timeout_ms))
+
+    def admin(self, bootstrap: str, prefix: str) -> list[str] | None:
+        return self._program("AdminCalls", bootstrap, prefix)
+
+    def _program(self, name: str, *arguments: str) -> list[str]:
+        return [*_JVM, "-cp", self._classpath(), name, *arguments]
+
+    def _classpath(self) -> str:
+        return _compiled(sorted((PROGRAMS / "java").glob("*.java")), clients_classpath())
+
+
+@dataclass(frozen=True)
+class ConsoleTools(ProgramClient):
+    """What stands in Kafka's bin folder, behind a wrapper that turns its output into the story's lines."""
+
+    def version(self) -> str:
+        return _kafka_version(tools_classpath())
+
+    def prepare(self) -> None:
+        need("java", "javac", "mvn", hint=_HINT)
+        self._classpath()
+
+    def command(self) -> list[str]:
+        java = [*_JVM, "-cp", self._classpath()]
+        return [sys.executable, "-m", f"{wrapped.__name__}.console", *java, "--"]
+
+    def _classpath(self) -> str:
+        return _compiled(
+            [PROGRAMS / "wrapped" / "Tools.java", PROGRAMS / "java" / "Lines.java"], tools_classpath()
+        )
+
+
+def _compiled(sources: Sequence[Path], classpath: str) -> str:
+    """A class path with these sources, compiled, before `classpath`."""
+    contents = digest(classpath, *(source.read_bytes() for source in sources))
+
+    def compile_into(folder: Path) -> None:
+        run(["javac", "-nowarn", "-d", str(folder), "-cp", classpath, *map(str, sources)])
+
+    return f"{filled_once(f'java/{contents}', compile_into)}{os.pathsep}{classpath}"
+
+
+def _kafka_version(classpath: str) -> str:
+    """As the kafka-clients jar there says."""
+    (jar,) = Path(classpath).parent.glob("kafka-clients-*.jar")
+    with zipfile.ZipFile(jar) as archive:
+        lines = archive.read("kafka/kafka-version.properties").decode().splitlines()
+    (version,) = (line.removeprefix("version=") for line in lines if line.startswith("version="))
+    return version
+
+
+JAVA: Final = JavaClient("java-client", ALL_CODECS, "RangeAssignor")
+JAVA_COOPERATIVE: Final = JavaClient("java-client-cooperative", ALL_CODECS, "CooperativeStickyAssignor")
+CONSOLE: Final = ConsoleTools("kafka-console-tools", ALL_CODECS)

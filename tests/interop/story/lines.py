@@ -1,0 +1,113 @@
+"""What a client's program prints, as data (`clients/base.py` says what each line means)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+
+@dataclass(frozen=True)
+class Assigned:
+    generation: int | None
+    owned: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Revoked:
+    owned: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Record:
+    partition: int
+    offset: int
+    key: str
+    value: str
+
+
+@dataclass(frozen=True)
+class Committed:
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class CommitFailed:
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class Left:
+    pass
+
+
+@dataclass(frozen=True)
+class Killed:
+    """SIGKILL was sent. Noted by the story, not printed by a program."""
+
+
+Event: TypeAlias = Assigned | Revoked | Record | Committed | CommitFailed | Left | Killed
+
+
+@dataclass(frozen=True)
+class Heard:
+    """An event, the member it is from, and when it arrived.
+
+    The lines of one member are in its order. Between two members the order of arrival says little: both may
+    have been in their pipes for a moment.
+    """
+
+    at_s: float
+    member: str
+    event: Event
+
+
+@dataclass(frozen=True)
+class AdminCall:
+    call: str
+    ok: bool
+    error: str = ""
+
+
+def _partitions(numbers: Any) -> frozenset[int]:
+    if not isinstance(numbers, list) or not all(type(number) is int for number in numbers):
+        raise TypeError("owned is not a list of numbers")
+    return frozenset(numbers)
+
+
+_EVENTS: Final[dict[str, Callable[[dict[str, Any]], Event]]] = {
+    "assigned": lambda line: Assigned(
+        None if line["generation"] is None else int(line["generation"]), _partitions(line["owned"])
+    ),
+    "revoked": lambda line: Revoked(_partitions(line["owned"])),
+    "record": lambda line: Record(
+        int(line["partition"]), int(line["offset"]), str(line["key"]), str(line["value"])
+    ),
+    "committed": lambda line: Committed(int(line["partition"]), int(line["offset"])),
+    "commit_failed": lambda line: CommitFailed(int(line["partition"]), int(line["offset"])),
+    "left": lambda line: Left(),
+}
+
+
+def parse_event(text: str) -> Event:
+    """A line of a member program. Raises ValueError if it is none."""
+    try:
+        line = json.loads(text)
+        return _EVENTS[line["event"]](line)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"no line of a member: {text!r} ({error!r})") from None
+
+
+def parse_call(text: str) -> AdminCall:
+    """A line of an admin program. Raises ValueError if it is none."""
+    try:
+        line = json.loads(text)
+        call, ok = line["call"], line["ok"]
+        if not isinstance(call, str) or not isinstance(ok, bool):
+            raise TypeError("call is not text, or ok neither true nor false")
+        return AdminCall(call, ok, "" if ok else str(line["error"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"no line of an admin program: {text!r} ({error!r})") from None

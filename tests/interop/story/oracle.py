@@ -1,0 +1,68 @@
+"""What the broker itself says, asked without the client under test."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, Final, TypeVar
+
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+
+from tests.interop.story.processes import StoryFailed
+
+T = TypeVar("T")
+
+_SECONDS_MAX: Final = 60.0
+_PAUSE_S: Final = 0.05  # between two questions about a fact
+
+
+class Oracle:
+    """Every question is asked again until it is answered, for a minute. Raises StoryFailed then."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+
+    def create_topic(self, name: str, partitions: int) -> None:
+        """Returns when every partition has a leader that knows it."""
+        try:
+            self._admin.create_topics([NewTopic(name, partitions, 1)])[name].result(_SECONDS_MAX)
+        except KafkaException as error:
+            raise StoryFailed(f"topic {name} could not be created: {error}") from None
+        self.ends(name, partitions)
+
+    def ends(self, topic: str, partitions: int) -> dict[int, int]:
+        """By partition: the offset after its last record."""
+        wanted = {TopicPartition(topic, number): OffsetSpec.latest() for number in range(partitions)}
+
+        def ask() -> dict[int, int]:
+            found = self._admin.list_offsets(wanted, request_timeout=_SECONDS_MAX)
+            return dict(sorted((part.partition, _result(end).offset) for part, end in found.items()))
+
+        return _answer(ask, f"the ends of {topic}")
+
+    def committed(self, group: str) -> dict[int, int]:
+        """By partition: the offset that the group has committed."""
+
+        def ask() -> dict[int, int]:
+            asked = [ConsumerGroupTopicPartitions(group)]
+            (found,) = self._admin.list_consumer_group_offsets(asked, request_timeout=_SECONDS_MAX).values()
+            return dict(sorted((part.partition, part.offset) for part in _result(found).topic_partitions))
+
+        return _answer(ask, f"the commits of {group}")
+
+
+def _result(future: Future[Any]) -> Any:
+    return future.result(_SECONDS_MAX)
+
+
+def _answer(ask: Callable[[], T], what: str) -> T:
+    deadline = time.monotonic() + _SECONDS_MAX
+    while True:
+        try:
+            return ask()
+        except KafkaException as error:
+            if time.monotonic() > deadline:
+                raise StoryFailed(f"the broker does not tell {what}: {error}") from None
+        time.sleep(_PAUSE_S)

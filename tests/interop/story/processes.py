@@ -1,0 +1,231 @@
+"""A client's processes: what they print arrives as data, what they complain about goes to a file."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import subprocess
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tests.interop.story.lines import Assigned, Committed, Heard, Killed, Left, Record, Revoked, parse_event
+
+_PIECE_BYTES: Final = 1 << 20  # more than a pipe holds: one read takes all that has arrived
+_ERROR_LINES_SHOWN: Final = 60
+
+
+class StoryFailed(Exception):
+    """A client or a broker did not do what the story asks; the text is for a person."""
+
+
+class Program:
+    """A process whose standard error goes to `<folder>/<name>.stderr`."""
+
+    def __init__(self, name: str, command: Sequence[str], folder: Path, *, stdin: int, stdout: int) -> None:
+        self.name = name
+        self.stderr_path = folder / f"{name}.stderr"
+        self.asked_to_leave = False
+        self.killed = False
+        with self.stderr_path.open("wb") as stderr:
+            # A session of its own: what a wrapper has started goes with it.
+            self.process = subprocess.Popen(
+                command, stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=True
+            )
+
+    def kill(self) -> None:
+        """SIGKILL to the process and to those that it has started. Harmless when it is gone."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, 9)
+
+    def close(self) -> None:
+        self.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                with suppress(BrokenPipeError):
+                    pipe.close()
+
+    def last_complaints(self) -> str:
+        lines = self.stderr_path.read_text(errors="replace").splitlines()[-_ERROR_LINES_SHOWN:]
+        return "\n".join(f"    {line[:500]}" for line in lines) or "    (nothing)"
+
+
+@dataclass(frozen=True)
+class Printed:
+    lines: list[str]
+    """Of its standard output."""
+    complaints: str
+    """The last lines of its standard error, to be shown."""
+
+
+def run_to_the_end(name: str, command: Sequence[str], folder: Path, seconds_max: float) -> Printed:
+    """What a program prints. Raises StoryFailed if it does not exit 0 in time."""
+    output = folder / f"{name}.stdout"
+    with output.open("wb") as stdout:
+        program = Program(name, command, folder, stdin=subprocess.DEVNULL, stdout=stdout.fileno())
+    try:
+        code = program.process.wait(seconds_max)
+        said = f"exited {code}"
+    except subprocess.TimeoutExpired:
+        code, said = -1, f"was not done after {seconds_max:g} s"
+    finally:
+        program.close()
+    printed = Printed(output.read_text(errors="replace").splitlines(), program.last_complaints())
+    if code != 0:
+        shown = "\n".join(f"    {line[:500]}" for line in printed.lines[-_ERROR_LINES_SHOWN:])
+        raise StoryFailed(
+            f"{name} {said}: {' '.join(command)}\n  its last lines:\n{shown}\n"
+            f"  on standard error:\n{printed.complaints}"
+        )
+    return printed
+
+
+class Members:
+    """The member processes of one group, and all that was heard from them. One thread reads their pipes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.programs: dict[str, Program] = {}
+        self.heard: list[Heard] = []
+        self.owned: defaultdict[str, frozenset[int]] = defaultdict(frozenset)
+        """By member: what it said last that it owns."""
+        self.delivered: set[str] = set()
+        """Values of all records that were printed."""
+        self.delivered_to: defaultdict[str, set[str]] = defaultdict(set)
+        """The same by member."""
+        self.delivered_to_offset: dict[int, int] = {}
+        """By partition: the offset after the last record that was printed."""
+        self.committed: dict[int, int] = {}
+        """By partition: the commit that was printed last."""
+        self.began_s = time.monotonic()
+        self._folder = folder
+        self._changed = threading.Condition()
+        self._unread: dict[int, tuple[str, bytes]] = {}  # by file descriptor: whose it is, a line begun
+        self._trouble: list[str] = []
+        self._left: set[str] = set()
+        self._selector = selectors.DefaultSelector()
+        self._wake_read, self._wake_write = os.pipe()
+        self._selector.register(self._wake_read, selectors.EVENT_READ)
+        self._reader = threading.Thread(target=self._read, name="members", daemon=True)
+        self._reader.start()
+
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self.began_s
+
+    def start(self, name: str, command: Sequence[str]) -> None:
+        program = Program(name, command, self._folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert program.process.stdout is not None
+        with self._changed:
+            self.programs[name] = program
+            descriptor = program.process.stdout.fileno()
+            self._unread[descriptor] = (name, b"")
+            self._selector.register(descriptor, selectors.EVENT_READ)
+        os.write(self._wake_write, b".")
+
+    def ask_to_leave(self, name: str) -> None:
+        """End its standard input."""
+        program = self.programs[name]
+        program.asked_to_leave = True
+        assert program.process.stdin is not None
+        with suppress(BrokenPipeError):
+            program.process.stdin.close()
+
+    def kill(self, name: str) -> None:
+        """SIGKILL. What it has printed before is heard before the note that it was killed."""
+        program = self.programs[name]
+        program.killed = True
+        program.kill()
+        program.process.wait()
+        self.wait_until(lambda: self._is_read(name), f"the end of what {name} has printed")
+        with self._changed:
+            self._note(Heard(self.elapsed_s(), name, Killed()))
+
+    def has_left(self, name: str) -> bool:
+        """Said so, and exited 0."""
+        return name in self._left and self._is_read(name) and self.programs[name].process.poll() == 0
+
+    def wait_until(self, fact: Callable[[], object], what: str, seconds_max: float = 60.0) -> None:
+        """Wait for a fact about what was heard. Raises StoryFailed at the deadline, and before it if a
+        program has ended as it should not, or printed what is no line."""
+        deadline = time.monotonic() + seconds_max
+        with self._changed:
+            while not fact():
+                if trouble := self._trouble or [*self._ended_badly()]:
+                    raise StoryFailed(f"waiting for {what}: {'; '.join(trouble)}")
+                if time.monotonic() > deadline:
+                    raise StoryFailed(f"{what}: not within {seconds_max:g} s")
+                self._changed.wait(0.2)  # exits are not heard
+
+    def close(self) -> None:
+        for program in self.programs.values():
+            program.kill()
+        os.write(self._wake_write, b"x")
+        self._reader.join()
+        for program in self.programs.values():
+            program.close()
+        self._selector.close()
+        os.close(self._wake_read)
+        os.close(self._wake_write)
+
+    def _ended_badly(self) -> Iterator[str]:
+        for name, program in self.programs.items():
+            code = program.process.poll()
+            if code is None or program.killed or not self._is_read(name):
+                continue
+            if code != 0 or not program.asked_to_leave:
+                yield f"{name} ended with exit code {code}"
+            elif name not in self._left:
+                yield f"{name} ended without a word that it has left"
+
+    def _is_read(self, name: str) -> bool:
+        return all(owner != name for owner, _ in self._unread.values())
+
+    def _read(self) -> None:
+        while True:
+            ready = [key.fd for key, _ in self._selector.select()]
+            with self._changed:
+                at_s = self.elapsed_s()
+                for descriptor in ready:
+                    piece = os.read(descriptor, _PIECE_BYTES)
+                    if descriptor != self._wake_read:
+                        self._take(descriptor, piece, at_s)
+                    elif b"x" in piece:
+                        return
+                self._changed.notify_all()
+
+    def _note(self, heard: Heard) -> None:
+        self.heard.append(heard)
+        match heard.event:
+            case Record(partition=partition, offset=offset, value=value):
+                self.delivered.add(value)
+                self.delivered_to[heard.member].add(value)
+                reached = self.delivered_to_offset.get(partition, 0)
+                self.delivered_to_offset[partition] = max(reached, offset + 1)
+            case Committed(partition=partition, offset=offset):
+                self.committed[partition] = offset
+            case Assigned(owned=owned) | Revoked(owned=owned):
+                self.owned[heard.member] = owned
+            case Left():
+                self._left.add(heard.member)
+                self.owned[heard.member] = frozenset()
+            case Killed():
+                self.owned[heard.member] = frozenset()
+
+    def _take(self, descriptor: int, piece: bytes, at_s: float) -> None:
+        name, begun = self._unread[descriptor]
+        *lines, begun = (begun + piece).split(b"\n")
+        for line in lines:
+            try:
+                self._note(Heard(at_s, name, parse_event(line.decode(errors="replace"))))
+            except ValueError as error:
+                self._trouble.append(f"{name}: {error}")
+        if piece:
+            self._unread[descriptor] = (name, begun)
+            return
+        del self._unread[descriptor]  # what a killed process had begun to print is no line
+        self._selector.unregister(descriptor)

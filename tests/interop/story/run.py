@@ -1,0 +1,79 @@
+"""All stories: two clients side by side, one broker of each kind for everybody."""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import ExitStack, contextmanager
+from types import TracebackType
+from typing import Final, Self
+
+from tests.interop.story.clients.base import StockClient
+from tests.interop.story.story import Outcome, tell
+from tests.interop.story.targets import CUT, KAFKA, KAFKA_CUT, Target, running
+
+_SIDE_BY_SIDE: Final = 2
+
+
+class Stories:
+    """Begins to tell the stories at once; `outcomes` has a future for each (client's name, target)."""
+
+    def __init__(self, clients: Sequence[StockClient], targets: Sequence[str]) -> None:
+        self.outcomes: dict[tuple[str, str], Future[Outcome]] = {
+            (client.name, target): Future() for client in clients for target in targets
+        }
+        self._clients = clients
+        self._targets = targets
+        self._brokers = ExitStack()
+        self._running: dict[str, Target] = {}
+        self._starting = threading.Lock()
+        self._pool = ThreadPoolExecutor(_SIDE_BY_SIDE, thread_name_prefix="stories")
+
+    def __enter__(self) -> Self:
+        for client in self._clients:
+            self._pool.submit(self._tell_all_of, client)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Ends the brokers when the stories that have begun are over; the others are not told."""
+        self._pool.shutdown(cancel_futures=True)
+        self._brokers.close()
+
+    def _tell_all_of(self, client: StockClient) -> None:
+        """One client's stories, Apache Kafka's first if it is among them: its admin calls are the measure."""
+        kafka: Outcome | None = None
+        for name in self._targets:
+            future = self.outcomes[client.name, name]
+            try:
+                client.prepare()
+                with self._target(name) as target:
+                    outcome = tell(client, target, kafka)
+                if name == KAFKA:
+                    kafka = outcome
+            except Exception as error:  # a tool that is missing, a broker that does not start
+                outcome = Outcome(client.name, name, problems=[f"{type(error).__name__}: {error}"])
+                outcome.details = traceback.format_exc()
+            future.set_result(outcome)
+
+    @contextmanager
+    def _target(self, name: str) -> Iterator[Target]:
+        with ExitStack() as own:
+            with self._starting:  # ports are looked for and taken by one at a time
+                if name in (CUT, KAFKA_CUT):  # for one story alone
+                    target = own.enter_context(running(name))
+                elif name in self._running:
+                    target = self._running[name]
+                else:
+                    target = self._running[name] = self._brokers.enter_context(running(name))
+            yield target
+
+
+def run_all(clients: Sequence[StockClient], targets: Sequence[str]) -> Iterator[Outcome]:
+    """The outcomes, each as soon as it is there."""
+    with Stories(clients, targets) as stories:
+        for future in as_completed(stories.outcomes.values()):
+            yield future.result()

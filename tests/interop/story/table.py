@@ -1,0 +1,70 @@
+"""The README's table of stock clients, written by `make interop-table` from stories that all passed.
+
+The versions in it are those of the run that wrote it. `make interop` judges the stories and only looks that
+the table lists the same clients: a client's new release neither fails a run nor changes a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from tests.interop.story.clients.base import StockClient
+from tests.interop.story.story import Outcome
+from tests.interop.story.targets import TARGETS
+
+README: Final = Path(__file__).parents[3] / "README.md"
+_BEGIN: Final = "<!-- stock clients: written by `make interop-table` -->\n"
+_END: Final = "<!-- stock clients: end -->\n"
+
+
+def render(clients: Sequence[StockClient], outcomes: Sequence[Outcome]) -> str:
+    """A row a client. Raises ValueError unless there is a passed story of each client against each target."""
+    by_pair = {(outcome.client, outcome.target): outcome for outcome in outcomes}
+    lacking = [
+        f"{client.name} against {target}"
+        for client in clients
+        for target in TARGETS
+        if (client.name, target) not in by_pair or by_pair[client.name, target].problems
+    ]
+    if lacking:
+        raise ValueError(f"no passed story of {', '.join(lacking)}")
+    head = ["client", "version", "codecs", *TARGETS.values(), "admin calls"]
+    lines = [_line(head), _line(["---"] * len(head))]
+    for client in clients:
+        codecs = ", ".join(client.codecs)
+        passed = ["passed"] * len(TARGETS)
+        calls = _calls([by_pair[client.name, target] for target in TARGETS])
+        lines.append(_line([client.name, client.version(), codecs, *passed, calls]))
+    return "".join(lines)
+
+
+def _calls(outcomes: Sequence[Outcome]) -> str:
+    """How many of the client's admin calls do what they do against Apache Kafka, at the worst target."""
+    verdicts = [outcome.verdict for outcome in outcomes if outcome.verdict is not None]
+    if not verdicts:
+        return "none"
+    worst = min(verdicts, key=lambda verdict: verdict.as_kafka)
+    return f"{worst.as_kafka} of {worst.tried}"
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |\n"
+
+
+def written(readme: str) -> str:
+    """The table that stands in the README. Raises ValueError if its markers are not there."""
+    begin, end = readme.index(_BEGIN) + len(_BEGIN), readme.index(_END)
+    return readme[begin:end]
+
+
+def write(table: str, readme: Path = README) -> None:
+    text = readme.read_text()
+    readme.write_text(text.replace(f"{_BEGIN}{written(text)}{_END}", f"{_BEGIN}{table}{_END}"))
+
+
+def clients_of(table: str) -> list[tuple[str, str]]:
+    """Name and codecs of each row."""
+    rows = [[cell.strip() for cell in line.strip("| \n").split(" | ")] for line in table.splitlines()[2:]]
+    return [(row[0], row[2]) for row in rows]
