@@ -12,7 +12,7 @@ import random
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, Final, Self, TypeVar
 
-from muster.client.connection import Address, Connection, deadline
+from muster.client.connection import Address, Connection, deadline, share_of
 from muster.client.errors import (
     ClientError,
     ConnectionLost,
@@ -95,10 +95,7 @@ class Cluster:
         """The response of one broker, asked once. Where any will do it gets half of the time, so that another
         can be asked if it hangs."""
         connection = await self.connection(node, until, lane)
-        if node == ANY:
-            now = deadline(0)
-            until = now + (until - now) / 2
-        return await connection.call(request, until)
+        return await connection.call(request, share_of(until, 2) if node == ANY else until)
 
     async def call_controller(self, request: Message, until: float) -> Any:
         """The response of the controller, asked once. (Kafka's brokers pass on to theirs what it decides.)"""
@@ -228,7 +225,13 @@ class Cluster:
                 if connection.is_open and of_lane == lane:
                     return connection
         key = (node, lane)
-        async with self._opening.setdefault(key, asyncio.Lock()):
+        opening = self._opening.setdefault(key, asyncio.Lock())
+        try:
+            async with asyncio.timeout_at(until):  # whoever is opening it may have more time
+                await opening.acquire()
+        except TimeoutError:
+            raise Unreachable(f"{self._named(node)} does not let us connect: no answer in time") from None
+        try:
             connection_there = self._connections.get(key)
             if connection_there is not None and connection_there.is_open:
                 return connection_there
@@ -237,6 +240,11 @@ class Cluster:
             connection = await self._open(node, until)
             self._connections[key] = connection
             return connection
+        finally:
+            opening.release()
+
+    def _named(self, node: int) -> str:
+        return "the cluster" if node == ANY else str(self._brokers.get(node, f"broker {node}"))
 
     async def _open(self, node: int, until: float) -> Connection:
         if node == ANY:
@@ -252,8 +260,7 @@ class Cluster:
         addresses = list(dict.fromkeys([*self._brokers.values(), *self._bootstrap]))
         failures: list[ClientError] = []
         for index, address in enumerate(addresses):
-            now = deadline(0)
-            share = now + (until - now) / (len(addresses) - index)
+            share = share_of(until, len(addresses) - index)
             try:
                 connection = await Connection.open(address, self.client_id, share)
             except ClientError as error:

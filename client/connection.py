@@ -27,7 +27,7 @@ IN_FLIGHT_MAX: Final = 16
 """Requests sent and not answered; the next one waits for a place, up to its deadline."""
 
 _PIECE_BYTES: Final = 256 * 1024
-_CLOSE_S: Final = 1.0  # how long closing waits for the transport to say that it is closed
+_CLOSE_S: Final = 1.0  # how long closing waits for what is still to be written
 
 LAST_VERSIONS: Final[dict[ApiKey, int]] = {
     # By name: topic ids (Produce 13, Fetch 13, OffsetCommit 10) come with a client that keeps track of them.
@@ -65,6 +65,12 @@ def deadline(seconds: float) -> float:
     return asyncio.get_running_loop().time() + seconds
 
 
+def share_of(until: float, parts: int) -> float:
+    """The end of the first of so many equal parts of the time that is left."""
+    now = deadline(0)
+    return now + (until - now) / parts
+
+
 class Connection:
     """An open connection; `open` makes one. Raises ConnectionLost from every call once it has ended."""
 
@@ -85,6 +91,7 @@ class Connection:
         self._places = asyncio.Semaphore(IN_FLIGHT_MAX)
         self._correlation_id = 0
         self._ended: ClientError | None = None
+        self._closing = False
         self._reading = asyncio.create_task(self._read(), name=f"answers of {address}")
 
     def __repr__(self) -> str:
@@ -130,10 +137,17 @@ class Connection:
         """End it; what is in flight fails with ConnectionLost. Harmless when repeated."""
         self._end(ConnectionLost(f"the connection to {self.address} was closed"))
         self._reading.cancel()
-        await asyncio.wait([self._reading])
-        with suppress(OSError, TimeoutError):
-            async with asyncio.timeout(_CLOSE_S):
-                await self._writer.wait_closed()
+        if self._closing:
+            return  # waiting for the transport a second time may end in the cancellation of the first
+        self._closing = True
+        try:
+            await asyncio.wait([self._reading])
+            with suppress(OSError, TimeoutError):
+                async with asyncio.timeout(_CLOSE_S):
+                    await self._writer.wait_closed()
+        finally:
+            # It would stay open for as long as the broker does not read what is still to be written.
+            self._writer.transport.abort()
 
     # --- out ------------------------------------------------------------------------------------------------
 
@@ -267,11 +281,14 @@ async def _connect(address: Address, until: float) -> tuple[asyncio.StreamReader
         async with asyncio.timeout_at(until):
             # Looking up a name may take longer than we have.
             found = await in_thread(socket.getaddrinfo, address.host, address.port, 0, socket.SOCK_STREAM)
-            for family, _, _, _, where in found:
+            for index, (family, _, _, _, where) in enumerate(found):
                 try:
-                    return await asyncio.open_connection(str(where[0]), address.port, family=family)
-                except OSError as error:
+                    async with asyncio.timeout_at(share_of(until, len(found) - index)):
+                        return await asyncio.open_connection(str(where[0]), address.port, family=family)
+                except OSError as error:  # TimeoutError as well
                     failed = error
+        if isinstance(failed, TimeoutError):
+            raise failed
     except TimeoutError:
         raise Unreachable(f"{address} does not let us connect: no answer in time") from None
     except (OSError, UnicodeError) as error:

@@ -8,6 +8,7 @@ one is sent: what is held in memory is one answer per leader. A partition that c
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
@@ -55,6 +56,14 @@ class _Answer(NamedTuple):
     failed: Exception | None
 
 
+class _Failure(NamedTuple):
+    """Why a partition could not be read; `began`: when that was asked, -inf where there is nothing to wait
+    for."""
+
+    began: float
+    error: Exception
+
+
 class Fetcher:
     """Reads the partitions it is assigned.
 
@@ -68,6 +77,7 @@ class Fetcher:
         self._reset = reset
         self._positions: dict[TopicPartition, int] = {}
         self._fetches: dict[int, asyncio.Task[_Answer]] = {}
+        self._unsettled: dict[TopicPartition, _Failure] = {}
         self._troubled: dict[TopicPartition, float] = {}
         self._failures = 0
 
@@ -79,6 +89,7 @@ class Fetcher:
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
         """Read these and no others, from these offsets on."""
         self._positions = dict(positions)
+        self._unsettled.clear()
         self._troubled.clear()
 
     def stop(self, partitions: Iterable[TopicPartition]) -> None:
@@ -91,8 +102,9 @@ class Fetcher:
         """Records as they come, of each partition in order; none when there are none for `wait_s`.
 
         Raises ClientError or KafkaError when a partition cannot be read, at the end of the patience or at
-        once when waiting cannot help.
+        once when waiting cannot help. Nothing is lost when it is cancelled.
         """
+        await self._settle()
         await self._fetch_from_idle_leaders()
         if not self._fetches:
             await asyncio.sleep(wait_s)
@@ -102,7 +114,10 @@ class Fetcher:
         )
         fetched: list[Fetched] = []
         for node in [node for node, task in self._fetches.items() if task in done]:
-            await self._take(self._fetches.pop(node).result(), fetched)
+            self._take(self._fetches.pop(node).result(), fetched)
+        # Records that were taken are handed out before anything is waited for, or raised.
+        if not fetched:
+            await self._settle()
         return fetched
 
     async def close(self) -> None:
@@ -120,7 +135,7 @@ class Fetcher:
         try:
             led = await self._cluster.by_leader(self._positions, began + self._patience_s)
         except (ClientError, KafkaError) as error:
-            await self._trouble(self._positions, began, error)
+            await self._trouble(dict.fromkeys(self._positions, _Failure(began, error)))
             return
         for node, partitions in led.items():
             if node not in self._fetches:
@@ -159,27 +174,27 @@ class Fetcher:
 
     # --- in -------------------------------------------------------------------------------------------------
 
-    async def _take(self, answer: _Answer, fetched: list[Fetched]) -> None:
+    def _take(self, answer: _Answer, fetched: list[Fetched]) -> None:
         if answer.response is None or answer.failed is not None:
             assert answer.failed is not None
-            await self._trouble(answer.asked, answer.began, answer.failed)
+            self._unsettled |= dict.fromkeys(answer.asked, _Failure(answer.began, answer.failed))
             return
-        troubled: dict[TopicPartition, KafkaError] = {}
         for topic in answer.response.responses:
             for each in topic.partitions:
                 where = TopicPartition(topic.topic, each.partition_index)
-                if self._positions.get(where) != answer.asked.get(where):
+                asked = answer.asked.get(where)
+                if asked is None or self._positions.get(where) != asked:
                     continue  # It was assigned anew meanwhile.
-                if each.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-                    await self._find_position(where)
-                elif each.error_code:
-                    troubled[where] = refusal(each.error_code, about=str(where))
-                else:
-                    self._troubled.pop(where, None)
+                if each.error_code:
+                    error = refusal(each.error_code, about=str(where))
+                    self._unsettled[where] = _Failure(answer.began, error)
+                    continue
+                self._troubled.pop(where, None)
+                try:
                     self._unpack(where, each.records or b"", fetched)
-        if troubled:
-            await self._trouble(troubled, answer.began, next(iter(troubled.values())))
-        else:
+                except KafkaError as damage:
+                    self._unsettled[where] = _Failure(-math.inf, damage)
+        if not self._unsettled:
             self._failures = 0
 
     def _unpack(self, where: TopicPartition, data: bytes, fetched: list[Fetched]) -> None:
@@ -206,6 +221,20 @@ class Fetcher:
         except DecodeError as error:
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{where}: {error}") from error
 
+    async def _settle(self) -> None:
+        """Do what can be done about fetches that failed."""
+        unsettled, self._unsettled = self._unsettled, {}
+        troubled: dict[TopicPartition, _Failure] = {}
+        for where, failure in unsettled.items():
+            if where not in self._positions:
+                continue
+            if getattr(failure.error, "code", None) is ErrorCode.OFFSET_OUT_OF_RANGE:
+                await self._find_position(where)
+            else:
+                troubled[where] = failure
+        if troubled:
+            await self._trouble(troubled)
+
     async def _find_position(self, where: TopicPartition) -> None:
         """The log does not reach back, or on, to the position: go to where `reset` says."""
         until = deadline(self._patience_s)
@@ -218,14 +247,12 @@ class Fetcher:
             )
         self._positions |= await list_offsets(self._cluster, {where: self._reset}, until)
 
-    async def _trouble(self, partitions: Iterable[TopicPartition], began: float, error: Exception) -> None:
-        """Wait a moment before the next try, or raise when it cannot help or the patience is at its end.
-        `began`: when what failed was asked."""
-        if self._cluster.is_final(error):
-            raise error
+    async def _trouble(self, partitions: Mapping[TopicPartition, _Failure]) -> None:
+        """Wait a moment before the next try, or raise when it cannot help or the patience is at its end."""
         now = deadline(0)
-        for where in partitions:
-            if now - self._troubled.setdefault(where, began) >= self._patience_s:
+        for where, (began, error) in partitions.items():
+            since = self._troubled[where] = min(began, self._troubled.get(where, began))
+            if self._cluster.is_final(error) or now - since >= self._patience_s:
                 raise error
         self._cluster.forget()
         await asyncio.sleep(backoff_s(self._failures))

@@ -86,23 +86,24 @@ class GroupConsumer:
             if each.where in self._handled:
                 self._handled[each.where] = each.offset + 1
 
-    async def close(self) -> None:
-        """Commit what was handled and leave the group; without an answer from it, after a few seconds."""
+    async def close(self) -> bool:
+        """Commit what was handled and leave the group; without an answer from it, after a few seconds.
+        Whether all is committed: what is not, somebody reads again."""
         await self._stop_heartbeats()
         await self._fetcher.close()
-        stable = self._membership.state is State.STABLE
-        if stable:
-            await _within(_LEAVE_S, self._commit)
         # A JoinGroup that is still waiting would hold up what follows it on its connection.
-        lane = _LANE if stable else "leave"
+        joining = self._membership.state in (State.JOINING, State.SYNCING)
+        if not joining:
+            await _within(_LEAVE_S, self._commit_at_last)
+        lane = "leave" if joining else _LANE
         await _within(_LEAVE_S, lambda: self._leave("the consumer is closed", lane=lane))
+        return all(self._committed.get(where) == offset for where, offset in self._handled.items())
 
     # --- joining --------------------------------------------------------------------------------------------
 
     async def _rejoin(self) -> None:
         await self._stop_heartbeats()
-        if self._membership.generation_id >= 0:
-            await self._commit()
+        await self._commit()
         self._fetcher.assign({})
         self._handled.clear()
         tries = 0
@@ -233,15 +234,30 @@ class GroupConsumer:
 
     # --- offsets --------------------------------------------------------------------------------------------
 
-    async def _commit(self) -> None:
-        """Commit what was handled since the last time. A rebalance in between is not an error: whoever gets
-        the partitions reads a few records again."""
-        self._commit_at = deadline(self._commit_interval_s)
-        wanted = {
+    def _uncommitted(self) -> dict[TopicPartition, int]:
+        """What was handled since the last commit, by a member that may commit it."""
+        if self._membership.generation_id < 0:
+            return {}
+        return {
             where: offset for where, offset in self._handled.items() if self._committed.get(where) != offset
         }
+
+    async def _commit_at_last(self) -> None:
+        """Commit, again and again while the coordinator moves or loads."""
+        tries = 0
+        while self._uncommitted():
+            if await self._commit() not in (Action.AGAIN, Action.FIND_COORDINATOR):
+                return
+            await asyncio.sleep(backoff_s(tries))
+            tries += 1
+
+    async def _commit(self) -> Action:
+        """Commit what was handled since the last time; what is left to do where that did not work. A
+        rebalance in between is not an error: whoever gets the partitions reads a few records again."""
+        self._commit_at = deadline(self._commit_interval_s)
+        wanted = self._uncommitted()
         if not wanted:
-            return
+            return Action.GO_ON
         membership = self._membership
         request = OffsetCommitRequest(
             group_id=membership.group_id,
@@ -268,17 +284,21 @@ class GroupConsumer:
             if self._cluster.is_final(error):
                 raise
             self._cluster.forget()
-            return
+            return Action.FIND_COORDINATOR
+        left = Action.GO_ON
         for topic in response.topics:
             for each in topic.partitions:
                 where = TopicPartition(topic.name, each.partition_index)
-                if each.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                if each.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or where not in wanted:
                     continue  # The topic is being deleted; fetching from it will say so.
                 action = membership.answered(ApiKey.OFFSET_COMMIT, each.error_code)
                 if action is Action.GO_ON:
                     self._committed[where] = wanted[where]
-                elif action is Action.FIND_COORDINATOR:
+                    continue
+                left = action
+                if action is Action.FIND_COORDINATOR:
                     self._cluster.forget()
+        return left
 
 
 async def _within(seconds: float, last: Callable[[], Awaitable[None]]) -> None:

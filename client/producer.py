@@ -88,6 +88,20 @@ class Producer:
         count = await self._cluster.retrying(lambda: self._partitions(topic, until), until)
         queues = self._batched(topic, records, count)
         sent: dict[int, Sent] = {}
+        try:
+            await self._send(queues, sent, until)
+        except BaseException:
+            # Sequences are given away that the broker has not seen, or may have: as another producer there
+            # is no gap in them, and nothing of this call is sent again.
+            self._producer_id, self._producer_epoch = NO_PRODUCER_ID, NO_PRODUCER_EPOCH
+            self._sequences.clear()
+            raise
+        return [sent[index] for index in range(len(records))]
+
+    async def _send(
+        self, queues: dict[TopicPartition, list[_Batch]], sent: dict[int, Sent], until: float
+    ) -> None:
+        """Round after round until the queues are empty."""
         tries = 0
         while queues:
             failed = await self._round(queues, sent, until)
@@ -100,7 +114,6 @@ class Producer:
                 raise failed
             self._cluster.forget()
             await asyncio.sleep(wait_s)
-        return [sent[index] for index in range(len(records))]
 
     async def _begin(self, until: float) -> None:
         response = await self._cluster.call(
@@ -111,7 +124,10 @@ class Producer:
         self._producer_id, self._producer_epoch = response.producer_id, response.producer_epoch
 
     async def _partitions(self, topic: str, until: float) -> int:
-        return len((await self._cluster.topic(topic, until)).partitions)
+        count = len((await self._cluster.topic(topic, until)).partitions)
+        if not count:
+            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"topic {topic} has no partitions yet")
+        return count
 
     # --- batches --------------------------------------------------------------------------------------------
 
@@ -242,7 +258,10 @@ class Producer:
         why = told.error_message
         if told.record_errors:
             first = told.record_errors[0]
-            why = f"{first.batch_index_error_message or why} (record {batch.positions[first.batch_index]})"
+            if 0 <= first.batch_index < len(batch.positions):
+                why = (
+                    f"{first.batch_index_error_message or why} (record {batch.positions[first.batch_index]})"
+                )
         return self._unless_final(refusal(told.error_code, why, about=str(where)))
 
     def _unless_final(self, error: Exception) -> Exception:

@@ -9,8 +9,10 @@ does not fit, with more than one transaction behind it, is damage to what was ac
 from __future__ import annotations
 
 import sys
+from array import array
+from collections.abc import Sequence
 from pathlib import Path
-from struct import Struct, unpack
+from struct import Struct, pack, unpack
 from typing import Final
 
 from muster.coordinator.storage.store import StoreDamaged
@@ -18,7 +20,7 @@ from muster.coordinator.storage.store import StoreDamaged
 _HEADER: Final = Struct(">8I")  # magic, version, page size, checkpoints, two salts, two sums
 _FRAME: Final = Struct(">6I")  # page, database size if it ends a transaction, two salts, two sums
 _MAGIC: Final = 0x377F0682  # plus one when the sums are over big-endian words
-_SUMMED_BYTES: Final = 8  # of a frame's own header; then the page
+_PAIR_BYTES: Final = 8
 _WORD: Final = 0xFFFFFFFF
 _PAGE_BYTES_DEFAULT: Final = 4_096
 
@@ -69,31 +71,52 @@ def first_damage(log: bytes) -> int | None:
         return None
     magic, _, page_bytes, _, *salts, sum1, sum2 = _HEADER.unpack_from(log)
     big_endian = bool(magic & 1)
-    sums = _sums(log[: _HEADER.size - 8], (0, 0), big_endian)
     damage: int | None = None
-    if magic & ~1 != _MAGIC or sums != (sum1, sum2):
+    if magic & ~1 != _MAGIC or sums(log[: _HEADER.size - 8], (0, 0), big_endian) != (sum1, sum2):
         # Then sqlite takes nothing from it at all. What the header says must be had from elsewhere.
         damage, page_bytes, big_endian = 0, _PAGE_BYTES_DEFAULT, sys.byteorder == "big"
         salts = [int.from_bytes(log[at : at + 4], "big") for at in (_HEADER.size + 8, _HEADER.size + 12)]
-    position, ended = _HEADER.size, False
-    while position + _FRAME.size + page_bytes <= len(log):
-        _, size, *found, sum1, sum2 = _FRAME.unpack_from(log, position)
-        end = position + _FRAME.size + page_bytes
-        sums = _sums(log[position : position + _SUMMED_BYTES], sums, big_endian)
-        sums = _sums(log[position + _FRAME.size : end], sums, big_endian)
-        follows = found == salts and sums == (sum1, sum2)
+    frame_bytes = _FRAME.size + page_bytes
+    positions = range(_HEADER.size, len(log) - frame_bytes + 1, frame_bytes)
+    frames = [_FRAME.unpack_from(log, position) for position in positions]
+    # A frame sums up all before it: from harm on only what each says of itself counts, and whether the next
+    # one was written behind it.
+    said = [(sum1, sum2), *((frame[4], frame[5]) for frame in frames)]
+    summed = frame_sums(log, page_bytes, said[:-1], big_endian) if frames else []
+    ended = False
+    for number, (_, size, *found, _, _) in enumerate(frames):
+        ours = found == salts
+        follows = ours and summed[number] == said[number + 1]
         if damage is None and not follows:
-            damage = position
+            damage = positions[number]
         elif damage is not None and follows and ended:
             return damage
-        # A frame sums up all before it. From here on only what it says of itself counts: whether the next one
-        # was written behind it.
-        sums, ended = (sum1, sum2), damage is not None and found == salts and size > 0
-        position = end
+        ended = damage is not None and ours and size > 0
     return None
 
 
-def _sums(data: bytes, start: _Pair, big_endian: bool) -> _Pair:
+def frame_sums(log: bytes, page_bytes: int, before: Sequence[_Pair], big_endian: bool) -> list[_Pair]:
+    """The sums that each frame should have, were the one in front of it as sound as it says, which is
+    `before`. All frames at once, each in 64 bits of one large number: one by one (`sums`) it takes a quarter
+    of a second for the 4 MB that a killed broker leaves."""
+    count = len(before)
+    words = array("I", log[_HEADER.size : _HEADER.size + count * (_FRAME.size + page_bytes)])
+    if big_endian:
+        words.byteswap()
+    pairs = memoryview(words).cast("B").cast("Q")
+    in_frame = (_FRAME.size + page_bytes) // _PAIR_BYTES
+    low_words = int.from_bytes((b"\xff" * 4 + bytes(4)) * count, "little")
+    one, two = (int.from_bytes(pack(f"<{count}Q", *sum_), "little") for sum_ in zip(*before, strict=True))
+    for index in (0, *range(_FRAME.size // _PAIR_BYTES, in_frame)):
+        column = int.from_bytes(pairs[index::in_frame].tobytes(), "little")
+        one = (one + (column & low_words) + two) & low_words
+        two = (two + (column >> 32 & low_words) + one) & low_words
+    ends = (unpack(f"<{count}Q", each.to_bytes(_PAIR_BYTES * count, "little")) for each in (one, two))
+    return list(zip(*ends, strict=True))
+
+
+def sums(data: bytes, start: _Pair, big_endian: bool) -> _Pair:
+    """As sqlite's documentation says it ("Checksum Algorithm"), over pairs of words."""
     one, two = start
     words = iter(unpack(f"{'>' if big_endian else '<'}{len(data) // 4}I", data))
     for first, second in zip(words, words, strict=True):

@@ -90,10 +90,10 @@ def prepare(connection: sqlite3.Connection, path: Path, lease_counts: Mapping[Le
     with connection:  # commits, or rolls back on an exception
         if version == 0:
             _create(connection, path, lease_counts)
-        _add_checksums(connection)
         (application_id,) = connection.execute("PRAGMA application_id").fetchone()
         if application_id != _APPLICATION_ID:
             raise StoreError(f"{path} is a sqlite database, but not one of muster's")
+        _add_checksums(connection)
         connection.execute(_BROKER_CONFIGS)
         (cluster_id,) = connection.execute("SELECT cluster_id FROM store").fetchone()
         connection.execute("UPDATE store SET revision = revision + 1")

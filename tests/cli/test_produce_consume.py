@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
 import pytest
 
 from muster.client.partitions import TopicPartition
-from muster.coordinator.commands import consume
+from muster.coordinator.commands import consume, streams
 from muster.coordinator.testing import Broker
 from tests.cli.running import DEADLINE_S, Muster, run, started
 
@@ -115,6 +116,7 @@ def test_json_lines_go_there_and_back(muster: Muster, lines: Path, tmp_path: Pat
         ('{"value": 1}', "value takes text"),
         ('{"value": {"base64": "?"}}', "value"),
         ('{"headers": {"a": "b"}}', "headers take [[name, value], ...]"),
+        ('{"headers": [["\\ud800", "b"]]}', "headers take [[name, value], ...]"),
         ('{"partition": -1}', "partition takes a whole number"),
         ('{"timestamp": true}', "timestamp takes a whole number"),
     ],
@@ -125,6 +127,26 @@ def test_a_line_that_is_no_record_is_named(muster: Muster, lines: Path, line: st
     assert message.startswith("muster produce: line 2: ")
     assert said in message
     assert muster.done("consume", "t", *ALL) == "good\n"
+
+
+async def test_lines_that_come_in_pieces(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    text = b"a\n" + b"b" * 20 + b"\r\n\nc\n" + b"d" * 9
+    (tmp_path / "lines").write_bytes(text)
+    for piece_bytes in range(1, 12):
+        monkeypatch.setattr(streams, "_PIECE_BYTES", piece_bytes)
+        descriptor = os.open(tmp_path / "lines", os.O_RDONLY)
+        found = [line async for lines in streams.lines(descriptor) for line in lines]
+        os.close(descriptor)
+        assert found == [b"a", b"b" * 20, b"", b"c", b"d" * 9]
+
+
+async def test_a_line_without_an_end_is_not_collected_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "LINE_BYTES_MAX", 1_000)
+    descriptor = os.open("/dev/zero", os.O_RDONLY)
+    with pytest.raises(streams.LineTooLong):
+        async for _ in streams.lines(descriptor):
+            pass
+    os.close(descriptor)
 
 
 def test_a_line_without_a_separator_is_named(muster: Muster, lines: Path) -> None:
@@ -225,6 +247,7 @@ def test_a_group_goes_on_where_it_was(broker: Broker) -> None:
         (["produce", "t", "--format", "json", "--key", "k"], "JSON says it itself"),
         (["produce", "t", "--timestamp", "yesterday"], "a time like"),
         (["produce", "t", "--header", "x"], "NAME=VALUE"),
+        (["produce", "t", "--header", "\udcff=x"], "--header: the name '\\udcff' is no UTF-8"),
         (["consume", "t", "--offset", "first"], "it takes earliest, latest or an offset"),
         (["consume", "t", "--offset", "-3"], "it takes earliest, latest or an offset"),
         (["consume", "t", "--offset", "1", "--from-beginning"], "not allowed with argument"),

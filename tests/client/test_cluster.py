@@ -207,6 +207,21 @@ async def test_of_several_brokers_one_that_hangs_is_passed_over() -> None:
     assert len(facts.brokers) == 2
 
 
+async def test_nobody_waits_longer_than_he_may_for_a_connection_that_another_is_opening() -> None:
+    async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    async with listener(mute) as address, Cluster([address]) as cluster:
+        patient = asyncio.create_task(cluster.metadata([], deadline(LONG_S)))
+        await asyncio.sleep(0)
+        async with asyncio.timeout(LONG_S / 2):
+            with pytest.raises(Unreachable, match="in time"):
+                await cluster.metadata([], deadline(0.1))
+        patient.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await patient
+
+
 async def test_an_answer_that_leaves_out_what_was_asked_is_no_answer() -> None:
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await shake_hands(reader, writer, {18: (0, 4), 3: (0, 12), 32: (1, 4)})

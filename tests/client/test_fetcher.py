@@ -10,14 +10,14 @@ from muster.client import admin
 from muster.client.cluster import Cluster, parse_bootstrap
 from muster.client.connection import deadline
 from muster.client.errors import ClientError
-from muster.client.fetcher import Fetched, Fetcher
+from muster.client.fetcher import Fetched, Fetcher, _Answer
 from muster.client.partitions import TopicPartition
 from muster.client.producer import Outgoing, Producer
 from muster.coordinator import testing
 from muster.coordinator.testing import Broker
 from muster.protocol.compression import Codec
 from muster.protocol.errors import ErrorCode, KafkaError
-from muster.protocol.messages.data import DeleteRecordsRequest
+from muster.protocol.messages.data import DeleteRecordsRequest, FetchResponse
 from muster.protocol.record_batch import Record, build
 
 LONG_S = 60.0
@@ -134,6 +134,44 @@ async def test_without_a_broker_the_patience_ends() -> None:
             with pytest.raises(ClientError):
                 await read(fetcher, 1)
             await fetcher.close()
+
+
+async def test_records_are_not_lost_when_something_else_fails_with_them(
+    broker: Broker, cluster: Cluster
+) -> None:
+    """Be it another partition, or the batch behind them: what was read is handed out, then the failure."""
+    broker.create_topic("t", 2)
+    await send(cluster, b"0")
+    fetcher = Fetcher(cluster, patience_s=LONG_S)
+    gone = TopicPartition("t", 1)
+    fetcher.assign({gone: 99, T0: 0})
+    assert [each.value for each in await read(fetcher, 1)] == [b"0"]
+    with pytest.raises(KafkaError, match="t-1 has no offset 99"):
+        await read(fetcher, 1)
+    await fetcher.close()
+
+
+async def test_an_answer_with_damage_or_with_what_was_not_asked() -> None:
+    damaged = bytearray(batch(1, b"1"))
+    damaged[-1] ^= 1
+    part = FetchResponse.FetchableTopicResponse.PartitionData
+    parts = [
+        part(partition_index=7, high_watermark=2, aborted_transactions=None, records=batch(0, b"whose?")),
+        part(
+            partition_index=0,
+            high_watermark=2,
+            aborted_transactions=None,
+            records=batch(0, b"0") + bytes(damaged),
+        ),
+    ]
+    response = FetchResponse(responses=[FetchResponse.FetchableTopicResponse(topic="t", partitions=parts)])
+    fetcher = Fetcher(Cluster([]), patience_s=LONG_S)
+    fetcher.assign({T0: 0})
+    fetched: list[Fetched] = []
+    fetcher._take(_Answer({T0: 0}, deadline(0), response, None), fetched)
+    assert [each.value for each in fetched] == [b"0"]
+    with pytest.raises(KafkaError, match="t-0: the batch at 1 is damaged"):
+        await fetcher.poll()
 
 
 def unpacked(data: bytes, position: int = 0) -> list[bytes | None]:

@@ -125,8 +125,35 @@ async def test_only_what_was_handled_is_committed(broker: Broker, cluster: Clust
         seen = await consumer.poll()
     assert len(seen) == 10
     consumer.handled(seen[:4])
-    await consumer.close()
+    assert await consumer.close()
     assert await committed(cluster, "g") == 4
+
+
+async def test_closing_says_when_it_could_not_commit() -> None:
+    with Broker() as broker:
+        broker.create_topic("t")
+        async with Cluster(parse_bootstrap(broker.bootstrap)) as cluster:
+            await send(cluster, "t", 0, 1, 1)
+            consumer = GroupConsumer(cluster, Membership("g", ["t"]), reset=admin.EARLIEST, patience_s=LONG_S)
+            seen: list[Fetched] = []
+            while not seen:
+                seen = await consumer.poll()
+            consumer.handled(seen)
+            broker.kill(0)
+            assert not await consumer.close()
+
+
+async def test_closing_in_a_rebalance_commits_what_was_handled(broker: Broker, cluster: Cluster) -> None:
+    broker.create_topic("t")
+    await send(cluster, "t", 0, 10, 1)
+    async with reader(broker.bootstrap, "g", "t") as first:
+        await first.until(lambda: len(first.seen) == 10)
+        first.reading = False
+        first.consumer.handled(first.seen)
+        async with reader(broker.bootstrap, "g", "t"):  # it joins, and waits for the first one
+            await first.until(lambda: first.membership.state.name == "UNJOINED")
+            await first.stop()
+            assert await committed(cluster, "g") == 10
 
 
 async def test_offsets_are_committed_now_and_then(broker: Broker, cluster: Cluster) -> None:

@@ -113,6 +113,18 @@ async def test_a_batch_that_is_too_large_is_halved_until_it_fits(broker: Broker,
     assert refused.value.code is ErrorCode.MESSAGE_TOO_LARGE
 
 
+async def test_it_goes_on_after_a_failure(broker: Broker, cluster: Cluster) -> None:
+    """What was refused, or not sent for that, leaves no gap in the sequences of the next records."""
+    broker.create_topic("t", 1, {"max.message.bytes": "3000"})
+    sending = Producer(cluster)
+    await sending.send("t", [Outgoing(None, b"0")], deadline(LONG_S))
+    with pytest.raises(KafkaError) as refused:
+        await sending.send("t", [Outgoing(None, b"x" * 4000), Outgoing(None, b"1")], deadline(LONG_S))
+    assert refused.value.code is ErrorCode.MESSAGE_TOO_LARGE
+    await sending.send("t", [Outgoing(None, b"2")], deadline(LONG_S))
+    assert [each.value for each in await everything(cluster, "t")] == [b"0", b"2"]
+
+
 async def test_a_record_that_is_refused_is_named(broker: Broker, cluster: Cluster) -> None:
     broker.create_topic("t", 1, {"cleanup.policy": "compact"})
     with pytest.raises(KafkaError, match="record 1") as refused:

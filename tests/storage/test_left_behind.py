@@ -6,12 +6,14 @@ from __future__ import annotations
 import random
 import shutil
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from muster.coordinator.storage.directory import DataDirectory
-from muster.coordinator.storage.left_behind import first_damage
+from muster.coordinator.storage.left_behind import first_damage, frame_sums, sums
 from muster.coordinator.storage.sqlite import SqliteStore
 from muster.coordinator.storage.sqlite_schema import connect
 from muster.coordinator.storage.store import Append, Lease, LeaseKind, Outcome, StoreDamaged
@@ -59,6 +61,68 @@ def recovered(directory: Path, log: bytes) -> int:
     (count,) = connection.execute("SELECT COUNT(*) FROM t").fetchone()
     connection.close()
     return int(count)
+
+
+@pytest.mark.parametrize("page_bytes", [512, 4_096, 65_536])
+@pytest.mark.parametrize("big_endian", [False, True])
+def test_sums_of_all_frames_at_once_are_those_of_each(page_bytes: int, big_endian: bool) -> None:
+    frame_bytes, count = 24 + page_bytes, 5
+    for log in (random.Random(3).randbytes(32 + count * frame_bytes), b"\xff" * (32 + count * frame_bytes)):
+        before = [(number * 0x3FFF_FFFF, 0xFFFF_FFFF - number) for number in range(count)]
+        one_by_one = []
+        for number, start in enumerate(before):
+            frame = log[32 + number * frame_bytes :][:frame_bytes]
+            one_by_one.append(sums(frame[24:], sums(frame[:8], start, big_endian), big_endian))
+        assert frame_sums(log, page_bytes, before, big_endian) == one_by_one
+
+
+_WRITER = """
+import random, sqlite3, sys
+path, seed, page_bytes = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+dice = random.Random(seed)
+writing, reading = (sqlite3.connect(path, timeout=0, isolation_level=None) for _ in range(2))
+writing.execute(f"PRAGMA page_size = {page_bytes}")
+writing.execute("PRAGMA journal_mode = WAL")
+writing.execute(f"PRAGMA cache_size = {dice.choice([2, 10, 2000])}")  # a small one spills
+writing.execute("PRAGMA synchronous = OFF")  # a kill takes nothing from the system's cache
+writing.execute(f"PRAGMA wal_autocheckpoint = {dice.choice([5, 50, 1000])}")
+writing.execute("CREATE TABLE IF NOT EXISTS t (n INTEGER PRIMARY KEY, v BLOB)")
+while True:
+    writing.execute("BEGIN IMMEDIATE")
+    for _ in range(dice.choice([1, 2, 5, 60])):
+        row = dice.randrange(40), dice.randbytes(dice.randrange(5 * page_bytes))
+        writing.execute("INSERT OR REPLACE INTO t VALUES (?, ?)", row)
+    writing.execute(dice.choice(["COMMIT", "COMMIT", "COMMIT", "ROLLBACK"]))
+    print("written", flush=True)
+    chance = dice.random()
+    if chance < 0.03:
+        how = dice.choice(["PASSIVE", "FULL", "RESTART", "TRUNCATE"])
+        writing.execute(f"PRAGMA wal_checkpoint({how})").fetchall()
+    elif chance < 0.06 and reading.in_transaction:
+        reading.execute("COMMIT")
+    elif chance < 0.06:
+        reading.execute("BEGIN")
+        reading.execute("SELECT COUNT(*) FROM t").fetchall()
+"""
+
+
+@pytest.mark.parametrize("page_bytes", [512, 4_096])
+def test_no_log_of_a_killed_process_is_refused(tmp_path: Path, page_bytes: int) -> None:
+    """Killed anywhere, again and again over the same log: between frames, in a checkpoint, behind a rollback
+    whose frames are still there, while a reader holds the log up."""
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    dice = random.Random(seed)
+    for _ in range(8):
+        command = [sys.executable, "-c", _WRITER, str(tmp_path / "store.sqlite"), str(dice.randrange(2**32))]
+        with subprocess.Popen([*command, str(page_bytes)], stdout=subprocess.PIPE) as writer:
+            assert writer.stdout is not None
+            try:
+                for _ in range(dice.randrange(1, 50)):
+                    assert writer.stdout.readline() == b"written\n"
+            finally:
+                writer.kill()
+        assert first_damage(wal(tmp_path).read_bytes()) is None
 
 
 def test_a_sound_log_and_one_cut_anywhere_are_taken(killed: Path) -> None:

@@ -153,13 +153,16 @@ async def test_a_store_written_by_a_newer_version_is_refused(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"SQLite format 3\x00" + b"\xff" * 5000, b"not a database\n" * 100, None]
+    "content", [b"", b"SQLite format 3\x00" + b"\xff" * 5000, b"not a database\n" * 100, 0, 1]
 )
-async def test_a_file_that_is_not_ours(tmp_path: Path, content: bytes | None) -> None:
+async def test_a_file_that_is_not_ours(tmp_path: Path, content: bytes | int) -> None:
     path = tmp_path / "store.sqlite"
-    if content is None:
+    why = ""
+    if isinstance(content, int):  # somebody else's version
+        why = ".* not one of muster's"
         with sqlite3.connect(path) as connection:
             connection.execute("CREATE TABLE recipes (name TEXT)")
+            connection.execute(f"PRAGMA user_version = {content}")
         connection.close()
     else:
         path.write_bytes(content)
@@ -168,7 +171,7 @@ async def test_a_file_that_is_not_ours(tmp_path: Path, content: bytes | None) ->
         await store.open()
         await store.close()
         return
-    with pytest.raises(StoreError, match=r"store\.sqlite"):
+    with pytest.raises(StoreError, match=rf"store\.sqlite{why}"):
         await store.open()
 
 
