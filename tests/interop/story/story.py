@@ -36,6 +36,8 @@ RECORDS_FOR_THE_FRESH_MEMBER: Final = 600
 SESSION_TIMEOUT_MS: Final = 6_000
 _EVENTS_OF_THE_GROUP: Final = 4
 """Each has a part of the records, at least: it forms, one joins, one leaves, one is killed."""
+_CUT_SESSION_TIMEOUT_MS: Final = 30_000
+"""Longer than any client waits before it connects again: a cut costs no membership."""
 _CUTS: Final = 3
 _RECORDS_PER_CUT: Final = 1_000
 _TURNED_AWAY: Final = 3
@@ -156,6 +158,7 @@ class _Telling:
         self._steps = steps
         self._topic = f"story-{_resource_name(client)}"
         self._group = f"story-group-{_resource_name(client)}"
+        self._session_timeout_ms = SESSION_TIMEOUT_MS
         self._produced: list[Part] = []
         self._members = Members(folder)
         self._producing = ThreadPoolExecutor(1, thread_name_prefix="producing")
@@ -201,6 +204,7 @@ class _Telling:
         """Two members, and connections that break three times: all are reset, and so are those that come
         until some have. Then the broker is killed."""
         Oracle(self._target.bootstrap).create_topic(self._topic, PARTITIONS)
+        self._session_timeout_ms = _CUT_SESSION_TIMEOUT_MS
         self._start("first")
         self._start("second")
         self._wait_until_shared("first", "second")
@@ -232,7 +236,7 @@ class _Telling:
 
     def check(self) -> list[str]:
         heard = self._members.heard
-        problems = checker.check(heard, self._produced, SESSION_TIMEOUT_MS / 1_000)
+        problems = checker.check(heard, self._produced, self._session_timeout_ms / 1_000)
         told = checker.last_commits(heard)
         if self._committed != told:
             problems.append(f"members committed {told}, the broker has {self._committed}")
@@ -269,7 +273,9 @@ class _Telling:
         self._steps.append(f"  {self._members.elapsed_s():7.2f} s {what}")
 
     def _start(self, name: str) -> None:
-        command = self._client.member(self._target.bootstrap, self._group, self._topic, SESSION_TIMEOUT_MS)
+        command = self._client.member(
+            self._target.bootstrap, self._group, self._topic, self._session_timeout_ms
+        )
         self._members.start(name, command)
         self._step(f"{name} starts")
 

@@ -30,7 +30,7 @@ class Listener(ConsumerRebalanceListener):
         self.handled: dict[TopicPartition, int] = {}
         """The offsets to commit."""
         self.handling = asyncio.Lock()
-        """Held from getting records to the end of their commit: callbacks come from another task."""
+        """Held until records are committed: callbacks come from another task."""
         self._consumer = consumer
 
     async def commit(self) -> None:
@@ -73,8 +73,9 @@ async def _member(bootstrap: str, group: str, topic: str, session_timeout_ms: in
     consumer.subscribe([topic], listener=listener)
     async with consumer:
         while not to_leave.is_set():
+            batches = await consumer.getmany(timeout_ms=100)  # waits for the end of a rebalance
             async with listener.handling:
-                for partition, records in (await consumer.getmany(timeout_ms=100)).items():
+                for partition, records in batches.items():
                     for record in records:
                         lines.say_record(record.partition, record.offset, record.key, record.value)
                         listener.handled[partition] = record.offset + 1
