@@ -96,6 +96,7 @@ from muster.protocol.messages.transactions import (
     InitProducerIdResponse,
 )
 
+_PARTITION_WHY_BYTES_MAX: Final = 400
 _NO_SUCH_LOG: Final = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 
 ProducedPartition = ProduceResponse.TopicProduceResponse.PartitionProduceResponse
@@ -106,6 +107,13 @@ LogDir = DescribeLogDirsResponse.DescribeLogDirsResult
 PartitionElection = ElectLeadersResponse.ReplicaElectionResult.PartitionResult
 ProducersOfPartition = DescribeProducersResponse.TopicResponse.PartitionResponse
 CutPartition = DeleteRecordsResponse.DeleteRecordsTopicResult.DeleteRecordsPartitionResult
+
+
+def _partition_why(error: KafkaError) -> str:
+    """What is said of one partition, in a few bytes: of fifty thousand it may be said fifty thousand times,
+    with the name that the client sent once."""
+    return error.why if len(error.why.encode()) <= _PARTITION_WHY_BYTES_MAX else error.code.text
+
 
 # --- connection, metadata -----------------------------------------------------------------------------------
 
@@ -163,13 +171,16 @@ def elect_leaders(request: ElectLeadersRequest, version: int, error: KafkaError)
         replica_election_results=[
             ElectLeadersResponse.ReplicaElectionResult(
                 topic=topic.topic,
-                partition_result=[
-                    PartitionElection(partition_id=each, error_code=error.code, error_message=error.why)
-                    for each in topic.partitions
-                ],
+                partition_result=[election_error(each, error) for each in topic.partitions],
             )
             for topic in request.topic_partitions or ()
         ],
+    )
+
+
+def election_error(partition: int, error: KafkaError) -> PartitionElection:
+    return PartitionElection(
+        partition_id=partition, error_code=error.code, error_message=_partition_why(error)
     )
 
 
@@ -311,7 +322,9 @@ def delete_groups(request: DeleteGroupsRequest, version: int, error: KafkaError)
 
 
 def produce_partition_error(index: int, error: KafkaError) -> ProducedPartition:
-    return ProducedPartition(index=index, error_code=error.code, base_offset=-1, error_message=error.why)
+    return ProducedPartition(
+        index=index, error_code=error.code, base_offset=-1, error_message=_partition_why(error)
+    )
 
 
 def produce(request: ProduceRequest, version: int, error: KafkaError) -> ProduceResponse:
@@ -464,7 +477,10 @@ def init_producer_id(
 
 def producers_error(partition: int, error: KafkaError) -> ProducersOfPartition:
     return ProducersOfPartition(
-        partition_index=partition, error_code=error.code, error_message=error.why, active_producers=[]
+        partition_index=partition,
+        error_code=error.code,
+        error_message=_partition_why(error),
+        active_producers=[],
     )
 
 

@@ -102,9 +102,27 @@ def create_topics(side: Side) -> None:
     }.items():
         side.ask(title, creating(new(), configs=configs), 4)
     side.ask("validated", creating(new(), validate_only=True), 7)
+
+    def codes(request: CreateTopicsRequest) -> list[int]:
+        found = {each.name: each.error_code for each in side.quietly(request, 7).topics}
+        return [found[each.name] for each in request.topics]
+
+    for title, partitions, configs in (
+        ("as much as one request may make", 9_999, []),
+        ("a partition more", 10_000, []),
+        ("a config more", 9_999, [("retention.ms", "1000")]),
+    ):
+        asked = creating(new(), num_partitions=partitions, configs=configs, validate_only=True)
+        side.note(title, codes(asked))
+    several = creating(new(), new(), num_partitions=4_999, validate_only=True)
+    side.note("as much in two topics", codes(several))
+    several.topics += creating(new(), num_partitions=0).topics
+    side.note("as much, and a topic without partitions", codes(several))
+    several.topics += creating(new()).topics
+    side.note("more in several topics", codes(several))
     side.ask("one of two", creating(side.name("there"), side.name("fresh")), 4)
-    asked = MetadataRequest(topics=[MetadataRequest.Topic(name=side.name("other"))])
-    side.ask("what became of a neighbour", asked, 12)
+    neighbour = MetadataRequest(topics=[MetadataRequest.Topic(name=side.name("other"))])
+    side.ask("what became of a neighbour", neighbour, 12)
 
 
 def create_partitions(side: Side) -> None:

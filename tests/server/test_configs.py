@@ -16,7 +16,7 @@ import pytest
 from muster.coordinator.observe import log
 from muster.coordinator.server.broker import Broker
 from muster.coordinator.server.handlers import configs as handlers
-from muster.coordinator.storage.store import StoreFull
+from muster.coordinator.storage.store import StoreBusy, StoreFull
 from muster.protocol.compression import Codec
 from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.configs import ListConfigResourcesRequest
@@ -427,6 +427,27 @@ async def test_changes_made_at_two_brokers_at_once_are_both_kept(start_brokers: 
         assert codes == [0, 0]
         for wire in one, two:
             await becomes(lambda wire=wire: _names(wire), ["log.retention.ms", "message.max.bytes"])  # type: ignore[misc]
+
+
+async def test_a_change_that_could_not_be_read_is_read_later(
+    start_brokers: StartBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = (await start_brokers(brokers=2)).brokers
+    read, failed = two._store.broker_configs, asyncio.Event()
+
+    async def busy() -> Any:
+        if not failed.is_set():
+            failed.set()
+            raise StoreBusy("database is locked")
+        return await read()
+
+    monkeypatch.setattr(two._store, "broker_configs", busy)
+    monkeypatch.setattr(log._Output, "level", 99)
+    async with await Wire.connect(one.port) as wire:
+        assert await alter(wire, BROKER, "", ("log.retention.ms", SET, "5")) == 0
+    async with asyncio.timeout(DEADLINE_S), await Wire.connect(two.port) as wire:
+        await failed.wait()
+        await becomes(lambda: _names(wire), ["log.retention.ms"])
 
 
 async def _names(wire: Wire) -> list[str]:

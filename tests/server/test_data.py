@@ -11,9 +11,10 @@ import pytest
 
 from muster.coordinator.observe import log
 from muster.coordinator.server.brokers import Brokers
+from muster.coordinator.server.handlers import data as handlers
 from muster.coordinator.topics.partitions import Partitions
 from muster.protocol.compression import Codec
-from muster.protocol.errors import ErrorCode
+from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.message import Message
 from muster.protocol.messages.data import (
     DeleteRecordsRequest,
@@ -160,6 +161,40 @@ async def test_what_nobody_expected_fails_one_partition_alone(
     assert (failed.error_code, failed.base_offset) == (ErrorCode.UNKNOWN_SERVER_ERROR, -1)
     assert "secret" not in failed.error_message
     assert (stored.error_code, stored.base_offset) == (ErrorCode.NONE, 0)
+
+
+@pytest.mark.parametrize("version", [12, 13])
+async def test_what_was_stored_is_told_so_when_another_topic_is_deleted_meanwhile(
+    topic: Topic, version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalogue = topic.brokers.brokers[0].catalogue
+    kept = await catalogue.create("kept")
+    gone = catalogue.named("t")
+
+    def moved(self: Partitions, of: Any, *args: Any, **options: Any) -> Any:
+        if of.name == "t":
+            refused = asyncio.get_running_loop().create_future()
+            refused.set_exception(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+            return refused
+        return append(self, of, *args, **options)
+
+    async def deleting(appends: Any, timeout_ms: int) -> None:
+        await settle(appends, timeout_ms)
+        await catalogue.delete(gone)
+
+    append, settle = Partitions.append, handlers._settle
+    monkeypatch.setattr(Partitions, "append", moved)
+    monkeypatch.setattr(handlers, "_settle", deleting)
+    part = ProduceRequest.PartitionProduceData(index=0, records=batch(b"a"))
+    topics = [
+        ProduceRequest.TopicProduceData(
+            partition_data=[part], **({"topic_id": each.topic_id} if version >= 13 else {"name": each.name})
+        )
+        for each in (kept, gone)
+    ]
+    response = await topic.wire.call(ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=topics), version)
+    codes = [each.partition_responses[0].error_code for each in response.responses]
+    assert codes == [ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER]
 
 
 @pytest.mark.parametrize("acks", [2, -2])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from muster.coordinator.group.effects import RequestContext
 from muster.coordinator.observe.log import Logger
 from muster.coordinator.server.handlers.several import Turns
-from muster.coordinator.server.refusals import LogDir, PartitionElection
+from muster.coordinator.server.refusals import LogDir, PartitionElection, election_error
 from muster.coordinator.topics.catalogue import Topic
 from muster.coordinator.topics.logs import PartitionId
 from muster.protocol.errors import ErrorCode, KafkaError
@@ -131,16 +131,15 @@ async def elect_leaders(
 
 
 def _election(broker: Broker, name: str, partition: int, election_type: int) -> PartitionElection:
-    # The texts are without the name, which may be long and would stand there once for each partition.
     topic = broker.catalogue.by_name(name)
     if topic is None:
-        code, why = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such topic"
+        code, why = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such topic as {name}"
     elif not 0 <= partition < topic.partitions:
-        code, why = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the topic has no such partition"
+        code, why = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such partition as {name}-{partition}"
     elif broker.topology.leader(topic.topic_id, partition).node_id >= 0:
         code, why = ErrorCode.ELECTION_NOT_NEEDED, "the partition has its leader"
     elif election_type == _UNCLEAN:
         code, why = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, "no live broker holds the partition's lease yet"
     else:
         code, why = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, "no live broker holds the partition's lease yet"
-    return PartitionElection(partition_id=partition, error_code=code, error_message=why)
+    return election_error(partition, KafkaError(code, why))

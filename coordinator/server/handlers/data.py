@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -96,8 +97,9 @@ async def produce(broker: Broker, request: ProduceRequest, context: RequestConte
             await turns.next()
             part = _produced(data.index, append, context)
             if part.error_code in _LEADER_MOVED and version >= _PRODUCE_LEADERS_FROM:
-                asked = _resolve(broker, topic.name, topic.topic_id, by_id=version >= _IDS_PRODUCED_FROM)
-                _point_to_leader(broker, asked, data.index, part.current_leader, leaders)
+                with suppress(KafkaError):  # it was deleted meanwhile, and others may have been stored
+                    asked = _resolve(broker, topic.name, topic.topic_id, by_id=version >= _IDS_PRODUCED_FROM)
+                    _point_to_leader(broker, asked, data.index, part.current_leader, leaders)
             parts.append(part)
         response.responses.append(
             ProduceResponse.TopicProduceResponse(

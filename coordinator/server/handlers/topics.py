@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from muster.coordinator.group.effects import RequestContext
 from muster.coordinator.server.broker_configs import Source, source_of
 from muster.coordinator.server.handlers.several import Attempts, Turns
 from muster.coordinator.server.refusals import created_topic_error, deleted_topic_error, new_partitions_error
-from muster.coordinator.topics.catalogue import PARTITIONS_MAX, Topic
-from muster.coordinator.topics.config import described, present
+from muster.coordinator.topics.catalogue import Topic
+from muster.coordinator.topics.config import TopicConfig, described, present
 from muster.protocol.api import ApiKey
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.topics import (
@@ -27,14 +27,20 @@ from muster.protocol.types import ZERO_UUID
 if TYPE_CHECKING:
     from muster.coordinator.server.broker import Broker
 
+CREATED_MAX: Final = 10_000
+"""Topics, partitions and configs by one request, as in Kafka."""
+
+CreatedConfig = CreateTopicsResponse.CreatableTopicConfigs
+
 
 async def create_topics(
     broker: Broker, request: CreateTopicsRequest, context: RequestContext
 ) -> CreateTopicsResponse:
     """Create each topic; a name that stands there twice is refused once, as Kafka does."""
     times = Counter(topic.name for topic in request.topics)
-    _check_partitions_max(broker, request)
+    _check_created_max(broker, request)
     results: dict[str, CreateTopicsResponse.CreatableTopicResult] = {}
+    inherited: dict[str, CreatedConfig] = {}
     attempts = Attempts(ApiKey.CREATE_TOPICS, context)
     turns = Turns()
     for asked in request.topics:
@@ -49,21 +55,37 @@ async def create_topics(
             replicas = max(asked.replication_factor, 1)
             if asked.assignments:
                 replicas = len(asked.assignments[0].broker_ids)
-            results[asked.name] = _created(broker, topic, replicas, request.validate_only)
+            inherited = inherited or _inherited_configs(broker)  # once: there may be ten thousand topics
+            results[asked.name] = CreateTopicsResponse.CreatableTopicResult(
+                name=topic.name,
+                topic_id=ZERO_UUID if request.validate_only else topic.topic_id,
+                num_partitions=topic.partitions,
+                replication_factor=replicas,
+                configs=[
+                    _config(name, topic.config, Source.TOPIC) if name in topic.configs else config
+                    for name, config in inherited.items()
+                ],
+            )
     return CreateTopicsResponse(topics=list(results.values()))
 
 
-def _check_partitions_max(broker: Broker, request: CreateTopicsRequest) -> None:
-    """POLICY_VIOLATION for more than Kafka's controller creates at once: the answer lists every config of
-    every topic, if they are only validated as well."""
-    partitions = 0
+def _check_created_max(broker: Broker, request: CreateTopicsRequest) -> None:
+    """POLICY_VIOLATION for more than Kafka's controller creates at once. The answer lists every config of
+    every topic, also if they are only validated.
+
+    Kafka does not count what it refuses for another reason; here that goes for topics without partitions
+    only, as the rest is looked at later.
+    """
+    created = 0
     for asked in request.topics:
-        count = broker.settings.num_partitions if asked.num_partitions == -1 else asked.num_partitions
-        partitions += len(asked.assignments) or max(count, 0)
-    if partitions > PARTITIONS_MAX:
+        partitions = broker.settings.num_partitions if asked.num_partitions == -1 else asked.num_partitions
+        partitions = len(asked.assignments) or partitions
+        if partitions > 0:
+            created += 1 + partitions + len(asked.configs)
+    if created > CREATED_MAX:
         raise KafkaError(
             ErrorCode.POLICY_VIOLATION,
-            f"one request creates at most {PARTITIONS_MAX} partitions, asked for {partitions}",
+            f"one request creates at most {CREATED_MAX} topics, partitions and configs in all, not {created}",
         )
 
 
@@ -88,26 +110,17 @@ async def _create(broker: Broker, asked: CreateTopicsRequest.CreatableTopic, *, 
     )
 
 
-def _created(
-    broker: Broker, topic: Topic, replicas: int, validated_only: bool
-) -> CreateTopicsResponse.CreatableTopicResult:
-    return CreateTopicsResponse.CreatableTopicResult(
-        name=topic.name,
-        topic_id=ZERO_UUID if validated_only else topic.topic_id,
-        num_partitions=topic.partitions,
-        replication_factor=replicas,
-        configs=[
-            CreateTopicsResponse.CreatableTopicConfigs(
-                name=name,
-                value=present(name, topic.config),
-                read_only=False,
-                config_source=Source.TOPIC
-                if name in topic.configs
-                else source_of(broker.configs.inherited(name)),
-                is_sensitive=False,
-            )
-            for name, _ in described()
-        ],
+def _inherited_configs(broker: Broker) -> dict[str, CreatedConfig]:
+    """By name: what a topic has that sets nothing itself."""
+    return {
+        name: _config(name, broker.catalogue.default_config, source_of(broker.configs.inherited(name)))
+        for name, _ in described()
+    }
+
+
+def _config(name: str, values: TopicConfig, source: Source) -> CreatedConfig:
+    return CreatedConfig(
+        name=name, value=present(name, values), read_only=False, config_source=source, is_sensitive=False
     )
 
 

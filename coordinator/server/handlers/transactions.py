@@ -10,7 +10,6 @@ from muster.coordinator.server.handlers.metadata import NO_TRANSACTIONS, named_t
 from muster.coordinator.server.handlers.several import Turns
 from muster.coordinator.server.refusals import ProducersOfPartition, producers_error
 from muster.coordinator.storage.store import StoreError
-from muster.coordinator.topics.catalogue import Topic
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.transactions import (
     DescribeProducersRequest,
@@ -63,7 +62,8 @@ async def describe_producers(
                 continue
             described.add((asked.name, index))
             try:
-                found = await broker.partitions.active_producers(_named(broker, asked.name), index)
+                topic = named_topic(broker, asked.name)
+                found = await broker.partitions.active_producers(topic, index)
             except KafkaError as error:
                 partitions.append(producers_error(index, error))
                 continue
@@ -82,11 +82,3 @@ async def describe_producers(
             DescribeProducersResponse.TopicResponse(name=asked.name, partitions=partitions)
         )
     return response
-
-
-def _named(broker: Broker, name: str) -> Topic:
-    """`named_topic`, refused without the name: it would stand in the answer once for each partition."""
-    try:
-        return named_topic(broker, name)
-    except KafkaError as refusal:
-        raise KafkaError(refusal.code) from None
