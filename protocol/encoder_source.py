@@ -106,6 +106,17 @@ class _Encoder:
         self._flush()
         differs = [self._differs(field, f"{owner}.{field.name}") for field, _ in inner.tagged]
         outer = self._out
+        first, _ = inner.tagged[0]
+        if len(inner.tagged) == 1 and isinstance(first.type, FixedWidth):
+            # All but its value is known beforehand.
+            head = uvarint(1) + uvarint(first.tag or 0) + uvarint(first.type.width)
+            with block(f"if {differs[0]}:"):
+                line(f"{outer}.append({head!r})")
+                self._value(first.type, False, f"{owner}.{first.name}", f"{path}{first.name}")
+                self._flush()
+            with block("else:"):
+                line(f"{outer}.append({uvarint(0)!r})")
+            return
         with block(f"if {' or '.join(differs)}:"):
             tags, value = self.source.local("tags"), self.source.local("value")
             line(f"{tags} = []")

@@ -62,6 +62,7 @@ class Deadlines(Generic[K]):
         deadline.number = number
         if at_ms < deadline.queued_ms:
             self._push(key, deadline, at_ms)
+            self._tidy()  # here too, since whoever only looks at `bound` never settles
 
     def cancel(self, key: K) -> None:
         """Forget the key's deadline, if it has one."""
@@ -100,8 +101,7 @@ class Deadlines(Generic[K]):
 
     def _settle(self) -> None:
         """Correct the heap until its first entry is a deadline as it stands."""
-        if len(self._heap) > 2 * self._count + _STALE_MAX:
-            self._rebuild()
+        self._tidy()
         while self._heap:
             _, number, key = self._heap[0]
             deadline = self._by_key.get(key)
@@ -114,7 +114,10 @@ class Deadlines(Generic[K]):
                 else:
                     self._push(key, deadline, deadline.at_ms)
 
-    def _rebuild(self) -> None:
+    def _tidy(self) -> None:
+        """Build the heap anew when most of it is stale."""
+        if len(self._heap) <= 2 * self._count + _STALE_MAX:
+            return
         kept, self._by_key, self._heap = self._by_key, {}, []
         for key, deadline in kept.items():
             if deadline.at_ms is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import NamedTuple
 
 from muster.coordinator.group import records
@@ -78,6 +79,7 @@ def commit(
     # As long as the record's int64 lets it; what asks for more means "for ever".
     expire_timestamp = min(now_ms + request.retention_time_ms, INT64_MAX) if expires else -1
     topics: list[_CommittedTopic] = []
+    alone = len(request.topics) == 1 and len(request.topics[0].partitions) == 1
     for topic in request.topics:
         partitions: list[_CommittedPartition] = []
         for partition in topic.partitions:
@@ -99,11 +101,20 @@ def commit(
                     records.offset_commit(request.group_id, topic.name, partition.partition_index, committed),
                     out,
                 )
+                if alone:
+                    return _committed(topic.name, topic.topic_id, partition.partition_index)
             partitions.append(
                 _CommittedPartition(partition_index=partition.partition_index, error_code=outcome)
             )
         topics.append(_CommittedTopic(name=topic.name, topic_id=topic.topic_id, partitions=partitions))
     return OffsetCommitResponse(topics=topics)
+
+
+@lru_cache(maxsize=4096)
+def _committed(topic: str, topic_id: uuid.UUID, partition: int) -> OffsetCommitResponse:
+    """The answer to a commit of one partition, which says the same every time; nobody changes an answer."""
+    done = _CommittedPartition(partition_index=partition, error_code=ErrorCode.NONE)
+    return OffsetCommitResponse(topics=[_CommittedTopic(name=topic, topic_id=topic_id, partitions=[done])])
 
 
 def _utf16_units(text: str) -> int:

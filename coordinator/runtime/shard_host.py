@@ -392,8 +392,10 @@ class ShardHost:
     def _note_parked(self, ticket: Ticket, out: Effects, now_ms: int) -> None:
         if ticket not in self._answers:
             return  # it was answered
-        if not any(reply.ticket == ticket for reply in out.replies):
-            self._parked[ticket] = now_ms + self._limits.parked_max_ms
+        for reply in out.replies:
+            if reply.ticket == ticket:
+                return  # it will be, once the step is durable
+        self._parked[ticket] = now_ms + self._limits.parked_max_ms
 
     def _advance(self, now_ms: int) -> None:
         assert self.shard is not None

@@ -44,8 +44,7 @@ def _offset_commit(
     answer."""
     by_id = context.api_version >= offsets.COMMITTED_BY_ID_FROM
     catalogue = broker.catalogue
-    named: set[tuple[str, int]] = set()
-    count = 0
+    named: list[tuple[str, int]] = []
     for asked in request.topics:
         topic = catalogue.by_id(asked.topic_id) if by_id else catalogue.by_name(asked.name)
         if topic is None or not asked.partitions:
@@ -54,9 +53,8 @@ def _offset_commit(
         for each in asked.partitions:
             if not 0 <= each.partition_index < topic.partitions:
                 return None
-            named.add((topic.name, each.partition_index))
-            count += 1
-    if not count or len(named) != count:
+            named.append((topic.name, each.partition_index))
+    if len(named) != 1 and (not named or len(set(named)) != len(named)):
         return None
     return broker.runtime.call_at_once(request.group_id, Shard.commit_offsets, request, context, answered)
 

@@ -13,6 +13,7 @@ import base64
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, fields
+from typing import Final
 
 from muster.coordinator.cluster.membership import Membership
 from muster.coordinator.cluster.topology import Topology, partition_lease
@@ -29,13 +30,15 @@ from muster.coordinator.server.connection import Connections
 from muster.coordinator.server.listener import WILDCARDS, Listener
 from muster.coordinator.server.pausing import PausableStore
 from muster.coordinator.server.producer_ids import ProducerIds
-from muster.coordinator.server.router import HANDLERS, Router
+from muster.coordinator.server.router import APIS_AT_ONCE, HANDLERS, Router
 from muster.coordinator.storage.store import Lease, LeaseKind, NodeRow, Store, StoreCounts, StoreError
 from muster.coordinator.topics.catalogue import Catalogue, Change, offsets_topic
 from muster.coordinator.topics.config import defaults_from
 from muster.coordinator.topics.logs import Logs
 from muster.coordinator.topics.partitions import Partitions
 from muster.protocol.api import ApiKey
+
+_READ_AGAIN_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +130,7 @@ class Broker:
             receive_timeout_ms=settings.request_receive_timeout_ms,
             closed=self.runtime.connection_closed,
             answer_at_once=router.answer_at_once,
+            apis_at_once=APIS_AT_ONCE,
         )
         self._listener = shared.listen(settings.host, port, self.connections.connect)
         self._catalogue_stale = asyncio.Event()
@@ -275,6 +279,8 @@ class Broker:
                 await self.catalogue.refresh()
             except StoreError as error:
                 self._log.warning("topics and configs could not be read", why=str(error))
+                self._catalogue_stale.set()  # the store does not tell of the same change again
+                await asyncio.sleep(_READ_AGAIN_S)
 
     async def _read_topics(self) -> None:
         """Return when the topics have been read, beginning after this call. Those who ask in the same turn

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Container, Coroutine
 from dataclasses import dataclass
 from math import inf
 from typing import Any, Final, cast
@@ -38,6 +38,7 @@ from muster.protocol.errors import DecodeError, TooLargeError
 from muster.protocol.frame import FrameSplitter
 
 _QUEUED_FRAMES: Final = 64
+_API_KEY_AT: Final = 5  # behind the size; its low byte tells the APIs apart, they are fewer than 256
 _HEARTBEAT: Final = int(ApiKey.HEARTBEAT)
 _AT_ONCE_MAX: Final = 128
 """Requests processed the short way in a turn of the event loop: some milliseconds."""
@@ -62,7 +63,7 @@ Raises CloseConnection or DecodeError when the connection cannot go on.
 
 AnswerAtOnce = Callable[["Connection", bytes], "bytes | Later | None"]
 """The fast twin of Answer: the response frame; LATER when `Connection.respond` has been or will be called
-with it; or None for a request that Answer has to see. Raises nothing.
+with it; or None for a request that Answer has to see. What it raises closes the connection.
 """
 
 
@@ -113,12 +114,12 @@ class _Turn:
         begun = min(len(self._waiting), _AT_ONCE_MAX)
         # Nobody goes past those who go on waiting.
         self._left = 0 if len(self._waiting) > begun else _AT_ONCE_MAX - begun
-        for _ in range(begun):
-            connection, frame = self._waiting.popleft()
-            connection.begin(frame)
         self._counting = begun > 0
         if self._counting:
             asyncio.get_running_loop().call_soon(self._next)
+        for _ in range(begun):
+            connection, frame = self._waiting.popleft()
+            connection.begin(frame)
 
 
 class Connections:
@@ -137,10 +138,14 @@ class Connections:
         receive_timeout_ms: int,
         closed: Callable[[int], None],
         answer_at_once: AnswerAtOnce | None = None,
+        apis_at_once: Container[int] = range(256),
     ) -> None:
-        """`closed(connection_id)` is called once for each connection that is gone."""
+        """`closed(connection_id)` is called for each connection that is gone; again when a request of it had
+        to wait for its turn and was processed behind that. `answer_at_once` is only asked about
+        `apis_at_once`."""
         self.answer = answer
         self.answer_at_once = answer_at_once
+        self.apis_at_once = apis_at_once
         self.turn = _Turn()
         self.clock = clock
         self.frame_bytes_max = frame_bytes_max
@@ -156,7 +161,7 @@ class Connections:
         self._receive_timeout_ms = receive_timeout_ms
         self._next_id = 0
         self._sweep: Timer | None = None
-        self._frozen = False
+        self.frozen = False
 
     # --- membership -----------------------------------------------------------------------------------------
 
@@ -172,7 +177,7 @@ class Connections:
             return False
         self.counts.accepted += 1
         self.open[connection.connection_id] = connection
-        if self._frozen:
+        if self.frozen:
             connection.freeze()
         if self._sweep is None:
             self._arm_sweep()
@@ -227,13 +232,13 @@ class Connections:
 
     def freeze(self) -> None:
         """Read nothing and answer nothing until `thaw`, as a stopped process would."""
-        self._frozen = True
+        self.frozen = True
         for connection in self.open.values():
             connection.freeze()
 
     def thaw(self) -> None:
         """Undo `freeze`."""
-        self._frozen = False
+        self.frozen = False
         for connection in list(self.open.values()):
             connection.thaw()
 
@@ -273,8 +278,8 @@ class Connection(asyncio.Protocol):
         self.connection_id = connection_id
         self.client_host = ""
         self._context: RequestContext | None = None
-        self.repeated: Any = None
-        """What the router remembers of the last request, for one that is repeated."""
+        self.repeated: dict[bytes, Any] = {}
+        """What the router remembers of the last requests, for those that are repeated."""
         self._connections = connections
         self._splitter = FrameSplitter(
             min(_GREETING_BYTES_MAX, connections.frame_bytes_max), check_request_size, SMALL_BYTES
@@ -325,6 +330,9 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._task is None or self._finishing or self._taken_at_once(data):
             return
+        if self._stops and self._transport is not None:
+            # uvloop begins to read behind connection_made, though that has paused it for a frozen broker.
+            self._transport.pause_reading()
         self._active_ms = self._connections.clock.now_ms()
         try:
             frames = self._splitter.feed(data)
@@ -377,6 +385,7 @@ class Connection(asyncio.Protocol):
         answer_at_once = self._connections.answer_at_once
         if (
             answer_at_once is None
+            or (len(data) > _API_KEY_AT and data[_API_KEY_AT] not in self._connections.apis_at_once)
             or self._frames
             or self._answering
             or self._writable is not None
@@ -391,7 +400,11 @@ class Connection(asyncio.Protocol):
         if frame[1] != _HEARTBEAT and self._connections.turn.is_over(self, frame):
             response: bytes | Later | None = LATER
         else:
-            response = answer_at_once(self, frame)
+            try:
+                response = answer_at_once(self, frame)
+            except Exception as error:
+                self.failed(error)
+                return True
         if response is LATER:
             if self._later:
                 self._answering_bytes = len(frame)
@@ -406,12 +419,18 @@ class Connection(asyncio.Protocol):
         return True
 
     def begin(self, frame: bytes) -> None:
-        """Process a request that had to wait for a turn of the loop."""
+        """Process a request that had to wait for a turn of the loop. Also when the connection has ended
+        meanwhile: who leaves a group need not wait for the answer."""
         answer_at_once = self._connections.answer_at_once
         response: bytes | Later | None = None
-        gone = self._transport is None or self._transport.is_closing()
-        if not gone and self._thawed is None and answer_at_once is not None:
-            response = answer_at_once(self, frame)
+        if answer_at_once is not None and self._thawed is None and not self._connections.frozen:
+            try:
+                response = answer_at_once(self, frame)
+            except Exception as error:
+                self.failed(error)
+                return
+            if self.connection_id not in self._connections.open:
+                self._connections.closed(self.connection_id)  # for the shard that has heard of it only now
         if response is LATER:
             return
         if response is not None:
@@ -419,9 +438,18 @@ class Connection(asyncio.Protocol):
             return
         self._answering = self._later = False
         self._answering_bytes = 0
-        if not gone:  # a request that waits goes with its connection
+        if self._transport is not None and not self._transport.is_closing():
             self._frames.appendleft(frame)
             self._queued_bytes += len(frame)
+        self._count_held()
+        _set(self._wake)
+
+    def failed(self, error: Exception) -> None:
+        """In place of `respond`, when no response could be made."""
+        log.error("no response could be made", connection=self.connection_id, exc_info=error)
+        self._answering = self._later = False
+        self._answering_bytes = 0
+        self.abort()
         self._count_held()
         _set(self._wake)
 
@@ -460,15 +488,16 @@ class Connection(asyncio.Protocol):
                 self._answering_bytes = len(frame)
                 self._answering = True
                 response = await self._connections.answer(self, frame)
-                self._answering = False
                 self._answering_bytes = 0
                 self._request.answered()
                 self._connections.counts.requests += 1
                 self._active_ms = self._connections.clock.now_ms()
-                if self._thawed is not None:
+                while self._thawed is not None:
                     await self._thawed
                 if response is not None:
                     self._send(response)
+                # Only now: what is read between a thaw and this must not be answered before.
+                self._answering = False
                 del frame, response
                 self._count_held()
         except DecodeError as error:
@@ -553,10 +582,12 @@ class Connection(asyncio.Protocol):
     def abort(self) -> bool:
         """Close now, unsent bytes are dropped; a request being answered goes on unheard. False: it was
         closing already."""
-        if self._transport is None or self._transport.is_closing():
+        if self._transport is None:
             return False
+        closing = self._transport.is_closing()
+        # Also then: a transport that is closing waits until its peer has taken all, which may be never.
         self._transport.abort()
-        return True
+        return not closing
 
     def freeze(self) -> None:
         """See Connections.freeze."""

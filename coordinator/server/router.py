@@ -12,11 +12,11 @@ either); the connection closes on both.
 from __future__ import annotations
 
 import asyncio
+import struct as structs
 from collections.abc import Awaitable, Callable
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from muster.coordinator.group import sessions
 from muster.coordinator.group.effects import RequestContext
 from muster.coordinator.runtime.shard_host import LATER, Later
 from muster.coordinator.server.at_once import AT_ONCE, Begin
@@ -38,11 +38,13 @@ from muster.coordinator.server.handlers import (
 from muster.coordinator.server.refusals import REFUSALS
 from muster.coordinator.server.unexpected import unexpected
 from muster.protocol.api import ApiKey, request_class, versions
-from muster.protocol.codec import decode_prefix
+from muster.protocol.codec import decode_prefix, encode
 from muster.protocol.errors import DecodeError, EncodeError, KafkaError
 from muster.protocol.header import RequestHeader, decode_request_header, encode_response
 from muster.protocol.message import Message
+from muster.protocol.messages.classic_group import HeartbeatRequest
 from muster.protocol.messages.data import ProduceRequest
+from muster.protocol.messages.offsets import OffsetCommitRequest
 
 if TYPE_CHECKING:
     from muster.coordinator.server.broker import Broker
@@ -88,8 +90,19 @@ _ABANDONABLE: Final = frozenset({ApiKey.FETCH, ApiKey.LIST_OFFSETS, ApiKey.OFFSE
 days does not."""
 
 
+APIS_AT_ONCE: Final = frozenset(int(api_key) for api_key, handler in HANDLERS.items() if handler in AT_ONCE)
+"""What `Router.answer_at_once` can be asked."""
+
 _REPEATED_BYTES_MAX: Final = 1024
-"""Longer heartbeats are not remembered: every connection may have one."""
+_REPEATED_MAX: Final = 2
+"""Requests that a connection remembers: a member's heartbeat and its commit. Longer ones are not."""
+
+_POSITION: Final = structs.Struct(">qi")
+"""Offset and leader epoch, as a commit has them."""
+_BEHIND_POSITION_BYTES: Final = 4
+_SHORT_BYTES_MAX: Final = 126
+_TAGS_TO_COMMIT_FROM: Final = 8
+_NO_ANSWER: Final = object()
 
 
 class Router:
@@ -132,20 +145,25 @@ class Router:
     def answer_at_once(self, connection: Connection, frame: bytes) -> bytes | Later | None:
         """The fast twin of `answer`, for what `AT_ONCE` can begin; see AnswerAtOnce. What is to be refused by
         closing the connection is left to `answer`."""
-        asked: _Asked | None = connection.repeated
-        if asked is None or frame[8:] != asked.behind or frame[:4] != asked.before:
+        asked: _Asked | None = connection.repeated.get(frame[:4])
+        if asked is None or frame[8 : asked.at] != asked.front or frame[asked.end :] != asked.tail:
             begin = AT_ONCE.get(HANDLERS.get((frame[0] << 8) | frame[1]))  # type: ignore[call-overload]
             asked = None if begin is None else self._read(connection, frame, begin)
             if asked is None:
                 return None
+        elif asked.position is not None:
+            position = asked.position
+            position.committed_offset, position.committed_leader_epoch = _POSITION.unpack_from(
+                frame, asked.at
+            )
         try:
             answer = asked.begin(
                 self._broker, asked.request, asked.context, partial(_respond, connection, asked, frame)
             )
         except Exception as error:
             answer = unexpected(error, asked.header.api_key, asked.header.api_version, asked.header.client_id)
-        if answer is sessions.ALIVE and asked.alive is not None:
-            return asked.alive[:4] + frame[4:8] + asked.alive[8:]
+        if answer is asked.answer:  # as `answered` has it; a heartbeat does without the call
+            return asked.response[:4] + frame[4:8] + asked.response[8:]
         if answer is LATER or answer is None:
             return answer
         return asked.answered(frame, answer)
@@ -163,21 +181,34 @@ class Router:
             return None
         connection.recognised()
         asked = _Asked(begin, header, request, connection.context(version, client_id or ""))
-        if api_key == ApiKey.HEARTBEAT and len(frame) <= _REPEATED_BYTES_MAX:
-            asked.remember(frame)
-            connection.repeated = asked
+        if len(frame) <= _REPEATED_BYTES_MAX and asked.remember(frame, offset):
+            if len(connection.repeated) >= _REPEATED_MAX:
+                connection.repeated.clear()
+            connection.repeated[frame[:4]] = asked
         return asked
 
 
 class _Asked:
     """A request that is begun at once.
 
-    A client sends the same heartbeat again and again, the same bytes but for the correlation id. So a
-    connection remembers its last one: bytes that are the same decode to the same request, and the same answer
-    encodes to the same bytes.
+    A client sends the same heartbeat again and again, the same bytes but for the correlation id, and the same
+    commit of a partition, but for that and the position. So a connection remembers its last ones: bytes that
+    are the same decode to the same request, and the same answer encodes to the same bytes.
     """
 
-    __slots__ = ("alive", "before", "begin", "behind", "context", "header", "request")
+    __slots__ = (
+        "answer",
+        "at",
+        "begin",
+        "context",
+        "end",
+        "front",
+        "header",
+        "position",
+        "request",
+        "response",
+        "tail",
+    )
 
     def __init__(
         self, begin: Begin, header: RequestHeader, request: Message, context: RequestContext
@@ -186,22 +217,51 @@ class _Asked:
         self.header = header
         self.request = request
         self.context = context
-        self.before = self.behind = b""
-        self.alive: bytes | None = None
+        self.front: bytes | None = None  # behind the correlation id, up to `at`; None: it is not remembered
+        self.answer: object = _NO_ANSWER  # the last one, and the frame it became
+        self.response = b""
 
-    def remember(self, frame: bytes) -> None:
-        self.before, self.behind = frame[:4], frame[8:]
-        self.alive = _frame(self.request, self.header, sessions.ALIVE)
+    def remember(self, frame: bytes, offset: int) -> bool:
+        """Keep what a repetition has in common with `frame`, whose message begins at `offset`; False for a
+        request that is not repeated."""
+        self.at = self.end = len(frame)
+        self.position = None
+        if isinstance(self.request, OffsetCommitRequest):
+            self.position = _position(self.request, self.header.api_version, frame[offset:])
+            if self.position is None:
+                return False
+            self.end -= len((self.position.committed_metadata or "").encode()) + _BEHIND_POSITION_BYTES
+            self.at = self.end - _POSITION.size
+        elif not isinstance(self.request, HeartbeatRequest):
+            return False
+        self.front, self.tail = frame[8 : self.at], frame[self.end :]
+        return True
 
     def answered(self, frame: bytes, answer: object) -> bytes:
-        """The response frame to `frame`, which differs from the one read in the correlation id at most."""
+        """The response frame to `frame`, which is the one read or repeats it."""
+        if answer is self.answer:
+            return self.response[:4] + frame[4:8] + self.response[8:]
         header = self.header
-        if self.alive is not None:
+        if self.front is not None:
             correlation_id = int.from_bytes(frame[4:8], "big", signed=True)
             header = header._replace(correlation_id=correlation_id)
         if isinstance(answer, KafkaError):
-            answer = _refusal(self.request, header, answer)
-        return _frame(self.request, header, cast(Message, answer))
+            return _frame(self.request, header, _refusal(self.request, header, answer))
+        self.answer, self.response = answer, _frame(self.request, header, cast(Message, answer))
+        return self.response
+
+
+def _position(
+    request: OffsetCommitRequest, version: int, message: bytes
+) -> OffsetCommitRequest.Partition | None:
+    """The partition of a commit that has one only, in bytes that say where it stands: with nothing behind its
+    position but the metadata, the length of that in front of it, and three empty blocks of tags."""
+    if version < _TAGS_TO_COMMIT_FROM or [len(topic.partitions) for topic in request.topics] != [1]:
+        return None
+    ((partition,),) = (topic.partitions for topic in request.topics)
+    if len((partition.committed_metadata or "").encode()) > _SHORT_BYTES_MAX:
+        return None  # its length takes more than a byte
+    return partition if encode(request, version) == message else None
 
 
 @lru_cache(maxsize=1024)
@@ -211,7 +271,12 @@ def _declared(api_key: int, version: int) -> type[Message] | None:
 
 
 def _respond(connection: Connection, asked: _Asked, frame: bytes, answer: object) -> None:
-    connection.respond(asked.answered(frame, answer))
+    try:
+        response = asked.answered(frame, answer)
+    except Exception as error:  # not the shard's fault, which calls this
+        connection.failed(error)
+        return
+    connection.respond(response)
 
 
 def _frame(request: Message, header: RequestHeader, answer: Message) -> bytes:

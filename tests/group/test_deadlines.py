@@ -105,6 +105,18 @@ def test_the_heap_does_not_grow_with_deadlines_that_move(stale: int) -> None:
     assert due(deadlines, 20_000) == ["z"]
 
 
+def test_the_heap_does_not_grow_with_keys_that_come_and_go_while_only_the_bound_is_asked() -> None:
+    deadlines: Deadlines[int] = Deadlines()
+    deadlines.set(-1, 10)
+    for key in range(1000):
+        deadlines.set(key, 20 + key)
+        deadlines.cancel(key)
+        assert deadlines.bound() == 10
+    assert len(deadlines._heap) <= 2 * 1 + 64 + 1
+    assert len(deadlines._by_key) == len(deadlines._heap)
+    assert due(deadlines, 5_000) == [-1]
+
+
 def test_a_deadline_that_moves_later_leaves_the_heap_alone() -> None:
     deadlines: Deadlines[str] = Deadlines()
     for at_ms in range(10, 100):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import uuid
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ import pytest
 from muster.coordinator.group import shard
 from muster.coordinator.runtime.shard_host import LATER, Later
 from muster.coordinator.server import connection as connection_module
+from muster.coordinator.server import router as router_module
 from muster.coordinator.server.at_once import AT_ONCE
 from muster.coordinator.server.broker import Broker
 from muster.coordinator.server.connection import Connection
@@ -29,7 +31,7 @@ from muster.protocol.messages.classic_group import (
     LeaveGroupRequest,
     SyncGroupRequest,
 )
-from muster.protocol.messages.offsets import OffsetCommitRequest
+from muster.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
 from tests.server.conftest import StartBrokers
 from tests.server.test_connection import DEADLINE_S, Gate, Server, framed, is_closed, read_frame, serving
 from tests.server.test_metadata import creating
@@ -77,17 +79,19 @@ class Twin:
         monkeypatch.setattr(shard, "uuid", SimpleNamespace(uuid4=self._ids.uuid4))
         answers: list[bytes | None] = []
         wire: Wire | None = None
-        for frame in frames:
-            wire = wire or await Wire.connect(self.broker.port)
-            await wire.send_bytes(frame)
-            try:
-                answers.append(await wire.receive_bytes())
-            except (ConnectionError, asyncio.IncompleteReadError):
-                answers.append(None)
+        try:
+            for frame in frames:
+                wire = wire or await Wire.connect(self.broker.port)
+                try:
+                    await wire.send_bytes(frame)
+                    answers.append(await wire.receive_bytes())
+                except (ConnectionError, asyncio.IncompleteReadError):
+                    answers.append(None)
+                    await wire.close()
+                    wire = None
+        finally:
+            if wire is not None:
                 await wire.close()
-                wire = None
-        if wire is not None:
-            await wire.close()
         return answers
 
 
@@ -148,7 +152,7 @@ def beating(group_id: str, member: str, generation_id: int = 1) -> Message:
 
 def committing(
     group_id: str, member: str, *topics: tuple[object, list[tuple[int, str | None]]], generation_id: int = 1
-) -> Message:
+) -> OffsetCommitRequest:
     return OffsetCommitRequest(
         group_id=group_id,
         generation_id_or_member_epoch=generation_id,
@@ -273,6 +277,62 @@ async def test_commits_are_answered_with_the_same_bytes(
     assert any(kept)
 
 
+def story_of_repeats(topic_id: uuid.UUID, rng: random.Random) -> list[bytes]:
+    """Commits that differ in their position alone, and others that differ elsewhere or in their form; what is
+    stored is asked for behind each."""
+    story = Story()
+    for version in range(6, versions(ApiKey.OFFSET_COMMIT).last + 1):
+        topic: object = topic_id if version >= 10 else "orders"
+        group = f"repeats-{version}"
+        for metadata in ("", None, "é" * 20, "x" * 126, "x" * 127):
+            request = committing(group, "", (topic, [(1, metadata)]), generation_id=-1)
+            for number in range(8):
+                partition = request.topics[0].partitions[0]
+                partition.committed_offset = rng.choice([number, -1, 2**63 - 1, -(2**63)])
+                partition.committed_leader_epoch = rng.choice([number, -1, 2**31 - 1])
+                story.send(request, version)
+                if number >= 4:
+                    frame, id_at = story.frames[-1], story.frames[-1].find(topic_id.bytes)
+                    at = rng.choice(
+                        [at for at in range(12, len(frame)) if not (0 <= id_at <= at < id_at + 16)]
+                    )
+                    story.frames[-1] = frame[:at] + rng.randbytes(1) + frame[at + 1 :]
+                    # Tags that nobody knows, in bytes where another commit has its position.
+                    tagged = [
+                        framed(frame[4:-1] + b"\x01\x07\x10" + rng.randbytes(12) + bytes(4)) for _ in range(2)
+                    ]
+                    story.frames += [framed(frame[4:] + b"\x00\x00"), *tagged]
+                fetched = OffsetFetchRequest.Group(group_id=group, topics=None)
+                story.send(OffsetFetchRequest(groups=[fetched]), 8)
+    return story.frames
+
+
+async def test_repeated_commits_are_stored_and_answered_alike(
+    start_brokers: StartBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    position = router_module._POSITION
+    known: list[bytes] = []
+
+    def unpack_from(frame: bytes, at: int) -> tuple[Any, ...]:
+        known.append(frame)
+        return position.unpack_from(frame, at)
+
+    monkeypatch.setattr(
+        router_module, "_POSITION", SimpleNamespace(size=position.size, unpack_from=unpack_from)
+    )
+    fast, plain = await both(start_brokers, monkeypatch)
+    answers: list[list[bytes]] = []
+    for twin in (plain, fast):
+        topic_id = twin.broker.catalogue.named("orders").topic_id
+        played = await twin.play(monkeypatch, story_of_repeats(topic_id, random.Random(seed)))
+        answers.append([(answer or b"closed").replace(topic_id.bytes, b"<topic id>") for answer in played])
+    assert answers[0] == answers[1]
+    # Of each metadata that is short and each version with tags, those that differ in their position alone.
+    assert len(known) >= 3 * 4 * (versions(ApiKey.OFFSET_COMMIT).last - 7)
+
+
 def without_times(offsets: dict[str, dict[Any, Any]]) -> object:
     """Committed offsets without what differs between two brokers: when, and the id of the topic."""
     return {
@@ -292,9 +352,15 @@ async def test_garbage_is_answered_with_the_same_bytes(
     rng = random.Random(seed)
     fast, plain = await both(start_brokers, monkeypatch)
     whole = [*story_of_members(), *story_of_commits(UNKNOWN_ID)]
-    frames = [broken(rng, rng.choice(whole)) for _ in range(GARBAGE_FRAMES)]
+    frames = [broken(rng, alone(rng.choice(whole), number)) for number in range(GARBAGE_FRAMES)]
     answers = await fast.play(monkeypatch, frames)
     assert answers == await plain.play(monkeypatch, frames)
+
+
+def alone(frame: bytes, number: int) -> bytes:
+    """The frame with a group of its own, its id as long: two who join the same one may wait for each other's
+    whole session."""
+    return re.sub(rb"(group|static)-\d+", lambda found: b"%0*d" % (len(found[0]), number), frame)
 
 
 def broken(rng: random.Random, frame: bytes) -> bytes:
@@ -516,7 +582,7 @@ async def test_more_than_a_turn_takes_wait_for_the_next_in_order_and_heartbeats_
             writer.close()
 
 
-async def test_requests_that_wait_for_a_turn_go_with_their_connection_and_stand_still_when_frozen(
+async def test_requests_that_wait_for_a_turn_outlive_their_connection_and_stand_still_when_frozen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(connection_module, "_AT_ONCE_MAX", 1)
@@ -527,19 +593,115 @@ async def test_requests_that_wait_for_a_turn_go_with_their_connection_and_stand_
         return framed(frame)
 
     async with serving(answer_at_once=at_once) as server:
-        streams = [await server.connect() for _ in range(3)]
+        streams = [await server.connect() for _ in range(4)]
         await server.until(lambda: len(server.connections.open) == len(streams))
         opened = list(server.connections.open.values())
-        for connection, frame in zip(opened, (b"first", b"gone", b"frozen"), strict=True):
+        for connection, frame in zip(opened, (b"first", b"second", b"gone", b"frozen"), strict=True):
             connection.data_received(framed(frame))
-        opened[1].abort()
-        opened[2].freeze()
+        opened[2].abort()  # as a client that leaves its group and does not wait for the answer
+        opened[3].freeze()
         assert await read_frame(streams[0][0]) == b"first"
-        await server.until(lambda: server.closed == [2])
-        await nothing_more(streams[2][0], server)
-        assert begun == [b"first"]
-        opened[2].thaw()
-        assert await read_frame(streams[2][0]) == b"frozen"
+        await server.until(lambda: begun == [b"first", b"second", b"gone"])
+        await server.until(lambda: server.closed[:1] == [3])
+        # Whoever was told before the request was processed is told again.
+        await server.until(lambda: len(server.connections.tasks) == 3)
+        assert server.closed in ([3], [3, 3])
+        await nothing_more(streams[3][0], server)
+        opened[3].thaw()
+        assert await read_frame(streams[3][0]) == b"frozen"
+        assert b"frozen" not in begun  # it went the plain way
         await server.until(lambda: server.connections.requests.held_bytes == 0)
         for _, writer in streams:
             writer.close()
+
+
+async def test_the_end_of_a_connection_is_told_again_behind_its_last_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection_module, "_AT_ONCE_MAX", 1)
+    told_before: list[int] = []
+
+    async with serving(answer_at_once=lambda connection, frame: framed(frame)) as server:
+        streams = [await server.connect() for _ in range(2)]
+        await server.until(lambda: len(server.connections.open) == len(streams))
+        first, leaver = server.connections.open.values()
+
+        def at_once(connection: Connection, frame: bytes) -> bytes | Later | None:
+            told_before.append(len(server.closed))
+            return framed(frame)
+
+        server.connections.answer_at_once = at_once
+        first.data_received(framed(b"first"))
+        leaver.data_received(framed(b"leave"))
+        leaver.connection_lost(None)
+        assert server.closed == [2]
+        await server.until(lambda: len(told_before) == 2)
+        assert told_before == [0, 1]
+        assert server.closed == [2, 2]
+        leaver.abort()
+        for _, writer in streams:
+            writer.close()
+
+
+async def test_what_is_read_between_a_thaw_and_a_kept_answer_waits_for_that() -> None:
+    gate = Gate()
+    async with serving(gate, answer_at_once=AtOnce()) as server:
+        reader, writer = await server.connect()
+        writer.write(framed(b"plain"))
+        await gate.until(lambda: gate.asked == [b"plain"])
+        (connection,) = server.connections.open.values()
+        server.connections.freeze()
+        gate.open()
+        await nothing_more(reader, server)
+        server.connections.thaw()
+        connection.data_received(framed(b"now"))  # uvloop reads before it wakes the connection's task
+        assert [await read_frame(reader), await read_frame(reader)] == [b"plain", b"now"]
+        writer.close()
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_an_exception_on_the_short_way_closes_that_connection_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, waits: bool
+) -> None:
+    monkeypatch.setattr(connection_module, "_AT_ONCE_MAX", 1 if waits else 100)
+
+    def at_once(connection: Connection, frame: bytes) -> bytes | Later | None:
+        if frame == b"broken":
+            raise ZeroDivisionError("a bug")
+        return framed(frame)
+
+    async with serving(answer_at_once=at_once) as server:
+        streams = [await server.connect() for _ in range(4)]
+        await server.until(lambda: len(server.connections.open) == len(streams))
+        frames = (b"1st", b"broken", b"3rd", b"4th")
+        for connection, frame in zip(list(server.connections.open.values()), frames, strict=True):
+            connection.data_received(framed(frame))
+        for (reader, _), frame in zip(streams, frames, strict=True):
+            if frame == b"broken":
+                assert await is_closed(reader)
+            else:
+                assert await read_frame(reader) == frame
+        await server.until(lambda: len(server.connections.tasks) == 3)
+        streams[0][1].write(framed(b"and on"))
+        assert await read_frame(streams[0][0]) == b"and on"
+        assert server.connections.requests.held_bytes == 0
+        for _, writer in streams:
+            writer.close()
+
+
+async def test_apis_that_never_go_the_short_way_are_not_looked_at() -> None:
+    seen: list[bytes] = []
+
+    def at_once(connection: Connection, frame: bytes) -> bytes | Later | None:
+        seen.append(frame)
+        return framed(frame)
+
+    async with serving(answer_at_once=at_once) as server:
+        server.connections.apis_at_once = {int(ApiKey.HEARTBEAT)}
+        reader, writer = await server.connect()
+        for api_key in (ApiKey.HEARTBEAT, ApiKey.FETCH, ApiKey.HEARTBEAT):
+            frame = bytes([0, api_key]) + b"body"
+            writer.write(framed(frame))
+            assert await read_frame(reader) == frame
+        assert [frame[1] for frame in seen] == [ApiKey.HEARTBEAT, ApiKey.HEARTBEAT]
+        writer.close()

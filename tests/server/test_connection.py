@@ -469,6 +469,28 @@ async def test_a_peer_that_takes_no_responses_is_not_read_from() -> None:
         writer.close()
 
 
+@pytest.mark.parametrize("cut", [False, True])
+async def test_a_peer_that_has_closed_its_side_and_takes_nothing_is_idle_some_day(cut: bool) -> None:
+    async def answer(connection: Connection, frame: bytes) -> bytes | None:
+        return framed(bytes(24 << 20))  # more than the buffers of both sockets take
+
+    async with serving(answer, idle_ms=1_000) as server:
+        _, writer = await server.connect()
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(framed(b"x"))
+        (connection,) = [each async for each in _opened(server)]
+        await server.until(lambda: connection._writable is not None)
+        writer.write_eof()
+        await server.until(lambda: connection._transport is not None and connection._transport.is_closing())
+        if cut:
+            await server.connections.cut()
+        else:
+            server.clock.advance(5_000)
+        await server.until(lambda: server.closed == [1])
+        await server.until(lambda: not server.connections.tasks)
+        writer.close()
+
+
 async def _opened(server: Server) -> AsyncIterator[Connection]:
     await server.until(lambda: len(server.connections.open) == 1)
     for connection in server.connections.open.values():
@@ -528,6 +550,9 @@ async def test_a_frozen_connection_neither_reads_nor_answers_until_thawed() -> N
             await asyncio.sleep(0)
         assert not answer.done()
         assert gate.asked == [b"1"]
+        for connection in server.connections.open.values():
+            assert connection._transport is not None
+            assert not connection._transport.is_reading()
         server.connections.thaw()
         assert await answer == b"1"
         assert await read_frame(reader) == b"2"

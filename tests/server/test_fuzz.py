@@ -1,5 +1,9 @@
-"""Mutated requests over real sockets: each is answered or its connection is closed, and nothing fails
-inside."""
+"""Mutated requests over real sockets, from clients that go without reading the answer: nothing fails inside,
+and no task is left.
+
+`tests/fuzz` attacks a broker from outside, with many more mutations, and reads what it answers; this one
+looks inside, on either event loop.
+"""
 
 from __future__ import annotations
 
