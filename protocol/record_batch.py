@@ -208,7 +208,7 @@ def check_records(unpacked: bytes, header: Header) -> Checked:
 
     DecodeError when a record does not parse, is out of place, has a timestamp that is no int64, or the batch
     holds more or fewer than it says.
-    Written out in one loop because every produced record passes here.
+    Written out in one loop, varints of one and two bytes too, because every produced record passes here.
     """
     count, end = header.record_count, len(unpacked)
     if count * _RECORD_BYTES_MIN > end:
@@ -224,6 +224,8 @@ def check_records(unpacked: bytes, header: Header) -> Checked:
             byte = unpacked[position]
             if byte < 0x80:
                 length, position = byte, position + 1
+            elif (second := unpacked[position + 1]) < 0x80:
+                length, position = byte & 0x7F | second << 7, position + 2
             else:
                 length, position = _unsigned(unpacked, position)
             stop = position + (length >> 1)
@@ -234,6 +236,8 @@ def check_records(unpacked: bytes, header: Header) -> Checked:
             byte = unpacked[position]
             if byte < 0x80:
                 delta, position = byte, position + 1
+            elif (second := unpacked[position + 1]) < 0x80:
+                delta, position = byte & 0x7F | second << 7, position + 2
             else:
                 delta, position = _unsigned(unpacked, position, 64)
             delta = (delta >> 1) ^ -(delta & 1)
@@ -245,6 +249,8 @@ def check_records(unpacked: bytes, header: Header) -> Checked:
             byte = unpacked[position]
             if byte < 0x80:
                 delta, position = byte, position + 1
+            elif (second := unpacked[position + 1]) < 0x80:
+                delta, position = byte & 0x7F | second << 7, position + 2
             else:
                 delta, position = _unsigned(unpacked, position)
             if delta != index << 1:
@@ -267,6 +273,8 @@ def check_records(unpacked: bytes, header: Header) -> Checked:
             byte = unpacked[position]
             if byte < 0x80:
                 length, position = byte, position + 1
+            elif (second := unpacked[position + 1]) < 0x80:
+                length, position = byte & 0x7F | second << 7, position + 2
             else:
                 length, position = _unsigned(unpacked, position)
             if not length & 1:

@@ -203,6 +203,63 @@ def test_whatever_the_bytes_the_outcome_is_records_or_a_decode_error(codec: Code
     assert outcomes["refused"] > 100
 
 
+@pytest.mark.parametrize("number", [0, 1, 31, 32, 63, 64, 4_095, 4_096, 8_191, 8_192, 1_048_576])
+def test_check_and_reader_agree_on_numbers_of_every_length(number: int) -> None:
+    """Varints take one more byte from 64, 8,192 and 1,048,576 on; those of a record stand for lengths, times
+    and offsets."""
+    content = [
+        Record(0, 1_000_000_000, b"k" * number, b""),
+        Record(1, 1_000_000_000 + number, b"", b"v" * number),
+        Record(2, 1_000_000_000 - number, None, None, (("h", b"x" * number),)),
+    ]
+    assert_agreement(record_batch.build(content), content)
+
+
+def test_check_and_reader_agree_on_many_records() -> None:
+    content = [Record(index, 5, None, b"") for index in range(9_000)]
+    assert_agreement(record_batch.build(content), content)
+
+
+def assert_agreement(batch: bytes, content: list[Record]) -> None:
+    header = record_batch.peek(batch)
+    assert list(record_batch.records(batch, 0, header)) == content
+    checked = record_batch.check_records(record_batch.payload(batch, 0, header), header)
+    assert checked.max_timestamp == max(record.timestamp for record in content)
+    assert checked.min_timestamp == min(record.timestamp for record in content)
+    assert checked.keyless_count == sum(record.key is None for record in content)
+
+
+def test_check_and_reader_agree_on_damage() -> None:
+    """What the check lets through can be read and is numbered from 0; what it refuses cannot, or is not."""
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    dice = random.Random(seed)
+    content = [Record(index, 70 * index, b"k" * 70, b"v" * (70 * (index % 3))) for index in range(100)]
+    whole = record_batch.build(content)
+    outcomes = {True: 0, False: 0}
+    for _ in range(3_000):
+        damaged = bytearray(whole)
+        # The numbers of one record stand in its first ten bytes, or around its value.
+        for _ in range(dice.randint(1, 2)):
+            damaged[dice.randrange(61, 61 + 400)] = dice.choice(
+                (0, 1, 0x7F, 0x80, 0x81, 0xFF, dice.randrange(256))
+            )
+        batch = bytes(damaged)
+        header = record_batch.peek(batch)
+        try:
+            record_batch.check_records(record_batch.payload(batch, 0, header), header)
+            passed = True
+        except DecodeError:
+            passed = False
+        try:
+            sound = [each.offset for each in record_batch.records(batch, 0, header)] == list(range(100))
+        except DecodeError:
+            sound = False
+        assert passed == sound, batch[61:461].hex()
+        outcomes[passed] += 1
+    assert min(outcomes.values()) > 100, outcomes
+
+
 def test_every_truncation_of_a_header_is_a_decode_error() -> None:
     batch = record_batch.build(RECORDS)
     for size in range(record_batch.HEADER_BYTES):
