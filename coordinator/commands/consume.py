@@ -7,7 +7,7 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from muster.client import admin
 from muster.client.cluster import Cluster
@@ -34,14 +34,6 @@ and \\t \\n.
 
 JSON: a line per record,
 {JSON_SHAPE}"""
-
-
-class Source(Protocol):
-    """Where records come from."""
-
-    async def poll(self, wait_s: float) -> list[Fetched]: ...
-
-    async def close(self) -> None: ...
 
 
 def declare(commands: Any, name: str, summary: str) -> None:
@@ -227,7 +219,9 @@ async def _consume_in_group(cluster: Cluster, given: Namespace, show: Callable[[
             await _print(records, show)
             consumer.handled(records)
     finally:
-        await consumer.close()
+        if not await consumer.close():
+            why = f"group {given.group}: not all offsets could be committed, some records will be read again"
+            print(f"{given.prog}: {why}", file=sys.stderr)
 
 
 async def _print(records: list[Fetched], show: Callable[[Fetched], bytes]) -> None:

@@ -15,7 +15,7 @@ from muster.client.connection import deadline
 from muster.client.producer import ACKS_ALL, Outgoing, Producer
 from muster.coordinator.commands import output, streams
 from muster.coordinator.commands.options import command, number, setting, timestamp_ms
-from muster.coordinator.commands.records import JSON_SHAPE, NotARecord, from_json
+from muster.coordinator.commands.records import JSON_SHAPE, NotARecord, from_json, is_unicode
 from muster.coordinator.commands.run import Failed, Usage
 from muster.protocol.compression import Codec
 from muster.protocol.errors import KafkaError
@@ -126,6 +126,9 @@ def _open(path: str | None) -> int:
 
 def _reader(given: Namespace) -> Callable[[bytes], Outgoing]:
     """How a line becomes a record."""
+    for name, _ in given.header:
+        if not is_unicode(name):
+            raise Usage(f"--header: the name {name!r} is no UTF-8")
     headers = tuple((name, os.fsencode(value)) for name, value in given.header)
     if given.format == "json":
         if given.key is not None or given.key_separator is not None or given.null_marker is not None:

@@ -105,7 +105,8 @@ def from_json(line: bytes) -> Outgoing:
         raise NotARecord(f"{min(unknown)!r} is no field of a record")
     headers = given.get("headers") or []
     if not isinstance(headers, list) or not all(
-        isinstance(each, list) and len(each) == 2 and isinstance(each[0], str) for each in headers
+        isinstance(each, list) and len(each) == 2 and isinstance(each[0], str) and is_unicode(each[0])
+        for each in headers
     ):
         raise NotARecord("headers take [[name, value], ...]")
     return Outgoing(
@@ -115,6 +116,11 @@ def from_json(line: bytes) -> Outgoing:
         _whole(given, "partition", _INT32_MAX),
         _whole(given, "timestamp", _INT64_MAX),
     )
+
+
+def is_unicode(text: str) -> bool:
+    """Whether UTF-8 can say it: not what stands for bytes that were none, nor half a character of JSON."""
+    return text.encode(errors="replace").decode() == text
 
 
 def _read(given: dict[str, Any], name: str) -> bytes | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import signal
 import sys
@@ -41,6 +42,12 @@ def run(work: Work, given: Namespace, variables: Mapping[str, str]) -> int:
         bootstrap = parse_bootstrap(text)
     except ValueError as error:
         return fail(command, f"{option}: {error}", EXIT_USAGE)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Names may hold what the terminal's encoding does not. JSON is UTF-8 wherever it goes.
+        if given.output == "json":
+            sys.stdout.reconfigure(encoding="utf-8", errors="strict")
+        else:
+            sys.stdout.reconfigure(errors="backslashreplace")
     try:
         with asyncio.Runner() as runner:
             code = runner.run(_connected(work, Cluster(bootstrap), given))

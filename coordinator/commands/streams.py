@@ -21,15 +21,20 @@ class LineTooLong(Exception):
 
 async def lines(descriptor: int) -> AsyncIterator[list[bytes]]:
     """The lines of a file, pipe or terminal without their ends, as many at a time as have arrived."""
-    rest = b""
+    begun: list[bytes] = []  # of a line whose end has not come yet; put together once, not for each piece
+    begun_bytes = 0
     while piece := await in_thread(os.read, descriptor, _PIECE_BYTES):
-        *whole, rest = (rest + piece).split(b"\n") if b"\n" in piece else (rest + piece,)
-        if len(rest) > LINE_BYTES_MAX:
-            raise LineTooLong
+        *whole, rest = piece.split(b"\n")
         if whole:
+            whole[0] = b"".join((*begun, whole[0]))
+            begun, begun_bytes = [], 0
             yield [each.removesuffix(b"\r") for each in whole]
-    if rest:
-        yield [rest.removesuffix(b"\r")]
+        begun.append(rest)
+        begun_bytes += len(rest)
+        if begun_bytes > LINE_BYTES_MAX:
+            raise LineTooLong
+    if begun_bytes:
+        yield [b"".join(begun).removesuffix(b"\r")]
 
 
 async def write(text: bytes) -> None:

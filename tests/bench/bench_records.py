@@ -196,10 +196,10 @@ def _split(cpu_us: float, floor_us: float, trip: float) -> str:
     each, socket = cpu_us / 1e3, floor_us / 1e3
     # The shares of the rest are those of samples that held the interpreter's lock (py-spy record --gil).
     return (
-        f"{each:.0f} us a batch: {socket:.0f} for sockets and file, up to {trip:.0f} for the trip to the writing "
-        f"thread and back, and {max(each - socket - trip, 0):.0f} of Python, four fifths of it on the loop (task, "
-        f"router, answer), one fifth in the thread (check, write). It is a cost of requests, not of bytes: "
-        f"clients that wait some milliseconds for more records (linger.ms) do not pay it"
+        f"{each:.0f} us a batch: {socket:.0f} for sockets and file, up to {trip:.0f} for the trip to the "
+        f"writing thread and back, and {max(each - socket - trip, 0):.0f} of Python, four fifths of it on "
+        "the loop (task, router, answer), one fifth in the thread (check, write). It is a cost of requests, "
+        "not of bytes: clients that wait some milliseconds for more records (linger.ms) do not pay it"
     )
 
 
