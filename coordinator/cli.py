@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None, variables: Mapping[str, str] = 
         return EXIT_USAGE
     if unknown:
         prog = given.get("prog", f"muster {command}")
-        return fail(prog, f"{unknown[0]} is no option of it; {prog} --help lists them", EXIT_USAGE)
+        return fail(prog, f"{unknown[0]} is not one of its options; {prog} --help lists them", EXIT_USAGE)
     if command in CLIENTS:
         return _run_client(parsed, variables)
     try:

@@ -77,7 +77,11 @@ def test_without_a_command_it_says_what_there_is(capsys: pytest.CaptureFixture[s
             {"MUSTER_BROKERS": "0"},
             "muster serve: MUSTER_BROKERS: '0' is not allowed; it takes a whole number, 1 to 64\n",
         ),
-        (["--prot", "9092"], {}, "muster serve: --prot is no option of it; muster serve --help lists them\n"),
+        (
+            ["--prot", "9092"],
+            {},
+            "muster serve: --prot is not one of its options; muster serve --help lists them\n",
+        ),
     ],
 )
 def test_a_wrong_value_is_one_line_and_exit_code_2(
