@@ -27,10 +27,13 @@ $(VENV)/.installed-%: pyproject.toml | $(BIN)/python
 run: $(VENV)/.installed-base  ## start a broker on 127.0.0.1:9092, its store in ./data (HOST=, PORT=, DATA= change that)
 	$(BIN)/muster serve --host $(HOST) --port $(PORT) --data $(DATA)
 
+# A process per core, up to four: more of them make tests wait for one another.
+SIDE_BY_SIDE := --numprocesses auto --maxprocesses 4 --dist worksteal
+
 .PHONY: test
 test: $(VENV)/.installed-test  ## the tests, on asyncio in debug mode and on uvloop where the loop matters
-	$(BIN)/python -m pytest --loop asyncio --asyncio-debug
-	$(BIN)/python -m pytest --loop uvloop tests/server tests/runtime tests/cluster tests/topics --ignore tests/server/test_scenario_replay.py
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) --loop asyncio --asyncio-debug
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) --loop uvloop tests/server tests/runtime tests/cluster tests/topics tests/client/test_connection.py tests/client/test_pool.py --ignore tests/server/test_scenario_replay.py
 
 .PHONY: check
 check: $(VENV)/.installed-check  ## ruff, mypy --strict, and the import contract

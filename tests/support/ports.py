@@ -22,7 +22,7 @@ def free_ports(count: int) -> int:
     take a neighbour, or a port whose server is down for a moment. Where to look first depends on the process,
     and no port is given twice in one, for the same reason.
     """
-    offset = os.getpid() * 16 % _COUNT
+    offset = os.getpid() * 997 % _COUNT  # far from those of neighbours: tests run in several processes
     with _giving:
         for step in range(0, _COUNT - count, count):
             first = _FIRST + (offset + step) % (_COUNT - count)
