@@ -179,7 +179,7 @@ class Broker:
 
     def unbind(self) -> None:
         """Give the port up; for a broker that will not be started."""
-        self._listener.close()
+        self._listener.release()
 
     async def start(self, node: NodeRow) -> None:
         """Take the leases that are due to this node, and accept connections. Raises StoreError."""
@@ -205,7 +205,7 @@ class Broker:
         parked.
         """
         grace_s = self.settings.shutdown_grace_ms / 1000
-        self._listener.close()
+        await self._listener.close()
         self.connections.finish()
         try:
             async with asyncio.timeout(grace_s):
@@ -221,11 +221,11 @@ class Broker:
 
     async def kill(self) -> None:
         """Die as a process does: connections are cut, nothing is released, nothing more is written."""
-        self._listener.close()
         self.clock.pause()
         self.membership.kill()
         self.runtime.kill()
         self.partitions.abandon()
+        await self._listener.close()
         await self.connections.cut()
         await self._end()
 

@@ -18,6 +18,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Container, Coroutine
 from dataclasses import dataclass
+from itertools import takewhile
 from math import inf
 from typing import Any, Final, cast
 
@@ -40,6 +41,7 @@ from muster.protocol.frame import FrameSplitter
 _QUEUED_FRAMES: Final = 64
 _API_KEY_AT: Final = 5  # behind the size; its low byte tells the APIs apart, they are fewer than 256
 _HEARTBEAT: Final = int(ApiKey.HEARTBEAT)
+_PRODUCE: Final = int(ApiKey.PRODUCE).to_bytes(2, "big")  # how a request begins
 _AT_ONCE_MAX: Final = 128
 """Requests processed the short way in a turn of the event loop: some milliseconds."""
 _GREETING_BYTES_MAX: Final = 2 * 1024 * 1024
@@ -255,6 +257,7 @@ class Connection(asyncio.Protocol):
         "_context",
         "_finishing",
         "_frames",
+        "_hung_up",
         "_kept",
         "_later",
         "_queued_bytes",
@@ -299,6 +302,7 @@ class Connection(asyncio.Protocol):
         self._later = False  # `respond` will be called with the response to what is being answered
         self._kept: bytes | None = None  # that response, when it came while frozen
         self._finishing = False
+        self._hung_up = False  # the client, in the middle of what it has sent or after it
         self._abandon = False
         self._active_ms = connections.clock.now_ms()
         self._receiving_ms: int | None = None  # since when a frame has been arriving, not counting pauses
@@ -352,7 +356,8 @@ class Connection(asyncio.Protocol):
             _set(self._wake)
 
     def eof_received(self) -> bool:
-        # As Kafka: a client that has closed its side is gone, whatever it still has waiting here.
+        # As Kafka: a client that has closed its side is gone, and takes no more answers.
+        self._hung_up = True
         return False
 
     def pause_writing(self) -> None:
@@ -366,8 +371,11 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._finishing = True
-        self._frames.clear()
-        self._queued_bytes = 0
+        # As Kafka: what a client has produced with acks=0 before it closed is written, and what else it has
+        # waiting is dropped.
+        left = takewhile(lambda frame: frame.startswith(_PRODUCE), self._frames) if self._hung_up else ()
+        self._frames = deque(left)
+        self._queued_bytes = sum(map(len, self._frames))
         _set(self._wake)
         _set(self._writable)
         _set(self._thawed)
@@ -496,6 +504,8 @@ class Connection(asyncio.Protocol):
                     await self._thawed
                 if response is not None:
                     self._send(response)
+                    if self._hung_up:
+                        break
                 # Only now: what is read between a thaw and this must not be answered before.
                 self._answering = False
                 del frame, response

@@ -51,10 +51,21 @@ class Listener:
         for each in self._sockets:
             self._servers.append(await loop.create_server(self._connect, sock=each, backlog=_BACKLOG))
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Stop accepting and give the port up; connections already made stay. Harmless when repeated."""
+        if self._servers:
+            loop = asyncio.get_running_loop()
+            for each in self._sockets:
+                loop.remove_reader(each)
+            # asyncio hands a connection to its server in the turn after it was accepted. To a closed one it
+            # could not, and the connection would stay open with nobody to answer.
+            await asyncio.sleep(0)
         for server in self._servers:
             server.close()
+        self.release()
+
+    def release(self) -> None:
+        """Give up the port of a listener that has not begun to accept."""
         for each in self._sockets:
             each.close()
         self._servers, self._sockets = [], []

@@ -518,6 +518,57 @@ async def test_losing_the_connection_drops_only_what_may_be_dropped(abandonable:
         assert gate.abandoned == ([b"x"] if abandonable else [])
 
 
+def produce(acks: int, number: int) -> bytes:
+    """As far as a connection looks at it: the API key in front."""
+    return bytes([0, 0, acks, number])
+
+
+@pytest.mark.parametrize(
+    ("sent", "processed"),
+    [
+        ([produce(0, 1), produce(0, 2), produce(0, 3)], 3),
+        ([produce(0, 1), produce(1, 2), produce(0, 3)], 2),  # nobody takes the answer: that is the end
+        ([produce(0, 1), b"\0\3 metadata", produce(0, 3)], 1),
+    ],
+)
+async def test_what_was_produced_without_acknowledgements_before_the_client_closed_is_processed(
+    sent: list[bytes], processed: int
+) -> None:
+    gate = Gate()
+
+    async def answer(connection: Connection, frame: bytes) -> bytes | None:
+        response = await gate(connection, frame)
+        return None if frame[2] == 0 else response
+
+    async with serving(answer) as server:
+        _, writer = await server.connect()
+        writer.write(b"".join(map(framed, sent)))
+        await gate.until(lambda: gate.asked == sent[:1])
+        writer.close()
+        await server.until(lambda: server.closed == [1])
+        gate.open()
+        await server.until(lambda: not server.connections.tasks)
+        assert gate.asked == sent[:processed]
+
+
+@pytest.mark.parametrize("cut", [False, True])
+async def test_nothing_more_is_processed_of_a_client_whose_connection_broke(cut: bool) -> None:
+    gate = Gate()
+    async with serving(gate) as server:
+        _, writer = await server.connect()
+        writer.write(framed(produce(0, 1)) + framed(produce(0, 2)))
+        await gate.until(lambda: gate.asked == [produce(0, 1)])
+        if cut:
+            await server.connections.cut()
+        else:
+            writer.transport.abort()
+        await server.until(lambda: server.closed == [1])
+        gate.open()
+        await server.until(lambda: not server.connections.tasks)
+        assert gate.asked == [produce(0, 1)]
+        writer.close()
+
+
 async def test_finishing_answers_what_was_received_and_closes() -> None:
     gate = Gate()
     async with serving(gate) as server:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
+from contextlib import suppress
 
 import pytest
 
@@ -74,6 +75,31 @@ async def test_the_port_is_free_again_after_a_stop(start_brokers: StartBrokers) 
         await first.stop()
         assert await wire.closed()
     assert (await start_brokers(port=port)).brokers[0].port == port
+
+
+@pytest.mark.parametrize("turns", range(5))
+async def test_a_connection_that_comes_at_the_end_is_closed(turns: int) -> None:
+    """However far its way in has got when the port is given up."""
+    made: list[asyncio.BaseTransport] = []
+
+    class Accepted(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            made.append(transport)
+
+    listener = Listener("127.0.0.1", 0, Accepted)
+    port = await listener.bind()
+    await listener.accept()
+    with socket.create_connection(("127.0.0.1", port)) as client:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await listener.close()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        for transport in made:
+            transport.close()
+        client.settimeout(30)
+        with suppress(ConnectionResetError):
+            assert await asyncio.to_thread(client.recv, 1) == b""
 
 
 def test_the_open_files_limit_is_raised() -> None:

@@ -53,7 +53,7 @@ class _Listener(Listener):
     async def accept(self) -> None:
         self._network.listen((self.host, self.port), self._connect)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         self._network.unlisten((self.host, self.port))
 
 
