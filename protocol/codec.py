@@ -58,6 +58,19 @@ def decode(cls: type[M], version: int, data: bytes | bytearray | memoryview, off
     return message
 
 
+def decode_with_views(cls: type[M], version: int, data: bytes | bytearray, offset: int = 0) -> M:
+    """As `decode`, but fields of records, which may be most of the data, are memoryviews of it."""
+    end = len(data)
+    decoder: Any = _decoder(cls, version, views=True)
+    try:
+        message, position = decoder(data, offset, end, ELEMENTS_UNLIMITED)
+    except _DECODE_FAILURES as error:
+        raise _decode_error(cls, version, bytes(data), offset, error) from error
+    if position != end:
+        raise _decode_error(cls, version, bytes(data), offset, None)
+    return message  # type: ignore[no-any-return]
+
+
 def decode_prefix(
     cls: type[M],
     version: int,
@@ -76,7 +89,7 @@ def decode_prefix(
     return message, position
 
 
-def skip_tags(data: bytes, offset: int, tags_max: int = ELEMENTS_UNLIMITED) -> int:
+def skip_tags(data: bytes | bytearray, offset: int, tags_max: int = ELEMENTS_UNLIMITED) -> int:
     """The offset behind the tag block that begins at `offset`. Raises DecodeError; TooLargeError for more
     than `tags_max` tags."""
     try:
@@ -109,9 +122,9 @@ def _encoder(cls: type[Message], version: int) -> Encoder:
         raise EncodeError(str(error)) from None
 
 
-def _decoder(cls: type[Message], version: int) -> Decoder:
+def _decoder(cls: type[Message], version: int, *, views: bool = False) -> Decoder:
     try:
-        return compiler.decoder(cls, version)
+        return compiler.decoder(cls, version, views=views)
     except ValueError as error:
         raise DecodeError(str(error)) from None
 

@@ -37,9 +37,10 @@ words."""
 
 
 @cache
-def decoder(cls: type[Message], version: int) -> Decoder:
-    """Raises ValueError for a version the message does not have."""
-    compiled: Decoder = _compile(decoder_source(cls, version), cls, version, "decode")
+def decoder(cls: type[Message], version: int, *, views: bool = False) -> Decoder:
+    """`views`: records are memoryviews of the data. Raises ValueError for a version the message does not
+    have."""
+    compiled: Decoder = _compile(decoder_source(cls, version, views=views), cls, version, "decode")
     return compiled
 
 

@@ -18,13 +18,13 @@ from muster.protocol.source import (
     skip_tags,
     uuid_of,
 )
-from muster.protocol.types import Array, BytesType, FixedWidth, StringType, Uuid, WireType
+from muster.protocol.types import Array, BytesType, FixedWidth, Records, StringType, Uuid, WireType
 
 
-def decoder_source(cls: type[Message], version: int) -> Source:
-    """A function `decode(data, at, end, elements)`. Raises ValueError for a version the message does not
-    have."""
-    return _Decoder(message_layout(cls, version)).source
+def decoder_source(cls: type[Message], version: int, *, views: bool = False) -> Source:
+    """A function `decode(data, at, end, elements)`; `views`: records are not copied out of the data. Raises
+    ValueError for a version the message does not have."""
+    return _Decoder(message_layout(cls, version), views).source
 
 
 class _Read(NamedTuple):
@@ -41,7 +41,8 @@ class _Decoder:
     unpack_from reads them all. Whatever reads by itself must flush the run first.
     """
 
-    def __init__(self, whole: Layout) -> None:
+    def __init__(self, whole: Layout, views: bool) -> None:
+        self._views = views
         self.source = Source(
             {
                 "DecodeError": DecodeError,
@@ -150,7 +151,7 @@ class _Decoder:
         elif isinstance(wire_type, StringType):
             self._string(nullable, target, path)
         elif isinstance(wire_type, BytesType):
-            self._bytes(nullable, target, path)
+            self._bytes(wire_type, nullable, target, path)
         elif isinstance(wire_type, Array):
             self._array(wire_type, nullable, target, path)
         elif isinstance(wire_type, StructType):
@@ -174,12 +175,13 @@ class _Decoder:
             line(f"{target} = data[at:stop].decode()")
             line("at = stop")
 
-    def _bytes(self, nullable: bool, target: str, path: str) -> None:
+    def _bytes(self, wire_type: BytesType, nullable: bool, target: str, path: str) -> None:
         line = self.source.line
+        of = "memoryview(data)" if self._views and wire_type is Records else "data"
         self._length("l")
         with self._present(nullable, target, path):
             line(f"stop = at + {self._count}")
-            line(f"{target} = data[at:stop]")
+            line(f"{target} = {of}[at:stop]")
             line("at = stop")
 
     def _array(self, wire_type: Array, nullable: bool, target: str, path: str) -> None:

@@ -74,7 +74,7 @@ def decode_request_header(frame: bytes) -> tuple[RequestHeader, int]:
     return RequestHeader(api_key, api_version, correlation_id, client_id), offset
 
 
-def decode_response_header(api_key: int, version: int, frame: bytes) -> tuple[int, int]:
+def decode_response_header(api_key: int, version: int, frame: bytes | bytearray) -> tuple[int, int]:
     """The correlation id of a response frame (without its size), and the offset at which the message
     begins."""
     try:

@@ -46,7 +46,7 @@ _MAX_TIMESTAMP_POSITION: Final = 35
 _CONTROL_KEY = Struct(">hh")
 _CONTROL_VALUE = Struct(">hi")
 
-_CODEC_MASK: Final = 0x07
+CODEC_MASK: Final = 0x07
 _LOG_APPEND_TIME: Final = 0x08
 _TRANSACTIONAL: Final = 0x10
 _CONTROL: Final = 0x20
@@ -58,7 +58,7 @@ _INT64_MAX: Final = (1 << 63) - 1
 RECORDS_BLAMED_MAX: Final = 100
 """How many records of a batch are named that may not be there: a batch can hold a million."""
 
-_RECORD_BYTES_MIN: Final = 7  # length, attributes, two deltas, two lengths and a count of one byte each
+RECORD_BYTES_MIN: Final = 7  # length, attributes, two deltas, two lengths and a count of one byte each
 
 
 class Record(NamedTuple):
@@ -104,7 +104,7 @@ class Header(NamedTuple):
     @property
     def codec(self) -> int:
         """A `Codec`, or a number that is none."""
-        return self.attributes & _CODEC_MASK
+        return self.attributes & CODEC_MASK
 
     @property
     def is_log_append_time(self) -> bool:
@@ -211,7 +211,7 @@ def check_records(unpacked: bytes, header: Header) -> Checked:
     Written out in one loop, varints of one and two bytes too, because every produced record passes here.
     """
     count, end = header.record_count, len(unpacked)
-    if count * _RECORD_BYTES_MIN > end:
+    if count * RECORD_BYTES_MIN > end:
         raise DecodeError(f"{count} records cannot be in {end} bytes")
     if header.last_offset_delta != count - 1:
         raise DecodeError(f"{count} records with last offset delta {header.last_offset_delta}")
@@ -227,7 +227,7 @@ def check_records(unpacked: bytes, header: Header) -> Checked:
             elif (second := unpacked[position + 1]) < 0x80:
                 length, position = byte & 0x7F | second << 7, position + 2
             else:
-                length, position = _unsigned(unpacked, position)
+                length, position = read_unsigned(unpacked, position)
             stop = position + (length >> 1)
             if length & 1 or stop > end:
                 raise DecodeError(f"record {index} does not fit its batch")
@@ -239,7 +239,7 @@ def check_records(unpacked: bytes, header: Header) -> Checked:
             elif (second := unpacked[position + 1]) < 0x80:
                 delta, position = byte & 0x7F | second << 7, position + 2
             else:
-                delta, position = _unsigned(unpacked, position, 64)
+                delta, position = read_unsigned(unpacked, position, 64)
             delta = (delta >> 1) ^ -(delta & 1)
             if delta > newest:
                 newest = delta
@@ -252,7 +252,7 @@ def check_records(unpacked: bytes, header: Header) -> Checked:
             elif (second := unpacked[position + 1]) < 0x80:
                 delta, position = byte & 0x7F | second << 7, position + 2
             else:
-                delta, position = _unsigned(unpacked, position)
+                delta, position = read_unsigned(unpacked, position)
             if delta != index << 1:
                 raise DecodeError(f"record {index} has offset delta {(delta >> 1) ^ -(delta & 1)}")
 
@@ -260,7 +260,7 @@ def check_records(unpacked: bytes, header: Header) -> Checked:
             if byte < 0x80:
                 length, position = byte, position + 1
             else:
-                length, position = _unsigned(unpacked, position)
+                length, position = read_unsigned(unpacked, position)
             if length == 1:
                 keyless_count += 1
                 if keyless_count <= RECORDS_BLAMED_MAX:
@@ -276,7 +276,7 @@ def check_records(unpacked: bytes, header: Header) -> Checked:
             elif (second := unpacked[position + 1]) < 0x80:
                 length, position = byte & 0x7F | second << 7, position + 2
             else:
-                length, position = _unsigned(unpacked, position)
+                length, position = read_unsigned(unpacked, position)
             if not length & 1:
                 position += length >> 1
             elif length != 1:
@@ -306,22 +306,22 @@ def records(
 ) -> Iterator[Record]:
     """The records of the batch at `position`, with absolute offsets and the timestamps that consumers see."""
     unpacked = payload(data, position, header, bytes_max=bytes_max)
-    if header.record_count * _RECORD_BYTES_MIN > len(unpacked):
+    if header.record_count * RECORD_BYTES_MIN > len(unpacked):
         raise DecodeError(f"{header.record_count} records cannot be in {len(unpacked)} bytes")
     base_offset, base_timestamp = header.base_offset, header.base_timestamp
     fixed = header.max_timestamp if header.is_log_append_time else None
     at = 0
     try:
         for _ in range(header.record_count):
-            length, at = _signed(unpacked, at)
+            length, at = read_signed(unpacked, at)
             stop = at + length
             if length < 0 or stop > len(unpacked):
                 raise DecodeError("a record does not fit its batch")
-            timestamp_delta, at = _signed(unpacked, at + 1, 64)
-            offset_delta, at = _signed(unpacked, at)
+            timestamp_delta, at = read_signed(unpacked, at + 1, 64)
+            offset_delta, at = read_signed(unpacked, at)
             key, at = _nullable_bytes(unpacked, at, stop)
             value, at = _nullable_bytes(unpacked, at, stop)
-            headers, at = _headers(unpacked, at, stop)
+            headers, at = read_headers(unpacked, at, stop)
             if at != stop:
                 raise DecodeError("a record is not as long as it says")
             timestamp = base_timestamp + timestamp_delta if fixed is None else fixed
@@ -361,7 +361,7 @@ def with_create_time(batch: bytes, header: Header, max_timestamp: int) -> bytes:
 def with_codec(batch: bytes, header: Header, unpacked: bytes, codec: Codec) -> bytes:
     """The batch with its `unpacked` records packed by another codec (compression.type)."""
     packed = compress(codec, unpacked)
-    attributes = header.attributes & ~_CODEC_MASK | codec
+    attributes = header.attributes & ~CODEC_MASK | codec
     changed = header._replace(length=HEADER_BYTES - _LENGTH_START + len(packed), attributes=attributes)
     return _sealed(bytearray(_HEADER.pack(*changed) + packed))
 
@@ -469,10 +469,17 @@ def _sealed(batch: bytearray) -> bytes:
     return bytes(batch)
 
 
+def sealed(header: Header, packed: bytes) -> bytes:
+    """The batch of this header and these packed records, with the length and the CRC that its bytes have."""
+    head = _HEADER.pack(*header._replace(length=HEADER_BYTES - _LENGTH_START + len(packed)))
+    crc = google_crc32c.extend(google_crc32c.value(head[_CRC_START:]), packed)
+    return b"".join((head[:_CRC_POSITION], _CRC.pack(crc), head[_CRC_START:], packed))
+
+
 # --- varints --------------------------------------------------------------------------------------
 
 
-def _unsigned(data: bytes, position: int, bits: int = 32) -> tuple[int, int]:
+def read_unsigned(data: bytes, position: int, bits: int = 32) -> tuple[int, int]:
     """Kafka's readers stop after 5 bytes of an int32 and 10 of an int64: what is longer or larger is a record
     that no consumer gets past."""
     value = shift = 0
@@ -488,13 +495,13 @@ def _unsigned(data: bytes, position: int, bits: int = 32) -> tuple[int, int]:
     raise DecodeError(f"a varint of more than {bits} bits")
 
 
-def _signed(data: bytes, position: int, bits: int = 32) -> tuple[int, int]:
-    value, position = _unsigned(data, position, bits)
+def read_signed(data: bytes, position: int, bits: int = 32) -> tuple[int, int]:
+    value, position = read_unsigned(data, position, bits)
     return (value >> 1) ^ -(value & 1), position
 
 
 def _nullable_bytes(data: bytes, position: int, stop: int) -> tuple[bytes | None, int]:
-    size, position = _signed(data, position)
+    size, position = read_signed(data, position)
     if size == -1:
         return None, position
     if not 0 <= size <= stop - position:
@@ -502,7 +509,7 @@ def _nullable_bytes(data: bytes, position: int, stop: int) -> tuple[bytes | None
     return data[position : position + size], position + size
 
 
-def _headers(data: bytes, position: int, stop: int) -> tuple[tuple[tuple[str, bytes | None], ...], int]:
+def read_headers(data: bytes, position: int, stop: int) -> tuple[tuple[tuple[str, bytes | None], ...], int]:
     count, position = _header_count(data, position, stop)
     headers = []
     for _ in range(count):
@@ -520,7 +527,7 @@ def _past_headers(data: bytes, position: int, stop: int) -> int:
 
 
 def _header_count(data: bytes, position: int, stop: int) -> tuple[int, int]:
-    count, position = _signed(data, position)
+    count, position = read_signed(data, position)
     if not 0 <= count <= stop - position:
         raise DecodeError(f"{count} headers where {stop - position} bytes are left in the record")
     return count, position

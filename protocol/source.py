@@ -84,7 +84,7 @@ def _compiled_struct(codes: str) -> structs.Struct:
     return structs.Struct(">" + codes)
 
 
-def read_uvarint(data: bytes, position: int, first: int) -> tuple[int, int]:
+def read_uvarint(data: bytes | bytearray, position: int, first: int) -> tuple[int, int]:
     """Finish an unsigned varint whose first byte, 128 or more, was `first`: its value and the position behind
     it."""
     value = first & 0x7F
@@ -120,7 +120,7 @@ def string_uvarint(length: int) -> bytes:
     return uvarint(length)
 
 
-def skip_tags(data: bytes, position: int, count: int, end: int, elements: int) -> tuple[int, int]:
+def skip_tags(data: bytes | bytearray, position: int, count: int, end: int, elements: int) -> tuple[int, int]:
     """The position behind a tag block of which nothing is known, `count` being its first byte, and how many
     elements the message may still have: each tag is one."""
     if count > 127:
@@ -137,7 +137,7 @@ def skip_tags(data: bytes, position: int, count: int, end: int, elements: int) -
     return position, elements - count
 
 
-def read_tag(data: bytes, position: int, last: int) -> tuple[int, int, int]:
+def read_tag(data: bytes | bytearray, position: int, last: int) -> tuple[int, int, int]:
     """A tag, the size of its value, and the position of that. Tags that do not ascend are refused."""
     tag = data[position]
     position += 1
