@@ -1,11 +1,14 @@
-"""Names of partitions, and how requests list them."""
+"""Names of partitions and places in them, and how requests list them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 T = TypeVar("T")
+
+NO_LEADER_EPOCH: Final = -1
+"""What stands for a leader epoch that is not known."""
 
 
 class TopicPartition(NamedTuple):
@@ -16,6 +19,24 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+class OffsetAndMetadata(NamedTuple):
+    """What a group commits for a partition: the offset of the record to be read next, a text of the user's
+    own, and the leader epoch of the last record read (KIP-320), -1 when it is not known."""
+
+    offset: int
+    metadata: str = ""
+    leader_epoch: int = NO_LEADER_EPOCH
+
+
+class OffsetAndTimestamp(NamedTuple):
+    """A record found by its time: its offset, its timestamp in epoch ms, and the leader epoch it was written
+    in, -1 when it is not known."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int = NO_LEADER_EPOCH
 
 
 def grouped(pairs: Iterable[tuple[TopicPartition, T]]) -> dict[str, list[tuple[int, T]]]:

@@ -1,293 +1,483 @@
-"""Sending records.
+"""`Producer`: records in, acknowledgements out.
 
-Each partition has one batch under way at a time; the next one follows its acknowledgement, so records keep
-their order. With acks=all the producer is idempotent (KIP-98): a batch that is sent again because its answer
-was lost is written once.
+A record goes into the batch of its partition at once and travels with what comes after it; its future tells
+what became of it. Nothing is lost silently and nothing waits for ever: every future is settled within
+`delivery_timeout_ms`, or when the producer is closed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Any, Final, Generic, Self, TypeVar, Unpack, overload
 
-from muster.client.cluster import Cluster, all_of, backoff_s, left_out
-from muster.client.connection import deadline
-from muster.client.errors import ClientError, refusal
-from muster.client.partitioner import partition_of
-from muster.client.partitions import TopicPartition, grouped
-from muster.protocol.compression import Codec
-from muster.protocol.errors import ErrorCode, KafkaError
-from muster.protocol.messages.data import ProduceRequest, ProduceResponse
-from muster.protocol.messages.transactions import InitProducerIdRequest
-from muster.protocol.record_batch import (
-    NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
-    NO_SEQUENCE,
-    Record,
-    advance_sequence,
-    build,
-)
+from muster.client.errors import BufferFull, ClientError, Closed, TimedOut, again
+from muster.client.network.cluster import Cluster
+from muster.client.network.connection import deadline
+from muster.client.network.servers import DEFAULT_BOOTSTRAP
+from muster.client.produce.accumulator import Accumulator, PartitionQueue, TopicQueues
+from muster.client.produce.partitioner import partition_of
+from muster.client.produce.sender import RecordFuture, RecordMetadata, Sender
+from muster.client.produce.settings import ProducerOptions, ProducerSettings
 
-ACKS_ALL: Final = -1
-BATCH_BYTES: Final = 512 * 1024
-"""Keys, values and headers of a batch before packing; half of Kafka's default max.message.bytes. One record
-may be larger."""
+__all__ = ["Producer", "RecordFuture", "RecordMetadata"]
 
-_RECORD_OVERHEAD_BYTES: Final = 40
-_TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
+K = TypeVar("K")
+V = TypeVar("V")
+
+_NOT_STARTED: Final = "the producer was not started: use `async with`, or await start()"
+_CLOSED: Final = "the producer is closed; make another one"
+_HURRIED_CLOSE_S: Final = 5.0
+"""How long a block that is left by an exception or a cancellation waits for what is on its way."""
+_INT64_MAX: Final = 2**63 - 1
 
 
-class Outgoing(NamedTuple):
-    """A record to send. Without a partition its key decides; without a timestamp (epoch ms) the clock."""
+class Producer(Generic[K, V]):
+    """Sends records to a cluster.
 
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...] = ()
-    partition: int | None = None
-    timestamp: int | None = None
+        async with Producer("127.0.0.1:9092") as producer:
+            metadata = await producer.send("orders", b"...", key=b"42")
 
+    Any number of tasks may use one producer. What one task posts to a partition arrives in that order, also
+    through retries and with several requests in flight.
 
-class Sent(NamedTuple):
-    """Where a record went. The offset is -1 with acks=0, the timestamp the one that consumers see."""
+    The settings are those of `muster.client.produce.settings.ProducerSettings`. Serializers make bytes of
+    keys and values, which are bytes without them; a null (None) stays one.
 
-    partition: int
-    offset: int
-    timestamp: int
+    Calls raise KafkaError for what a broker refuses and ClientError for the rest.
+    """
 
+    @overload
+    def __init__(
+        self: Producer[bytes, bytes],
+        bootstrap_servers: str | Sequence[str] = ...,
+        **settings: Unpack[ProducerOptions],
+    ) -> None: ...
 
-class _Batch(NamedTuple):
-    """Some of a call's records, by their positions in it, with the sequence of the first."""
+    @overload
+    def __init__(
+        self: Producer[bytes, V],
+        bootstrap_servers: str | Sequence[str] = ...,
+        *,
+        value_serializer: Callable[[V], bytes | None],
+        **settings: Unpack[ProducerOptions],
+    ) -> None: ...
 
-    positions: list[int]
-    records: list[Record]
-    sequence: int
+    @overload
+    def __init__(
+        self: Producer[K, bytes],
+        bootstrap_servers: str | Sequence[str] = ...,
+        *,
+        key_serializer: Callable[[K], bytes | None],
+        **settings: Unpack[ProducerOptions],
+    ) -> None: ...
 
+    @overload
+    def __init__(
+        self: Producer[K, V],
+        bootstrap_servers: str | Sequence[str] = ...,
+        *,
+        key_serializer: Callable[[K], bytes | None],
+        value_serializer: Callable[[V], bytes | None],
+        **settings: Unpack[ProducerOptions],
+    ) -> None: ...
 
-class Producer:
-    """Sends to one cluster. Not for concurrent use: a call to `send` ends before the next begins."""
-
-    def __init__(self, cluster: Cluster, *, acks: int = ACKS_ALL, codec: Codec = Codec.NONE) -> None:
-        self._cluster = cluster
-        self._acks = acks
-        self._codec = codec
-        self._producer_id = NO_PRODUCER_ID
-        self._producer_epoch = NO_PRODUCER_EPOCH
-        self._sequences: dict[TopicPartition, int] = {}
-        self._keyless = 0
-
-    async def send(self, topic: str, records: Sequence[Outgoing], until: float) -> list[Sent]:
-        """Send, and return where each went once all are acknowledged.
-
-        Raises KafkaError for what a broker refuses, ClientError when no answer comes in time. Records of the
-        same call may have been written then, up to the refused one of each partition.
-        """
-        if self._acks == ACKS_ALL and self._producer_id == NO_PRODUCER_ID:
-            await self._cluster.retrying(lambda: self._begin(until), until)
-        count = await self._cluster.retrying(lambda: self._partitions(topic, until), until)
-        queues = self._batched(topic, records, count)
-        sent: dict[int, Sent] = {}
-        try:
-            await self._send(queues, sent, until)
-        except BaseException:
-            # Sequences are given away that the broker has not seen, or may have: as another producer there
-            # is no gap in them, and nothing of this call is sent again.
-            self._producer_id, self._producer_epoch = NO_PRODUCER_ID, NO_PRODUCER_EPOCH
-            self._sequences.clear()
-            raise
-        return [sent[index] for index in range(len(records))]
-
-    async def _send(
-        self, queues: dict[TopicPartition, list[_Batch]], sent: dict[int, Sent], until: float
-    ) -> None:
-        """Round after round until the queues are empty."""
-        tries = 0
-        while queues:
-            failed = await self._round(queues, sent, until)
-            if failed is None:
-                tries = 0
-                continue
-            wait_s = backoff_s(tries)
-            tries += 1
-            if deadline(wait_s) >= until:
-                raise failed
-            self._cluster.forget()
-            await asyncio.sleep(wait_s)
-
-    async def _begin(self, until: float) -> None:
-        response = await self._cluster.call(
-            InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0), until
-        )
-        if response.error_code:
-            raise refusal(response.error_code, about="producer id")
-        self._producer_id, self._producer_epoch = response.producer_id, response.producer_epoch
-
-    async def _partitions(self, topic: str, until: float) -> int:
-        count = len((await self._cluster.topic(topic, until)).partitions)
-        if not count:
-            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"topic {topic} has no partitions yet")
-        return count
-
-    # --- batches --------------------------------------------------------------------------------------------
-
-    def _batched(
-        self, topic: str, records: Sequence[Outgoing], count: int
-    ) -> dict[TopicPartition, list[_Batch]]:
-        """The batches of each partition, in the order in which they go out."""
-        # Records without a key go to one partition per call, which makes larger batches (KIP-480).
-        keyless = self._keyless % count
-        self._keyless += 1
-        now_ms = int(time.time() * 1000)
-        chosen: dict[int, list[tuple[int, Record]]] = {}
-        for index, each in enumerate(records):
-            if each.partition is not None:
-                partition = each.partition
-            else:
-                partition = keyless if each.key is None else partition_of(each.key, count)
-            timestamp = now_ms if each.timestamp is None else each.timestamp
-            record = Record(0, timestamp, each.key, each.value, each.headers)
-            chosen.setdefault(partition, []).append((index, record))
-        return {
-            (where := TopicPartition(topic, partition)): self._cut(where, numbered)
-            for partition, numbered in chosen.items()
-        }
-
-    def _cut(self, where: TopicPartition, numbered: list[tuple[int, Record]]) -> list[_Batch]:
-        batches: list[_Batch] = []
-        part: list[tuple[int, Record]] = []
-        size_bytes = 0
-        for index, record in numbered:
-            record_bytes = _size_bytes(record)
-            if part and size_bytes + record_bytes > BATCH_BYTES:
-                batches.append(self._batch(where, part))
-                part, size_bytes = [], 0
-            part.append((index, record))
-            size_bytes += record_bytes
-        batches.append(self._batch(where, part))
-        return batches
-
-    def _batch(self, where: TopicPartition, part: list[tuple[int, Record]]) -> _Batch:
-        sequence = NO_SEQUENCE
-        if self._acks == ACKS_ALL:
-            sequence = self._sequences.get(where, 0)
-            self._sequences[where] = advance_sequence(sequence, len(part))
-        return _Batch([index for index, _ in part], [record for _, record in part], sequence)
-
-    def _bytes(self, batch: _Batch) -> bytes:
-        return build(
-            [record._replace(offset=index) for index, record in enumerate(batch.records)],
-            codec=self._codec,
-            producer_id=self._producer_id,
-            producer_epoch=self._producer_epoch,
-            base_sequence=batch.sequence,
-        )
-
-    # --- rounds ---------------------------------------------------------------------------------------------
-
-    async def _round(
-        self, queues: dict[TopicPartition, list[_Batch]], sent: dict[int, Sent], until: float
-    ) -> Exception | None:
-        """Send the first batch of every queue and take off what was acknowledged. Returns a failure that may
-        pass, raises one that does not."""
-        try:
-            led = await self._cluster.by_leader(queues, until)
-        except (ClientError, KafkaError) as error:
-            return self._unless_final(error)
-        failures = await all_of(
-            self._ask(node, {where: queues[where] for where in partitions}, sent, until)
-            for node, partitions in led.items()
-        )
-        for where in [where for where, batches in queues.items() if not batches]:
-            del queues[where]
-        return next((each for each in failures if each is not None), None)
-
-    async def _ask(
-        self, node: int, queues: Mapping[TopicPartition, list[_Batch]], sent: dict[int, Sent], until: float
-    ) -> Exception | None:
-        topics = grouped((where, self._bytes(batches[0])) for where, batches in queues.items())
-        request = ProduceRequest(
-            acks=self._acks,
-            timeout_ms=max(1, int((until - deadline(0)) * 1000)),
-            topic_data=[
-                ProduceRequest.TopicProduceData(
-                    name=name,
-                    partition_data=[
-                        ProduceRequest.PartitionProduceData(index=index, records=batch)
-                        for index, batch in parts
-                    ],
-                )
-                for name, parts in topics.items()
-            ],
-        )
-        try:
-            if self._acks == 0:
-                connection = await self._cluster.connection(node, until)
-                await connection.tell(request, until)
-                for where, batches in queues.items():
-                    _acknowledge(where, batches.pop(0), -1, -1, sent)
-                return None
-            response: ProduceResponse = await self._cluster.call(request, until, node=node)
-        except (ClientError, KafkaError) as error:
-            return self._unless_final(error)
-        told = {
-            TopicPartition(topic.name, each.index): each
-            for topic in response.responses
-            for each in topic.partition_responses
-        }
-        left_out(queues.keys() - told.keys(), "Produce")
-        failed = None
-        for where, batches in queues.items():
-            failed = self._take(where, batches, told[where], sent) or failed
-        return failed
-
-    def _take(
+    def __init__(
         self,
-        where: TopicPartition,
-        batches: list[_Batch],
-        told: ProduceResponse.TopicProduceResponse.PartitionProduceResponse,
-        sent: dict[int, Sent],
-    ) -> Exception | None:
-        batch = batches[0]
-        if told.error_code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
-            _acknowledge(where, batches.pop(0), told.base_offset, told.log_append_time_ms, sent)
-            return None
-        if told.error_code in _TOO_LARGE and len(batch.records) > 1:
-            batches[:1] = _halves(batch)
-            return None
-        why = told.error_message
-        if told.record_errors:
-            first = told.record_errors[0]
-            if 0 <= first.batch_index < len(batch.positions):
-                why = (
-                    f"{first.batch_index_error_message or why} (record {batch.positions[first.batch_index]})"
+        bootstrap_servers: str | Sequence[str] = DEFAULT_BOOTSTRAP,
+        *,
+        key_serializer: Callable[[Any], bytes | None] | None = None,
+        value_serializer: Callable[[Any], bytes | None] | None = None,
+        **settings: Unpack[ProducerOptions],
+    ) -> None:
+        for name, given in (("key_serializer", key_serializer), ("value_serializer", value_serializer)):
+            if given is not None and not callable(given):
+                raise ValueError(f"{name}={given!r}: it takes a function that makes bytes, or None")
+        self._settings = checked = ProducerSettings.of(bootstrap_servers, settings)
+        self._accumulator = Accumulator(
+            idempotent=checked.idempotent,
+            codec=checked.codec,
+            batch_size_bytes=min(checked.batch_size, checked.max_request_size),
+            linger_s=checked.linger_ms / 1000,
+            max_in_flight=checked.max_in_flight,
+            request_bytes_max=checked.max_request_size,
+            delivery_timeout_s=checked.delivery_timeout_ms / 1000,
+        )
+        self._topics = self._accumulator.topics
+        self._buffer_memory = checked.buffer_memory
+        self._partitioner = checked.partitioner
+        self._key_serializer = key_serializer
+        self._value_serializer = value_serializer
+        self._serializes = key_serializer is not None or value_serializer is not None
+        self._turns: deque[asyncio.Future[None]] = deque()
+        """Those who wait for room, first come first served."""
+        self._lines: dict[str, _Line] = {}
+        """Those who wait for anything, by topic; who comes later stands behind them."""
+        self._pause = True
+        """The next record has something to wait for, or is not taken."""
+        self._unusable: ClientError | None = Closed(_NOT_STARTED)
+        self._closing: asyncio.Task[None] | None = None
+        self._cluster: Cluster
+        self._sender: Sender
+        self._loop: asyncio.AbstractEventLoop
+
+    def __repr__(self) -> str:
+        servers = ",".join(map(str, self._settings.bootstrap_servers))
+        state = "open" if self._unusable is None else str(self._unusable)
+        return f"<Producer {servers}, {self._accumulator.size_bytes} bytes not acknowledged, {state}>"
+
+    # --- life -----------------------------------------------------------------------------------------------
+
+    async def start(self) -> Self:
+        """Ready for records. The cluster is looked for when the first one comes, so it may start later."""
+        if self._unusable is None:
+            return self
+        if self._unusable.args[0] != _NOT_STARTED:
+            raise again(self._unusable)
+        self._loop = asyncio.get_running_loop()
+        settings = self._settings
+        self._cluster = Cluster(
+            settings.bootstrap_servers,
+            client_id=settings.client_id,
+            metadata_max_age_ms=settings.metadata_max_age_ms,
+            retry_backoff_ms=settings.retry_backoff_ms,
+            retry_backoff_max_ms=settings.retry_backoff_max_ms,
+            auto_create_topics=settings.allow_auto_create_topics,
+            patient=True,
+        )
+        self._sender = Sender(
+            self._cluster, self._accumulator, settings, on_room=self._next_turn, on_death=self._died
+        )
+        self._unusable = None
+        return self
+
+    async def close(self, timeout: float | None = None) -> None:
+        """Send what is there, wait for it up to `timeout` seconds (None: delivery_timeout_ms, by which every
+        record is settled), and end. What is not acknowledged then fails with Closed, which says whether it
+        may have been written. Harmless when repeated. Cancelled, it ends at once in the same way.
+
+        The end of an `async with` block does this too, with 5 seconds when it is left by an exception."""
+        if self._closing is None:
+            never_started = isinstance(self._unusable, Closed)
+            if never_started or self._unusable is None:
+                self._unusable = Closed(_CLOSED)
+            self._pause = True
+            if never_started:
+                return
+            self._closing = asyncio.create_task(
+                self._close(self._limit_s(timeout)), name="close of a producer"
+            )
+        try:
+            await asyncio.wait([self._closing])
+        except asyncio.CancelledError:
+            self._closing.cancel()
+            await asyncio.wait([self._closing])
+            raise
+        if not self._closing.cancelled():
+            self._closing.result()
+
+    async def _close(self, limit_s: float) -> None:
+        try:
+            await self._sender.flush(deadline(limit_s))
+        except (TimedOut, asyncio.CancelledError):
+            pass
+        finally:
+            self._let_all_go()
+            try:
+                await self._sender.abort("the producer was closed before the record was acknowledged")
+            finally:
+                await self._cluster.close()
+
+    def _limit_s(self, timeout: float | None) -> float:
+        return self._settings.delivery_timeout_ms / 1000 if timeout is None else timeout
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close(None if error is None else _HURRIED_CLOSE_S)
+
+    def _died(self, why: ClientError) -> None:
+        self._unusable = why
+        self._pause = True
+        self._let_all_go()
+
+    # --- records --------------------------------------------------------------------------------------------
+
+    async def send(
+        self,
+        topic: str,
+        value: V | None = None,
+        *,
+        key: K | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Iterable[tuple[str, bytes | None]] = (),
+    ) -> RecordMetadata:
+        """Send a record and return where it went, once it is acknowledged. For many records at a time `post`
+        is the faster way. Records to a topic keep the order of the calls, those of tasks side by side too.
+        `timestamp_ms` is epoch ms, the present without one.
+
+        Raises KafkaError for what a broker refuses (MESSAGE_TOO_LARGE, TOPIC_AUTHORIZATION_FAILED, ...),
+        DeliveryTimedOut, BufferFull, Closed; TypeError or ValueError for what is no record.
+
+        Cancelled while it waits for the topic or for room, it leaves nothing behind; cancelled later, while
+        it waits for the acknowledgement, the record stays on its way, and nobody hears what becomes of it.
+        """
+        future = await self.post(
+            topic,
+            value,
+            key=key,
+            partition=partition,
+            timestamp_ms=timestamp_ms,
+            headers=headers,
+            urgent=True,
+        )
+        return await future
+
+    async def post(
+        self,
+        topic: str,
+        value: V | None = None,
+        *,
+        key: K | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Iterable[tuple[str, bytes | None]] = (),
+        urgent: bool = False,
+    ) -> RecordFuture:
+        """Give a record to the producer, and return a future of where it goes. It waits only for a topic that
+        is not known yet, for room in the buffer (both up to max_block_ms), and for a turn of the loop when a
+        batch is full. `urgent`: the record does not linger while nothing is on its way to its broker.
+
+        The future is settled within delivery_timeout_ms, with what `send` raises if that is an error. Raises
+        BufferFull, Closed, KafkaError for the topic or a record that is too large; TypeError or ValueError
+        for what is no record. Raised or cancelled, it has not taken the record.
+
+        Written for speed: what most records need is looked at first, the rest is in `_wait` and `_begin`.
+        """
+        raw_key: Any = key
+        raw_value: Any = value
+        if self._serializes:
+            if self._key_serializer is not None and key is not None:
+                raw_key = self._key_serializer(key)
+            if self._value_serializer is not None and value is not None:
+                raw_value = self._value_serializer(value)
+        if headers:
+            headers = tuple(headers)
+        found = self._topics.get(topic)
+        accumulator = self._accumulator
+        if (
+            found is None
+            or self._pause
+            or topic in self._lines
+            or accumulator.size_bytes >= self._buffer_memory
+            or (partition is not None and (type(partition) is not int or partition >= len(found.queues)))
+        ):
+            found = await self._wait(topic, partition)
+        if timestamp_ms is None:
+            timestamp_ms = int(time.time() * 1000)
+        elif not 0 <= timestamp_ms <= _INT64_MAX:
+            raise ValueError(f"timestamp_ms={timestamp_ms}: it takes epoch ms, from 0 to 2**63 - 1")
+        if partition is None:
+            if self._partitioner is not None:
+                partition = self._chosen(found, raw_key, raw_value)
+        elif partition < 0:
+            raise ValueError(f"partition={partition}: partitions are numbered from 0")
+        future: RecordFuture = asyncio.Future(loop=self._loop)
+        keyless = False
+        size_bytes_max = accumulator.batch_size_bytes
+        try:
+            if partition is not None:
+                queue = found.queues[partition]
+            elif raw_key is None:
+                queue = found.sticky
+                size_bytes_max = found.size_bytes_max
+                keyless = True
+            else:
+                queue = found.queues[partition_of(raw_key, len(found.queues))]
+            if not accumulator.add(queue, timestamp_ms, raw_key, raw_value, headers, future, size_bytes_max):
+                queue = self._begin(
+                    found, None if keyless else queue, timestamp_ms, raw_key, raw_value, headers, future
                 )
-        return self._unless_final(refusal(told.error_code, why, about=str(where)))
+        except (TypeError, AttributeError, UnicodeError) as error:
+            raise _no_record(raw_key, raw_value, headers, error) from error
+        if urgent and accumulator.hurry(queue):
+            self._sender.wake()
+        return future
 
-    def _unless_final(self, error: Exception) -> Exception:
-        if self._cluster.is_final(error):
-            raise error
-        return error
+    def _begin(
+        self,
+        topic: TopicQueues,
+        queue: PartitionQueue | None,
+        timestamp_ms: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Iterable[tuple[str, bytes | None]],
+        future: RecordFuture,
+    ) -> PartitionQueue:
+        """Put a record into a new batch: of this partition, or of any. Returns the partition."""
+        now = self._loop.time()
+        if queue is None:
+            begun = self._accumulator.begin_keyless(topic, timestamp_ms, value, headers, future, now)
+            queue = topic.sticky
+        else:
+            begun = self._accumulator.begin(queue, timestamp_ms, key, value, headers, future, now)
+        if begun is not None:
+            self._sender.wake()
+        if self._accumulator.filled:
+            # Who posts in a loop never waits otherwise, and nothing would be sent until the buffer is full.
+            self._accumulator.filled = False
+            self._pause = True
+        return queue
+
+    async def flush(self, timeout: float | None = None) -> None:
+        """Send everything that is there without lingering, and return when it is settled: acknowledged, or
+        failed, which the futures tell. Raises TimedOut after `timeout` seconds (None: delivery_timeout_ms);
+        the records stay on their way."""
+        self._check()
+        await self._sender.flush(deadline(self._limit_s(timeout)))
+        if self._unusable is not None and not isinstance(self._unusable, Closed):
+            raise again(self._unusable)
+
+    async def partitions_for(self, topic: str) -> int:
+        """How many partitions the topic has. Raises as `post` does."""
+        self._check()
+        found = self._topics.get(topic)
+        if found is None:
+            found = await self._sender.leaders.topic(topic, deadline(self._settings.max_block_ms / 1000))
+        return len(found.queues)
+
+    def _chosen(self, topic: TopicQueues, key: bytes | None, value: bytes | None) -> int:
+        assert self._partitioner is not None
+        count = len(topic.queues)
+        partition = self._partitioner(topic.name, key, value, count)
+        if not 0 <= partition < count:
+            raise ValueError(
+                f"the partitioner chose partition {partition} for topic {topic.name}, which has {count}"
+            )
+        return partition
+
+    # --- waiting --------------------------------------------------------------------------------------------
+
+    async def _wait(self, name: str, partition: int | None) -> TopicQueues:
+        """For whatever a record has to wait for, behind those of its topic that wait already: tasks that send
+        side by side keep the order in which they began."""
+        self._check()
+        if partition is not None and not hasattr(partition, "__index__"):
+            raise TypeError(f"partition takes a whole number, not {type(partition).__name__}")
+        until = deadline(self._settings.max_block_ms / 1000)
+        line = self._lines.setdefault(name, _Line())
+        place = line.join()
+        try:
+            await self._turn(line, place, name, until)
+            return await self._ready(name, partition, until)
+        finally:
+            # The record is taken before anybody behind it runs.
+            if line.leave(place):
+                del self._lines[name]
+
+    async def _turn(self, line: _Line, place: object, name: str, until: float) -> None:
+        try:
+            async with asyncio.timeout_at(until):
+                await line.first(place)
+        except TimeoutError:
+            raise TimedOut(
+                f"other records to {name} waited before this one for all of max_block_ms"
+                f" ({self._settings.max_block_ms})"
+            ) from None
+
+    async def _ready(self, name: str, partition: int | None, until: float) -> TopicQueues:
+        self._check()
+        if self._pause:
+            self._pause = bool(self._turns)
+            await asyncio.sleep(0)
+        topic = self._topics.get(name)
+        if topic is None:
+            topic = await self._sender.leaders.topic(name, until)
+        if partition is not None and partition >= len(topic.queues):
+            topic = await self._sender.leaders.partition(name, partition, until)
+        if self._turns or self._accumulator.size_bytes >= self._buffer_memory:
+            await self._room(until)
+        self._check()
+        return topic
+
+    def _check(self) -> None:
+        if self._unusable is not None:
+            raise again(self._unusable)
+
+    async def _room(self, until: float) -> None:
+        turn: asyncio.Future[None] = self._loop.create_future()
+        self._turns.append(turn)
+        self._pause = True
+        try:
+            async with asyncio.timeout_at(until):
+                await turn
+        except TimeoutError:
+            raise BufferFull(
+                f"no room for a record within max_block_ms ({self._settings.max_block_ms}):"
+                f" {self._accumulator.size_bytes} bytes are not acknowledged, buffer_memory is"
+                f" {self._buffer_memory}"
+            ) from None
+        finally:
+            self._turns.remove(turn)
+            self._next_turn()
+
+    def _let_all_go(self) -> None:
+        """Nobody waits for room any more: there will be none."""
+        for turn in self._turns:
+            if not turn.done():
+                turn.set_result(None)
+
+    def _next_turn(self) -> None:
+        there_is_room = self._accumulator.size_bytes < self._buffer_memory
+        if there_is_room and self._turns and not self._turns[0].done():
+            self._turns[0].set_result(None)
 
 
-def _size_bytes(record: Record) -> int:
-    headers = sum(len(name) + len(value or b"") + 4 for name, value in record.headers)
-    return _RECORD_OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"") + headers
+class _Line:
+    """Those who wait to put a record into a topic, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._places: deque[object] = deque()
+        self._moved = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def join(self) -> object:
+        """A place at the end."""
+        place = object()
+        self._places.append(place)
+        return place
+
+    async def first(self, place: object) -> None:
+        """Until all that came before are gone. All are woken when one leaves, in their order: most
+        have nothing else to wait for and follow in the same turn of the loop."""
+        while self._places[0] is not place:
+            await self._moved.wait()
+
+    def leave(self, place: object) -> bool:
+        """Whether nobody is left."""
+        self._places.remove(place)
+        self._moved.set()
+        self._moved.clear()
+        return not self._places
 
 
-def _halves(batch: _Batch) -> list[_Batch]:
-    half = len(batch.records) // 2
-    sequence = advance_sequence(batch.sequence, half)
-    return [
-        _Batch(batch.positions[:half], batch.records[:half], batch.sequence),
-        _Batch(batch.positions[half:], batch.records[half:], sequence),
-    ]
-
-
-def _acknowledge(
-    where: TopicPartition, batch: _Batch, base_offset: int, log_append_time_ms: int, sent: dict[int, Sent]
-) -> None:
-    for index, (position, record) in enumerate(zip(batch.positions, batch.records, strict=True)):
-        offset = -1 if base_offset < 0 else base_offset + index
-        timestamp = record.timestamp if log_append_time_ms < 0 else log_append_time_ms
-        sent[position] = Sent(where.partition, offset, timestamp)
+def _no_record(key: object, value: object, headers: object, error: Exception) -> TypeError:
+    """What is wrong with a record, by name."""
+    for name, data in (("key", key), ("value", value)):
+        if data is not None and not isinstance(data, (bytes, bytearray, memoryview)):
+            return TypeError(
+                f"{name} takes bytes or None, not {type(data).__name__};"
+                f" {name}_serializer makes bytes of others"
+            )
+    if headers:
+        return TypeError(f"headers take (text, bytes or None) pairs: {error}")
+    return TypeError(f"timestamp_ms takes a whole number: {error}")

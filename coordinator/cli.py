@@ -30,7 +30,7 @@ _LAST_LINES_S = 1.0  # how long the end waits for whoever reads the log
 
 CLIENTS: Final = {
     "topics": "list, create, describe, alter and delete topics",
-    "groups": "list, describe and delete consumer groups",
+    "groups": "list, describe and delete consumer groups, reset and delete their offsets",
     "produce": "send records, a line each",
     "consume": "print records as they arrive",
     "cluster": "describe the cluster",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import Any
 
-from muster.client import admin
-from muster.client.cluster import Cluster
-from muster.client.connection import deadline
+from muster.client.admin import cluster as cluster_calls
+from muster.client.network.cluster import Cluster
+from muster.client.network.connection import deadline
 from muster.coordinator.commands import output
 from muster.coordinator.commands.options import actions, command
 
@@ -24,7 +24,7 @@ def declare(commands: Any, name: str, summary: str) -> None:
 
 async def describe(cluster: Cluster, given: Namespace) -> int:
     """Show the brokers."""
-    facts = await admin.describe_cluster(cluster, deadline(given.timeout))
+    facts = await cluster_calls.describe_cluster(cluster, deadline(given.timeout))
     if given.output == "json":
         brokers = [each._asdict() for each in facts.brokers]
         print(

@@ -6,23 +6,36 @@ import argparse
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final
 
-from muster.client import admin
-from muster.client.cluster import Cluster
-from muster.client.connection import deadline
-from muster.client.fetcher import MAX_WAIT_MS, Fetched, Fetcher
-from muster.client.group_consumer import GroupConsumer
-from muster.client.membership import Membership
+from muster.client.admin.offsets import EARLIEST, LATEST, list_offsets
+from muster.client.admin.topics import describe_topics
+from muster.client.errors import ClientError
+from muster.client.fetch.fetcher import Fetcher
+from muster.client.fetch.positions import EARLIEST as FROM_EARLIEST
+from muster.client.fetch.positions import Position
+from muster.client.fetch.records import ConsumerRecord
+from muster.client.fetch.requests import FetchSettings
+from muster.client.network.cluster import Cluster
+from muster.client.network.connection import deadline
 from muster.client.partitions import TopicPartition
 from muster.coordinator.commands import streams
 from muster.coordinator.commands.options import command, number, seconds, timestamp_ms
 from muster.coordinator.commands.records import JSON_SHAPE, NotARecord, template, to_json
-from muster.coordinator.commands.run import Usage
+from muster.coordinator.commands.run import Failed, Usage
+from muster.protocol.errors import KafkaError
+
+if TYPE_CHECKING:
+    from muster.client.consume.health import Health
 
 _INT64_MAX: Final = 2**63 - 1
-_WAIT_S: Final = MAX_WAIT_MS / 1000
+_WAIT_S: Final = 0.5
+"""After which it looks whether it is enough."""
+_AT_ONCE: Final = 5_000
+"""Records that are printed together."""
+
+Record = ConsumerRecord[bytes | None, bytes | None]
 
 _DESCRIPTION: Final = f"""\
 Without --group it reads all partitions from their end on and commits nothing; with it, it shares the topic
@@ -46,7 +59,7 @@ def declare(commands: Any, name: str, summary: str) -> None:
         "--from-beginning",
         dest="offset",
         action="store_const",
-        const=admin.EARLIEST,
+        const=EARLIEST,
         help="begin with the oldest record; with --group where no offset is committed",
     )
     start.add_argument(
@@ -83,7 +96,7 @@ def declare(commands: Any, name: str, summary: str) -> None:
 
 
 def _offset(text: str) -> int:
-    named = {"earliest": admin.EARLIEST, "latest": admin.LATEST}
+    named = {"earliest": EARLIEST, "latest": LATEST}
     if text in named:
         return named[text]
     try:
@@ -129,7 +142,12 @@ class _Limits:
             return _WAIT_S
         return float(min(_WAIT_S, self._idle_since + self._idle_s - deadline(0)))
 
-    def take(self, records: list[Fetched]) -> list[Fetched]:
+    @property
+    def wanted(self) -> int:
+        """How many records to take next."""
+        return _AT_ONCE if self._left is None else min(_AT_ONCE, self._left)
+
+    def take(self, records: list[Record]) -> list[Record]:
         """As many of these as are wanted."""
         if records:
             self.something_happened()
@@ -142,23 +160,36 @@ class _Limits:
 # --- alone --------------------------------------------------------------------------------------------------
 
 
-async def _consume_alone(cluster: Cluster, given: Namespace, show: Callable[[Fetched], bytes]) -> None:
+async def _consume_alone(cluster: Cluster, given: Namespace, show: Callable[[Record], bytes]) -> None:
     positions, ends = await _positions(cluster, given)
     limits = _Limits(given)
-    fetcher = Fetcher(cluster, patience_s=given.timeout, reset=admin.EARLIEST)
-    fetcher.assign(positions)
+    fetcher = Fetcher(cluster, FetchSettings(reset=FROM_EARLIEST))
     try:
+        fetcher.set_assigned(positions)
+        for where, offset in positions.items():
+            fetcher.seek(where, Position(offset))
         while not limits.reached:
             if given.until_end:
-                fetcher.stop([where for where, at in fetcher.positions.items() if at >= ends[where]])
-                if not fetcher.positions:
+                before_end = {each for each in fetcher.assigned if _next(fetcher, each) < ends[each]}
+                if not before_end:
                     return
-            records = await fetcher.poll(limits.wait_s)
+                if before_end != fetcher.assigned:
+                    fetcher.set_assigned(before_end)
+            batches = await fetcher.poll(limits.wanted, limits.wait_s)
+            records = [record for batch in batches for record in batch.records]
             if given.until_end:
-                records = [each for each in records if each.offset < ends[each.where]]
+                records = [each for each in records if each.offset < ends[each.topic_partition]]
             await _print(limits.take(records), show)
+            for error, since in fetcher.troubles.values():
+                if deadline(-given.timeout) > since:
+                    raise error
     finally:
         await fetcher.close()
+
+
+def _next(fetcher: Fetcher, where: TopicPartition) -> int:
+    position = fetcher.position(where)
+    return -1 if position is None else position.offset
 
 
 async def _positions(
@@ -166,20 +197,23 @@ async def _positions(
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
     """Where to begin in each partition, and where each ends now."""
     until = deadline(given.timeout)
-    (topic,) = await admin.topics(cluster, until, [given.topic])
-    there = [each.partition for each in topic.partitions]
+    there = await _partitions(cluster, given.topic, until)
     for partition in given.partition or []:
         if partition not in there:
             raise Usage(f"--partition: topic {given.topic} has no partition {partition}; it has {len(there)}")
     wanted = [TopicPartition(given.topic, each) for each in sorted(set(given.partition or there))]
-    starts = await admin.list_offsets(cluster, dict.fromkeys(wanted, admin.EARLIEST), until)
-    ends = await admin.list_offsets(cluster, dict.fromkeys(wanted, admin.LATEST), until)
+
+    async def look_up(timestamp: int, otherwise: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+        found = await list_offsets(cluster, dict.fromkeys(wanted, timestamp), until)
+        offsets = found.raise_for_failures()
+        return {where: otherwise[where] if each is None else each.offset for where, each in offsets.items()}
+
+    starts, ends = await look_up(EARLIEST, {}), await look_up(LATEST, {})
     if given.timestamp is not None:
-        found = await admin.list_offsets(cluster, dict.fromkeys(wanted, given.timestamp), until)
-        return {where: offset if offset >= 0 else ends[where] for where, offset in found.items()}, ends
-    if given.offset == admin.EARLIEST:
+        return await look_up(given.timestamp, ends), ends
+    if given.offset == EARLIEST:
         return starts, ends
-    if given.offset in (None, admin.LATEST):
+    if given.offset in (None, LATEST):
         return dict(ends), ends
     for where in wanted:
         if not starts[where] <= given.offset <= ends[where]:
@@ -189,41 +223,75 @@ async def _positions(
     return dict.fromkeys(wanted, given.offset), ends
 
 
+async def _partitions(cluster: Cluster, topic: str, until: float) -> list[int]:
+    described = (await describe_topics(cluster, [topic], until)).raise_for_failures()[topic]
+    return [each.partition for each in described.partitions]
+
+
 # --- in a group ---------------------------------------------------------------------------------------------
 
 
-async def _consume_in_group(cluster: Cluster, given: Namespace, show: Callable[[Fetched], bytes]) -> None:
-    by_name = given.offset in (None, admin.EARLIEST, admin.LATEST)
+async def _consume_in_group(cluster: Cluster, given: Namespace, show: Callable[[Record], bytes]) -> None:
+    from muster.client.consume.listener import RebalanceListener
+    from muster.client.consumer import Consumer
+
+    by_name = given.offset in (None, EARLIEST, LATEST)
     if given.partition or given.timestamp is not None or given.until_end or not by_name:
         raise Usage(
             "--group decides where to read: without --partition, --timestamp, --until-end, --offset N"
         )
-    limits = _Limits(given)
+    # A member waits for a topic, and for brokers; who types a command wants to know.
+    await _partitions(cluster, given.topic, deadline(given.timeout))
+    limits, patience = _Limits(given), _Patience(given.timeout)
 
-    def assigned(partitions: frozenset[TopicPartition]) -> None:
-        limits.something_happened()
-        names = " ".join(str(each) for each in sorted(partitions)) or "nothing"
-        print(f"{given.prog}: group {given.group} assigned {names}", file=sys.stderr, flush=True)
+    class Announcing(RebalanceListener):
+        def on_partitions_assigned(self, _: object, partitions: Iterable[TopicPartition]) -> None:
+            limits.something_happened()
+            names = " ".join(str(each) for each in sorted(partitions)) or "nothing"
+            print(f"{given.prog}: group {given.group} assigned {names}", file=sys.stderr, flush=True)
 
-    reset = admin.LATEST if given.offset is None else given.offset
-    consumer = GroupConsumer(
-        cluster,
-        Membership(given.group, [given.topic]),
-        reset=reset,
-        patience_s=given.timeout,
-        on_assigned=assigned,
-    )
+    read_all = False
     try:
-        while not limits.reached:
-            records = limits.take(await consumer.poll(limits.wait_s))
-            await _print(records, show)
-            consumer.handled(records)
-    finally:
-        if not await consumer.close():
-            why = f"group {given.group}: not all offsets could be committed, some records will be read again"
-            print(f"{given.prog}: {why}", file=sys.stderr)
+        async with Consumer(
+            given.bootstrap,
+            topics=given.topic,
+            listener=Announcing(),
+            group_id=given.group,
+            auto_offset_reset="earliest" if given.offset == EARLIEST else "latest",
+            allow_auto_create_topics=False,
+        ) as consumer:
+            while not limits.reached:
+                records = await consumer.get_many(limits.wanted, limits.wait_s)
+                await _print(limits.take(records), show)
+                patience.check(consumer.health())
+            read_all = True
+    except (ClientError, KafkaError) as error:
+        if not read_all:
+            raise
+        why = f"group {given.group}: not all offsets could be committed, some records will be read again"
+        print(f"{given.prog}: {why}: {error}", file=sys.stderr)
 
 
-async def _print(records: list[Fetched], show: Callable[[Fetched], bytes]) -> None:
+class _Patience:
+    """How long it goes on while nobody answers: a consumer would do so for ever."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._since: float | None = None
+
+    def check(self, health: Health) -> None:
+        """Raise Failed when partitions could not be read, or the coordinator was silent, for too long."""
+        trouble = next(iter(health.troubles.values()), "")
+        if health.membership == "STABLE" and (health.heartbeat_age_s or 0.0) > self._timeout_s:
+            raise Failed(health.last_error or "the group's coordinator does not answer")
+        if not trouble:
+            self._since = None
+        elif self._since is None:
+            self._since = deadline(0)
+        elif deadline(-self._timeout_s) > self._since:
+            raise Failed(trouble)
+
+
+async def _print(records: list[Record], show: Callable[[Record], bytes]) -> None:
     if records:
         await streams.write(b"".join(show(each) for each in records))

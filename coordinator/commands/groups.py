@@ -1,18 +1,22 @@
-"""`muster groups`: list, describe, delete."""
+"""`muster groups`: list, describe, delete, remove-members (and what `group_offsets` has)."""
 
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from muster.client import admin
-from muster.client.cluster import Cluster
-from muster.client.connection import deadline
-from muster.client.partitions import TopicPartition
-from muster.coordinator.commands import output
+from muster.client.admin import groups as group_calls
+from muster.client.admin import offsets as offset_calls
+from muster.client.admin.groups import GroupDescription, MemberDescription
+from muster.client.admin.offsets import GroupOffsets
+from muster.client.network.cluster import Cluster
+from muster.client.network.connection import deadline
+from muster.client.partitions import OffsetAndMetadata, TopicPartition
+from muster.coordinator.commands import group_offsets, output
 from muster.coordinator.commands.options import actions, command
-from muster.coordinator.commands.run import report_outcomes
-from muster.protocol.errors import ErrorCode, KafkaError
+from muster.coordinator.commands.run import Usage, report_outcomes
+from muster.protocol.errors import ErrorCode
 
 _LIST_JSON = """\
 JSON: [{"group_id": text, "type": text, "protocol_type": text, "state": text}], by group id"""
@@ -31,6 +35,11 @@ An assignment is null when its bytes are not those of consumers."""
 _DELETE_JSON = """\
 JSON: [{"group_id": text, "error": null or {"code": Kafka's name, "message": text}}]"""
 
+_REMOVE_JSON = """\
+Members that still run join again.
+
+JSON: [{"member": text, "error": null or {"code": Kafka's name, "message": text}}]"""
+
 
 class Position(NamedTuple):
     """How far a group is in a partition; None for what is not known."""
@@ -41,13 +50,13 @@ class Position(NamedTuple):
     log_end_offset: int | None
     lag: int | None
     metadata: str | None
-    member: admin.Member | None
+    member: MemberDescription | None
 
 
 class Described(NamedTuple):
     """A group and its positions."""
 
-    group: admin.Group
+    group: GroupDescription
     positions: list[Position]
 
 
@@ -68,8 +77,7 @@ def declare(commands: Any, name: str, summary: str) -> None:
         below,
         "describe",
         "show how far groups are, who their members are, or their state",
-        "Classic groups; LAG is what is between the committed offset and the end of the log.\n\n"
-        + _DESCRIBE_JSON,
+        "LAG is what is between the committed offset and the end of the log.\n\n" + _DESCRIBE_JSON,
     )
     describe.add_argument("groups", metavar="GROUP", nargs="+")
     views = describe.add_mutually_exclusive_group()
@@ -85,10 +93,24 @@ def declare(commands: Any, name: str, summary: str) -> None:
     delete.add_argument("groups", metavar="GROUP", nargs="+")
     delete.set_defaults(work=delete_groups)
 
+    group_offsets.declare(below)
+
+    remove = command(below, "remove-members", "remove members from a group", _REMOVE_JSON)
+    remove.add_argument("group", metavar="GROUP")
+    remove.add_argument("--member", action="append", metavar="ID", help="this member id; may be repeated")
+    remove.add_argument(
+        "--instance", action="append", metavar="ID", help="this group instance id; may be repeated"
+    )
+    remove.add_argument("--all", action="store_true", help="all members")
+    remove.add_argument("--reason", default=group_calls.REASON, metavar="TEXT", help="for the broker's log")
+    remove.set_defaults(work=remove_members)
+
 
 async def list_groups(cluster: Cluster, given: Namespace) -> int:
     """Show every group on a line."""
-    groups = await admin.list_groups(cluster, deadline(given.timeout), states=given.state, types=given.type)
+    groups = await group_calls.list_groups(
+        cluster, deadline(given.timeout), states=given.state, types=given.type
+    )
     if given.output == "json":
         shown = [
             {
@@ -108,10 +130,11 @@ async def list_groups(cluster: Cluster, given: Namespace) -> int:
 async def describe_groups(cluster: Cluster, given: Namespace) -> int:
     """Show groups in the view asked for."""
     until = deadline(given.timeout)
-    described = [
-        await _describe(cluster, group_id, until, positions=given.output == "json" or given.view == "offsets")
-        for group_id in dict.fromkeys(given.groups)
-    ]
+    groups = (await group_calls.describe_groups(cluster, given.groups, until)).raise_for_failures()
+    offsets: Mapping[str, GroupOffsets] = {}
+    if given.output == "json" or given.view == "offsets":
+        offsets = (await offset_calls.list_group_offsets(cluster, groups, until)).raise_for_failures()
+    described = [await _described(cluster, group, offsets.get(name), until) for name, group in groups.items()]
     if given.output == "json":
         print(output.document([_json(each) for each in described]))
         return 0
@@ -122,18 +145,34 @@ async def describe_groups(cluster: Cluster, given: Namespace) -> int:
 
 async def delete_groups(cluster: Cluster, given: Namespace) -> int:
     """Delete groups."""
-    outcomes = await admin.delete_groups(cluster, given.groups, deadline(given.timeout))
+    outcomes = await group_calls.delete_groups(cluster, given.groups, deadline(given.timeout))
     return report_outcomes(given, outcomes, "group_id", "deleted")
+
+
+async def remove_members(cluster: Cluster, given: Namespace) -> int:
+    """Remove members; those that still run join again."""
+    if given.all == bool(given.member or given.instance):
+        raise Usage("it takes --member and --instance, or --all")
+    outcomes = await group_calls.remove_members(
+        cluster,
+        given.group,
+        deadline(given.timeout),
+        member_ids=None if given.all else given.member or [],
+        instance_ids=None if given.all else given.instance or [],
+        reason=given.reason,
+    )
+    return report_outcomes(given, outcomes, "member", "removed")
 
 
 # --- what is known of a group -------------------------------------------------------------------------------
 
 
-async def _describe(cluster: Cluster, group_id: str, until: float, *, positions: bool) -> Described:
-    group = await admin.describe_group(cluster, group_id, until)
-    if not positions:
+async def _described(
+    cluster: Cluster, group: GroupDescription, committed: GroupOffsets | None, until: float
+) -> Described:
+    """`committed` is None where positions are not asked for."""
+    if committed is None:
         return Described(group, [])
-    committed = await admin.committed_offsets(cluster, group_id, until)
     assigned = {where: member for member in group.members for where in member.assignment or []}
     ends = await _ends(cluster, {*committed, *assigned}, until)
     return Described(
@@ -147,19 +186,18 @@ async def _describe(cluster: Cluster, group_id: str, until: float, *, positions:
 
 async def _ends(cluster: Cluster, partitions: set[TopicPartition], until: float) -> dict[TopicPartition, int]:
     """Where the logs end; of a topic that is gone nothing is known, its offsets are shown all the same."""
-    ends: dict[TopicPartition, int] = {}
-    for topic in sorted({where.topic for where in partitions}):
-        wanted = dict.fromkeys((each for each in partitions if each.topic == topic), admin.LATEST)
-        try:
-            ends |= await admin.list_offsets(cluster, wanted, until)
-        except KafkaError as error:
-            if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                raise
-    return ends
+    found = await offset_calls.list_offsets(cluster, dict.fromkeys(partitions, offset_calls.LATEST), until)
+    for error in found.failed.values():
+        if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise error
+    return {where: end.offset for where, end in found.succeeded.items() if end is not None}
 
 
 def _position(
-    where: TopicPartition, committed: admin.Committed | None, end: int | None, member: admin.Member | None
+    where: TopicPartition,
+    committed: OffsetAndMetadata | None,
+    end: int | None,
+    member: MemberDescription | None,
 ) -> Position:
     offset = None if committed is None else committed.offset
     # Below zero when the log was cut or made anew after the commit; Kafka's tool shows that as well.

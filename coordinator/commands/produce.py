@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
-from muster.client import admin
-from muster.client.cluster import Cluster
-from muster.client.connection import deadline
-from muster.client.producer import ACKS_ALL, Outgoing, Producer
+from muster.client.admin.topics import ensure_topic
+from muster.client.network.cluster import Cluster
+from muster.client.network.connection import deadline
+from muster.client.producer import Producer
 from muster.coordinator.commands import output, streams
 from muster.coordinator.commands.options import command, number, setting, timestamp_ms
-from muster.coordinator.commands.records import JSON_SHAPE, NotARecord, from_json, is_unicode
+from muster.coordinator.commands.records import JSON_SHAPE, NotARecord, Outgoing, from_json, is_unicode
 from muster.coordinator.commands.run import Failed, Usage
 from muster.protocol.compression import Codec
 from muster.protocol.errors import KafkaError
 
-_ACKS: Final = {"all": ACKS_ALL, "1": 1, "0": 0}
+_ACKS: Final[dict[str, Literal["all", 0, 1]]] = {"all": "all", "1": 1, "0": 0}
 
 _DESCRIPTION: Final = f"""\
 A line is the value of a record; with --key-separator it is KEY, separator, VALUE. With --format json a line
@@ -75,9 +76,10 @@ async def produce(cluster: Cluster, given: Namespace) -> int:
     """Send records until the input ends."""
     read = _reader(given)
     descriptor = _open(given.file)
-    await admin.ensure_topic(cluster, given.topic, deadline(given.timeout))
-    producer = Producer(cluster, acks=_ACKS[given.acks], codec=Codec[given.compression.upper()])
+    await ensure_topic(cluster, given.topic, deadline(given.timeout))
+    sending = _Sending(given)
     count = 0
+    await sending.producer.start()
     try:
         async for lines in streams.lines(descriptor):
             records: list[Outgoing] = []
@@ -88,29 +90,71 @@ async def produce(cluster: Cluster, given: Namespace) -> int:
                 except NotARecord as error:
                     broken = Failed(f"line {count + len(records) + 1}: {error}")
                     break
-            await _send(producer, given, records, count)
+            await sending.send(records, count)
             count += len(records)
             if broken is not None:
                 raise broken
     except streams.LineTooLong:
         raise Failed(f"line {count + 1} is longer than {streams.LINE_BYTES_MAX} bytes") from None
+    finally:
+        await sending.producer.close(timeout=0)  # what was waited for is settled
     if given.output == "text":
         print(f"{count} record{'s' if count != 1 else ''} to {given.topic}")
     return 0
 
 
-async def _send(producer: Producer, given: Namespace, records: list[Outgoing], before: int) -> None:
-    if not records:
-        return
-    try:
-        sent = await producer.send(given.topic, records, deadline(given.timeout))
-    except KafkaError as error:
-        first, last = before + 1, before + len(records)
-        which = f"line {first}" if first == last else f"lines {first} to {last}"
-        raise KafkaError(error.code, f"{which}, not all are written: {error.why}") from error
-    if given.output == "json":
-        told = ({"topic": given.topic, **each._asdict()} for each in sent)
-        await streams.write("".join(output.line(each) + "\n" for each in told).encode())
+class _Sending:
+    """Sends lines, as many at a time as have arrived, and waits until each is acknowledged."""
+
+    def __init__(self, given: Namespace) -> None:
+        self._given = given
+        timeout_ms = max(1, round(given.timeout * 1000))
+        self.producer: Producer[bytes, bytes] = Producer(
+            given.bootstrap,
+            acks=_ACKS[given.acks],
+            compression_type=given.compression,
+            linger_ms=0,
+            delivery_timeout_ms=timeout_ms,
+            max_block_ms=timeout_ms,
+            # The topic says how large a record may be.
+            max_request_size=2 * streams.LINE_BYTES_MAX,
+        )
+
+    async def send(self, records: list[Outgoing], before: int) -> None:
+        """`before`: so many lines were sent before these."""
+        if not records:
+            return
+        try:
+            sent = await self._acknowledged(records)
+        except KafkaError as error:
+            first, last = before + 1, before + len(records)
+            which = f"line {first}" if first == last else f"lines {first} to {last}"
+            raise KafkaError(error.code, f"{which}, not all are written: {error.why}") from error
+        if self._given.output == "json":
+            told = ({"topic": self._given.topic, **each} for each in sent)
+            await streams.write("".join(output.line(each) + "\n" for each in told).encode())
+
+    async def _acknowledged(self, records: list[Outgoing]) -> list[dict[str, int]]:
+        futures = []
+        try:
+            for record in records:
+                future = await self.producer.post(
+                    self._given.topic,
+                    record.value,
+                    key=record.key,
+                    partition=record.partition,
+                    timestamp_ms=record.timestamp,
+                    headers=record.headers,
+                )
+                futures.append(future)
+        finally:
+            settled = await asyncio.gather(*futures, return_exceptions=True)
+        sent = []
+        for each in settled:
+            if isinstance(each, BaseException):
+                raise each
+            sent.append({"partition": each.partition, "offset": each.offset, "timestamp": each.timestamp})
+        return sent
 
 
 def _open(path: str | None) -> int:

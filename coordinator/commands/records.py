@@ -8,10 +8,12 @@ import json
 import os
 import re
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from muster.client.fetcher import Fetched
-from muster.client.producer import Outgoing
+if TYPE_CHECKING:
+    from muster.client.fetch.records import ConsumerRecord
+
+    Record = ConsumerRecord[bytes | None, bytes | None]
 
 JSON_SHAPE: Final = """\
   {"topic": text, "partition": number, "offset": number, "timestamp": epoch ms,
@@ -22,6 +24,16 @@ _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
 
 
+class Outgoing(NamedTuple):
+    """A record to be sent; partition and timestamp (epoch ms) are None where it does not say them."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    partition: int | None = None
+    timestamp: int | None = None
+
+
 class NotARecord(ValueError):
     """A text that is no record; says why."""
 
@@ -29,7 +41,7 @@ class NotARecord(ValueError):
 # --- out ----------------------------------------------------------------------------------------------------
 
 
-def to_json(record: Fetched) -> bytes:
+def to_json(record: Record) -> bytes:
     """One line."""
     shown = {
         "topic": record.topic,
@@ -52,7 +64,7 @@ def _shown(data: bytes | None) -> str | dict[str, str] | None:
         return {"base64": base64.b64encode(data).decode()}
 
 
-_FIELDS: Final[dict[str, Callable[[Fetched, bytes], bytes]]] = {
+_FIELDS: Final[dict[str, Callable[[Record, bytes], bytes]]] = {
     "topic": lambda record, null: record.topic.encode(),
     "partition": lambda record, null: b"%d" % record.partition,
     "offset": lambda record, null: b"%d" % record.offset,
@@ -67,10 +79,10 @@ _ESCAPES: Final = {r"\t": "\t", r"\n": "\n", r"\0": "\0", r"\\": "\\"}
 _TOKENS: Final = re.compile(r"\{(\w*)\}|(\\[tn0\\])")
 
 
-def template(text: str, null: bytes) -> Callable[[Fetched], bytes]:
+def template(text: str, null: bytes) -> Callable[[Record], bytes]:
     """A function that shows a record as `text` says: {key}, {value} and the like are put in. Raises
     NotARecord for a field that there is not."""
-    parts: list[bytes | Callable[[Fetched, bytes], bytes]] = []
+    parts: list[bytes | Callable[[Record, bytes], bytes]] = []
     end = 0
     for match in _TOKENS.finditer(text):
         parts.append(os.fsencode(text[end : match.start()]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import logging
 import os
 import signal
 import sys
@@ -12,9 +13,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Final
 
-from muster.client.cluster import Cluster, parse_bootstrap
 from muster.client.errors import ClientError, Unreachable
-from muster.coordinator.arguments import EXIT_FAILED, EXIT_USAGE, fail
+from muster.client.network.cluster import Cluster, parse_bootstrap
+from muster.coordinator.arguments import EXIT_FAILED, EXIT_USAGE, fail, printable
 from muster.coordinator.commands import output
 from muster.coordinator.commands.options import BOOTSTRAP_DEFAULT, BOOTSTRAP_VARIABLE
 from muster.protocol.errors import EncodeError, ErrorCode, KafkaError
@@ -39,7 +40,7 @@ def run(work: Work, given: Namespace, variables: Mapping[str, str]) -> int:
     if text is None:
         option, text = BOOTSTRAP_VARIABLE, variables.get(BOOTSTRAP_VARIABLE) or BOOTSTRAP_DEFAULT
     try:
-        bootstrap = parse_bootstrap(text)
+        bootstrap, given.bootstrap = parse_bootstrap(text), text
     except ValueError as error:
         return fail(command, f"{option}: {error}", EXIT_USAGE)
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -48,6 +49,8 @@ def run(work: Work, given: Namespace, variables: Mapping[str, str]) -> int:
             sys.stdout.reconfigure(encoding="utf-8", errors="strict")
         else:
             sys.stdout.reconfigure(errors="backslashreplace")
+    # What the client warns of (offsets that are gone, say) is one line as well.
+    logging.basicConfig(level=logging.WARNING, format=f"{command}: %(message)s")
     try:
         with asyncio.Runner() as runner:
             code = runner.run(_connected(work, Cluster(bootstrap), given))
@@ -102,20 +105,25 @@ def _explained(error: KafkaError) -> str:
 def report_outcomes(given: Namespace, outcomes: Mapping[str, KafkaError | None], noun: str, done: str) -> int:
     """Say what became of each: on standard output what was `done`, on standard error what was not."""
     if given.output == "json":
-        print(
-            output.document(
-                [
-                    {noun: name, "error": error and {"code": error.code.name, "message": error.why}}
-                    for name, error in outcomes.items()
-                ]
-            )
-        )
-    for name, error in outcomes.items():
-        if error is not None:
-            fail(given.prog, f"{name}: {_explained(error)}", EXIT_FAILED)
-        elif given.output != "json":
-            print(f"{name} {done}")
-    return EXIT_FAILED if any(outcomes.values()) else 0
+        shown = [{noun: name, "error": error_json(error)} for name, error in outcomes.items()]
+        print(output.document(shown))
+    else:
+        for name, error in outcomes.items():
+            if error is None:
+                print(f"{printable(name)} {done}")
+    return report_failures(given, {name: error for name, error in outcomes.items() if error is not None})
+
+
+def report_failures(given: Namespace, failures: Mapping[str, KafkaError]) -> int:
+    """Say on standard error what was not done; the exit code."""
+    for name, error in failures.items():
+        fail(given.prog, f"{name}: {_explained(error)}", EXIT_FAILED)
+    return EXIT_FAILED if failures else 0
+
+
+def error_json(error: KafkaError | None) -> dict[str, str] | None:
+    """As JSON has it everywhere."""
+    return None if error is None else {"code": error.code.name, "message": error.why}
 
 
 def distinct(pairs: list[tuple[str, str]] | None, option: str) -> dict[str, str]:

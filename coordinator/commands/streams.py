@@ -8,7 +8,7 @@ import sys
 from collections.abc import AsyncIterator
 from typing import Final
 
-from muster.client.threads import in_thread
+from muster.client.network.threads import in_thread
 
 _PIECE_BYTES: Final = 256 * 1024
 LINE_BYTES_MAX: Final = 64 * 1024 * 1024

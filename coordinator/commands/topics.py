@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from argparse import Namespace
-from typing import Any
+from collections.abc import Mapping
+from itertools import count
+from typing import Any, Final
 
-from muster.client import admin
-from muster.client.cluster import Cluster
-from muster.client.connection import deadline
+from muster.client.admin import configs as config_calls
+from muster.client.admin import topics as topic_calls
+from muster.client.admin.configs import Config, ConfigChange, ConfigResource, ConfigSource
+from muster.client.admin.topics import CreatedTopic, NewTopic, TopicDescription
+from muster.client.network.cluster import Cluster
+from muster.client.network.connection import deadline
 from muster.coordinator.commands import output
 from muster.coordinator.commands.options import actions, command, number, setting
 from muster.coordinator.commands.run import Usage, distinct, report_outcomes
+from muster.protocol.errors import ErrorCode, KafkaError
 
 _LIST_JSON = """\
 JSON: [{"name": text, "topic_id": UUID, "internal": true or false, "partitions": number,
@@ -31,6 +38,9 @@ JSON: the topic as muster topics describe shows it"""
 
 _DELETE_JSON = """\
 JSON: [{"name": text, "error": null or {"code": Kafka's name, "message": text}}]"""
+
+
+_SHOWN_S: Final = 5.0
 
 
 def declare(commands: Any, name: str, summary: str) -> None:
@@ -93,10 +103,11 @@ def declare(commands: Any, name: str, summary: str) -> None:
 
 async def list_topics(cluster: Cluster, given: Namespace) -> int:
     """Show every topic on a line."""
-    topics = await admin.topics(cluster, deadline(given.timeout))
-    shown = [each for each in topics if not (given.exclude_internal and each.internal)]
+    shown = await topic_calls.list_topics(
+        cluster, deadline(given.timeout), include_internal=not given.exclude_internal
+    )
     if given.output == "json":
-        print(output.document([_summary(each) | {"internal": each.internal} for each in shown]))
+        print(output.document([_summary(_created(each)) | {"internal": each.internal} for each in shown]))
     else:
         rows = [(each.name, len(each.partitions), each.replication_factor) for each in shown]
         print(output.table(("TOPIC", "PARTITIONS", "REPLICAS"), rows))
@@ -106,97 +117,124 @@ async def list_topics(cluster: Cluster, given: Namespace) -> int:
 async def create_topic(cluster: Cluster, given: Namespace) -> int:
     """Create a topic."""
     until = deadline(given.timeout)
-    topic = None
-    if given.if_not_exists:
-        topic = next((each for each in await admin.topics(cluster, until) if each.name == given.topic), None)
-    created = topic is None
+    topic = await _existing(cluster, given.topic, until) if given.if_not_exists else None
+    state = "exists"
     if topic is None:
-        topic = await admin.create_topic(
-            cluster,
-            given.topic,
-            until,
-            partitions=given.partitions,
+        new = NewTopic(
+            name=given.topic,
+            num_partitions=given.partitions,
             replication_factor=given.replication_factor,
             configs=distinct(given.config, "--config"),
         )
+        outcomes = await topic_calls.create_topics(cluster, [new], until)
+        topic, state = outcomes.raise_for_failures()[given.topic], "created"
     if given.output == "json":
         print(output.document(_summary(topic)))
     else:
-        count = len(topic.partitions)
-        state = "created" if created else "exists"
-        print(f"{topic.name} {state}: {count} partition{'s' if count != 1 else ''}")
+        many = topic.num_partitions
+        print(f"{topic.name} {state}: {many} partition{'s' if many != 1 else ''}")
     return 0
+
+
+async def _existing(cluster: Cluster, name: str, until: float) -> CreatedTopic | None:
+    topic = (await topic_calls.describe_topics(cluster, [name], until))[name]
+    if isinstance(topic, KafkaError):
+        if topic.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            return None
+        raise topic
+    return _created(topic)
 
 
 async def describe_topics(cluster: Cluster, given: Namespace) -> int:
     """Show topics with their partitions."""
     until = deadline(given.timeout)
-    names = list(dict.fromkeys(given.topics)) or None
-    topics = await admin.topics(cluster, until, names)
-    configs = await admin.topic_configs(cluster, [each.name for each in topics], until)
-    _show(given, topics, configs, all_configs=given.all_configs)
+    if given.topics:
+        found = await topic_calls.describe_topics(cluster, given.topics, until)
+        topics = list(found.raise_for_failures().values())
+    else:
+        topics = await topic_calls.list_topics(cluster, until, include_internal=True)
+    await _show(cluster, given, topics, until, all_configs=given.all_configs)
     return 0
 
 
 async def alter_topic(cluster: Cluster, given: Namespace) -> int:
     """Give a topic more partitions and other configs."""
     until = deadline(given.timeout)
-    values = distinct(given.config, "--config")
+    changes: dict[str, ConfigChange] = dict(distinct(given.config, "--config"))
     for name in given.delete_config:
-        if name in values:
+        if changes.get(name) is not None:
             raise Usage(f"{name} is to be set and deleted")
-    changes_configs = bool(values or given.delete_config)
-    if given.partitions is None and not changes_configs:
+        changes[name] = None
+    if given.partitions is None and not changes:
         raise Usage("nothing to change: it takes --partitions, --config or --delete-config")
 
     async def change(*, validate_only: bool) -> None:
-        await admin.alter_topic_configs(
-            cluster,
-            given.topic,
-            until,
-            values=values,
-            deleted=dict.fromkeys(given.delete_config),
-            validate_only=validate_only,
-        )
+        of_topic = {ConfigResource.of_topic(given.topic): changes}
+        outcomes = await config_calls.alter_configs(cluster, of_topic, until, validate_only=validate_only)
+        outcomes.raise_for_failures()
 
     if given.partitions is not None:
-        if changes_configs:  # Both or neither, as far as can be told before.
+        if changes:  # Both or neither, as far as can be told before.
             await change(validate_only=True)
-        await admin.create_partitions(cluster, given.topic, given.partitions, until)
-    if changes_configs:
+        grown = await topic_calls.create_partitions(cluster, {given.topic: given.partitions}, until)
+        grown.raise_for_failures()
+    if changes:
         await change(validate_only=False)
-    topics = await admin.topics(cluster, until, [given.topic])
-    configs = await admin.topic_configs(cluster, [given.topic], until)
-    _show(given, topics, configs, all_configs=False)
+        await _until_shown(cluster, given.topic, changes, min(until, deadline(_SHOWN_S)))
+    found = await topic_calls.describe_topics(cluster, [given.topic], until)
+    await _show(cluster, given, list(found.raise_for_failures().values()), until, all_configs=False)
     return 0
+
+
+async def _until_shown(
+    cluster: Cluster, name: str, changes: Mapping[str, ConfigChange], until: float
+) -> None:
+    """A config that was changed takes a moment until brokers show it; at the deadline they show what they
+    show."""
+    topic = ConfigResource.of_topic(name)
+    for tries in count():
+        found = await config_calls.describe_configs(cluster, [topic], until, names=changes)
+        configs = found.raise_for_failures()[topic]
+        shown = {each.name: each.value for each in configs.values() if each.source == ConfigSource.TOPIC}
+        wait_s = cluster.backoff_s(tries)
+        if all(shown.get(name) == value for name, value in changes.items()) or deadline(wait_s) >= until:
+            return
+        await asyncio.sleep(wait_s)
 
 
 async def delete_topics(cluster: Cluster, given: Namespace) -> int:
     """Delete topics."""
-    until = deadline(given.timeout)
-    names = list(dict.fromkeys(given.topics))
+    outcomes = await topic_calls.delete_topics(cluster, given.topics, deadline(given.timeout))
     if given.if_exists:
-        there = {each.name for each in await admin.topics(cluster, until)}
-        names = [name for name in names if name in there]
-    outcomes = await admin.delete_topics(cluster, names, until) if names else {}
+        for name, error in outcomes.failed.items():
+            if error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                del outcomes[name]
     return report_outcomes(given, outcomes, "name", "deleted")
 
 
-def _summary(topic: admin.Topic) -> dict[str, Any]:
+def _created(topic: TopicDescription) -> CreatedTopic:
+    return CreatedTopic(topic.name, topic.topic_id, len(topic.partitions), topic.replication_factor)
+
+
+def _summary(topic: CreatedTopic) -> dict[str, Any]:
     return {
         "name": topic.name,
         "topic_id": str(topic.topic_id),
-        "partitions": len(topic.partitions),
+        "partitions": topic.num_partitions,
         "replication_factor": topic.replication_factor,
     }
 
 
-def _show(
-    given: Namespace, topics: list[admin.Topic], configs: dict[str, list[admin.Config]], *, all_configs: bool
+async def _show(
+    cluster: Cluster, given: Namespace, topics: list[TopicDescription], until: float, *, all_configs: bool
 ) -> None:
+    resources = [ConfigResource.of_topic(each.name) for each in topics]
+    configs = (await config_calls.describe_configs(cluster, resources, until)).raise_for_failures()
     shown = {
-        each.name: [config for config in configs[each.name] if all_configs or config.source == admin.OWN]
-        for each in topics
+        resource.name: [
+            each for _, each in sorted(found.items()) if all_configs or each.source == ConfigSource.TOPIC
+        ]
+        for resource, found in configs.items()
     }
     if given.output == "json":
         print(output.document([_json(each, shown[each.name]) for each in topics]))
@@ -204,26 +242,27 @@ def _show(
         print("\n\n".join(_described(each, shown[each.name]) for each in topics))
 
 
-def _json(topic: admin.Topic, configs: list[admin.Config]) -> dict[str, Any]:
+def _json(topic: TopicDescription, configs: list[Config]) -> dict[str, Any]:
     return {
         "name": topic.name,
         "topic_id": str(topic.topic_id),
         "internal": topic.internal,
         "partitions": [each._asdict() for each in topic.partitions],
-        "configs": [each._asdict() for each in configs],
+        "configs": [{"name": each.name, "value": each.value, "source": each.source} for each in configs],
     }
 
 
-def _described(topic: admin.Topic, configs: list[admin.Config]) -> str:
-    count = len(topic.partitions)
+def _described(topic: TopicDescription, configs: list[Config]) -> str:
+    many = len(topic.partitions)
     rows = [
         (each.partition, None if each.leader < 0 else each.leader, each.replicas, each.isr, each.offline)
         for each in topic.partitions
     ]
     parts = [
-        f"{topic.name} {topic.topic_id}: {count} partition{'s' if count != 1 else ''}",
+        f"{topic.name} {topic.topic_id}: {many} partition{'s' if many != 1 else ''}",
         output.table(("PARTITION", "LEADER", "REPLICAS", "ISR", "OFFLINE"), rows),
     ]
     if configs:
-        parts.append(output.table(("CONFIG", "VALUE", "SOURCE"), configs))
+        shown = [(each.name, each.value, each.source) for each in configs]
+        parts.append(output.table(("CONFIG", "VALUE", "SOURCE"), shown))
     return "\n".join(parts)

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from muster.client.cluster import Cluster, parse_bootstrap
+from muster.client.network.cluster import Cluster, parse_bootstrap
 from muster.coordinator.testing import Broker
 
 

@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from muster.client.connection import Address
+from muster.client.network.connection import Address
 from muster.protocol import api, codec, header
 from muster.protocol.errors import ErrorCode
 from muster.protocol.header import RequestHeader, decode_request_header
 from muster.protocol.message import Message
 from muster.protocol.messages.connection import ApiVersionsResponse
+from tests.support.facts import turns
 
 Handle = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -37,6 +38,7 @@ async def listener(handle: Handle, port: int = 0) -> AsyncIterator[Address]:
     try:
         yield Address("127.0.0.1", server.sockets[0].getsockname()[1])
     finally:
+        await turns()  # what was accepted is on its way to its handler, and needs the server until then
         server.close()
         for task in handling:
             task.cancel()

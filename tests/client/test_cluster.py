@@ -7,16 +7,22 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from muster.client import admin
-from muster.client.cluster import Cluster, all_of, parse_bootstrap
-from muster.client.connection import Address, deadline
+from muster.client.admin.cluster import describe_cluster
+from muster.client.admin.configs import ConfigResource, describe_configs
+from muster.client.admin.groups import list_groups
+from muster.client.admin.offsets import LATEST, list_group_offsets, list_offsets
+from muster.client.admin.topics import describe_topics
 from muster.client.errors import ConnectionLost, NotKafka, RequestTimedOut, Unreachable
+from muster.client.network.cluster import Cluster, all_of, parse_bootstrap
+from muster.client.network.connection import Address, deadline
 from muster.client.partitions import TopicPartition
 from muster.coordinator import testing
 from muster.protocol.api import ApiKey
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.configs import DescribeConfigsResponse
-from muster.protocol.messages.metadata import MetadataResponse
+from muster.protocol.messages.data import FetchResponse
+from muster.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from tests.client.fake_cluster import FakeCluster
 from tests.client.listeners import (
     answer,
     listener,
@@ -25,6 +31,7 @@ from tests.client.listeners import (
     read_request,
     shake_hands,
 )
+from tests.support.facts import until
 from tests.support.ports import free_ports
 
 LONG_S = 60.0
@@ -70,24 +77,25 @@ async def test_partitions_and_groups_are_asked_for_where_they_are(
         index = brokers.coordinator_of(group_id)
         assert index is not None
         assert await cluster.coordinator(group_id, deadline(LONG_S)) == index + 1
-    offsets = await admin.list_offsets(
-        cluster, {TopicPartition("t", each): admin.LATEST for each in range(12)}, deadline(LONG_S)
+    offsets = await list_offsets(
+        cluster, {TopicPartition("t", each): LATEST for each in range(12)}, deadline(LONG_S)
     )
-    assert offsets == {TopicPartition("t", each): 0 for each in range(12)}
+    ends = {where: end and end.offset for where, end in offsets.raise_for_failures().items()}
+    assert ends == {TopicPartition("t", each): 0 for each in range(12)}
 
 
 async def test_what_moves_is_found_again(three: tuple[testing.Cluster, Cluster]) -> None:
     brokers, cluster = three
     brokers.create_topic("t", 12)
-    wanted = {TopicPartition("t", each): admin.LATEST for each in range(12)}
-    assert len(await admin.list_offsets(cluster, wanted, deadline(LONG_S))) == 12
-    assert await admin.list_groups(cluster, deadline(LONG_S)) == []
+    wanted = {TopicPartition("t", each): LATEST for each in range(12)}
+    assert len((await list_offsets(cluster, wanted, deadline(LONG_S))).succeeded) == 12
+    assert await list_groups(cluster, deadline(LONG_S)) == []
     index = brokers.coordinator_of("g")
     assert index is not None
-    assert await admin.committed_offsets(cluster, "g", deadline(LONG_S)) == {}
+    assert await list_group_offsets(cluster, ["g"], deadline(LONG_S)) == {"g": {}}
     brokers.kill(index)
-    assert len(await admin.list_offsets(cluster, wanted, deadline(LONG_S))) == 12
-    assert await admin.committed_offsets(cluster, "g", deadline(LONG_S)) == {}
+    assert len((await list_offsets(cluster, wanted, deadline(LONG_S))).succeeded) == 12
+    assert await list_group_offsets(cluster, ["g"], deadline(LONG_S)) == {"g": {}}
     assert await cluster.coordinator("g", deadline(LONG_S)) != index + 1
 
 
@@ -101,7 +109,7 @@ async def test_any_broker_that_answers_will_do() -> None:
             bootstrap = [refusing, hanging, Address("127.0.0.1", broker.port)]
             async with Cluster(bootstrap) as cluster:
                 # Half of the time goes to the one that hangs.
-                facts = await admin.describe_cluster(cluster, deadline(10))
+                facts = await describe_cluster(cluster, deadline(10))
         assert [each.port for each in facts.brokers] == [broker.port]
 
 
@@ -109,7 +117,7 @@ async def test_when_none_answers_each_is_named() -> None:
     first, second = (Address("127.0.0.1", free_ports(2) + each) for each in (0, 1))
     async with Cluster([first, second]) as cluster:
         with pytest.raises(Unreachable) as failed:
-            await admin.describe_cluster(cluster, deadline(LONG_S))
+            await describe_cluster(cluster, deadline(LONG_S))
     assert str(first) in str(failed.value)
     assert str(second) in str(failed.value)
 
@@ -126,7 +134,7 @@ async def test_what_is_no_broker_is_not_asked_again() -> None:
 
     async with listener(garbling) as address, Cluster([address]) as cluster:
         with pytest.raises(NotKafka):
-            await admin.describe_cluster(cluster, deadline(LONG_S))
+            await describe_cluster(cluster, deadline(LONG_S))
     assert asked == 1
 
 
@@ -136,7 +144,7 @@ async def test_what_only_reads_is_asked_again_when_its_answer_is_lost() -> None:
             losing_answers(broker.port, ApiKey.DESCRIBE_CLUSTER, 2) as address,
             Cluster([address]) as cluster,
         ):
-            assert (await admin.describe_cluster(cluster, deadline(LONG_S))).brokers
+            assert (await describe_cluster(cluster, deadline(LONG_S))).brokers
 
 
 async def test_what_changes_something_is_not() -> None:
@@ -190,7 +198,7 @@ async def test_a_broker_that_hangs_is_given_up_at_the_deadline() -> None:
     async with listener(mute) as address, Cluster([address]) as cluster:
         began = deadline(0)
         with pytest.raises((Unreachable, RequestTimedOut), match="did not answer API_VERSIONS in time"):
-            await admin.describe_cluster(cluster, deadline(0.5))
+            await describe_cluster(cluster, deadline(0.5))
         assert deadline(0) - began < 20
 
 
@@ -198,10 +206,10 @@ async def test_of_several_brokers_one_that_hangs_is_passed_over() -> None:
     """It had answered before, so its connection is the one at hand."""
     with testing.Cluster(2, lease_term_ms=60_000) as brokers:
         async with Cluster(parse_bootstrap(brokers.bootstrap)) as cluster:
-            await admin.describe_cluster(cluster, deadline(LONG_S))
+            await describe_cluster(cluster, deadline(LONG_S))
             brokers.pause(0)
             try:
-                facts = await admin.describe_cluster(cluster, deadline(16))
+                facts = await describe_cluster(cluster, deadline(16))
             finally:
                 brokers.resume(0)
     assert len(facts.brokers) == 2
@@ -234,11 +242,11 @@ async def test_an_answer_that_leaves_out_what_was_asked_is_no_answer() -> None:
 
     async with listener(silent) as address, Cluster([address]) as cluster:
         for asking in (
-            admin.topics(cluster, deadline(LONG_S), ["t"]),
+            describe_topics(cluster, ["t"], deadline(LONG_S)),
             cluster.topic("t", deadline(LONG_S)),
-            admin.topic_configs(cluster, ["t"], deadline(LONG_S)),
+            describe_configs(cluster, [ConfigResource.of_topic("t")], deadline(LONG_S)),
         ):
-            with pytest.raises(NotKafka, match="leaves out t"):
+            with pytest.raises(NotKafka, match=r"leaves out (topic )?t"):
                 await asking
 
 
@@ -257,3 +265,160 @@ async def test_the_first_failure_of_several_ends_the_others() -> None:
     with pytest.raises(ValueError, match="first"):
         await all_of([waits(), fails()])
     assert ended.is_set()
+
+
+async def test_many_who_ask_at_once_share_one_request() -> None:
+    fake = FakeCluster()
+    async with fake.listening(1) as addresses, Cluster(addresses) as cluster:
+        wanted = [TopicPartition(f"t{index}", 0) for index in range(50)]
+        fake.answering.clear()
+        asking = [asyncio.create_task(cluster.leadership(each, deadline(LONG_S))) for each in wanted]
+        await until(lambda: fake.requests[ApiKey.METADATA])
+        fake.answering.set()
+        assert await asyncio.gather(*asking) == [(1, 1)] * 50
+        assert len(fake.asked) <= 2
+        await cluster.by_leader(wanted, deadline(LONG_S))
+        assert len(fake.asked) <= 2, "what is known is not asked for"
+
+
+async def test_what_is_stale_is_asked_for_once_and_nothing_else() -> None:
+    fake = FakeCluster()
+    async with fake.listening(1, 2) as addresses, Cluster(addresses) as cluster:
+        first, second = TopicPartition("first", 0), TopicPartition("second", 0)
+        await cluster.by_leader([first, second], deadline(LONG_S))
+        fake.leaders["first"] = (2, 2)
+        assert await cluster.leadership(first, deadline(LONG_S)) == (1, 1)
+        cluster.stale("first")
+        assert await cluster.leadership(second, deadline(LONG_S)) == (1, 1)
+        assert await cluster.leadership(first, deadline(LONG_S)) == (2, 2)
+        assert await cluster.leadership(first, deadline(LONG_S)) == (2, 2)
+        assert fake.asked[1:] == [["first"]]
+        cluster.stale()
+        await cluster.by_leader([first, second], deadline(LONG_S))
+        assert fake.asked[2:] == [["first", "second"]]
+
+
+async def test_what_becomes_stale_while_it_is_asked_for_is_asked_for_again() -> None:
+    fake = FakeCluster()
+    where = TopicPartition("t", 0)
+    async with fake.listening(1, 2) as addresses, Cluster(addresses) as cluster:
+        fake.answering.clear()
+        asking = asyncio.create_task(cluster.leadership(where, deadline(LONG_S)))
+        await until(lambda: fake.requests[ApiKey.METADATA])
+        cluster.stale("t")
+        fake.answering.set()
+        await asking
+        fake.leaders["t"] = (2, 2)
+        assert await cluster.leadership(where, deadline(LONG_S)) == (2, 2)
+
+
+async def test_what_cannot_be_told_stays_stale() -> None:
+    fake = FakeCluster()
+    where = TopicPartition("t", 0)
+    async with fake.listening(1) as addresses, Cluster(addresses) as cluster:
+        await cluster.leadership(where, deadline(LONG_S))
+        cluster.stale("t")
+        fake.missing.add("t")
+        for _ in range(2):
+            with pytest.raises(KafkaError, match="topic t"):
+                await cluster.leadership(where, deadline(LONG_S))
+        fake.missing.clear()
+        fake.answering.clear()
+        with pytest.raises(RequestTimedOut, match="in time"):
+            await cluster.leadership(where, deadline(0.1))
+        fake.answering.set()
+        assert await cluster.leadership(where, deadline(LONG_S)) == (1, 1)
+
+
+async def test_an_older_leader_epoch_is_not_believed() -> None:
+    fake = FakeCluster()
+    where = TopicPartition("t", 0)
+    async with fake.listening(1, 2) as addresses, Cluster(addresses) as cluster:
+        fake.leaders["t"] = (2, 7)
+        await cluster.leadership(where, deadline(LONG_S))
+        fake.leaders["t"] = (1, 6)
+        cluster.stale("t")
+        assert await cluster.leadership(where, deadline(LONG_S)) == (2, 7)
+
+
+async def test_a_hint_of_an_answer_moves_a_leader_without_asking() -> None:
+    fake = FakeCluster()
+    where = TopicPartition("t", 0)
+    async with fake.listening(1, 2) as addresses, Cluster(addresses[:1]) as cluster:
+        third = fake.nodes.pop(2)
+        await cluster.leadership(where, deadline(LONG_S))
+        endpoint = FetchResponse.NodeEndpoint(node_id=2, host=third.host, port=third.port)
+        assert not cluster.new_leader(where, 2, 1, [endpoint])
+        assert cluster.new_leader(where, 2, 2, [endpoint])
+        assert await cluster.leadership(where, deadline(LONG_S)) == (2, 2)
+        await cluster.call(MetadataRequest(topics=[]), deadline(LONG_S), node=2)
+        assert fake.accepted == 2
+
+
+async def test_a_partition_without_a_leader_or_that_is_not_there_is_asked_for_each_time() -> None:
+    fake = FakeCluster()
+    async with fake.listening(1) as addresses, Cluster(addresses) as cluster:
+        fake.leaders["t"] = (-1, 3)
+        for where, code in (
+            (TopicPartition("t", 0), ErrorCode.LEADER_NOT_AVAILABLE),
+            (TopicPartition("t", 1), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ):
+            with pytest.raises(KafkaError) as refused:
+                await cluster.leadership(where, deadline(LONG_S))
+            assert refused.value.code is code
+        assert len(fake.asked) == 2
+        fake.leaders["t"] = (1, 4)
+        assert await cluster.leadership(TopicPartition("t", 0), deadline(LONG_S)) == (1, 4)
+
+
+async def test_what_is_old_is_asked_for_beside_its_use() -> None:
+    fake = FakeCluster()
+    where = TopicPartition("t", 0)
+    async with fake.listening(1, 2) as addresses, Cluster(addresses, metadata_max_age_ms=200) as cluster:
+        await cluster.leadership(where, deadline(LONG_S))
+        fake.leaders["t"] = (2, 2)
+
+        async def moved() -> None:
+            while await cluster.leadership(where, deadline(LONG_S)) != (2, 2):  # noqa: ASYNC110
+                await asyncio.sleep(0)
+
+        await asyncio.wait_for(moved(), LONG_S)
+        # One that hangs then holds up nobody.
+        fake.answering.clear()
+        asked = fake.requests[ApiKey.METADATA]
+        while fake.requests[ApiKey.METADATA] == asked:
+            assert await cluster.leadership(where, deadline(LONG_S)) == (2, 2)
+            await asyncio.sleep(0)
+        assert await cluster.leadership(where, deadline(LONG_S)) == (2, 2)
+
+
+@pytest.mark.parametrize("last", [3, 6])
+async def test_coordinators_of_several_groups(last: int) -> None:
+    """In one request where the broker knows how."""
+    fake = FakeCluster()
+    fake.versions[ApiKey.FIND_COORDINATOR] = (0, last)
+    async with fake.listening(1, 2) as addresses, Cluster(addresses) as cluster:
+        await cluster.refresh([], deadline(LONG_S))
+        fake.coordinator = 2
+        found = await cluster.coordinators(["a", "b", "c", "a"], deadline(LONG_S))
+        assert found == {"a": 2, "b": 2, "c": 2}
+        assert fake.requests[ApiKey.FIND_COORDINATOR] == (1 if last == 6 else 3)
+        assert await cluster.coordinators([], deadline(LONG_S)) == {}
+        assert await cluster.coordinator("a", deadline(LONG_S)) == 2
+        fake.coordinator = 1
+        assert await cluster.coordinator("a", deadline(LONG_S)) == 2
+        cluster.forget_coordinator("a")
+        assert await cluster.coordinator("a", deadline(LONG_S)) == 1
+        assert await cluster.coordinator("b", deadline(LONG_S)) == 2
+
+
+async def test_a_patient_client_waits_for_a_cluster_to_start() -> None:
+    port = free_ports(1)
+    fake = FakeCluster()
+    async with Cluster([Address("127.0.0.1", port)], patient=True) as cluster:
+        asking = asyncio.create_task(
+            cluster.retrying(lambda: cluster.refresh([], deadline(LONG_S)), deadline(LONG_S))
+        )
+        await until(lambda: cluster._pool._lanes)
+        async with listener(fake.serve, port):
+            await asking

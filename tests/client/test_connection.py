@@ -4,21 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import socket
+import uuid
 from typing import Any
 
 import pytest
 
-from muster.client import connection as connection_module
-from muster.client.connection import IN_FLIGHT_MAX, Address, Connection, deadline
-from muster.client.errors import ConnectionLost, NotKafka, RequestTimedOut, Unreachable
+from muster.client.errors import ConnectionLost, NotKafka, RequestTimedOut, Unreachable, WrongBroker
+from muster.client.network import connection as connection_module
+from muster.client.network.connection import (
+    IN_FLIGHT_MAX,
+    Address,
+    BrokerIdentity,
+    Connection,
+    Versioned,
+    deadline,
+)
 from muster.coordinator.testing import Broker
 from muster.protocol.api import ApiKey
-from muster.protocol.errors import ErrorCode, KafkaError
-from muster.protocol.messages.metadata import FindCoordinatorRequest, MetadataRequest, MetadataResponse
+from muster.protocol.errors import EncodeError, ErrorCode, KafkaError
+from muster.protocol.header import encode_response
+from muster.protocol.messages.metadata import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
 from muster.protocol.messages.topics import CreateTopicsRequest
 from tests.client.listeners import answer, listener, read_frame, read_request, shake_hands
-from tests.support.facts import until
+from tests.support.facts import turns, until
 from tests.support.ports import free_ports
 
 LONG_S = 30.0
@@ -110,6 +125,8 @@ async def test_no_more_than_so_many_requests_are_in_flight() -> None:
             asyncio.create_task(connection.call(METADATA, deadline(LONG_S))) for _ in range(IN_FLIGHT_MAX + 1)
         ]
         await until(lambda: arrived == IN_FLIGHT_MAX)
+        with pytest.raises(RequestTimedOut, match="METADATA in time"):
+            await connection.call(METADATA, deadline(0.1))
         let_go.set()
         assert len(await asyncio.gather(*calls)) == IN_FLIGHT_MAX + 1
 
@@ -128,16 +145,16 @@ async def test_no_such_host() -> None:
 async def test_of_the_addresses_of_a_name_one_that_hangs_is_passed_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    opened = asyncio.open_connection
+    dialled = connection_module._dial
 
-    async def hanging(host: str, port: int, **options: Any) -> Any:
+    async def hanging(make: Any, host: str, *where: Any) -> Any:
         if host == "192.0.2.1":
             await asyncio.Event().wait()
-        return await opened(host, port, **options)
+        return await dialled(make, host, *where)
 
     found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, 0)) for host in ("192.0.2.1", "127.0.0.1")]
     with Broker() as broker:
-        monkeypatch.setattr(asyncio, "open_connection", hanging)
+        monkeypatch.setattr(connection_module, "_dial", hanging)
         monkeypatch.setattr(socket, "getaddrinfo", lambda *_: found)
         # A short first share; half of a deadline that is long enough would be long.
         shares = {1: LONG_S, 2: SHORT_S}
@@ -170,6 +187,42 @@ async def test_a_request_without_an_answer_ends_the_connection_and_those_behind_
         assert not connection.is_open
         with pytest.raises(ConnectionLost):
             await connection.call(METADATA, deadline(LONG_S))
+
+
+@pytest.mark.parametrize("answers", [True, False])
+async def test_little_patience_costs_nobody_else_the_connection(answers: bool) -> None:
+    """It ends by the request timeout, if nothing has come by then."""
+
+    async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await shake_hands(reader, writer, {18: (0, 4), 3: (0, 12), 10: (0, 3)})
+        heads = [(await read_request(reader))[0] for _ in range(2)]
+        await let_go.wait()
+        answer(writer, heads[0], FindCoordinatorResponse(node_id=7))
+        answer(writer, heads[1], metadata_of("late"))
+        await reader.read()
+
+    let_go = asyncio.Event()
+    timeout_s = LONG_S if answers else 4 * SHORT_S
+    async with listener(slow) as address:
+        connection = await Connection.open(address, "test", deadline(LONG_S), request_timeout_s=timeout_s)
+        try:
+            patient = asyncio.create_task(connection.call(FindCoordinatorRequest(key="g"), deadline(LONG_S)))
+            await turns()
+            with pytest.raises(RequestTimedOut, match="METADATA in time"):
+                await connection.call(METADATA, deadline(SHORT_S))
+            assert connection.suspect
+            if answers:
+                let_go.set()
+                assert (await patient).node_id == 7
+                await until(lambda: not connection.in_flight)
+                assert connection.is_open
+                assert not connection.suspect
+            else:
+                with pytest.raises(ConnectionLost, match="METADATA in time"):
+                    await patient
+                assert not connection.is_open
+        finally:
+            await connection.close()
 
 
 async def test_a_listener_that_closes_at_once_is_suspected_of_tls() -> None:
@@ -223,7 +276,7 @@ async def test_closing_leaves_no_socket_to_a_broker_that_does_not_read() -> None
         with pytest.raises(RequestTimedOut):
             await connection.call(MetadataRequest(topics=names), deadline(SHORT_S))
         await connection.close()
-        await until(lambda: connection._writer.get_extra_info("socket").fileno() == -1)
+        await until(lambda: connection._transport.get_extra_info("socket").fileno() == -1)
 
 
 async def test_closing_twice_is_harmless_and_fails_what_is_in_flight() -> None:
@@ -233,3 +286,144 @@ async def test_closing_twice_is_harmless_and_fails_what_is_in_flight() -> None:
             await connection.close()
             with pytest.raises(ConnectionLost):
                 await connection.call(METADATA, deadline(LONG_S))
+
+
+async def test_a_name_without_an_address_that_answers_says_what_was_tried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def failing(make: Any, host: str, *where: Any) -> Any:
+        raise {"192.0.2.1": TimeoutError(), "127.0.0.1": ConnectionRefusedError(errno.ECONNREFUSED, "")}[host]
+
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, 0)) for host in ("192.0.2.1", "127.0.0.1")]
+    monkeypatch.setattr(connection_module, "_dial", failing)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: found)
+    with pytest.raises(Unreachable) as failed:
+        await Connection.open(Address("two", 9092), "test", deadline(LONG_S))
+    assert str(failed.value) == (
+        "no connection to two:9092: 192.0.2.1: no answer in time, 127.0.0.1: connection refused"
+    )
+
+
+async def test_an_answer_that_trickles_in_is_an_answer() -> None:
+    async def trickling(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await shake_hands(reader, writer, {18: (0, 4), 3: (0, 12)})
+        head, _ = await read_request(reader)
+        for byte in encode_response(head.api_key, head.api_version, head.correlation_id, metadata_of("slow")):
+            writer.write(bytes([byte]))
+            await writer.drain()
+            await asyncio.sleep(0)
+        await reader.read()
+
+    async with listener(trickling) as address, connected(address) as connection:
+        assert (await connection.call(METADATA, deadline(LONG_S))).cluster_id == "slow"
+
+
+@pytest.mark.parametrize("kept", [1, 4, 7, 20])
+async def test_an_answer_that_is_cut_off_is_a_lost_connection(kept: int) -> None:
+    async def cutting(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await shake_hands(reader, writer, {18: (0, 4), 3: (0, 12)})
+        head, _ = await read_request(reader)
+        whole = encode_response(head.api_key, head.api_version, head.correlation_id, metadata_of("c" * 50))
+        writer.write(whole[:kept])
+        writer.write_eof()
+        await reader.read()
+
+    async with listener(cutting) as address, connected(address) as connection:
+        with pytest.raises(ConnectionLost, match="closed the connection, in the middle of an answer"):
+            await connection.call(METADATA, deadline(LONG_S))
+
+
+async def test_an_answer_of_many_megabytes_comes_whole() -> None:
+    async def large(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await shake_hands(reader, writer, {18: (0, 4), 3: (0, 12)})
+        for _ in range(2):
+            head, _ = await read_request(reader)
+            answer(writer, head, many)
+        await reader.read()
+
+    topics = [
+        MetadataResponse.Topic(name=f"{index:05d}" * 1_000, topic_id=uuid.UUID(int=index), partitions=[])
+        for index in range(2_000)
+    ]
+    many = MetadataResponse(brokers=[], cluster_id="large", topics=topics)
+    async with listener(large) as address, connected(address) as connection:
+        answers = await asyncio.gather(*(connection.call(METADATA, deadline(LONG_S)) for _ in range(2)))
+        assert answers == [many, many]
+
+
+async def test_versions_can_be_capped_and_layouts_made_to_measure() -> None:
+    seen = []
+
+    def build(version: int) -> MetadataRequest:
+        seen.append(version)
+        return MetadataRequest(topics=[])
+
+    with Broker() as broker:
+        async with connected(Address("127.0.0.1", broker.port)) as connection:
+            assert connection.version_of(ApiKey.FETCH, 17) == 17
+            assert connection.version_of(ApiKey.FIND_COORDINATOR) == 3
+            await connection.call(Versioned(ApiKey.METADATA, build, 9), deadline(LONG_S))
+            await connection.call(Versioned(ApiKey.METADATA, build), deadline(LONG_S))
+            assert seen == [9, 13]
+            # Version 3 cannot carry several keys, 4 can.
+            several = FindCoordinatorRequest(coordinator_keys=["a", "b"])
+            with pytest.raises(EncodeError):
+                await connection.call(several, deadline(LONG_S))
+            found = await connection.call(several, deadline(LONG_S), last_version=4)
+            assert [each.key for each in found.coordinators] == ["a", "b"]
+
+
+async def test_another_broker_than_the_one_expected() -> None:
+    with Broker() as broker:
+        address = Address("127.0.0.1", broker.port)
+        with pytest.raises(WrongBroker, match="is not broker 7 of cluster elsewhere any more"):
+            await Connection.open(address, "test", deadline(LONG_S), expected=BrokerIdentity("elsewhere", 7))
+
+
+async def test_whoever_cannot_send_waits_for_the_socket_and_no_longer_than_he_may() -> None:
+    async def deaf(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await shake_hands(reader, writer, {18: (0, 4), 3: (0, 12)})
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await let_go.wait()
+        writer.transport.resume_reading()  # type: ignore[attr-defined]
+        await reader.read()
+
+    names = [MetadataRequest.Topic(name="x" * 30_000) for _ in range(1_000)]
+    for give_up in (False, True):
+        let_go = asyncio.Event()
+        async with listener(deaf) as address, connected(address) as connection:
+            telling = asyncio.create_task(
+                connection.tell(MetadataRequest(topics=names), deadline(SHORT_S if give_up else LONG_S))
+            )
+            await until(lambda: connection._writable is not None)
+            if give_up:
+                with pytest.raises(RequestTimedOut):
+                    await telling
+                assert not connection.is_open
+            else:
+                let_go.set()
+                await telling
+            let_go.set()
+
+
+@pytest.mark.parametrize("turns", range(40))
+async def test_opening_and_asking_can_be_cancelled_at_every_turn(turns: int) -> None:
+    """Nothing is left: the fixture of all tests looks for tasks and transports."""
+
+    async def good(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await shake_hands(reader, writer, {18: (0, 3), 3: (0, 12)})
+        while True:
+            answer(writer, (await read_request(reader))[0], metadata_of("c"))
+
+    async def open_and_ask() -> None:
+        async with connected(address) as connection:
+            for _ in range(2):
+                await connection.call(METADATA, deadline(LONG_S))
+
+    async with listener(good) as address:
+        task = asyncio.create_task(open_and_ask())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task

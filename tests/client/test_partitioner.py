@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from muster.client.partitioner import murmur2, partition_of
+from muster.client.produce.partitioner import murmur2, partition_of
 
 
 @pytest.mark.parametrize(
@@ -26,3 +28,25 @@ def test_murmur2_is_that_of_java(key: bytes, signed: int) -> None:
 def test_the_empty_key_has_a_place_as_well() -> None:
     assert murmur2(b"") == 275646681
     assert partition_of(b"", 1) == 0
+
+
+def by_the_book(data: bytes) -> int:
+    """MurmurHash2 as its author describes it, byte by byte."""
+    mask, m = 0xFFFF_FFFF, 0x5BD1_E995
+    value = 0x9747_B28C ^ len(data)
+    whole = len(data) // 4 * 4
+    for at in range(0, whole, 4):
+        word = int.from_bytes(data[at : at + 4], "little") * m & mask
+        word = (word ^ word >> 24) * m & mask
+        value = (value * m & mask) ^ word
+    for shift, byte in enumerate(data[whole:]):
+        value ^= byte << 8 * shift
+    if len(data) > whole:
+        value = value * m & mask
+    value = (value ^ value >> 13) * m & mask
+    return value ^ value >> 15
+
+
+@given(st.binary(max_size=300) | st.integers(0, 600).map(bytes))
+def test_murmur2_agrees_with_the_one_by_the_book(data: bytes) -> None:
+    assert murmur2(data) == by_the_book(data)

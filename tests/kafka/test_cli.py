@@ -82,9 +82,27 @@ def story(bootstrap: str) -> list[tuple[str, Ended]]:
         muster("groups", "describe", "g", "--members")
         muster("groups", "describe", "g", "--output", "json")
         muster("groups", "delete", "g")
+        muster("groups", "reset-offsets", "g", "--topic", "orders", "--to-earliest")
+        muster("groups", "delete-offsets", "g", "--topic", "orders:0")
+        muster("groups", "remove-members", "g", "--member", "nobody")
     finally:
         member.terminate()
         member.communicate(timeout=DEADLINE_S)
+    for target in (
+        ("--to-earliest",),
+        ("--to-datetime", "4500"),
+        ("--by-duration", "P7D"),
+        ("--to-current",),
+    ):
+        muster("groups", "reset-offsets", "g", "--topic", "orders", *target)
+    muster("groups", "reset-offsets", "g", "--topic", "orders:0,9", "--to-offset", "999", "--execute")
+    muster(
+        "groups", "reset-offsets", "g", "--all-topics", "--shift-by", "-1", "--execute", "--output", "json"
+    )
+    muster("groups", "delete-offsets", "g", "--topic", "orders:1", "--topic", "orders:9")
+    muster("groups", "describe", "g")
+    muster("groups", "remove-members", "g", "--all")
+    muster("groups", "remove-members", "nope", "--all")
     muster("groups", "delete", "g", "nope", "--output", "json")
     muster(
         "topics",

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 USER_PROGRAM = """
 import client, protocol
-import muster, muster.client.cluster, muster.protocol.api, muster.coordinator.cli
+import muster, muster.client.network.cluster, muster.protocol.api, muster.coordinator.cli
 
 assert client.OWNER == "user" and protocol.OWNER == "user", (client.__file__, protocol.__file__)
 print(muster.__file__)

@@ -10,7 +10,6 @@ COORDINATOR_LOAD_IN_PROGRESS. Leaving the block kills the process and removes it
 from __future__ import annotations
 
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -20,6 +19,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.support.kafka_artifacts import broker_classpath
+from tests.support.ports import free_ports
 from tests.support.wire_blocking import ConnectionClosed, WireConnection
 from tests.support.wire_topics import coordinators_answer
 
@@ -112,6 +112,17 @@ class ApacheKafka:
 
     def stop(self) -> None:
         """End the process and remove its folder; to do so twice is harmless."""
+        self._kill()
+        if self._folder is not None:
+            shutil.rmtree(self._folder)
+            self._folder = None
+
+    def restart(self) -> None:
+        """Kill the process, and start it again on the same data and port; returns when it is ready."""
+        self._kill()
+        self._run(broker_classpath(), self.folder)
+
+    def _kill(self) -> None:
         if self._guard is not None:
             self._guard.kill()
             self._guard.communicate()
@@ -121,27 +132,23 @@ class ApacheKafka:
             self._process.kill()
             self._process.wait()
             self._process = None
-        if self._folder is not None:
-            shutil.rmtree(self._folder)
-            self._folder = None
 
     def _start(self, classpath: str, folder: Path) -> None:
-        self.port, controller_port = _free_ports(2)
+        self.port = free_ports(2)
         here = f"PLAINTEXT://{self.host}:{self.port}"
         addresses = {
-            "listeners": f"{here},CONTROLLER://{self.host}:{controller_port}",
+            "listeners": f"{here},CONTROLLER://{self.host}:{self.port + 1}",
             "advertised.listeners": f"PLAINTEXT://{self.host}:{self._advertised_port or self.port}",
-            "controller.quorum.voters": f"{_NODE_ID}@{self.host}:{controller_port}",
+            "controller.quorum.voters": f"{_NODE_ID}@{self.host}:{self.port + 1}",
             "log.dirs": str(folder / "logs"),
         }
         properties = folder / "server.properties"
         lines = [f"{name}={value}\n" for name, value in {**self._configs, **addresses}.items()]
         properties.write_text("".join(lines))
-        java = ["java", *_JVM, _LOG_WARNINGS, "-cp", classpath]
         output = folder / "output.txt"
         with output.open("wb") as out:
             formatting = [
-                *java,
+                *_java(classpath),
                 "kafka.tools.StorageTool",
                 "format",
                 "-t",
@@ -152,7 +159,13 @@ class ApacheKafka:
             formatted = subprocess.run(formatting, stdout=out, stderr=out, timeout=_FORMAT_SECONDS_MAX)
             if formatted.returncode != 0:
                 raise RuntimeError(f"Apache Kafka refuses its configs:\n{output.read_text()}")
-            self._process = subprocess.Popen([*java, "kafka.Kafka", str(properties)], stdout=out, stderr=out)
+        self._run(classpath, folder)
+
+    def _run(self, classpath: str, folder: Path) -> None:
+        output = folder / "output.txt"
+        command = [*_java(classpath), "kafka.Kafka", str(folder / "server.properties")]
+        with output.open("ab") as out:
+            self._process = subprocess.Popen(command, stdout=out, stderr=out)
         # Reads a pipe that only we hold: when this process dies without a word, it cleans up in our place.
         self._guard = subprocess.Popen(
             ["sh", "-c", 'read _; kill -9 "$1"; rm -rf "$2"', "sh", str(self._process.pid), str(folder)],
@@ -171,16 +184,8 @@ class ApacheKafka:
             time.sleep(0.05)  # between two questions, not in place of one
 
 
-def _free_ports(count: int) -> list[int]:
-    """Ports of the loopback interface that nobody held a moment ago."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for sock in sockets:
-            sock.bind(("127.0.0.1", 0))
-        return [sock.getsockname()[1] for sock in sockets]
-    finally:
-        for sock in sockets:
-            sock.close()
+def _java(classpath: str) -> list[str]:
+    return ["java", *_JVM, _LOG_WARNINGS, "-cp", classpath]
 
 
 def _is_ready(host: str, port: int) -> bool:

@@ -64,17 +64,17 @@ class Proxy:
     async def _reset_all(self) -> None:
         self._cut = True
         for writer in list(self._open):
-            _reset(writer)
+            reset(writer)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._cut:
             self.turned_away += 1
-            _reset(writer)
+            reset(writer)
             return
         try:
             upstream_reader, upstream_writer = await asyncio.open_connection("127.0.0.1", self.upstream_port)
         except OSError:
-            _reset(writer)
+            reset(writer)
             return
         both = {writer, upstream_writer}
         self._open |= both
@@ -92,7 +92,8 @@ class Proxy:
         writer.close()
 
 
-def _reset(writer: asyncio.StreamWriter) -> None:
+def reset(writer: asyncio.StreamWriter) -> None:
+    """End a connection with a RST."""
     sock: socket.socket | None = writer.get_extra_info("socket")
     if sock is not None and not writer.transport.is_closing():
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_AT_ONCE)

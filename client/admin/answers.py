@@ -1,0 +1,304 @@
+"""What became of each of several names in one call, and how that is asked for.
+
+A name's failure that may pass is asked about again until the deadline, without those that are settled. A
+request that changes something and was not answered is not sent again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
+from typing import Any, Final, Generic, TypeVar
+
+from muster.client.errors import ClientError, ConnectionLost, RequestTimedOut, Unreachable, may_pass, refusal
+from muster.client.network.cluster import ANY, Cluster, all_of, left_out
+from muster.client.network.connection import deadline
+from muster.client.partitions import TopicPartition
+from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.messages.metadata import MetadataResponse
+
+_PERHAPS_DONE: Final = frozenset({ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT})
+"""What was asked for may have come about all the same."""
+
+K = TypeVar("K", bound=Hashable)
+N = TypeVar("N", int, str)
+V = TypeVar("V")
+
+
+class Outcomes(dict[K, V | KafkaError], Generic[K, V]):
+    """By name, in the order asked for: the result (None where there is none to speak of), or the KafkaError
+    that this one met. A broker that does not answer, when others do, is BROKER_NOT_AVAILABLE,
+    NETWORK_EXCEPTION or REQUEST_TIMED_OUT."""
+
+    @property
+    def succeeded(self) -> dict[K, V]:
+        """The results of those that went well."""
+        return {name: outcome for name, outcome in self.items() if not isinstance(outcome, KafkaError)}
+
+    @property
+    def failed(self) -> dict[K, KafkaError]:
+        """The failures of the others."""
+        return {name: outcome for name, outcome in self.items() if isinstance(outcome, KafkaError)}
+
+    def raise_for_failures(self) -> dict[K, V]:
+        """All results. Raises the first failure, if there is one."""
+        for failure in self.failed.values():
+            raise failure
+        return self.succeeded
+
+
+async def settle(
+    cluster: Cluster,
+    names: Iterable[K],
+    ask: Callable[[list[K]], Awaitable[Mapping[K, V | KafkaError]]],
+    until: float,
+    *,
+    api: str,
+    repeatable: bool = True,
+) -> Outcomes[K, V]:
+    """The outcome of each name. `ask` is called with those not settled; `api` names what it asks, for an
+    answer that leaves some out.
+
+    Raises ClientError, or the KafkaError that refused it all, when no name is settled.
+    """
+    wanted = list(dict.fromkeys(names))
+    outcomes: dict[K, V | KafkaError] = {}
+
+    def unsettled() -> list[K]:
+        return [name for name in wanted if name not in outcomes or _passing(outcomes[name], repeatable)]
+
+    async def attempt() -> None:
+        asked = unsettled()
+        answers = await ask(asked)
+        left_out(set(asked) - answers.keys(), api)
+        outcomes.update((name, answers[name]) for name in asked)
+        for name in asked:
+            if (failure := _passing(answers[name], repeatable)) is not None:
+                raise _Again(str(failure))
+
+    if wanted:
+        try:
+            await cluster.retrying(attempt, until, repeatable=repeatable)
+        except _Again:
+            pass
+        except (ClientError, KafkaError) as error:
+            rest = unsettled()
+            if len(rest) == len(wanted):
+                raise
+            failure = error if isinstance(error, KafkaError) else _lost(error, repeatable)
+            outcomes |= dict.fromkeys(rest, failure)
+    return Outcomes({name: outcomes[name] for name in wanted})
+
+
+class _Again(ClientError):
+    """What met some names may pass; never leaves `settle`."""
+
+
+def _passing(outcome: object, repeatable: bool) -> KafkaError | None:
+    """The failure, if it may pass and may be asked about again."""
+    if not isinstance(outcome, KafkaError):
+        return None
+    passing = may_pass(outcome.code) or outcome.code == ErrorCode.BROKER_NOT_AVAILABLE
+    return outcome if passing and (repeatable or outcome.code not in _PERHAPS_DONE) else None
+
+
+async def together(
+    parts: Iterable[tuple[Sequence[K], Coroutine[Any, Any, Mapping[K, V | KafkaError]]]],
+    *,
+    repeatable: bool = True,
+) -> Outcomes[K, V]:
+    """The outcomes of several requests, run side by side, each with the names it is about. The failure of one
+    as a whole is the outcome of all its names; when every one failed so, the worst failure is raised."""
+
+    async def part(
+        asking: Coroutine[Any, Any, Mapping[K, V | KafkaError]],
+    ) -> Mapping[K, V | KafkaError] | KafkaError | ClientError:
+        try:
+            return await asking
+        except (KafkaError, ClientError) as error:
+            return error
+
+    named = list(parts)
+    try:
+        answers = await all_of(part(asking) for _, asking in named)
+    finally:
+        for _, asking in named:
+            asking.close()  # one may not have begun, when all of this is cancelled
+    failures = [answer for answer in answers if isinstance(answer, (KafkaError, ClientError))]
+    if failures and len(failures) == len(answers):
+        # Where something may have been carried out, it must not look as if nothing was sent.
+        raise next((each for each in failures if not isinstance(each, Unreachable)), failures[0])
+    outcomes: Outcomes[K, V] = Outcomes()
+    for (names, _), answer in zip(named, answers, strict=True):
+        if isinstance(answer, KafkaError):
+            outcomes |= dict.fromkeys(names, answer)
+        elif isinstance(answer, ClientError):
+            outcomes |= dict.fromkeys(names, _lost(answer, repeatable))
+        else:
+            outcomes |= answer
+    return outcomes
+
+
+def _lost(error: ClientError, repeatable: bool) -> KafkaError:
+    """The failure of one name among several whose broker did not answer. (NETWORK_EXCEPTION and
+    REQUEST_TIMED_OUT are what Kafka's clients call it, BROKER_NOT_AVAILABLE that nothing was sent.)"""
+    if isinstance(error, Unreachable):
+        return KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, str(error))
+    timed_out = isinstance(error, RequestTimedOut)
+    return KafkaError(
+        ErrorCode.REQUEST_TIMED_OUT if timed_out else ErrorCode.NETWORK_EXCEPTION,
+        str(error) if repeatable else f"{error}; it may have been carried out all the same",
+    )
+
+
+# --- where --------------------------------------------------------------------------------------------------
+
+
+async def of_nodes(
+    cluster: Cluster,
+    names: Iterable[K],
+    find: Callable[[list[K]], Awaitable[Mapping[K, int | KafkaError]]],
+    ask: Callable[[int, list[K]], Coroutine[Any, Any, Mapping[K, V | KafkaError]]],
+    until: float,
+    *,
+    api: str,
+    repeatable: bool = True,
+) -> Outcomes[K, V]:
+    """The outcome of each name, asked of the node where `find` says it is; one request per node."""
+
+    async def round(wanted: list[K]) -> dict[K, V | KafkaError]:
+        outcomes: dict[K, V | KafkaError] = {}
+        nodes: dict[int, list[K]] = {}
+        try:
+            found = await cluster.retrying(lambda: find(wanted), until)
+        except (ConnectionLost, RequestTimedOut) as error:
+            raise Unreachable(str(error)) from error  # of what was asked for, nothing was sent
+        for name, node in found.items():
+            if isinstance(node, KafkaError):
+                outcomes[name] = node
+            else:
+                nodes.setdefault(node, []).append(name)
+        return outcomes | await together(
+            ((there, ask(node, there)) for node, there in nodes.items()), repeatable=repeatable
+        )
+
+    return await settle(cluster, names, round, until, api=api, repeatable=repeatable)
+
+
+async def present(cluster: Cluster, nodes: Iterable[N], until: float) -> dict[N, int | KafkaError]:
+    """For requests that only a certain node can answer: that node, named by its id, if it is there."""
+    there = {str(each.node_id): each.node_id for each in (await cluster.metadata([], until)).brokers}
+    absent = ErrorCode.BROKER_ID_NOT_REGISTERED
+    return {
+        node: there.get(str(node), KafkaError(absent, f"broker {node} is not in the cluster"))
+        for node in nodes
+    }
+
+
+async def of_leaders(
+    cluster: Cluster,
+    partitions: Iterable[TopicPartition],
+    ask: Callable[[int, list[TopicPartition]], Coroutine[Any, Any, Mapping[TopicPartition, V | KafkaError]]],
+    until: float,
+    *,
+    api: str,
+) -> Outcomes[TopicPartition, V]:
+    """The outcome of each partition, asked of the nodes that lead them, again if an answer is lost. A
+    partition that is not there is KafkaError(UNKNOWN_TOPIC_OR_PARTITION)."""
+
+    async def find(wanted: list[TopicPartition]) -> dict[TopicPartition, int | KafkaError]:
+        return _leaders(await cluster.metadata(sorted({each.topic for each in wanted}), until), wanted)
+
+    return await of_nodes(cluster, partitions, find, ask, until, api=api)
+
+
+def _leaders(
+    told: MetadataResponse, wanted: Iterable[TopicPartition]
+) -> dict[TopicPartition, int | KafkaError]:
+    topics = {topic.name: topic for topic in told.topics}
+    left_out({each.topic for each in wanted} - topics.keys(), "Metadata")
+    nodes = {broker.node_id for broker in told.brokers}
+    leaders: dict[TopicPartition, int | KafkaError] = {}
+    for where in wanted:
+        topic = topics[where.topic]
+        found = {each.partition_index: each.leader_id for each in topic.partitions}
+        if topic.error_code:
+            leaders[where] = refusal(topic.error_code, about=f"topic {where.topic}")
+        elif where.partition not in found:
+            leaders[where] = KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"topic {where.topic} has no partition {where.partition}; it has {len(found)}",
+            )
+        elif found[where.partition] not in nodes:
+            leaders[where] = KafkaError(
+                ErrorCode.LEADER_NOT_AVAILABLE, f"{where} has no leader at the moment"
+            )
+        else:
+            leaders[where] = found[where.partition]
+    return leaders
+
+
+async def controller(cluster: Cluster, until: float) -> int:
+    """The node that is to be asked for changes. (Kafka's brokers pass on to theirs what it decides.)"""
+    told = await cluster.metadata([], until)
+    return told.controller_id if told.controller_id in {each.node_id for each in told.brokers} else ANY
+
+
+async def of_controller(
+    cluster: Cluster,
+    names: Iterable[K],
+    ask: Callable[[int, list[K]], Coroutine[Any, Any, Mapping[K, V | KafkaError]]],
+    until: float,
+    *,
+    api: str,
+) -> Outcomes[K, V]:
+    """The outcome of each change, asked for once."""
+
+    async def find(wanted: list[K]) -> dict[K, int | KafkaError]:
+        return dict.fromkeys(wanted, await controller(cluster, until))
+
+    return await of_nodes(cluster, names, find, ask, until, api=api, repeatable=False)
+
+
+async def of_coordinators(
+    cluster: Cluster,
+    group_ids: Iterable[str],
+    ask: Callable[[int, list[str]], Coroutine[Any, Any, Mapping[str, V | KafkaError]]],
+    until: float,
+    *,
+    api: str,
+    repeatable: bool = True,
+) -> Outcomes[str, V]:
+    """The outcome of each group, asked of the nodes that coordinate them."""
+
+    async def find(wanted: list[str]) -> dict[str, int | KafkaError]:
+        return await cluster.coordinators(wanted, until)
+
+    return await of_nodes(cluster, group_ids, find, ask, until, api=api, repeatable=repeatable)
+
+
+async def of_coordinator(
+    cluster: Cluster,
+    group_id: str,
+    names: Iterable[K],
+    ask: Callable[[int, list[K]], Coroutine[Any, Any, Mapping[K, V | KafkaError]]],
+    until: float,
+    *,
+    api: str,
+    repeatable: bool = True,
+) -> Outcomes[K, V]:
+    """The outcome of each name within one group."""
+
+    async def find(wanted: list[K]) -> dict[K, int | KafkaError]:
+        return dict.fromkeys(wanted, await cluster.coordinator(group_id, until))
+
+    return await of_nodes(cluster, names, find, ask, until, api=api, repeatable=repeatable)
+
+
+def refused(code: int, why: str | None = None, *, about: str = "") -> KafkaError | None:
+    """The outcome that an error code stands for: None for no error."""
+    return refusal(code, why, about=about) if code else None
+
+
+def left_ms(until: float) -> int:
+    """What is left until the deadline, for the broker to know."""
+    return max(1, int((until - deadline(0)) * 1000))

@@ -1,0 +1,381 @@
+"""The administrator's client."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Final, Self
+
+from muster.client.admin import cluster as cluster_calls
+from muster.client.admin import configs as config_calls
+from muster.client.admin import groups as group_calls
+from muster.client.admin import offsets as offset_calls
+from muster.client.admin import replicas as replica_calls
+from muster.client.admin import reset as reset_calls
+from muster.client.admin import topics as topic_calls
+from muster.client.admin.answers import Outcomes
+from muster.client.admin.cluster import ClusterDescription
+from muster.client.admin.configs import Config, ConfigChange, ConfigResource
+from muster.client.admin.groups import GroupDescription, GroupListing
+from muster.client.admin.offsets import READ_UNCOMMITTED, GroupOffsets
+from muster.client.admin.replicas import ElectionType, LogDir, ProducerState
+from muster.client.admin.reset import ResetOffset, Target
+from muster.client.admin.topics import (
+    BROKER_DEFAULT,
+    CreatedTopic,
+    NewPartitions,
+    NewTopic,
+    TopicDescription,
+)
+from muster.client.network.cluster import Cluster
+from muster.client.network.connection import deadline
+from muster.client.network.servers import DEFAULT_BOOTSTRAP, parse_servers
+from muster.client.partitions import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+
+_REQUEST_TIMEOUT_MS: Final = 30_000
+_API_TIMEOUT_MS: Final = 60_000
+"""Kafka's request.timeout.ms and default.api.timeout.ms."""
+
+
+class Admin:
+    """Topics, configs, groups, offsets and the cluster itself, of any Kafka.
+
+        async with Admin("127.0.0.1:9092") as admin:
+            await admin.create_topic("orders", num_partitions=3)
+            await admin.reset_group_offsets("billing", Earliest(), topics=["orders"])
+
+    Calls about several names return `Outcomes`: by name what became of each, a result or a KafkaError; their
+    `raise_for_failures()` gives the results alone. Calls about one name return its result, or raise
+    KafkaError. ClientError is raised when no broker answers. `timeout` is in seconds, default_api_timeout_ms
+    if it is not given, and a single request gets request_timeout_ms of it at most. What only reads is asked
+    again until then while a failure may pass. What changes something is not sent twice unless that does no
+    harm: a lost answer is a ClientError which says that it may have been carried out.
+
+    Connections are opened when they are needed. A closed Admin raises Closed.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[str] = DEFAULT_BOOTSTRAP,
+        *,
+        client_id: str = "muster",
+        request_timeout_ms: int = _REQUEST_TIMEOUT_MS,
+        default_api_timeout_ms: int = _API_TIMEOUT_MS,
+    ) -> None:
+        addresses = parse_servers(bootstrap_servers)
+        self._default_timeout_s = _seconds(default_api_timeout_ms / 1000, "default_api_timeout_ms")
+        _seconds(request_timeout_ms / 1000, "request_timeout_ms")
+        self._cluster = Cluster(addresses, client_id=client_id, request_timeout_ms=request_timeout_ms)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close every connection; calls under way fail. Takes a second at most. Harmless when repeated."""
+        await self._cluster.close()
+
+    def _until(self, timeout: float | None) -> float:
+        return deadline(self._default_timeout_s if timeout is None else _seconds(timeout, "timeout"))
+
+    # --- topics ---------------------------------------------------------------------------------------------
+
+    async def list_topics(
+        self, *, include_internal: bool = False, timeout: float | None = None
+    ) -> list[TopicDescription]:
+        """All topics with their partitions, by name."""
+        return await topic_calls.list_topics(
+            self._cluster, self._until(timeout), include_internal=include_internal
+        )
+
+    async def describe_topics(
+        self, names: Iterable[str], *, timeout: float | None = None
+    ) -> Outcomes[str, TopicDescription]:
+        """These topics. One that is not there is UNKNOWN_TOPIC_OR_PARTITION."""
+        return await topic_calls.describe_topics(self._cluster, _names(names, "names"), self._until(timeout))
+
+    async def describe_topic(self, name: str, *, timeout: float | None = None) -> TopicDescription:
+        """One topic."""
+        return (await self.describe_topics([name], timeout=timeout)).raise_for_failures()[name]
+
+    async def create_topics(
+        self, topics: Iterable[NewTopic], *, validate_only: bool = False, timeout: float | None = None
+    ) -> Outcomes[str, CreatedTopic]:
+        """Create topics, and wait until their partitions are led. `validate_only`: find out what would become
+        of it."""
+        return await topic_calls.create_topics(
+            self._cluster, topics, self._until(timeout), validate_only=validate_only
+        )
+
+    async def create_topic(
+        self,
+        name: str,
+        num_partitions: int = BROKER_DEFAULT,
+        replication_factor: int = BROKER_DEFAULT,
+        *,
+        replica_assignments: Mapping[int, Sequence[int]] | None = None,
+        configs: Mapping[str, str] | None = None,
+        validate_only: bool = False,
+        timeout: float | None = None,
+    ) -> CreatedTopic:
+        """Create one topic; see NewTopic."""
+        topic = NewTopic(
+            name=name,
+            num_partitions=num_partitions,
+            replication_factor=replication_factor,
+            replica_assignments=replica_assignments,
+            configs=configs or {},
+        )
+        created = await self.create_topics([topic], validate_only=validate_only, timeout=timeout)
+        return created.raise_for_failures()[name]
+
+    async def delete_topics(
+        self, names: Iterable[str], *, timeout: float | None = None
+    ) -> Outcomes[str, None]:
+        """Delete topics, with their records and the offsets committed for them."""
+        return await topic_calls.delete_topics(self._cluster, _names(names, "names"), self._until(timeout))
+
+    async def delete_topic(self, name: str, *, timeout: float | None = None) -> None:
+        """Delete one topic."""
+        (await self.delete_topics([name], timeout=timeout)).raise_for_failures()
+
+    async def create_partitions(
+        self,
+        counts: Mapping[str, int | NewPartitions],
+        *,
+        validate_only: bool = False,
+        timeout: float | None = None,
+    ) -> Outcomes[str, None]:
+        """Give topics more partitions, and wait until they are led; the number is how many each topic is to
+        have in all."""
+        return await topic_calls.create_partitions(
+            self._cluster, counts, self._until(timeout), validate_only=validate_only
+        )
+
+    # --- configs --------------------------------------------------------------------------------------------
+
+    async def describe_configs(
+        self,
+        resources: Iterable[ConfigResource],
+        *,
+        names: Iterable[str] | None = None,
+        synonyms: bool = False,
+        documentation: bool = False,
+        timeout: float | None = None,
+    ) -> Outcomes[ConfigResource, dict[str, Config]]:
+        """The configs of topics, brokers and groups, by name; `names` are those wanted, None for all."""
+        return await config_calls.describe_configs(
+            self._cluster,
+            resources,
+            self._until(timeout),
+            names=names,
+            synonyms=synonyms,
+            documentation=documentation,
+        )
+
+    async def alter_configs(
+        self,
+        changes: Mapping[ConfigResource, Mapping[str, ConfigChange]],
+        *,
+        validate_only: bool = False,
+        timeout: float | None = None,
+    ) -> Outcomes[ConfigResource, None]:
+        """Change configs: a text sets one, None lets it go back to what is inherited, Append and Subtract
+        change a list. What is not named stays as it is. Of one resource all changes are made, or none."""
+        return await config_calls.alter_configs(
+            self._cluster, changes, self._until(timeout), validate_only=validate_only
+        )
+
+    # --- groups ---------------------------------------------------------------------------------------------
+
+    async def list_groups(
+        self, *, states: Iterable[str] = (), types: Iterable[str] = (), timeout: float | None = None
+    ) -> list[GroupListing]:
+        """The groups of all brokers, by id: all, or those in one of these states (Stable, Empty ...) and of
+        one of these types (classic, consumer ...)."""
+        return await group_calls.list_groups(
+            self._cluster, self._until(timeout), states=_names(states, "states"), types=_names(types, "types")
+        )
+
+    async def describe_groups(
+        self, group_ids: Iterable[str], *, timeout: float | None = None
+    ) -> Outcomes[str, GroupDescription]:
+        """Groups with their members. One that is not there is GROUP_ID_NOT_FOUND."""
+        return await group_calls.describe_groups(
+            self._cluster, _names(group_ids, "group_ids"), self._until(timeout)
+        )
+
+    async def describe_group(self, group_id: str, *, timeout: float | None = None) -> GroupDescription:
+        """One group."""
+        return (await self.describe_groups([group_id], timeout=timeout)).raise_for_failures()[group_id]
+
+    async def delete_groups(
+        self, group_ids: Iterable[str], *, timeout: float | None = None
+    ) -> Outcomes[str, None]:
+        """Delete groups without members, with their offsets. One with members is NON_EMPTY_GROUP."""
+        return await group_calls.delete_groups(
+            self._cluster, _names(group_ids, "group_ids"), self._until(timeout)
+        )
+
+    async def delete_group(self, group_id: str, *, timeout: float | None = None) -> None:
+        """Delete one group."""
+        (await self.delete_groups([group_id], timeout=timeout)).raise_for_failures()
+
+    async def remove_members(
+        self,
+        group_id: str,
+        *,
+        member_ids: Iterable[str] | None = None,
+        instance_ids: Iterable[str] | None = None,
+        reason: str = group_calls.REASON,
+        timeout: float | None = None,
+    ) -> Outcomes[str, None]:
+        """Remove members of a classic group by member id or group instance id; without either, all there are.
+        Members that still run join again. The outcomes go by the ids."""
+        return await group_calls.remove_members(
+            self._cluster,
+            group_id,
+            self._until(timeout),
+            member_ids=None if member_ids is None else _names(member_ids, "member_ids"),
+            instance_ids=None if instance_ids is None else _names(instance_ids, "instance_ids"),
+            reason=reason,
+        )
+
+    # --- offsets of groups ----------------------------------------------------------------------------------
+
+    async def list_group_offsets(
+        self, group_id: str, *, require_stable: bool = False, timeout: float | None = None
+    ) -> GroupOffsets:
+        """All that a group has committed, by partition; nothing for a group that is not there.
+        `require_stable`: wait for offsets of open transactions instead of passing them over (KIP-447)."""
+        found = await self.list_groups_offsets([group_id], require_stable=require_stable, timeout=timeout)
+        return found.raise_for_failures()[group_id]
+
+    async def list_groups_offsets(
+        self, group_ids: Iterable[str], *, require_stable: bool = False, timeout: float | None = None
+    ) -> Outcomes[str, GroupOffsets]:
+        """The same of several groups."""
+        return await offset_calls.list_group_offsets(
+            self._cluster,
+            _names(group_ids, "group_ids"),
+            self._until(timeout),
+            require_stable=require_stable,
+        )
+
+    async def alter_group_offsets(
+        self,
+        group_id: str,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
+        *,
+        timeout: float | None = None,
+    ) -> Outcomes[TopicPartition, None]:
+        """Commit offsets for a group without members; one that is not there comes to be. With members it is
+        UNKNOWN_MEMBER_ID."""
+        return await offset_calls.alter_group_offsets(self._cluster, group_id, offsets, self._until(timeout))
+
+    async def delete_group_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition], *, timeout: float | None = None
+    ) -> Outcomes[TopicPartition, None]:
+        """Forget what a group has committed for partitions. Of a topic that members subscribe to it is
+        GROUP_SUBSCRIBED_TO_TOPIC; a group that is not there is raised as GROUP_ID_NOT_FOUND."""
+        return await offset_calls.delete_group_offsets(
+            self._cluster, group_id, partitions, self._until(timeout)
+        )
+
+    async def reset_group_offsets(
+        self,
+        group_id: str,
+        to: Target,
+        *,
+        topics: Iterable[str] | None = None,
+        partitions: Iterable[TopicPartition] | None = None,
+        dry_run: bool = False,
+        timeout: float | None = None,
+    ) -> Outcomes[TopicPartition, ResetOffset]:
+        """Put a group without members at Earliest(), Latest(), Current(), Offset(n), Shift(n), At(datetime)
+        or By(timedelta), as near as the logs allow: in all partitions of these topics and in these
+        partitions, or, without either, wherever it has committed an offset. `dry_run`: find out where that
+        is.
+
+        Raises KafkaError(NON_EMPTY_GROUP) for a group that has members: stop them first. A group that is not
+        there comes to be. A topic that is not there stands in the outcomes as its partition -1.
+        """
+        return await reset_calls.reset_group_offsets(
+            self._cluster,
+            group_id,
+            to,
+            self._until(timeout),
+            topics=None if topics is None else _names(topics, "topics"),
+            partitions=partitions,
+            dry_run=dry_run,
+        )
+
+    # --- logs -----------------------------------------------------------------------------------------------
+
+    async def list_offsets(
+        self,
+        wanted: Mapping[TopicPartition, int | datetime],
+        *,
+        isolation_level: int = READ_UNCOMMITTED,
+        timeout: float | None = None,
+    ) -> Outcomes[TopicPartition, OffsetAndTimestamp | None]:
+        """For each partition the first record at or after a time (epoch ms, or a datetime with a zone), or
+        what EARLIEST, LATEST and MAX_TIMESTAMP stand for; None where there is no such record. EARLIEST and
+        LATEST have the timestamp -1."""
+        return await offset_calls.list_offsets(
+            self._cluster, wanted, self._until(timeout), isolation_level=isolation_level
+        )
+
+    async def delete_records(
+        self, before: Mapping[TopicPartition, int], *, timeout: float | None = None
+    ) -> Outcomes[TopicPartition, int]:
+        """Delete the records before these offsets; HIGH_WATERMARK stands for all there are. The outcome is
+        the first offset left."""
+        return await offset_calls.delete_records(self._cluster, before, self._until(timeout))
+
+    async def describe_producers(
+        self, partitions: Iterable[TopicPartition], *, timeout: float | None = None
+    ) -> Outcomes[TopicPartition, list[ProducerState]]:
+        """Who has written to partitions with a producer id."""
+        return await replica_calls.describe_producers(self._cluster, partitions, self._until(timeout))
+
+    # --- cluster --------------------------------------------------------------------------------------------
+
+    async def describe_cluster(self, *, timeout: float | None = None) -> ClusterDescription:
+        """Its id, controller and brokers."""
+        return await cluster_calls.describe_cluster(self._cluster, self._until(timeout))
+
+    async def describe_log_dirs(
+        self, nodes: Iterable[int] | None = None, *, timeout: float | None = None
+    ) -> Outcomes[int, list[LogDir]]:
+        """The log directories of these brokers, or of all, by node id, with the replicas in them."""
+        return await replica_calls.describe_log_dirs(self._cluster, self._until(timeout), nodes)
+
+    async def elect_leaders(
+        self,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        election_type: ElectionType = ElectionType.PREFERRED,
+        timeout: float | None = None,
+    ) -> Outcomes[TopicPartition, None]:
+        """Elect the leaders of these partitions, ELECTION_NOT_NEEDED where there is the right one; with None,
+        of all that need it."""
+        return await replica_calls.elect_leaders(
+            self._cluster, self._until(timeout), partitions, election_type=election_type
+        )
+
+
+def _seconds(value: float, name: str) -> float:
+    if not 0 < value < math.inf:
+        raise ValueError(f"{name}: it takes a time above 0, not {value:g} s")
+    return float(value)
+
+
+def _names(given: Iterable[str], parameter: str) -> list[str]:
+    """A text is an iterable of texts as well, and hardly ever meant to be."""
+    if isinstance(given, str):
+        raise TypeError(f"{parameter}: it takes several names, such as [{given!r}]")
+    return list(given)

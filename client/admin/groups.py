@@ -1,0 +1,229 @@
+"""Groups: list, describe, delete, remove members."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from muster.client.admin.answers import Outcomes, of_coordinator, of_coordinators, refused
+from muster.client.admin.cluster import Node
+from muster.client.errors import refusal
+from muster.client.network.cluster import Cluster
+from muster.client.partitions import TopicPartition
+from muster.protocol.api import ApiKey
+from muster.protocol.embedded import decode_assignment
+from muster.protocol.errors import DecodeError, ErrorCode, KafkaError
+from muster.protocol.messages.classic_group import LeaveGroupRequest
+from muster.protocol.messages.consumer_group import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+)
+from muster.protocol.messages.group_admin import (
+    DeleteGroupsRequest,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    ListGroupsRequest,
+)
+
+REASON: Final = "removed by an administrator"
+
+CLASSIC: Final = "classic"
+CONSUMER: Final = "consumer"
+"""Types of groups."""
+
+
+class GroupListing(NamedTuple):
+    """A group as lists show it; type and state are "" from brokers before Kafka 3.8 and 2.6."""
+
+    group_id: str
+    group_type: str
+    protocol_type: str
+    state: str
+
+
+class MemberDescription(NamedTuple):
+    """A member. `assignment` is None when its bytes are no assignment of consumers."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    host: str
+    assignment: list[TopicPartition] | None
+
+
+class GroupDescription(NamedTuple):
+    """A group, of type "classic" or "consumer" (KIP-848). `assignor` is the selected protocol, "" unless the
+    group is stable."""
+
+    group_id: str
+    group_type: str
+    state: str
+    protocol_type: str
+    assignor: str
+    coordinator: Node
+    members: list[MemberDescription]
+
+
+async def list_groups(
+    cluster: Cluster, until: float, *, states: Iterable[str] = (), types: Iterable[str] = ()
+) -> list[GroupListing]:
+    """The groups of all brokers by id, in one of these states and of one of these types if any are given."""
+    request = ListGroupsRequest(states_filter=list(states), types_filter=list(types))
+
+    async def attempt() -> list[GroupListing]:
+        groups = set()
+        for node, response in (await cluster.call_all(request, until)).items():
+            if response.error_code:
+                raise refusal(response.error_code, about=f"broker {node}")
+            groups |= {
+                GroupListing(each.group_id, each.group_type, each.protocol_type, each.group_state)
+                for each in response.groups
+            }
+        return sorted(groups)
+
+    return await cluster.retrying(attempt, until)
+
+
+async def describe_groups(
+    cluster: Cluster, group_ids: Iterable[str], until: float
+) -> Outcomes[str, GroupDescription]:
+    """Groups with their members. A group that is not there is KafkaError(GROUP_ID_NOT_FOUND)."""
+
+    async def ask(node: int, wanted: list[str]) -> dict[str, GroupDescription | KafkaError]:
+        response = await cluster.call(DescribeGroupsRequest(groups=wanted), until, node=node)
+        found = {each.group_id: _described(cluster, node, each) for each in response.groups}
+        missing = [
+            name
+            for name, each in found.items()
+            if isinstance(each, KafkaError) and each.code == ErrorCode.GROUP_ID_NOT_FOUND
+        ]
+        if not missing:
+            return found
+        connection = await cluster.connection(node, until)
+        if ApiKey.CONSUMER_GROUP_DESCRIBE in connection.versions:
+            asked = ConsumerGroupDescribeRequest(group_ids=missing, include_authorized_operations=False)
+            response = await cluster.call(asked, until, node=node)
+            found |= {each.group_id: _described_consumers(cluster, node, each) for each in response.groups}
+        return found
+
+    return await of_coordinators(cluster, group_ids, ask, until, api="DescribeGroups")
+
+
+def _described(
+    cluster: Cluster, node: int, told: DescribeGroupsResponse.DescribedGroup
+) -> GroupDescription | KafkaError:
+    if told.error_code:
+        return refusal(told.error_code, told.error_message, about=f"group {told.group_id}")
+    if told.group_state == "Dead":  # how brokers before DescribeGroups v6 say it
+        return refusal(ErrorCode.GROUP_ID_NOT_FOUND, about=f"group {told.group_id}")
+    return GroupDescription(
+        told.group_id,
+        CLASSIC,
+        told.group_state,
+        told.protocol_type,
+        told.protocol_data,
+        _node(cluster, node),
+        [_member(each) for each in told.members],
+    )
+
+
+def _node(cluster: Cluster, node: int) -> Node:
+    address = cluster.address_of(node)
+    assert address is not None
+    return Node(node, address.host, address.port, None)
+
+
+def _member(told: DescribeGroupsResponse.DescribedGroup.DescribedGroupMember) -> MemberDescription:
+    assignment: list[TopicPartition] | None = None
+    try:
+        assigned = decode_assignment(told.member_assignment).assigned_partitions
+    except DecodeError:
+        if not told.member_assignment:
+            assignment = []
+    else:
+        assignment = sorted(
+            TopicPartition(each.topic, partition) for each in assigned for partition in each.partitions
+        )
+    return MemberDescription(
+        told.member_id, told.group_instance_id, told.client_id, told.client_host, assignment
+    )
+
+
+def _described_consumers(
+    cluster: Cluster, node: int, told: ConsumerGroupDescribeResponse.DescribedGroup
+) -> GroupDescription | KafkaError:
+    if told.error_code:
+        return refusal(told.error_code, told.error_message, about=f"group {told.group_id}")
+    return GroupDescription(
+        told.group_id,
+        CONSUMER,
+        told.group_state,
+        "consumer",
+        told.assignor_name if told.group_state == "Stable" else "",
+        _node(cluster, node),
+        [
+            MemberDescription(
+                each.member_id,
+                each.instance_id,
+                each.client_id,
+                each.client_host,
+                sorted(
+                    TopicPartition(topic.topic_name, partition)
+                    for topic in each.assignment.topic_partitions
+                    for partition in topic.partitions
+                ),
+            )
+            for each in told.members
+        ],
+    )
+
+
+async def delete_groups(cluster: Cluster, group_ids: Iterable[str], until: float) -> Outcomes[str, None]:
+    """Delete groups without members, with their offsets."""
+
+    async def ask(node: int, wanted: list[str]) -> dict[str, KafkaError | None]:
+        response = await cluster.call(DeleteGroupsRequest(groups_names=wanted), until, node=node)
+        return {each.group_id: refused(each.error_code, each.error_message) for each in response.results}
+
+    return await of_coordinators(cluster, group_ids, ask, until, api="DeleteGroups", repeatable=False)
+
+
+async def remove_members(
+    cluster: Cluster,
+    group_id: str,
+    until: float,
+    *,
+    member_ids: Iterable[str] | None = None,
+    instance_ids: Iterable[str] | None = None,
+    reason: str = REASON,
+) -> Outcomes[str, None]:
+    """Remove these members of a classic group, named by member id or by group instance id; without either,
+    all there are. The outcomes go by those ids. Members that run join again."""
+    leaving = {
+        each: LeaveGroupRequest.MemberIdentity(member_id=each, reason=reason) for each in member_ids or ()
+    }
+    leaving |= {
+        each: LeaveGroupRequest.MemberIdentity(member_id="", group_instance_id=each, reason=reason)
+        for each in instance_ids or ()
+    }
+    if member_ids is None and instance_ids is None:
+        described = (await describe_groups(cluster, [group_id], until)).raise_for_failures()[group_id]
+        leaving = {
+            each.member_id: LeaveGroupRequest.MemberIdentity(
+                member_id=each.member_id, group_instance_id=each.group_instance_id, reason=reason
+            )
+            for each in described.members
+        }
+
+    async def ask(node: int, wanted: list[str]) -> dict[str, KafkaError | None]:
+        request = LeaveGroupRequest(group_id=group_id, members=[leaving[each] for each in wanted])
+        response = await cluster.call(request, until, node=node)
+        if response.error_code:
+            raise refusal(response.error_code, about=f"group {group_id}")
+        outcomes: dict[str, KafkaError | None] = {}
+        for told in response.members:
+            name = told.member_id if told.member_id in leaving else told.group_instance_id or ""
+            outcomes[name] = refused(told.error_code, about=f"group {group_id}, member {name}")
+        return outcomes
+
+    return await of_coordinator(cluster, group_id, leaving, ask, until, api="LeaveGroup", repeatable=False)

@@ -1,0 +1,279 @@
+"""Offsets: those of logs, and those that groups have committed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from muster.client.admin.answers import (
+    Outcomes,
+    left_ms,
+    of_coordinator,
+    of_coordinators,
+    of_leaders,
+    refused,
+)
+from muster.client.errors import refusal
+from muster.client.group.requests import offset_topics
+from muster.client.network.cluster import Cluster
+from muster.client.network.connection import Versioned
+from muster.client.partitions import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition, grouped
+from muster.protocol.api import ApiKey
+from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.messages.data import DeleteRecordsRequest, ListOffsetsRequest
+from muster.protocol.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetDeleteRequest,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+MAX_TIMESTAMP: Final = -3
+"""What ListOffsets takes in place of a timestamp: the start and the end of the log, and the record with the
+largest timestamp (KIP-734)."""
+
+READ_UNCOMMITTED: Final = 0
+READ_COMMITTED: Final = 1
+"""Isolation levels (KIP-98): with the latter the end of the log is the last stable offset."""
+
+HIGH_WATERMARK: Final = -1
+"""In place of an offset to delete records up to."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_CONSUMER: Final = -1  # the replica id of those who are none
+_MAX_TIMESTAMP_SINCE: Final = 7  # version of ListOffsets
+_BATCHED_GROUPS_SINCE: Final = 8  # version of OffsetFetch (KIP-709)
+_OFFSET_FETCH_BY_NAME: Final = 9  # its last version without topic ids
+
+
+# --- of logs ------------------------------------------------------------------------------------------------
+
+
+async def list_offsets(
+    cluster: Cluster,
+    wanted: Mapping[TopicPartition, int | datetime],
+    until: float,
+    *,
+    isolation_level: int = READ_UNCOMMITTED,
+) -> Outcomes[TopicPartition, OffsetAndTimestamp | None]:
+    """For each partition the first record at or after a time (epoch ms, or a datetime with a zone), or what
+    EARLIEST, LATEST or MAX_TIMESTAMP stand for; None where there is no such record. EARLIEST and LATEST have
+    the timestamp -1."""
+    timestamps = {
+        where: epoch_ms(each, f"{where}") if isinstance(each, datetime) else each
+        for where, each in wanted.items()
+    }
+
+    async def ask(
+        node: int, partitions: list[TopicPartition]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | KafkaError | None]:
+        asked = [
+            ListOffsetsRequest.ListOffsetsTopic(
+                name=topic,
+                partitions=[
+                    ListOffsetsRequest.ListOffsetsPartition(partition_index=index, timestamp=timestamp)
+                    for index, timestamp in parts
+                ],
+            )
+            for topic, parts in grouped((where, timestamps[where]) for where in partitions).items()
+        ]
+        if any(timestamps[where] == MAX_TIMESTAMP for where in partitions):
+            connection = await cluster.connection(node, until)
+            if connection.version_of(ApiKey.LIST_OFFSETS) < _MAX_TIMESTAMP_SINCE:
+                raise KafkaError(
+                    ErrorCode.UNSUPPORTED_VERSION,
+                    "MAX_TIMESTAMP: the broker is too old, Kafka has it since 3.0",
+                )
+        request = ListOffsetsRequest(
+            replica_id=_CONSUMER, isolation_level=isolation_level, topics=asked, timeout_ms=left_ms(until)
+        )
+        response = await cluster.call(request, until, node=node)
+        offsets: dict[TopicPartition, OffsetAndTimestamp | KafkaError | None] = {}
+        for topic in response.topics:
+            for each in topic.partitions:
+                where = TopicPartition(topic.name, each.partition_index)
+                if each.error_code:
+                    offsets[where] = refusal(each.error_code, about=str(where))
+                elif each.offset < 0:
+                    offsets[where] = None
+                else:
+                    offsets[where] = OffsetAndTimestamp(each.offset, each.timestamp, each.leader_epoch)
+        return offsets
+
+    return await of_leaders(cluster, wanted, ask, until, api="ListOffsets")
+
+
+def epoch_ms(moment: datetime, about: str) -> int:
+    """Epoch milliseconds, 0 for what was before. Raises ValueError for a datetime without a zone: nobody can
+    tell whose time it is."""
+    if moment.tzinfo is None or moment.utcoffset() is None:
+        raise ValueError(
+            f"{about}: {moment.isoformat()} has no time zone; it takes one, such as "
+            "datetime(2026, 1, 31, 12, tzinfo=UTC) or .astimezone() for local time"
+        )
+    return max(0, (moment - _EPOCH) // timedelta(milliseconds=1))
+
+
+async def delete_records(
+    cluster: Cluster, before: Mapping[TopicPartition, int], until: float
+) -> Outcomes[TopicPartition, int]:
+    """Delete the records before these offsets; HIGH_WATERMARK stands for all there are. The outcome is the
+    first offset left. It is asked again if an answer is lost: what is deleted stays so."""
+
+    async def ask(node: int, partitions: list[TopicPartition]) -> dict[TopicPartition, int | KafkaError]:
+        request = DeleteRecordsRequest(
+            topics=[
+                DeleteRecordsRequest.DeleteRecordsTopic(
+                    name=topic,
+                    partitions=[
+                        DeleteRecordsRequest.DeleteRecordsPartition(partition_index=index, offset=offset)
+                        for index, offset in parts
+                    ],
+                )
+                for topic, parts in grouped((where, before[where]) for where in partitions).items()
+            ],
+            timeout_ms=left_ms(until),
+        )
+        response = await cluster.call(request, until, node=node)
+        return {
+            (where := TopicPartition(topic.name, each.partition_index)): refusal(
+                each.error_code, about=str(where)
+            )
+            if each.error_code
+            else each.low_watermark
+            for topic in response.topics
+            for each in topic.partitions
+        }
+
+    return await of_leaders(cluster, before, ask, until, api="DeleteRecords")
+
+
+# --- of groups ----------------------------------------------------------------------------------------------
+
+GroupOffsets = dict[TopicPartition, OffsetAndMetadata]
+
+
+async def list_group_offsets(
+    cluster: Cluster, group_ids: Iterable[str], until: float, *, require_stable: bool = False
+) -> Outcomes[str, GroupOffsets]:
+    """Every offset each group has committed; none for a group that does not exist. `require_stable`: wait for
+    offsets of open transactions instead of passing them over (KIP-447)."""
+
+    async def ask(node: int, wanted: list[str]) -> dict[str, GroupOffsets | KafkaError]:
+        def build(version: int) -> OffsetFetchRequest:
+            if version >= _BATCHED_GROUPS_SINCE:
+                groups = [OffsetFetchRequest.Group(group_id=each, topics=None) for each in wanted]
+                return OffsetFetchRequest(groups=groups, require_stable=require_stable)
+            return OffsetFetchRequest(group_id=wanted[0], topics=None, require_stable=require_stable)
+
+        request = Versioned(ApiKey.OFFSET_FETCH, build, _OFFSET_FETCH_BY_NAME)
+        response = await cluster.call(request, until, node=node)
+        if response.groups:
+            return {each.group_id: _group_offsets(each.group_id, each) for each in response.groups}
+        first = {wanted[0]: _group_offsets(wanted[0], response)}
+        return first | (await ask(node, wanted[1:]) if wanted[1:] else {})
+
+    return await of_coordinators(cluster, group_ids, ask, until, api="OffsetFetch")
+
+
+def _group_offsets(
+    group_id: str, told: OffsetFetchResponse | OffsetFetchResponse.Group
+) -> GroupOffsets | KafkaError:
+    """Versions before 8 say of the one group what later ones say of each."""
+    if told.error_code:
+        return refusal(told.error_code, about=f"group {group_id}")
+    committed: GroupOffsets = {}
+    for topic in told.topics:
+        for each in topic.partitions:
+            where = TopicPartition(topic.name, each.partition_index)
+            if each.error_code:
+                return refusal(each.error_code, about=f"group {group_id}, {where}")
+            if each.committed_offset >= 0:
+                committed[where] = OffsetAndMetadata(
+                    each.committed_offset, each.metadata or "", each.committed_leader_epoch
+                )
+    return dict(sorted(committed.items()))
+
+
+async def alter_group_offsets(
+    cluster: Cluster,
+    group_id: str,
+    offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
+    until: float,
+) -> Outcomes[TopicPartition, None]:
+    """Commit offsets for a group without members, which comes to be if it is not there. With members it is
+    KafkaError(UNKNOWN_MEMBER_ID). It is asked again if the answer is lost."""
+    wanted = {
+        where: OffsetAndMetadata(each) if isinstance(each, int) else each for where, each in offsets.items()
+    }
+    for where, each in wanted.items():
+        if each.offset < 0:
+            raise ValueError(f"{where}: offset {each.offset} is below 0")
+
+    async def ask(node: int, partitions: list[TopicPartition]) -> dict[TopicPartition, KafkaError | None]:
+        request = OffsetCommitRequest(
+            group_id=group_id,
+            generation_id_or_member_epoch=-1,
+            member_id="",
+            topics=offset_topics((where, wanted[where]) for where in partitions),
+        )
+        response = await cluster.call(request, until, node=node)
+        return {
+            (where := TopicPartition(topic.name, each.partition_index)): _commit_refused(
+                each.error_code, group_id, where
+            )
+            if each.error_code
+            else None
+            for topic in response.topics
+            for each in topic.partitions
+        }
+
+    return await of_coordinator(cluster, group_id, wanted, ask, until, api="OffsetCommit")
+
+
+def _commit_refused(code: int, group_id: str, where: TopicPartition) -> KafkaError:
+    """What a group with members is told is UNKNOWN_MEMBER_ID, which tells nobody what to do."""
+    if code == ErrorCode.UNKNOWN_MEMBER_ID:
+        return refusal(
+            code,
+            f"group {group_id} has active members, so nobody else may commit for it: stop its members first",
+        )
+    return refusal(code, about=f"group {group_id}, {where}")
+
+
+async def delete_group_offsets(
+    cluster: Cluster, group_id: str, partitions: Iterable[TopicPartition], until: float
+) -> Outcomes[TopicPartition, None]:
+    """Forget what a group has committed for partitions, which need not be anything (KIP-496). Of a topic that
+    members subscribe to it is KafkaError(GROUP_SUBSCRIBED_TO_TOPIC)."""
+
+    async def ask(node: int, wanted: list[TopicPartition]) -> dict[TopicPartition, KafkaError | None]:
+        request = OffsetDeleteRequest(
+            group_id=group_id,
+            topics=[
+                OffsetDeleteRequest.Topic(
+                    name=topic,
+                    partitions=[
+                        OffsetDeleteRequest.Topic.Partition(partition_index=index) for index, _ in parts
+                    ],
+                )
+                for topic, parts in grouped((each, None) for each in wanted).items()
+            ],
+        )
+        response = await cluster.call(request, until, node=node)
+        if response.error_code:
+            raise refusal(response.error_code, about=f"group {group_id}")
+        return {
+            (where := TopicPartition(topic.name, each.partition_index)): refused(
+                each.error_code, about=f"group {group_id}, {where}"
+            )
+            for topic in response.topics
+            for each in topic.partitions
+        }
+
+    return await of_coordinator(
+        cluster, group_id, partitions, ask, until, api="OffsetDelete", repeatable=False
+    )

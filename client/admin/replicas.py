@@ -1,0 +1,184 @@
+"""What brokers keep for partitions: log directories, leaders, producers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import NamedTuple
+
+from muster.client.admin.answers import Outcomes, left_ms, of_leaders, of_nodes, present, refused
+from muster.client.errors import refusal
+from muster.client.network.cluster import Cluster, left_out
+from muster.client.partitions import TopicPartition, grouped
+from muster.protocol.errors import KafkaError
+from muster.protocol.messages.cluster import (
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    ElectLeadersRequest,
+)
+from muster.protocol.messages.transactions import DescribeProducersRequest
+
+# --- log directories ----------------------------------------------------------------------------------------
+
+
+class ReplicaDescription(NamedTuple):
+    """A replica in a log directory. `offset_lag` is how many records it is behind the high watermark, or, for
+    a copy that is being moved to this directory (`future`), behind the original."""
+
+    size_bytes: int
+    offset_lag: int
+    future: bool
+
+
+class LogDir(NamedTuple):
+    """A log directory of a broker. Of one that failed only the path and the error are known. The sizes of its
+    volume are None from brokers before Kafka 3.3."""
+
+    path: str
+    error: KafkaError | None
+    replicas: dict[TopicPartition, ReplicaDescription]
+    total_bytes: int | None
+    usable_bytes: int | None
+
+
+async def describe_log_dirs(
+    cluster: Cluster, until: float, nodes: Iterable[int] | None = None
+) -> Outcomes[int, list[LogDir]]:
+    """The log directories of these brokers, or of all, by node id."""
+    if nodes is None:
+        response = await cluster.retrying(lambda: cluster.metadata([], until), until)
+        nodes = sorted(each.node_id for each in response.brokers)
+
+    async def find(wanted: list[int]) -> dict[int, int | KafkaError]:
+        return await present(cluster, wanted, until)
+
+    async def ask(node: int, _: list[int]) -> dict[int, list[LogDir] | KafkaError]:
+        response = await cluster.call(DescribeLogDirsRequest(topics=None), until, node=node)
+        if response.error_code:
+            return {node: refusal(response.error_code, about=f"broker {node}")}
+        return {node: [_log_dir(each) for each in response.results]}
+
+    return await of_nodes(cluster, nodes, find, ask, until, api="DescribeLogDirs")
+
+
+def _log_dir(told: DescribeLogDirsResponse.DescribeLogDirsResult) -> LogDir:
+    return LogDir(
+        told.log_dir,
+        refused(told.error_code, about=told.log_dir),
+        {
+            TopicPartition(topic.name, each.partition_index): ReplicaDescription(
+                each.partition_size, each.offset_lag, each.is_future_key
+            )
+            for topic in told.topics
+            for each in topic.partitions
+        },
+        told.total_bytes if told.total_bytes >= 0 else None,
+        told.usable_bytes if told.usable_bytes >= 0 else None,
+    )
+
+
+# --- leaders ------------------------------------------------------------------------------------------------
+
+
+class ElectionType(IntEnum):
+    """Who may become leader: the replica that stands first, or, where none that is in sync lives, any one
+    that lives, at the price of records (KIP-460)."""
+
+    PREFERRED = 0
+    UNCLEAN = 1
+
+
+async def elect_leaders(
+    cluster: Cluster,
+    until: float,
+    partitions: Iterable[TopicPartition] | None = None,
+    *,
+    election_type: ElectionType = ElectionType.PREFERRED,
+) -> Outcomes[TopicPartition, None]:
+    """Elect the leaders of these partitions. With None, of all that need it, and the outcomes are of those.
+    ELECTION_NOT_NEEDED: the partition has the leader it should have."""
+
+    wanted = None if partitions is None else list(dict.fromkeys(partitions))
+
+    async def ask() -> dict[TopicPartition, KafkaError | None]:
+        request = ElectLeadersRequest(
+            election_type=election_type,
+            topic_partitions=None
+            if wanted is None
+            else [
+                ElectLeadersRequest.TopicPartitions(topic=topic, partitions=[index for index, _ in parts])
+                for topic, parts in grouped((each, None) for each in wanted).items()
+            ],
+            timeout_ms=left_ms(until),
+        )
+        response = await cluster.call_controller(request, until)
+        if response.error_code:
+            raise refusal(response.error_code)
+        outcomes: dict[TopicPartition, KafkaError | None] = {}
+        for topic in response.replica_election_results:
+            for each in topic.partition_result:
+                where = TopicPartition(topic.topic, each.partition_id)
+                outcomes[where] = refused(each.error_code, each.error_message, about=str(where))
+        return outcomes
+
+    # What a partition is told may pass, says Kafka, but it is what the caller wants to know.
+    told = await cluster.retrying(ask, until, repeatable=False)
+    if wanted is None:
+        return Outcomes(told)
+    left_out(set(wanted) - told.keys(), "ElectLeaders")
+    return Outcomes({where: told[where] for where in wanted})
+
+
+# --- producers ----------------------------------------------------------------------------------------------
+
+
+class ProducerState(NamedTuple):
+    """A producer id that has written to a partition. The timestamp is that of its last batch, epoch ms.
+    Without a transaction `coordinator_epoch` and `transaction_start_offset` are None."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp: int
+    coordinator_epoch: int | None
+    transaction_start_offset: int | None
+
+
+async def describe_producers(
+    cluster: Cluster, partitions: Iterable[TopicPartition], until: float
+) -> Outcomes[TopicPartition, list[ProducerState]]:
+    """Who writes to each partition with a producer id (KIP-664), by producer id."""
+
+    async def ask(
+        node: int, wanted: list[TopicPartition]
+    ) -> dict[TopicPartition, list[ProducerState] | KafkaError]:
+        request = DescribeProducersRequest(
+            topics=[
+                DescribeProducersRequest.TopicRequest(
+                    name=topic, partition_indexes=[index for index, _ in parts]
+                )
+                for topic, parts in grouped((each, None) for each in wanted).items()
+            ]
+        )
+        response = await cluster.call(request, until, node=node)
+        return {
+            (where := TopicPartition(topic.name, each.partition_index)): refusal(
+                each.error_code, each.error_message, about=str(where)
+            )
+            if each.error_code
+            else sorted(
+                ProducerState(
+                    state.producer_id,
+                    state.producer_epoch,
+                    state.last_sequence,
+                    state.last_timestamp,
+                    None if state.coordinator_epoch < 0 else state.coordinator_epoch,
+                    None if state.current_txn_start_offset < 0 else state.current_txn_start_offset,
+                )
+                for state in each.active_producers
+            )
+            for topic in response.topics
+            for each in topic.partitions
+        }
+
+    return await of_leaders(cluster, partitions, ask, until, api="DescribeProducers")

@@ -1,0 +1,59 @@
+"""Kafka's CooperativeStickyAssignor: as the sticky one, but nobody gets what another member still has."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from muster.client.assignors.claims import Claim
+from muster.client.assignors.interface import (
+    NO_GENERATION,
+    Assignor,
+    MemberSubscription,
+    RebalanceProtocol,
+    TopicPartitions,
+)
+from muster.client.assignors.sticky import share
+from muster.client.partitions import TopicPartition
+
+_GENERATION: Final = struct.Struct(">i")
+
+
+class CooperativeStickyAssignor(Assignor):
+    """What is to move goes to nobody at first: its owner sees that it has lost it, gives it up and joins
+    again, and in that next generation it moves. Everything else is read without a break (KIP-429)."""
+
+    name = "cooperative-sticky"
+    protocols = frozenset({RebalanceProtocol.COOPERATIVE, RebalanceProtocol.EAGER})
+
+    def __init__(self) -> None:
+        self._generation_id = NO_GENERATION
+
+    def on_assignment(self, assigned: Iterable[TopicPartition], generation_id: int) -> None:
+        self._generation_id = generation_id
+
+    def user_data(
+        self, topics: Iterable[str], owned: Iterable[TopicPartition], generation_id: int
+    ) -> bytes | None:
+        """The generation of the last assignment, for leaders that read no subscription of version 2."""
+        return _GENERATION.pack(self._generation_id)
+
+    def assign(
+        self, members: Mapping[str, MemberSubscription], topics: Mapping[str, TopicPartitions]
+    ) -> dict[str, list[TopicPartition]]:
+        claims = {member_id: _claim(each) for member_id, each in members.items()}
+        found = share(members, topics, claims)
+        owner = dict.fromkeys(found.settled.disputed, -1)
+        for member, numbers in enumerate(found.settled.owned):
+            owner.update(dict.fromkeys(numbers, member))
+        for member, numbers in enumerate(found.shares):
+            found.shares[member] = [each for each in numbers if owner.get(each, member) == member]
+        return found.named()
+
+
+def _claim(member: MemberSubscription) -> Claim:
+    generation_id = member.generation_id
+    if generation_id < 0 and member.user_data is not None and len(member.user_data) >= _GENERATION.size:
+        (generation_id,) = _GENERATION.unpack_from(member.user_data)
+    return Claim(member.owned, generation_id)

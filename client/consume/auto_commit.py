@@ -1,0 +1,168 @@
+"""Committing what was handled, on the reader's behalf: every interval, before a rebalance, at the end.
+
+The periodic commits run in a task of their own: nobody waits for them. Those before a rebalance do as well,
+so that a reading call may end before they do, and the next one finds them further on. What cannot be
+committed because the generation passed is left: whoever owns the partition now reads those records again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Final
+
+from muster.client.errors import ClientError
+from muster.client.group.outcomes import CommitResult
+from muster.client.network.connection import deadline
+from muster.client.partitions import OffsetAndMetadata, TopicPartition
+
+_LOG: Final = logging.getLogger("muster.client.consumer")
+
+
+class AutoCommit:
+    """Commits what `handled()` says, where it is not committed yet, by calling `commit` with a deadline; each
+    attempt of the periodic ones gets `attempt_s`. `wake` is called when `tick` has something to do."""
+
+    def __init__(
+        self,
+        commit: Callable[[dict[TopicPartition, OffsetAndMetadata], float], Awaitable[CommitResult]],
+        handled: Callable[[], Mapping[TopicPartition, OffsetAndMetadata]],
+        wake: Callable[[], None],
+        *,
+        interval_s: float,
+        attempt_s: float,
+        retry_backoff_s: float,
+    ) -> None:
+        self._commit = commit
+        self._handled = handled
+        self._wake = wake
+        self._interval_s = interval_s
+        self._attempt_s = attempt_s
+        self._retry_backoff_s = retry_backoff_s
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = False
+        self._periodic: asyncio.Task[None] | None = None
+        self._last: asyncio.Task[None] | None = None
+        self._known: dict[TopicPartition, int] = {}
+        self._failure: Exception | None = None
+
+    def known(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """These are the group's offsets: they need not be committed."""
+        self._known.update(offsets)
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """These are not ours any more, and others may commit for them."""
+        for where in partitions:
+            self._known.pop(where, None)
+
+    def raise_failure(self) -> None:
+        """Raise what kept an earlier commit from being made for good."""
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    # --- every interval -------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Begin a commit if an interval is over. Raises what `raise_failure` does."""
+        self.raise_failure()
+        if self._timer is None:
+            self._count(self._interval_s)
+        if self._due and self._periodic is None and self._last is None:
+            self._due = False
+            if offsets := self._uncommitted():
+                self._periodic = asyncio.create_task(self._once(offsets), name="auto-commit")
+            else:
+                self._count(self._interval_s)
+
+    async def _once(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
+        again_s = self._interval_s
+        try:
+            result = await self._commit(offsets, deadline(self._attempt_s))
+            self._note(result)
+            if result.retry:
+                again_s = min(self._retry_backoff_s, self._interval_s)
+        except ClientError as error:
+            _LOG.info("auto-commit did not succeed and is tried again: %s", error)
+        except Exception as failure:
+            self._failure = failure
+            self._wake()
+        finally:
+            self._periodic = None
+        self._count(again_s)
+
+    # --- to the end -----------------------------------------------------------------------------------------
+
+    async def catch_up(self, partitions: frozenset[TopicPartition], until: float, give_up: float) -> bool:
+        """Commit what was handled of these: True when that is done, cannot be done, or is given up; False
+        when `until` came first: it goes on meanwhile. What does not pass is left to `raise_failure`: a
+        rebalance goes on all the same."""
+        if self._last is None:
+            self._last = asyncio.create_task(self._catch_up(partitions, give_up), name="last auto-commit")
+            self._last.add_done_callback(lambda _: self._wake())
+        await asyncio.wait([self._last], timeout=max(0.0, until - deadline(0)))
+        if not self._last.done():
+            return False
+        self._last = None
+        return True
+
+    async def _catch_up(self, partitions: frozenset[TopicPartition], give_up: float) -> None:
+        if self._periodic is not None:
+            await asyncio.wait([self._periodic])
+        while offsets := self._uncommitted(partitions):
+            try:
+                result = await self._commit(offsets, give_up)
+            except ClientError as error:
+                _LOG.warning("what was handled could not be committed and may be read again: %s", error)
+                return
+            except Exception as failure:
+                self._failure = failure
+                return
+            self._note(result)
+            if not result.retry:
+                return
+            if deadline(self._retry_backoff_s) >= give_up:
+                _LOG.warning(
+                    "what was handled could not be committed in time and may be read again: %s", result
+                )
+                return
+            await asyncio.sleep(self._retry_backoff_s)
+
+    async def close(self) -> None:
+        """Give up what is under way."""
+        if self._timer is not None:
+            self._timer.cancel()
+        tasks = [task for task in (self._periodic, self._last) if task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        self._periodic = self._last = None
+
+    # --- inside ---------------------------------------------------------------------------------------------
+
+    def _uncommitted(
+        self, partitions: frozenset[TopicPartition] | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        return {
+            where: place
+            for where, place in self._handled().items()
+            if (partitions is None or where in partitions) and self._known.get(where) != place.offset
+        }
+
+    def _note(self, result: CommitResult) -> None:
+        if result.stale:
+            _LOG.info(
+                "the group went on before %s could be committed: what was handled last may be read again",
+                ", ".join(f"{where} at {outcome.offset}" for where, outcome in sorted(result.stale.items())),
+            )
+
+    def _count(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._over)
+
+    def _over(self) -> None:
+        self._due = True
+        self._wake()

@@ -1,0 +1,699 @@
+"""What the calls of a consumer share: its parts, and the reading call that keeps them going.
+
+Each turn of a reading call does in this order what is due: the rebalance, periodic commits, places to start
+from; then it hands out what is there, or waits for records. Whatever happens meanwhile (a heartbeat that
+tells of a rebalance, a task that failed, `stop`) wakes it. What nobody needs to wait for runs in tasks, whose
+failures are raised from the reading call: none of them ends in silence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Coroutine, Iterable
+from contextlib import AsyncExitStack, suppress
+from typing import Any, Final, Generic, TypeVar
+
+from muster.client.consume.auto_commit import AutoCommit
+from muster.client.consume.delivery import Delivery, Deserializer
+from muster.client.consume.health import Health
+from muster.client.consume.listener import Calls
+from muster.client.consume.reader_watch import ReaderWatch
+from muster.client.consume.rebalancing import Rebalancing
+from muster.client.consume.scope import Scopes
+from muster.client.consume.settings import ConsumerSettings
+from muster.client.consume.subscription import Subscription
+from muster.client.errors import ClientError, Closed, ConcurrentUse, NoOffset, TimedOut
+from muster.client.fetch.fetcher import Fetcher, FetchSettings, Reset
+from muster.client.fetch.positions import Position
+from muster.client.group.group import Group, GroupSettings
+from muster.client.group.outcomes import CommitResult
+from muster.client.network.cluster import Cluster
+from muster.client.network.connection import deadline
+from muster.client.partitions import OffsetAndMetadata, TopicPartition
+from muster.protocol.errors import KafkaError
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+_LOG: Final = logging.getLogger("muster.client.consumer")
+
+_LEAVE_S: Final = 2.0
+"""What is kept of the time that closing has, for leaving the group."""
+_PART_S: Final = 5.0
+"""What is kept of it before that, for the last commit and the listener, while the reader may still finish."""
+_A_WHILE_S: Final = 60.0  # waits without a bound are made of these
+
+
+class ConsumerCore(Generic[K, V]):
+    """One consumer's parts. `Consumer` has the public face of what is here."""
+
+    def __init__(
+        self,
+        settings: ConsumerSettings,
+        subscription: Subscription,
+        calls: Calls,
+        key_deserializer: Deserializer | None,
+        value_deserializer: Deserializer | None,
+    ) -> None:
+        self.settings = settings
+        self.subscription = subscription
+        self.calls = calls
+        self.state = "new"
+        self.assignment: frozenset[TopicPartition] = frozenset()
+        self.paused: set[TopicPartition] = set()
+        self.orderly = False
+        """Whether the reader's loop is to end as if there were no more records."""
+        self.disturbed = False
+        """Whether there may be something else to do than to hand out what is here."""
+        self.last_error: Exception | None = None
+        self.records_at: float | None = None
+        self.committed_at: float | None = None
+        self.scopes = Scopes(self.fail)
+        self._blocked: set[TopicPartition] = set()
+        self.delivery: Delivery[K, V] = Delivery(self._blocked, key_deserializer, value_deserializer)
+        self.watch = ReaderWatch(
+            settings.max_poll_interval_ms / 1000,
+            # With heartbeats of their own, what blocks this loop does not hold them up.
+            silence_s=settings.session_timeout_ms / 1000 if settings.heartbeat == "loop" else None,
+            missed=lambda: self.rebalancing is not None and bool(self.rebalancing.owned),
+            progress=self.delivery.progress,
+            asked=self._asked,
+        )
+        self.group: Group | None = None
+        self.auto_commit: AutoCommit | None = None
+        self.rebalancing: Rebalancing | None = None
+        self._held: frozenset[TopicPartition] = frozenset()
+        self._reader: asyncio.Task[Any] | None = None
+        self._reading = False
+        self._waiting: asyncio.Task[Any] | None = None  # the task that the reading call runs in
+        self._abandoned = False
+        self._unlocated = False
+        self._locating: asyncio.Task[None] | None = None
+        self._following: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._failure: BaseException | None = None
+        self._news: asyncio.Event | None = None
+        self._close_by = 0.0
+
+    # --- life -----------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Make the parts. Nothing is asked of the cluster yet."""
+        given = self.settings
+        self.loop = asyncio.get_running_loop()
+        async with AsyncExitStack() as stack:
+            self.cluster = Cluster(
+                given.bootstrap_servers,
+                client_id=given.client_id,
+                metadata_max_age_ms=given.metadata_max_age_ms,
+                retry_backoff_ms=given.retry_backoff_ms,
+                retry_backoff_max_ms=given.retry_backoff_max_ms,
+                auto_create_topics=given.allow_auto_create_topics,
+                request_timeout_ms=given.request_timeout_ms,
+                patient=True,
+            )
+            stack.push_async_callback(self.cluster.close)
+            self.fetcher = Fetcher(self.cluster, self._fetch_settings(), on_reset=self._was_reset)
+            stack.push_async_callback(self.fetcher.close)
+            if given.group_id is not None:
+                await self._open_group(given.group_id, stack)
+            stack.push_async_callback(self.watch.close)
+            stack.push_async_callback(self._end_tasks)
+            self.watch.start(thread=given.heartbeat == "thread")
+            self.state = "running"
+            self.subscribed()
+            self._stack = stack.pop_all()
+
+    async def _open_group(self, group_id: str, stack: AsyncExitStack) -> None:
+        given = self.settings
+        settings = GroupSettings(
+            group_id=group_id,
+            assignors=given.assignors,
+            group_instance_id=given.group_instance_id,
+            session_timeout_ms=given.session_timeout_ms,
+            heartbeat_interval_ms=given.heartbeat_interval_ms,
+            max_poll_interval_ms=given.max_poll_interval_ms,
+            request_timeout_ms=given.request_timeout_ms,
+            retry_backoff_ms=given.retry_backoff_ms,
+            retry_backoff_max_ms=given.retry_backoff_max_ms,
+            metadata_max_age_ms=given.metadata_max_age_ms,
+            rack=given.client_rack,
+            client_id=given.client_id,
+            require_stable=given.isolation_level == "read_committed",
+            allow_auto_create_topics=given.allow_auto_create_topics,
+        )
+        self.group = Group(
+            given.bootstrap_servers, settings, on_wake=self._group_wakes, apart=given.heartbeat == "thread"
+        )
+        stack.push_async_callback(self._close_group)
+        await self.group.start()
+        if given.enable_auto_commit:
+            self.auto_commit = AutoCommit(
+                self.commit,
+                self.handled,
+                self.wake,
+                interval_s=given.auto_commit_interval_ms / 1000,
+                attempt_s=given.request_timeout_ms / 1000,
+                retry_backoff_s=given.retry_backoff_ms / 1000,
+            )
+            stack.push_async_callback(self.auto_commit.close)
+        self.rebalancing = Rebalancing(
+            self.group,
+            self.subscription,
+            self.calls,
+            self.scopes,
+            self.auto_commit,
+            hold=self._hold,
+            adopt=self._adopt,
+            grace_s=given.revocation_grace_ms / 1000,
+            rebalance_s=given.max_poll_interval_ms / 1000,
+        )
+
+    def _fetch_settings(self) -> FetchSettings:
+        given = self.settings
+        return FetchSettings(
+            min_bytes=given.fetch_min_bytes,
+            max_wait_ms=given.fetch_max_wait_ms,
+            max_bytes=given.fetch_max_bytes,
+            partition_max_bytes=given.max_partition_fetch_bytes,
+            isolation_level=given.isolation_level,
+            check_crcs=given.check_crcs,
+            client_rack=given.client_rack,
+            reset=given.auto_offset_reset,
+            request_timeout_ms=given.request_timeout_ms,
+            metadata_max_age_ms=given.metadata_max_age_ms,
+        )
+
+    def check(self) -> None:
+        """Raise Closed unless the consumer runs, ClientError when that is on another loop."""
+        if self.state == "new":
+            raise Closed("the consumer is not started: use `async with`, or `await consumer.start()`")
+        if self.state == "closed":
+            raise Closed("the consumer is closed")
+        try:
+            here = asyncio.get_running_loop()
+        except RuntimeError:
+            here = None
+        if here is not self.loop:
+            raise ClientError("the consumer was started on another event loop: use it on that one")
+
+    def changeable(self) -> None:
+        """Raise unless what is read may be changed now."""
+        if self.state != "new":
+            self.check()
+
+    def stop(self) -> None:
+        """Hand out nothing new."""
+        if self.state == "running":
+            self.state = "stopping"
+            self.wake()
+
+    def refuse_if_stopped(self) -> None:
+        """Who asks again has handled what it had in hand, but gets no more. Raises Closed."""
+        if self.state == "stopping" and not self._reading:
+            self.delivery.asked()
+            self._tell()
+            raise Closed("the consumer was stopped: it gives out no more records")
+
+    @property
+    def ended_in_order(self) -> bool:
+        """Whether it is closed, and the reader's loop is to end without an error all the same."""
+        return self.state == "closed" and self.orderly
+
+    async def close(self, timeout: float, *, clean: bool, drain: bool = False) -> None:
+        """Commit what was handled, give everything up, leave the group, end every task and connection.
+
+        Not `clean`: what is in hand was not handled. `drain`: the reader may finish it, and the scopes' tasks
+        get all of the time.
+        """
+        if self.state == "new":
+            self.state = "closed"
+        if self.state == "closed":
+            return
+        self.check()
+        by_reader = asyncio.current_task() is self._reader
+        if self._reading and asyncio.current_task() is self._waiting:
+            raise ClientError("a callback cannot close the consumer, which waits for it: call stop()")
+        until = deadline(timeout)
+        if self._close_by:
+            while self.state != "closed":
+                await self._hear(until, "the end of the consumer, which is being closed elsewhere,")
+            return
+        self._close_by = until
+        self.orderly |= drain
+        self.stop()
+        part_by = until - min(_LEAVE_S, timeout / 4)
+        try:
+            async with asyncio.timeout_at(part_by) as bound:
+                await self._reader_is_out(part_by - min(_PART_S, timeout / 4), finish=drain)
+                if clean and (by_reader or self._reader_returned()):
+                    self.delivery.asked()
+                self._abandoned = True
+                half_s = (part_by - deadline(0)) / 2  # the last commit and the listener take time as well
+                grace_s = self.settings.revocation_grace_ms / 1000
+                await self._part(part_by, half_s if drain else min(half_s, grace_s))
+        except TimeoutError:
+            if not bound.expired():
+                raise
+            _LOG.warning("closing took longer than %.1f s: what was handled last may be read again", timeout)
+        finally:
+            try:
+                await self._stack.aclose()
+            finally:
+                self.state = "closed"
+                self._adopted_nothing()
+                self._tell()
+
+    async def leave(self, timeout: float, reason: str) -> None:
+        """Give everything up, and leave the group. Who reads, and calls this, has handled what is in hand."""
+        until = deadline(timeout)
+        self._begin_reading()
+        try:
+            if asyncio.current_task() is self._reader:
+                self.delivery.asked()
+            await self._part(until, self.settings.revocation_grace_ms / 1000)
+        finally:
+            self._reading = False
+            self._tell()
+            by_group = self.subscription.by_group
+            self.subscription.clear()
+            self.subscribed()
+            if by_group and self.group is not None:
+                await self.group.leave(reason, until)
+
+    async def _part(self, until: float, grace_s: float) -> None:
+        """Give everything up."""
+        grace_s = max(0.0, min(grace_s, until - deadline(0)))
+        if self.subscription.by_group and self.rebalancing is not None:
+            await self.rebalancing.leave(until, grace_s)
+        else:
+            self._hold(self.assignment)
+            await self.scopes.end(self.assignment, grace_s)
+            if self.auto_commit is not None:
+                await self.auto_commit.catch_up(self.assignment, until, until)
+        if self.auto_commit is not None:
+            self.auto_commit.raise_failure()
+
+    async def _reader_is_out(self, until: float, *, finish: bool) -> None:
+        """Wait for a reading call that is under way in another task; with `finish`, until then, also for the
+        reader to ask once more, which says that it has finished what it has in hand."""
+        finish = finish and asyncio.current_task() is not self._reader
+        while self._reading or (
+            finish
+            and deadline(0) < until
+            and self.delivery.in_hand()
+            and not (self._reader is None or self._reader.done())
+        ):
+            with suppress(TimedOut):
+                await self._hear(max(until, deadline(0.1)), "the end of the reading call")
+
+    def _reader_returned(self) -> bool:
+        """Whether whoever read has come to an end, and not by a failure."""
+        reader = self._reader
+        if reader is None:
+            return True
+        return reader.done() and not reader.cancelled() and reader.exception() is None
+
+    async def _close_group(self) -> None:
+        assert self.group is not None
+        await self.group.close(max(0.5, self._close_by - deadline(0)))
+
+    # --- the reading call -----------------------------------------------------------------------------------
+
+    async def more(
+        self, until: float | None, max_records: int, reader: asyncio.Task[Any] | None = None
+    ) -> bool:
+        """What was in hand is handled. Do what is due, and return True once `delivery` has something, at best
+        so many records. False when `until` came first, or when the consumer is stopped. `reader` (None for
+        this task) handles them."""
+        self.check()
+        self._begin_reading()
+        self._reader = asyncio.current_task() if reader is None else reader
+        self.watch.came(self._reader)
+        self.delivery.asked()
+        self._tell()
+        at_a_time = max(max_records, self.settings.max_poll_records)
+        let_others_run = True
+        try:
+            if self.state == "running" and self.subscription.is_empty:
+                raise ClientError(
+                    "there is nothing to read: subscribe(...) to topics, or assign(...) partitions"
+                )
+            while True:
+                self.disturbed = False
+                self._raise_failure()
+                if self.state == "stopping":
+                    return False
+                await self._do_what_is_due(until)
+                if self.state == "stopping":
+                    return False
+                if self.delivery.is_ready():
+                    if let_others_run:
+                        # A reader that never waits for anything else would keep the loop to itself.
+                        let_others_run = False
+                        await asyncio.sleep(0)
+                        continue
+                    return True
+                wait_s = _A_WHILE_S if until is None else min(_A_WHILE_S, max(0.0, until - deadline(0)))
+                self.watch.waits()
+                batches = await self.fetcher.poll(at_a_time, wait_s)
+                self.watch.went()
+                if batches:
+                    self.records_at = time.monotonic()
+                    self.delivery.add(batches)
+                elif until is not None and deadline(0) >= until:
+                    return False
+                let_others_run = False
+        finally:
+            self._reading = False
+            self.watch.went()
+            self._tell()
+
+    def _begin_reading(self) -> None:
+        if self._reading:
+            raise ConcurrentUse(
+                "another reading call is under way: a consumer has one reader, and callbacks cannot read; "
+                "several tasks share the work with scope(), or each have a consumer"
+            )
+        self._reading = True
+        self._waiting = asyncio.current_task()
+
+    async def _do_what_is_due(self, until: float | None) -> None:
+        if self.group is not None:
+            self.group.polled()
+        if self.auto_commit is not None:
+            self.auto_commit.tick()
+        if self.rebalancing is not None and self.subscription.by_group:
+            patience_s = self.settings.max_poll_interval_ms / 1000  # no step may take longer
+            await self.rebalancing.go_on(deadline(patience_s) if until is None else until)
+        if self._unlocated:
+            self.locate()
+
+    def wake(self) -> None:
+        """Let the reader look at what is due."""
+        self.disturbed = True
+        self.delivery.interrupt()
+        self.fetcher.wake()
+
+    def fail(self, failure: BaseException) -> None:
+        """Raise this from the next reading call."""
+        if self._failure is None:
+            self._failure = failure
+        self.wake()
+
+    def _raise_failure(self) -> None:
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def _asked(self) -> None:
+        """The reader was given records without coming here."""
+        try:
+            if self.group is not None:
+                self.group.polled()
+        except Exception as failure:
+            self.fail(failure)
+
+    def _group_wakes(self) -> None:
+        if self.group is not None and self.group.lost and self.rebalancing is not None:
+            self.rebalancing.lost()
+        self.wake()
+
+    # --- what is read ---------------------------------------------------------------------------------------
+
+    def subscribed(self) -> None:
+        """The subscription has changed."""
+        if self.state == "new":
+            return
+        if self._following is not None:
+            self._following.cancel()
+            self._following = None
+        # A pattern means topics that there are: to ask for one that was just deleted must not bring it back.
+        by_pattern = self.subscription.pattern is not None
+        self.cluster.auto_create_topics = self.settings.allow_auto_create_topics and not by_pattern
+        if by_pattern:
+            self._following = self._spawn(self._follow(), "topics that match the pattern")
+        elif self.subscription.by_group:
+            assert self.group is not None
+            self.group.subscribe(self.subscription.topics)
+        else:
+            self._adopt(self.subscription.assigned)
+        self.wake()
+
+    async def _follow(self) -> None:
+        """Subscribe to what the pattern means, as topics come and go."""
+        group, pattern = self.group, self.subscription.pattern
+        assert group is not None
+        assert pattern is not None
+        tries, first = 0, True
+
+        def accepts(name: str) -> bool:
+            return pattern.fullmatch(name) is not None
+
+        while True:
+            try:
+                await self.cluster.refresh(None, deadline(self.settings.request_timeout_ms / 1000))
+            except (ClientError, KafkaError) as error:
+                self.note(error)
+                await asyncio.sleep(self.cluster.backoff_s(tries))
+                tries += 1
+                continue
+            tries = 0
+            there = [(topic.name, topic.is_internal) for topic in self.cluster.image.topics.values()]
+            changed = self.subscription.follow(there, exclude_internal=self.settings.exclude_internal_topics)
+            if changed or first:
+                first = False
+                group.subscribe(self.subscription.topics, accepts)
+                self.wake()
+            await asyncio.sleep(self.settings.metadata_max_age_ms / 1000)
+
+    def _adopt(self, partitions: frozenset[TopicPartition], *, settled: bool = True) -> None:
+        """Read these from now on; until it is `settled`, what was paused may come back."""
+        self.delivery.drop(self.assignment - partitions)
+        self.fetcher.set_assigned(partitions)
+        self.assignment, self._held = partitions, frozenset()
+        if settled:
+            self.paused &= partitions
+        self.fetcher.pause(self.paused & partitions)
+        self._block()
+        if self._locating is not None:
+            self._locating.cancel()  # What it was told may be of an earlier time.
+            self._locating = None
+        self._unlocated = bool(partitions)
+
+    def _adopted_nothing(self) -> None:
+        self.delivery.drop(self.assignment)
+        self.assignment = frozenset()
+
+    def _hold(self, partitions: frozenset[TopicPartition]) -> None:
+        self._held = partitions
+        self.fetcher.hold(partitions)
+        self._block()
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Hand out nothing of these."""
+        chosen = set(partitions)
+        self.fetcher.pause(chosen)
+        self.paused |= chosen
+        self._block()
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """The opposite."""
+        chosen = set(partitions)
+        self.fetcher.resume(chosen & self.assignment)
+        self.paused -= chosen
+        self._block()
+        self.wake()
+
+    def _block(self) -> None:
+        self.delivery.interrupt()
+        self._blocked.clear()
+        self._blocked.update(self.paused, self._held)
+
+    # --- where ----------------------------------------------------------------------------------------------
+
+    def place(self, where: TopicPartition) -> OffsetAndMetadata | None:
+        """What is given out next of an assigned partition, as far as is known."""
+        return self.delivery.places().get(where) or self._fetched_place(where)
+
+    def _fetched_place(self, where: TopicPartition) -> OffsetAndMetadata | None:
+        position = self.fetcher.position(where)
+        if position is None:
+            return None
+        return OffsetAndMetadata(position.offset, leader_epoch=position.leader_epoch)
+
+    def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The places that a commit without offsets means: behind what was given out, unless the reader has
+        left with it."""
+        if self._abandoned:
+            return self.handled()
+        here = self.delivery.places()
+        places = ((where, here.get(where) or self._fetched_place(where)) for where in self.assignment)
+        return {where: place for where, place in places if place is not None}
+
+    def handled(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The places up to which the reader has handled."""
+        in_hand = self.delivery.in_hand()
+        here = self.delivery.places() | in_hand
+        places = ((where, here.get(where) or self._fetched_place(where)) for where in self.assignment)
+        return {where: place for where, place in places if place is not None}
+
+    async def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata], until: float) -> CommitResult:
+        """Commit these."""
+        assert self.group is not None
+        result = await self.group.commit(offsets, until)
+        if result.committed:
+            self.committed_at = time.monotonic()
+            if self.auto_commit is not None:
+                self.auto_commit.known({where: each.offset for where, each in result.committed.items()})
+        return result
+
+    async def position(self, where: TopicPartition, until: float) -> int:
+        """The offset of what is given out next, looked up if need be."""
+        while True:
+            self.check()
+            self.assigned(where)
+            place = self.place(where)
+            if place is not None:
+                return place.offset
+            self.locate()
+            await self._hear(until, f"the position of {where}")
+            if isinstance(self._failure, (NoOffset, KafkaError)):
+                self._raise_failure()
+
+    def assigned(self, *partitions: TopicPartition) -> None:
+        """Raise ClientError unless all of these are assigned."""
+        for where in partitions:
+            if where not in self.assignment:
+                raise ClientError(f"{where} is not assigned to this consumer: {self.subscription}")
+
+    def locate(self) -> None:
+        """Find a position for what has none yet."""
+        self._unlocated = False
+        if self._locating is None and self.fetcher.unpositioned:
+            self._locating = self._spawn(self._locate(), "positions")
+
+    async def _locate(self) -> None:
+        tries = 0
+        try:
+            while missing := self.fetcher.unpositioned:
+                try:
+                    offsets = await self._committed(missing)
+                except (ClientError, KafkaError) as error:
+                    if self.cluster.is_final(error):
+                        self._unlocated = True
+                        raise
+                    self.note(error)
+                    await asyncio.sleep(self.cluster.backoff_s(tries))
+                    tries += 1
+                    continue
+                self._start_at(offsets, missing & self.fetcher.unpositioned)
+        finally:
+            if self._locating is asyncio.current_task():
+                self._locating = None
+
+    async def _committed(
+        self, partitions: frozenset[TopicPartition]
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        if self.group is None:
+            return {}
+        return await self.group.committed(partitions, deadline(self.settings.request_timeout_ms / 1000))
+
+    def _start_at(
+        self, offsets: dict[TopicPartition, OffsetAndMetadata | None], partitions: frozenset[TopicPartition]
+    ) -> None:
+        nowhere = set()
+        for where in partitions:
+            place = offsets.get(where)
+            if place is not None:
+                self.fetcher.seek(where, Position(place.offset, place.leader_epoch))
+                if self.auto_commit is not None:
+                    self.auto_commit.known({where: place.offset})
+            elif self.settings.auto_offset_reset is None:
+                nowhere.add(where)
+            else:
+                self.fetcher.reset(where)
+        if nowhere:
+            self._unlocated = True
+            raise NoOffset(
+                f"no offset is committed for {', '.join(sorted(map(str, nowhere)))} and auto_offset_reset is "
+                "'none': seek, or set another policy",
+                frozenset(nowhere),
+            )
+
+    def _was_reset(self, reset: Reset) -> None:
+        if reset.from_offset is None:  # The fetcher itself says when a position was lost.
+            _LOG.info("%s is read from offset %d on: %s", reset.partition, reset.to_offset, reset.why)
+        self._tell()
+
+    def lag(self, where: TopicPartition) -> int | None:
+        """Records left to give out, as far as the last fetch told."""
+        of_fetcher, here, fetched = self.fetcher.lag(where), self.place(where), self.fetcher.position(where)
+        if of_fetcher is None or here is None or fetched is None:
+            return None
+        return of_fetcher + fetched.offset - here.offset
+
+    def health(self) -> Health:
+        """How it is doing."""
+        now = time.monotonic()
+        group = None if self.group is None else self.group.health()
+        troubles = {} if self.state != "running" else self.fetcher.troubles
+        return Health(
+            state=self.state,
+            membership="" if group is None else group.state.name,
+            generation_id=-1 if group is None else group.generation_id,
+            member_id="" if group is None else group.member_id,
+            assignment=self.assignment,
+            rebalances=0 if self.rebalancing is None else self.rebalancing.count,
+            heartbeat_age_s=None if group is None else group.heartbeat_answered_s,
+            records_age_s=None if self.records_at is None else now - self.records_at,
+            commit_age_s=None if self.committed_at is None else now - self.committed_at,
+            reader_away_s=self.watch.away_s,
+            loop_lag_s=self.watch.loop_lag_s,
+            troubles={where: str(each.error) for where, each in troubles.items()},
+            last_error=str((group and group.last_error) or self.last_error or ""),
+        )
+
+    # --- tasks and news -------------------------------------------------------------------------------------
+
+    def note(self, error: Exception) -> None:
+        """Something went wrong and is tried again."""
+        self.last_error = error
+        _LOG.info("%s; trying again", error)
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = self.loop.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (failure := task.exception()) is not None:
+            self.fail(failure)
+        self._tell()
+
+    async def _end_tasks(self) -> None:
+        tasks = set(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def _tell(self) -> None:
+        """Wake those who wait for something to change."""
+        if self._news is not None:
+            self._news.set()
+            self._news = None
+
+    async def _hear(self, until: float, what: str) -> None:
+        """Wait for something to change. Raises TimedOut at `until`, saying what did not come about."""
+        if self._news is None:
+            self._news = asyncio.Event()
+        try:
+            async with asyncio.timeout_at(until):
+                await self._news.wait()
+        except TimeoutError:
+            raise TimedOut(f"{what} did not come about in time") from None

@@ -1,0 +1,214 @@
+"""What was taken from the fetcher and is not handed out yet, and what is in the reader's hands. Pure.
+
+A record is in hand from when it is given out until the reader asks for the next one; then it is handled. So
+there are two places in a partition: the position, of the record that is given out next, and where it is
+handled up to, which is what may be committed on the reader's behalf.
+
+Records are given out one by one from a run, a stretch of one batch. The consumer iterates over it without
+coming here for each record: what was given out is told from how much of the run is left.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import length_hint
+from typing import Any, Generic, TypeAlias, TypeVar, cast
+
+from muster.client.errors import DeserializationFailed
+from muster.client.fetch.records import Batch, ConsumerRecord
+from muster.client.partitions import NO_LEADER_EPOCH, OffsetAndMetadata, TopicPartition
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+RawBatch: TypeAlias = Batch[bytes | None, bytes | None]
+Deserializer: TypeAlias = Callable[[bytes], Any]
+
+
+class Delivery(Generic[K, V]):
+    """Records on their way from the fetcher to the reader. `blocked` are partitions of which nothing may be
+    given out at present; the set is the caller's and may change."""
+
+    def __init__(
+        self,
+        blocked: set[TopicPartition],
+        key_deserializer: Deserializer | None = None,
+        value_deserializer: Deserializer | None = None,
+    ) -> None:
+        self.run: Iterator[ConsumerRecord[K, V]] = iter(())
+        """The records to give out next."""
+        self._blocked = blocked
+        self._key_deserializer = key_deserializer
+        self._value_deserializer = value_deserializer
+        self._queue: deque[RawBatch] = deque()
+        self._raw: RawBatch | None = None  # what the run was made of
+        self._asked = 0  # how much of the run the reader has asked beyond
+        self._in_hand: dict[TopicPartition, int] = {}
+        self._epochs: dict[TopicPartition, int] = {}
+
+    # --- in -------------------------------------------------------------------------------------------------
+
+    def add(self, batches: Iterable[RawBatch]) -> None:
+        """Batches from the fetcher."""
+        self._queue.extend(batches)
+
+    def drop(self, partitions: Iterable[TopicPartition]) -> None:
+        """Give out nothing more of these, and forget where they were."""
+        gone = set(partitions)
+        self._end_run()
+        self._queue = deque(each for each in self._queue if each.topic_partition not in gone)
+        for where in gone:
+            self._in_hand.pop(where, None)
+            self._epochs.pop(where, None)
+
+    def interrupt(self) -> None:
+        """Give out no more of the run: whoever wants more has to come here again."""
+        self._end_run()
+
+    # --- out ------------------------------------------------------------------------------------------------
+
+    def is_ready(self) -> bool:
+        """Whether there is something that may be given out."""
+        return any(each.topic_partition not in self._blocked for each in self._queue)
+
+    def start_run(self, max_records: int) -> bool:
+        """Let `run` go on with the next records, up to so many. False when there are none. Raises
+        DeserializationFailed, again until the record is left out."""
+        self._end_run()
+        raw = self._next(max_records)
+        if raw is None:
+            return False
+        try:
+            batch = self._deserialized(raw)
+        except DeserializationFailed:
+            self._queue.appendleft(raw)
+            raise
+        self._raw, self._asked = raw, 0
+        if len(batch) < len(raw):
+            self._raw = raw[: len(batch)]
+            self._queue.appendleft(raw[len(batch) :])
+        self.run = iter(batch.records)
+        return True
+
+    def take(self, max_records: int, *, max_batches: int | None = None) -> list[Batch[K, V]]:
+        """Batches with up to so many records, which are then in hand; none when there are none. Raises as
+        `start_run` does."""
+        self._end_run()
+        taken: list[Batch[K, V]] = []
+        left = max_records
+        while left > 0 and len(taken) != max_batches and (raw := self._next(left)) is not None:
+            try:
+                batch = self._deserialized(raw)
+            except DeserializationFailed:
+                self._queue.appendleft(raw)
+                if taken:
+                    break  # What comes before it is given out first.
+                raise
+            if len(batch) < len(raw):
+                self._queue.appendleft(raw[len(batch) :])
+            left -= len(batch)
+            taken.append(batch)
+            where = batch.topic_partition
+            self._in_hand.setdefault(where, batch.first_offset)
+            self._epochs[where] = batch.leader_epoch
+        return taken
+
+    def asked(self) -> None:
+        """The reader asks for more: what was in hand is handled."""
+        self._in_hand.clear()
+        self._asked = self._given_out()
+
+    # --- where ----------------------------------------------------------------------------------------------
+
+    def places(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The place of what is given out next, of each partition that has something here."""
+        places: dict[TopicPartition, OffsetAndMetadata] = {}
+        raw, index = self._raw, self._given_out()
+        epochs = self._epochs
+        if raw is not None and index:
+            epochs = epochs | {raw.topic_partition: raw.leader_epoch}
+        rest = [] if raw is None or index == len(raw) else [(raw, index)]
+        for batch, first in (*rest, *((each, 0) for each in self._queue)):
+            where = batch.topic_partition
+            if where not in places:
+                epoch = epochs.get(where, NO_LEADER_EPOCH)
+                places[where] = OffsetAndMetadata(batch.offsets[first], leader_epoch=epoch)
+        return places
+
+    def in_hand(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The first place of each partition that the reader has not asked beyond."""
+        offsets = dict(self._in_hand)
+        raw, index = self._raw, self._given_out()
+        if raw is not None and index > self._asked:
+            offsets.setdefault(raw.topic_partition, raw.offsets[index - 1])
+        return {where: OffsetAndMetadata(offset) for where, offset in offsets.items()}
+
+    def progress(self) -> object:
+        """Something that is another each time that records were given out one by one."""
+        return id(self.run), length_hint(self.run)
+
+    # --- inside ---------------------------------------------------------------------------------------------
+
+    def _given_out(self) -> int:
+        return 0 if self._raw is None else len(self._raw) - length_hint(self.run)
+
+    def _end_run(self) -> None:
+        """Put back what the run has left; its last record may still be in hand."""
+        raw = self._raw
+        if raw is None:
+            return
+        index = self._given_out()
+        where = raw.topic_partition
+        if index:
+            self._epochs[where] = raw.leader_epoch
+        if index > self._asked:
+            self._in_hand.setdefault(where, raw.offsets[index - 1])
+        if index < len(raw):
+            self._queue.appendleft(raw[index:])
+        self._raw, self._asked, self.run = None, 0, iter(())
+
+    def _next(self, max_records: int) -> RawBatch | None:
+        """The next batch that may be given out, or as much of it as is wanted; the rest stays."""
+        for place, raw in enumerate(self._queue):
+            if raw.topic_partition in self._blocked:
+                continue
+            if len(raw) > max_records:
+                self._queue[place] = raw[max_records:]
+                return raw[:max_records]
+            del self._queue[place]
+            return raw
+        return None
+
+    def _deserialized(self, raw: RawBatch) -> Batch[K, V]:
+        """The batch up to the first record that cannot be read; raises where that is the first one."""
+        if self._key_deserializer is None and self._value_deserializer is None:
+            return cast("Batch[K, V]", raw)
+        keys, key_failure = _mapped(self._key_deserializer, raw.keys)
+        values, value_failure = _mapped(self._value_deserializer, raw.values[: len(keys)])
+        which, failure = ("value", value_failure) if value_failure else ("key", key_failure)
+        if failure is not None and not values:
+            where, offset = raw.topic_partition, raw.first_offset
+            raise DeserializationFailed(
+                f"{where}: the {which} at offset {offset} cannot be read: {failure!r}; "
+                f"seek to {offset + 1} to leave the record out",
+                where,
+                offset,
+            ) from failure
+        return raw[: len(values)].with_contents(keys[: len(values)], values)
+
+
+def _mapped(
+    deserializer: Deserializer | None, column: Sequence[bytes | None]
+) -> tuple[Sequence[Any], Exception | None]:
+    """What the deserializer makes of a column, up to where it fails; a null stays None."""
+    if deserializer is None:
+        return column, None
+    made: list[Any] = []
+    add = made.append
+    try:
+        for each in column:
+            add(None if each is None else deserializer(each))
+    except Exception as failure:
+        return made, failure
+    return made, None

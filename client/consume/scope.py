@@ -1,0 +1,116 @@
+"""Work on a partition that ends with its assignment.
+
+A consumer that hands records to tasks has to know, when a partition goes to another member, what is still
+under way for it. Tasks that are started in the partition's scope are given a while to end when it is revoked,
+and are cancelled at once when it is lost, since somebody else works on it by then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, TypeVar
+
+from muster.client.errors import Closed
+from muster.client.partitions import TopicPartition
+
+T = TypeVar("T")
+
+
+class AssignmentScope:
+    """The tasks of one partition, for as long as it is assigned; `consumer.scope(partition)` has it.
+
+    What a task raises is raised from the consumer's next reading call.
+    """
+
+    def __init__(self, partition: TopicPartition, on_failure: Callable[[BaseException], None]) -> None:
+        self.partition = partition
+        self._on_failure = on_failure
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._ended = False
+
+    def __repr__(self) -> str:
+        state = "ended" if self._ended else "open"
+        return f"<AssignmentScope {self.partition} {state}, {len(self._tasks)} tasks>"
+
+    @property
+    def ended(self) -> bool:
+        """Whether the partition is not ours any more."""
+        return self._ended
+
+    @property
+    def tasks(self) -> frozenset[asyncio.Task[Any]]:
+        """What is under way."""
+        return frozenset(self._tasks)
+
+    def create_task(self, work: Coroutine[Any, Any, T], *, name: str | None = None) -> asyncio.Task[T]:
+        """Start work on the partition. Raises Closed when it is not ours any more."""
+        if self._ended:
+            work.close()
+            raise Closed(f"{self.partition} is not assigned to this consumer any more")
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def cancel(self) -> None:
+        """Cancel what is under way, and take no more."""
+        self._ended = True
+        for task in self._tasks:
+            task.cancel("the partition is not assigned any more")
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (failure := task.exception()) is not None:
+            self._on_failure(failure)
+
+
+class Scopes:
+    """The scopes of what is assigned."""
+
+    def __init__(self, on_failure: Callable[[BaseException], None]) -> None:
+        self._on_failure = on_failure
+        self._scopes: dict[TopicPartition, AssignmentScope] = {}
+
+    def of(self, partition: TopicPartition) -> AssignmentScope:
+        """The scope of a partition that is assigned."""
+        scope = self._scopes.get(partition)
+        if scope is None:
+            scope = self._scopes[partition] = AssignmentScope(partition, self._on_failure)
+        return scope
+
+    def lose(self, partitions: Iterable[TopicPartition]) -> None:
+        """Cancel the work on these at once."""
+        for partition in partitions:
+            if scope := self._scopes.get(partition):
+                scope.cancel()
+
+    async def wait(self, partitions: Iterable[TopicPartition], timeout_s: float) -> bool:
+        """Wait for the tasks of these, and leave them alone: True when none is under way any more."""
+        if tasks := _tasks(self._known(partitions)):
+            await asyncio.wait(tasks, timeout=max(0.0, timeout_s))
+        return all(task.done() for task in tasks)
+
+    async def end(
+        self, partitions: Iterable[TopicPartition], grace_s: float, *, unwind_s: float = 1.0
+    ) -> None:
+        """End the scopes of these: wait for their tasks, cancel those that are not done in time, and wait for
+        these to be, up to the longer of the two times. Cancelling this cancels the tasks."""
+        ending = self._known(partitions)
+        try:
+            if tasks := _tasks(ending):
+                await asyncio.wait(tasks, timeout=grace_s)
+        finally:
+            for scope in ending:
+                scope.cancel()
+                self._scopes.pop(scope.partition, None)
+        # One that ignores its cancellation is left to itself: the group does not wait for ever.
+        if tasks := _tasks(ending):
+            await asyncio.wait(tasks, timeout=max(unwind_s, grace_s))
+
+    def _known(self, partitions: Iterable[TopicPartition]) -> list[AssignmentScope]:
+        return [scope for partition in partitions if (scope := self._scopes.get(partition)) is not None]
+
+
+def _tasks(scopes: Iterable[AssignmentScope]) -> set[asyncio.Task[Any]]:
+    return {task for scope in scopes for task in scope.tasks}

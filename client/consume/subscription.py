@@ -1,0 +1,127 @@
+"""What a consumer wants to read: topics by name, topics by pattern, or partitions. Pure.
+
+The three exclude each other, as in Kafka: who changes from one to another unsubscribes in between.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from muster.client.errors import ClientError
+from muster.client.partitions import TopicPartition
+
+Topics: TypeAlias = str | Iterable[str] | re.Pattern[str]
+
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+
+class Subscription:
+    """What is wanted, and for a pattern which topics that is at present."""
+
+    def __init__(self) -> None:
+        self.pattern: re.Pattern[str] | None = None
+        self.topics: frozenset[str] = frozenset()
+        self.assigned: frozenset[TopicPartition] = frozenset()
+        self._by_group = False
+
+    def __repr__(self) -> str:
+        return f"<Subscription {self}>"
+
+    def __str__(self) -> str:
+        if self.pattern is not None:
+            return f"topics like {self.pattern.pattern!r}: {_listed(self.topics)}"
+        if self._by_group:
+            return f"topics {_listed(self.topics)}"
+        return f"partitions {_listed(map(str, self.assigned))}" if self.assigned else "nothing"
+
+    @property
+    def by_group(self) -> bool:
+        """Whether a group shares out what is read, rather than the user."""
+        return self._by_group
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is wanted."""
+        return not (self._by_group or self.assigned)
+
+    def subscribe(self, wanted: Topics) -> None:
+        """Want these topics, in place of those wanted before. Raises ValueError, and ClientError where
+        partitions are assigned."""
+        if self.assigned:
+            raise ClientError("partitions are assigned: unsubscribe before subscribing to topics")
+        if isinstance(wanted, re.Pattern):
+            if not isinstance(wanted.pattern, str):
+                raise ValueError("topics: the pattern takes text, not bytes")
+            if self._by_group and self.pattern is None:
+                raise ClientError("subscribed to topics by name: unsubscribe before subscribing by pattern")
+            self.pattern, self.topics = wanted, frozenset(filter(wanted.fullmatch, self.topics))
+        else:
+            topics = _checked(wanted)
+            if self.pattern is not None:
+                raise ClientError("subscribed by pattern: unsubscribe before subscribing to topics by name")
+            self.topics = topics
+        self._by_group = True
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Want these partitions, in place of those assigned before. Raises ValueError, and ClientError where
+        topics are subscribed to."""
+        if self._by_group:
+            raise ClientError("subscribed to topics: unsubscribe before assigning partitions")
+        wanted = []
+        for each in partitions:
+            if not (isinstance(each, tuple) and len(each) == 2 and isinstance(each[1], int) and each[1] >= 0):
+                raise ValueError(f"partitions: {each!r} is none; it takes TopicPartition(topic, partition)")
+            wanted.append(TopicPartition(_checked_topic(each[0]), each[1]))
+        self.assigned = frozenset(wanted)
+
+    def clear(self) -> None:
+        """Want nothing."""
+        self.pattern, self.topics, self.assigned, self._by_group = None, frozenset(), frozenset(), False
+
+    def follow(self, there: Iterable[tuple[str, bool]], *, exclude_internal: bool) -> bool:
+        """Which of the cluster's topics (name, internal) the pattern means now; the whole name has to match.
+        Returns whether that has changed."""
+        if self.pattern is None:
+            return False
+        topics = frozenset(
+            name
+            for name, internal in there
+            if self.pattern.fullmatch(name) and not (internal and exclude_internal)
+        )
+        changed, self.topics = topics != self.topics, topics
+        return changed
+
+    def covers(self, where: TopicPartition) -> bool:
+        """Whether the partition is wanted: a leader may assign what was wanted a moment ago."""
+        if self.pattern is not None:
+            return self.pattern.fullmatch(where.topic) is not None
+        return where.topic in self.topics if self._by_group else where in self.assigned
+
+    def adopt(self, partitions: Iterable[TopicPartition]) -> None:
+        """A leader with newer metadata may assign topics that the pattern means and we have not seen yet."""
+        if self.pattern is not None:
+            self.topics |= {where.topic for where in partitions}
+
+
+def _checked(wanted: str | Iterable[str]) -> frozenset[str]:
+    if not isinstance(wanted, Iterable):
+        raise ValueError(f"topics={wanted!r}: it takes a name, several, or a pattern")
+    topics = [wanted] if isinstance(wanted, str) else list(wanted)
+    if not topics:
+        raise ValueError("topics: it takes at least one; `await consumer.unsubscribe()` ends a subscription")
+    return frozenset(_checked_topic(each) for each in topics)
+
+
+def _checked_topic(topic: object) -> str:
+    if not isinstance(topic, str) or not _TOPIC.fullmatch(topic) or topic in (".", ".."):
+        raise ValueError(
+            f"topics: {topic!r} is no topic's name; it takes up to 249 letters, digits, dots, dashes and "
+            "underscores (a pattern is given as re.compile(...))"
+        )
+    return topic
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)) or "none"

@@ -1,0 +1,268 @@
+"""The records of one partition in one answer: found batch by batch when it comes, unpacked when they are
+handed out.
+
+What the reader is not to see is left out at once: control batches, batches without records, and, for
+read_committed, those of aborted transactions (KIP-98).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from typing import Final, NamedTuple
+
+from muster.client.fetch.records import CREATE_TIME, LOG_APPEND_TIME, Batch
+from muster.client.partitions import TopicPartition
+from muster.protocol.errors import DecodeError, ErrorCode, KafkaError
+from muster.protocol.record_batch import (
+    HEADER_BYTES,
+    ControlType,
+    Header,
+    control_type,
+    crc_matches,
+    peek,
+    records,
+)
+from muster.protocol.record_reader import Places, read_records
+
+_NO_HEADERS: Final = ()
+
+
+class AbortedTransaction(NamedTuple):
+    """What a broker says of a transaction that was aborted: whose it was, and its first offset in the
+    partition."""
+
+    producer_id: int
+    first_offset: int
+
+
+class _Item(NamedTuple):
+    position: int
+    header: Header
+
+
+class Part:
+    """Batches from `offset` on, as they came; the last one may be cut short, where the broker had no more
+    room.
+
+    `aborted` are the aborted transactions of a read_committed answer, None for read_uncommitted.
+    """
+
+    __slots__ = (
+        "_at",
+        "_check_crcs",
+        "_data",
+        "_failure",
+        "_following",
+        "_items",
+        "_offset",
+        "_ready",
+        "_where",
+        "last_epoch",
+        "next_offset",
+        "size_bytes",
+    )
+
+    def __init__(
+        self,
+        where: TopicPartition,
+        data: bytes | memoryview,
+        offset: int,
+        leader_epoch: int,
+        aborted: Iterable[AbortedTransaction] | None = None,
+        *,
+        check_crcs: bool = True,
+    ) -> None:
+        self._where = where
+        self._data = data
+        self._offset = offset
+        self._check_crcs = check_crcs
+        self._items: deque[_Item] = deque()
+        self._following: deque[int] = deque()  # where reading goes on behind each item
+        self._failure: KafkaError | None = None
+        self._ready: Batch[bytes | None, bytes | None] | None = None
+        self._at = 0
+        self.size_bytes = len(data)
+        self.next_offset = offset
+        """Where fetching goes on."""
+        self.last_epoch = leader_epoch
+        """The leader epoch of the last batch, or the one given where there is none."""
+        try:
+            self._find_batches(aborted)
+        except DecodeError as error:
+            self._failure = self._corrupt(self.next_offset, error)
+        except KafkaError as error:
+            self._failure = error
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether nothing is left, not even something to raise."""
+        return not self._items and self._ready is None and self._failure is None
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether something is to be raised that keeps fetching from going on behind it."""
+        return self._failure is not None
+
+    def take(self, records_max: int) -> Batch[bytes | None, bytes | None] | None:
+        """The next records, at most so many; None when there are no more. Small batches come together. Raises
+        KafkaError(CORRUPT_MESSAGE) at what cannot be read, once all before it was taken."""
+        ready = self._ready
+        if ready is None:
+            ready = self._unpack(records_max)
+            if ready is None:
+                return None
+            if len(ready) <= records_max:
+                return ready
+            self._ready, self._at = ready, 0
+        start, self._at = self._at, self._at + records_max
+        if self._at >= len(ready):
+            self._ready = None
+        return ready[start : self._at]
+
+    # --- finding --------------------------------------------------------------------------------------------
+
+    def _find_batches(self, aborted: Iterable[AbortedTransaction] | None) -> None:
+        data, end, position = self._data, len(self._data), 0
+        filtering = None if aborted is None else _Aborted(aborted)
+        while end - position >= HEADER_BYTES:
+            header = peek(data, position)
+            after = position + header.size
+            if after > end:
+                break
+            shown = not header.is_control and header.record_count > 0
+            if filtering is not None:
+                if header.is_control:
+                    filtering.end_transaction(self._batch(position, header), header)
+                elif not filtering.shows(header):
+                    shown = False
+            self.next_offset = max(self.next_offset, header.next_offset)
+            self.last_epoch = header.leader_epoch
+            if shown and header.next_offset > self._offset:
+                self._items.append(_Item(position, header))
+                self._following.append(self.next_offset)
+            elif self._following:
+                self._following[-1] = self.next_offset
+            position = after
+
+    # --- unpacking ------------------------------------------------------------------------------------------
+
+    def _unpack(self, records_max: int) -> Batch[bytes | None, bytes | None] | None:
+        """The next batch with something in it, and those behind it that go with it, up to `records_max`."""
+        keys: list[bytes | None] = []
+        values: list[bytes | None] = []
+        places: list[Places] = []
+        following = 0
+        first: Header | None = None
+        while self._items and len(values) < records_max:
+            item = self._items[0]
+            if first is not None and not _go_together(first, item.header):
+                break
+            try:
+                found = self._read(item, keys, values)
+            except KafkaError:
+                if places:
+                    break  # It is met again when these are handed out.
+                raise
+            self._items.popleft()
+            following = self._following.popleft()
+            if found.timestamps:
+                places.append(found)
+                first = first or item.header
+        if first is None:
+            if self._failure is not None and not self._items:
+                raise self._failure
+            return None
+        return Batch(
+            self._where.topic,
+            self._where.partition,
+            *_joined(places),
+            keys=keys,
+            values=values,
+            next_offset=following,
+            timestamp_type=LOG_APPEND_TIME if first.is_log_append_time else CREATE_TIME,
+            leader_epoch=first.leader_epoch,
+        )
+
+    def _read(self, item: _Item, keys: list[bytes | None], values: list[bytes | None]) -> Places:
+        """Append the keys and values of a batch from the position on."""
+        position, header = item
+        known = len(values)
+        try:
+            found = read_records(self._batch(position, header), 0, header, keys, values)
+        except DecodeError as error:
+            raise self._corrupt(header.base_offset, error) from error
+        if header.base_offset >= self._offset:
+            return found
+        # The first batch may begin before the position.
+        start = bisect_left(found.offsets, self._offset)
+        del keys[known : known + start], values[known : known + start]
+        offsets, timestamps, headers = found
+        return Places(offsets[start:], timestamps[start:], None if headers is None else headers[start:])
+
+    def _batch(self, position: int, header: Header) -> bytes:
+        """The bytes of a batch, checked."""
+        batch = bytes(self._data[position : position + header.size])
+        if self._check_crcs and not crc_matches(batch, 0, header):
+            raise self._corrupt(header.base_offset, "its checksum does not match")
+        return batch
+
+    def _corrupt(self, offset: int, why: object) -> KafkaError:
+        return KafkaError(
+            ErrorCode.CORRUPT_MESSAGE, f"{self._where}: the batch at offset {offset} cannot be read: {why}"
+        )
+
+
+class _Aborted:
+    """Which batches belong to aborted transactions, asked in the order of the log."""
+
+    def __init__(self, transactions: Iterable[AbortedTransaction]) -> None:
+        self._coming = deque(sorted(transactions, key=lambda each: each.first_offset))
+        self._under_way: set[int] = set()  # producer ids
+
+    def shows(self, header: Header) -> bool:
+        """Whether the batch's records are to be read."""
+        self._begin(header)
+        return not (header.is_transactional and header.producer_id in self._under_way)
+
+    def end_transaction(self, batch: bytes, header: Header) -> None:
+        """A control batch. Raises DecodeError for a broken one."""
+        self._begin(header)
+        for marker in records(batch, 0, header):
+            if control_type(marker) == ControlType.ABORT:
+                self._under_way.discard(header.producer_id)
+
+    def _begin(self, header: Header) -> None:
+        while self._coming and self._coming[0].first_offset <= header.last_offset:
+            self._under_way.add(self._coming.popleft().producer_id)
+
+
+def _go_together(first: Header, second: Header) -> bool:
+    """Whether the records of both fit one Batch."""
+    return first.leader_epoch == second.leader_epoch and first.is_log_append_time == second.is_log_append_time
+
+
+def _joined(several: Sequence[Places]) -> Places:
+    if len(several) == 1:
+        return several[0]
+    headers = None
+    if any(each.headers is not None for each in several):
+        headers = [
+            one
+            for each in several
+            for one in (each.headers if each.headers is not None else [_NO_HEADERS] * len(each.timestamps))
+        ]
+    timestamps = list(chain.from_iterable(each.timestamps for each in several))
+    return Places(_joined_offsets([each.offsets for each in several]), timestamps, headers)
+
+
+def _joined_offsets(several: Sequence[Sequence[int]]) -> Sequence[int]:
+    """One range where they are ranges without a gap between them."""
+    expected = several[0][0]
+    for each in several:
+        if not isinstance(each, range) or each.start != expected:
+            return list(chain.from_iterable(several))
+        expected = each.stop
+    return range(several[0][0], expected)

@@ -1,0 +1,218 @@
+"""The partitions that a fetcher reads: what can be handed out, and what is to be done when a log is not as it
+was when it was read.
+
+Every partition has its own state, backoff and failure, so that nothing that happens to one keeps the others
+from being read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeAlias, TypeVar
+
+from muster.client.errors import OffsetOutOfRange, TruncationDetected
+from muster.client.fetch.positions import Cause, PartitionState, Position, ResetStrategy, truncated_at
+from muster.client.fetch.records import Batch
+from muster.client.fetch.requests import FetchSettings
+from muster.client.network.cluster import Cluster
+from muster.client.network.connection import deadline
+from muster.client.partitions import TopicPartition
+from muster.protocol.errors import ErrorCode, KafkaError
+
+E = TypeVar("E", bound=Exception)
+
+RawBatch: TypeAlias = Batch[bytes | None, bytes | None]
+
+log = logging.getLogger(__name__)
+
+
+class Reset(NamedTuple):
+    """A partition is read on from somewhere else than it was."""
+
+    partition: TopicPartition
+    from_offset: int | None
+    """None where it had no position yet."""
+    to_offset: int
+    why: str
+
+
+class Reading:
+    """The assigned partitions, and what the next poll hands out or raises."""
+
+    def __init__(self, cluster: Cluster, settings: FetchSettings, on_reset: Callable[[Reset], None]) -> None:
+        self.settings = settings
+        self.assigned: dict[TopicPartition, PartitionState] = {}
+        self.doubtful: set[str] = set()
+        """Topics whose leaders are to be asked for."""
+        self.news = asyncio.Event()
+        """Set when a poll has something to look at."""
+        self._cluster = cluster
+        self._on_reset = on_reset
+        self._buffered: dict[TopicPartition, PartitionState] = {}
+        """Those with something to hand out, in the order of whose turn it is."""
+        self._failures: dict[TopicPartition | None, Exception] = {}
+        """What polls raise, by partition."""
+
+    @property
+    def has_buffered(self) -> bool:
+        return bool(self._buffered)
+
+    @property
+    def has_failures(self) -> bool:
+        return bool(self._failures)
+
+    def is_current(self, state: PartitionState, era: int) -> bool:
+        """Whether what was asked for in this era still matters."""
+        return self.assigned.get(state.where) is state and state.era == era
+
+    def buffer(self, state: PartitionState) -> None:
+        """It has something to hand out."""
+        self._buffered.setdefault(state.where, state)
+        self.news.set()
+
+    def forget(self, state: PartitionState) -> None:
+        """Hand out and raise nothing that was found of it so far."""
+        self._buffered.pop(state.where, None)
+        self._failures.pop(state.where, None)
+
+    # --- handing out ----------------------------------------------------------------------------------------
+
+    def take(self, max_records: int) -> tuple[list[RawBatch], list[PartitionState]]:
+        """The next records, at most so many, and the partitions that have room for more now."""
+        taken: list[RawBatch] = []
+        with_room: list[PartitionState] = []
+        left = max_records
+        for where, state in list(self._buffered.items()):
+            if not state.is_delivering:
+                continue
+            try:
+                while left > 0 and (batch := state.take(left)) is not None:
+                    taken.append(batch)
+                    left -= len(batch)
+            except KafkaError as damage:
+                self.fail(state, damage)
+            del self._buffered[where]
+            if state.has_buffered:
+                self._buffered[where] = state  # at the end: the others come first next time
+            if state.buffered_bytes < self.settings.partition_max_bytes:
+                with_room.append(state)
+            if left <= 0:
+                break
+        return taken, with_room
+
+    def raise_failure(self) -> None:
+        """Raise one failure, if there is any; those of a kind together, where the exception takes several."""
+        if not self._failures:
+            return
+        where, error = next(iter(self._failures.items()))
+        del self._failures[where]
+        if isinstance(error, OffsetOutOfRange):
+            alike = [error, *self._all_of(OffsetOutOfRange)]
+            raise OffsetOutOfRange(_texts(alike), {k: v for each in alike for k, v in each.positions.items()})
+        if isinstance(error, TruncationDetected):
+            cut = [error, *self._all_of(TruncationDetected)]
+            raise TruncationDetected(_texts(cut), {k: v for each in cut for k, v in each.diverging.items()})
+        raise error
+
+    def _all_of(self, kind: type[E]) -> list[E]:
+        """The failures of this kind, which are no longer to be raised by themselves."""
+        found = {where: each for where, each in self._failures.items() if isinstance(each, kind)}
+        for where in found:
+            del self._failures[where]
+        return list(found.values())
+
+    # --- positions that are lost ----------------------------------------------------------------------------
+
+    def settle_at(self, state: PartitionState, position: Position, strategy: ResetStrategy | None) -> None:
+        """Read on from a position that is not the one the reader expects, and say so."""
+        cause = state.cause
+        assert cause is not None
+        before = None if cause.before is None else cause.before.offset
+        state.seek(position)
+        self.forget(state)
+        if before is not None and cause.is_loss:
+            how = "" if strategy is None else f" ({strategy})"
+            skipped = position.offset - before
+            lost = f", {skipped} offsets are skipped" if skipped > 0 else ""
+            log.warning(
+                "%s: %s; reading goes on at offset %d%s%s",
+                state.where,
+                cause.text,
+                position.offset,
+                how,
+                lost,
+            )
+        self._on_reset(Reset(state.where, before, position.offset, cause.text))
+        self.news.set()
+
+    def out_of_range(self, state: PartitionState, log_start: int) -> None:
+        position = state.position
+        assert position is not None
+        begins = f"; it begins at {log_start}" if log_start >= 0 else ""
+        text = f"the log of {state.where} has no offset {position.offset}{begins}"
+        self.lost(state, text, OffsetOutOfRange(text, {state.where: position.offset}))
+
+    def lost(self, state: PartitionState, text: str, error: Exception) -> None:
+        """The log does not have the position any more: go by the policy, or raise."""
+        if self.settings.reset is None:
+            self.fail(state, error)
+        else:
+            state.reset(self.settings.reset, Cause(text, state.position, is_loss=True))
+            self.forget(state)
+
+    def diverges(self, state: PartitionState, epoch: int, end_offset: int) -> None:
+        """The leader's log is not the one that was read (KIP-320): it was cut, and may have grown anew."""
+        position = state.position
+        assert position is not None
+        diverging = truncated_at(position, epoch, end_offset)
+        if diverging is None:
+            text = f"the log of {state.where} was cut below offset {position.offset}, it cannot be told where"
+            self.lost(state, text, TruncationDetected(text, {state.where: -1}))
+        elif diverging.offset == position.offset:
+            state.seek(diverging)
+        else:
+            text = f"the log of {state.where} was cut at offset {diverging.offset}, below {position.offset}"
+            self.cut(state, text, diverging)
+
+    def cut(self, state: PartitionState, text: str, diverging: Position) -> None:
+        """With any policy reading goes on where the log was cut, so that nothing of the new log is missed."""
+        if self.settings.reset is None:
+            self.fail(state, TruncationDetected(text, {state.where: diverging.offset}))
+        else:
+            state.cause = Cause(text, state.position, is_loss=True)
+            self.settle_at(state, diverging, None)
+
+    # --- failures -------------------------------------------------------------------------------------------
+
+    def cannot_pass(self, error: Exception) -> bool:
+        """Whether the user is to hear of it. A topic that is not there may appear, or be created again."""
+        if isinstance(error, KafkaError):
+            return not (error.code.retriable or error.code is ErrorCode.UNKNOWN_SERVER_ERROR)
+        return self._cluster.is_final(error)
+
+    def fail(self, state: PartitionState, error: Exception) -> None:
+        """Have the next poll raise it, and try again later."""
+        state.fails(error, deadline(0), self._cluster.backoff_s(state.failures))
+        self._failures[state.where] = error
+        self.news.set()
+
+    def try_again(self, state: PartitionState, error: Exception) -> None:
+        """Try again later, with fresh metadata; raise what cannot pass."""
+        state.replica = None
+        if self.cannot_pass(error):
+            self.fail(state, error)
+        else:
+            state.fails(error, deadline(0), self._cluster.backoff_s(state.failures))
+        self._cluster.stale(state.where.topic)
+        self.doubtful.add(state.where.topic)
+
+    def fail_all(self, error: Exception) -> None:
+        """Have the next poll raise what no partition by itself is to blame for."""
+        self._failures[None] = error
+        self.news.set()
+
+
+def _texts(errors: Sequence[Exception]) -> str:
+    return "; ".join(str(each) for each in errors)

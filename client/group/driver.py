@@ -1,0 +1,436 @@
+"""Runs a membership on a loop: does what is due, and tells it what came of it.
+
+The membership decides; here are the connections, the clock and the tasks. Requests that a coordinator may
+keep waiting (JoinGroup, SyncGroup) have a connection of their own, so that heartbeats, commits and a
+LeaveGroup are never behind one. When the coordinator is lost, all connections to it are closed: what waits
+there fails at once and goes to the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Final
+
+from muster.client.assignors import TopicPartitions
+from muster.client.errors import (
+    ClientError,
+    Closed,
+    NotKafka,
+    RequestTimedOut,
+    Unreachable,
+    may_pass,
+    refusal,
+)
+from muster.client.group.membership import Membership
+from muster.client.group.membership_types import Ask, Kind
+from muster.client.network.cluster import Cluster
+from muster.client.network.connection import Connection, Versioned, deadline
+from muster.protocol.api import ApiKey
+from muster.protocol.errors import EncodeError, ErrorCode, KafkaError
+from muster.protocol.message import Message
+from muster.protocol.messages.classic_group import JoinGroupRequest, LeaveGroupRequest, LeaveGroupResponse
+from muster.protocol.messages.connection import ApiVersionsRequest
+
+JOIN_LANE: Final = "join"
+LANE: Final = "group"
+LEAVE_TRIES: Final = 4
+
+_LOG: Final = logging.getLogger(__name__)
+_MEMBERS_IN_LEAVE: Final = 3  # the version of LeaveGroup from which it names several members
+
+
+def now_ms() -> int:
+    """The clock of memberships: the same in every thread."""
+    return time.monotonic_ns() // 1_000_000
+
+
+class Driver:
+    """`lock` is held around every use of the membership, since calls may come from another thread;
+    `on_change` is called on this loop after anything may have changed. All else is for this loop alone."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        membership: Membership,
+        lock: AbstractContextManager[Any],
+        on_change: Callable[[], None],
+    ) -> None:
+        self._cluster = cluster
+        self._membership = membership
+        self._lock = lock
+        self._on_change = on_change
+        self._group_id = membership.settings.group_id
+        self._loop = asyncio.get_running_loop()
+        self._step_handle: asyncio.Handle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._exchange: asyncio.Task[None] | None = None
+        self._join_connection: Connection | None = None
+        self._lanes: dict[str, Connection] = {}
+        self._node: int | None = None
+        self._waiting: list[asyncio.Future[None]] = []
+        self._poll_expirations = 0
+        self._over: asyncio.Future[None] = self._loop.create_future()
+        self.crashed: BaseException | None = None
+        """What ended it, if that was not `close`."""
+
+    @property
+    def _closed(self) -> bool:
+        return self._over.done()
+
+    # --- what others use ------------------------------------------------------------------------------------
+
+    def kick(self) -> None:
+        """Look at the membership, soon."""
+        if self._step_handle is None and not self._closed:
+            self._step_handle = self._loop.call_soon(self._step)
+
+    async def changed(self, until: float) -> bool:
+        """Wait until something may have changed: False when `until` came first."""
+        self.raise_if_crashed()
+        if deadline(0) >= until:
+            await asyncio.sleep(0)  # Who asks again and again without waiting is not to hold up the loop.
+            return False
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._waiting.append(waiter)
+        try:
+            done, _ = await asyncio.wait([waiter], timeout=until - deadline(0))
+            return bool(done)
+        finally:
+            if not waiter.done():
+                waiter.cancel()
+                self._waiting.remove(waiter)
+
+    async def pause(self, seconds: float) -> None:
+        """Wait so long. Raises Closed as soon as the member is closed."""
+        await asyncio.wait([self._over], timeout=seconds)
+        self._raise_if_closed()
+
+    def announce(self) -> None:
+        """Wake all who wait for a change."""
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            each.set_result(None)
+
+    def raise_if_crashed(self) -> None:
+        if self.crashed is not None:
+            raise ClientError(
+                f"group {self._group_id}: the client failed inside and is not a member any more: "
+                f"{type(self.crashed).__name__}: {self.crashed}"
+            ) from self.crashed
+
+    async def coordinator(self, until: float) -> int:
+        """The node that coordinates the group. Raises what keeps it from being found, at `until` at the
+        latest."""
+        self._raise_if_closed()  # Nobody would look for it.
+        with self._lock:
+            self._membership.coordinator_users += 1
+        self.kick()
+        try:
+            while True:
+                with self._lock:
+                    node, error = self._membership.coordinator, self._membership.last_error
+                if node is not None:
+                    return node
+                if not await self.changed(until):
+                    why = f"; the last failure: {error}" if error is not None else ""
+                    raise RequestTimedOut(
+                        f"the coordinator of group {self._group_id} was not found in time{why}"
+                    )
+                self.raise_error()
+        finally:
+            with self._lock:
+                self._membership.coordinator_users -= 1
+
+    async def call(self, node: int, request: Message | Versioned, until: float) -> Any:
+        """The coordinator's answer to a request that it does not keep waiting. When it cannot be reached, or
+        has not answered within the request timeout, it is looked for again; that the caller has less time
+        says nothing of it."""
+        request_until = deadline(self._membership.settings.request_timeout_ms / 1000)
+        try:
+            async with asyncio.timeout_at(until):
+                connection = await self._connection(node, LANE, request_until)
+                return await connection.call(request, request_until)
+        except TimeoutError:
+            raise RequestTimedOut(
+                f"the coordinator of group {self._group_id} did not answer in time"
+            ) from None
+        except ClientError:
+            self.coordinator_lost(node)
+            raise
+
+    def coordinator_lost(self, node: int) -> None:
+        """This node is not the coordinator."""
+        with self._lock:
+            self._membership.coordinator_lost(node, now_ms())
+        self.kick()
+
+    async def leave(self, request: LeaveGroupRequest, until: float) -> None:
+        """Send a LeaveGroup, with a few tries, and end what is left of joining. Raises ClientError or
+        KafkaError when it did not get through: the group misses the member when its session ends."""
+        with self._lock:
+            node = self._membership.coordinator
+        exchange = self._exchange
+        backoff_ms = self._membership.settings.retry_backoff_ms
+        try:
+            for tries_left in reversed(range(LEAVE_TRIES)):
+                try:
+                    if node is None:
+                        node = await self._find(until)
+                    response = await self._leave(node, request, until)
+                    if not response.error_code:
+                        return
+                    raise refusal(response.error_code, about=f"leaving group {self._group_id}")
+                except (ClientError, KafkaError) as error:
+                    if not tries_left or _is_final(error) or deadline(backoff_ms / 1000) >= until:
+                        raise
+                node = None
+                await self.pause(backoff_ms / 1000)
+        finally:
+            if self._exchange in (None, exchange):  # Meanwhile the group may be joined anew.
+                await self.end_exchange()
+
+    async def end_exchange(self) -> None:
+        """Nobody waits for what is still asked about joining."""
+        exchange, connection = self._exchange, self._join_connection
+        self._join_connection = None
+        if exchange is not None:
+            exchange.cancel()
+            await asyncio.wait([exchange])
+        if connection is not None:
+            await connection.close()
+
+    def raise_error(self) -> None:
+        """What cannot pass and nobody was told yet."""
+        self.raise_if_crashed()
+        self._raise_if_closed()
+        if self._membership.has_error:
+            with self._lock:
+                error = self._membership.take_error()
+            if error is not None:
+                raise error
+
+    def _raise_if_closed(self) -> None:
+        if self._closed:
+            raise Closed(f"group {self._group_id}: the member is closed")
+
+    async def close(self) -> None:
+        """End everything at once."""
+        if not self._closed:
+            self._over.set_result(None)
+        for handle in (self._step_handle, self._timer):
+            if handle is not None:
+                handle.cancel()
+        for task in self._tasks:
+            task.cancel()
+        self.announce()
+        if self._tasks:
+            await asyncio.wait(list(self._tasks))
+
+    # --- stepping -------------------------------------------------------------------------------------------
+
+    def _step(self) -> None:
+        self._step_handle = None
+        if self._closed or self.crashed is not None:
+            self.announce()
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        membership = self._membership
+        try:
+            with self._lock:
+                asks = membership.due(now_ms())
+                wake_ms = membership.next_deadline_ms()
+                node = membership.coordinator
+                expirations = membership.poll_expirations
+        except Exception as error:
+            self._crash(error)
+            return
+        if node != self._node:
+            if self._node is not None:
+                self._disconnect()
+            self._node = node
+        if expirations != self._poll_expirations:
+            self._poll_expirations = expirations
+            _LOG.warning(
+                "group %s: nobody asked for records for %d ms (max_poll_interval_ms), so the member left the "
+                "group; handle fewer records between two reading calls, or allow more time",
+                self._group_id,
+                membership.settings.max_poll_interval_ms,
+            )
+        for ask in asks:
+            self._begin(ask)
+        if wake_ms is not None:
+            self._timer = self._loop.call_later(max(0, wake_ms - now_ms()) / 1000, self.kick)
+        self.announce()
+        self._on_change()
+
+    def _begin(self, ask: Ask) -> None:
+        if isinstance(ask.request, JoinGroupRequest):
+            _LOG.info("group %s: joining (%s)", self._group_id, ask.request.reason or "first time")
+            if self._exchange is not None and not self._exchange.done():
+                # Of an exchange that nobody waits for any more.
+                self._exchange.cancel()
+                self._close_soon(self._join_connection)
+                self._join_connection = None
+        task = self._spawn(self._do(ask), f"{ask.kind.name} of group {self._group_id}")
+        if ask.kind in (Kind.JOIN, Kind.SYNC):
+            self._exchange = task
+
+    def _spawn(self, coroutine: Any, name: str) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = self._loop.create_task(coroutine, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task is self._exchange:
+            self._exchange = None
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._crash(error)
+
+    def _crash(self, error: BaseException) -> None:
+        if self.crashed is None and not self._closed:
+            _LOG.error("group %s: the client failed inside", self._group_id, exc_info=error)
+            self.crashed = error
+            self.announce()
+            self._on_change()
+
+    async def _do(self, ask: Ask) -> None:
+        try:
+            answer = await self._perform(ask)
+        except (ClientError, KafkaError) as error:
+            self._failed(ask, error)
+        except EncodeError as error:
+            why = f"group {self._group_id}: its coordinator is too old for {ask.kind.name}: {error}"
+            self._failed(ask, KafkaError(ErrorCode.UNSUPPORTED_VERSION, why))
+        else:
+            with self._lock:
+                self._membership.answered(ask, answer, now_ms())
+            if ask.kind is Kind.SYNC and not answer.error_code:
+                self._close_soon(self._join_connection)
+                self._join_connection = None
+        self.kick()
+
+    def _failed(self, ask: Ask, error: ClientError | KafkaError) -> None:
+        with self._lock:
+            self._membership.failed(ask, error, now_ms(), final=_is_final(error))
+
+    async def _perform(self, ask: Ask) -> Any:
+        until = deadline(ask.timeout_ms / 1000)
+        match ask.kind:
+            case Kind.FIND_COORDINATOR:
+                return await self._find(until)
+            case Kind.JOIN | Kind.SYNC:
+                connection = self._join_connection
+                if connection is None or not connection.is_open:
+                    connect_until = deadline(self._membership.settings.request_timeout_ms / 1000)
+                    connection = await self._connection(ask.node, JOIN_LANE, connect_until)
+                    if self._membership.coordinator != ask.node:
+                        raise Unreachable(f"broker {ask.node} does not coordinate {self._group_id} any more")
+                    self._join_connection = connection
+                return await connection.call(_present(ask), until)
+            case Kind.HEARTBEAT:
+                return await (await self._connection(ask.node, LANE, until)).call(_present(ask), until)
+            case Kind.LEAVE:
+                assert isinstance(ask.request, LeaveGroupRequest)
+                return await self._leave(ask.node, ask.request, until)
+            case Kind.PROBE:
+                return await (await self._connection(ask.node, LANE, until)).call(ApiVersionsRequest(), until)
+            case Kind.TOPICS | Kind.WATCH:
+                return await self._topics(ask.topics, until)
+            case Kind.ASSIGN:
+                return self._assign(ask)
+
+    def _assign(self, ask: Ask) -> Any:
+        try:
+            return ask.work()
+        except Exception as error:
+            raise AssignorFailed(
+                f"group {self._group_id}: the assignor failed: {type(error).__name__}: {error}"
+            ) from error
+
+    # --- asking ---------------------------------------------------------------------------------------------
+
+    async def _find(self, until: float) -> int:
+        self._cluster.forget_coordinator(self._group_id)
+        return await self._cluster.coordinator(self._group_id, until)
+
+    async def _topics(self, topics: frozenset[str], until: float) -> dict[str, TopicPartitions]:
+        """Those of them that exist. Raises KafkaError for what the member may not read itself."""
+        if not topics:
+            return {}
+        membership = self._membership
+        create = membership.settings.allow_auto_create_topics and not membership.is_by_pattern
+        response = await self._cluster.metadata(sorted(topics), until, create=create)
+        racks = {each.node_id: each.rack for each in response.brokers}
+        known = {}
+        for topic in response.topics:
+            if topic.error_code and topic.name in self._membership.topics:
+                error = refusal(topic.error_code, about=f"topic {topic.name}")
+                if error.code in (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.INVALID_TOPIC_EXCEPTION):
+                    raise error
+            if topic.name is None or topic.error_code or not topic.partitions:
+                continue
+            replicas = {each.partition_index: each.replica_nodes for each in topic.partitions}
+            count = max(replicas) + 1
+            known[topic.name] = TopicPartitions(
+                count,
+                tuple(
+                    frozenset(rack for node in replicas.get(index, ()) if (rack := racks.get(node)))
+                    for index in range(count)
+                )
+                if any(racks.values())
+                else (),
+            )
+        return known
+
+    async def _leave(self, node: int, request: LeaveGroupRequest, until: float) -> LeaveGroupResponse:
+        def build(version: int) -> Message:
+            if version >= _MEMBERS_IN_LEAVE:
+                return request
+            return LeaveGroupRequest(group_id=request.group_id, member_id=request.members[0].member_id)
+
+        connection = await self._connection(node, LANE, until)
+        response: LeaveGroupResponse = await connection.call(Versioned(ApiKey.LEAVE_GROUP, build), until)
+        return response
+
+    # --- connections ----------------------------------------------------------------------------------------
+
+    async def _connection(self, node: int, lane: str, until: float) -> Connection:
+        connection = await self._cluster.connection(node, until, lane)
+        self._lanes[lane] = connection
+        return connection
+
+    def _disconnect(self) -> None:
+        """From a coordinator that is none any more."""
+        for connection in self._lanes.values():
+            self._close_soon(connection)
+        self._lanes.clear()
+        self._join_connection = None
+
+    def _close_soon(self, connection: Connection | None) -> None:
+        if connection is not None and connection.is_open:
+            self._spawn(connection.close(), "closing a connection to a coordinator")
+
+
+class AssignorFailed(ClientError):
+    """An assignor raised; the cause is what it raised."""
+
+
+def _present(ask: Ask) -> Message:
+    assert ask.request is not None, ask
+    return ask.request
+
+
+def _is_final(error: Exception) -> bool:
+    """Whether asking again cannot help."""
+    if isinstance(error, KafkaError):
+        return not may_pass(error.code)
+    return isinstance(error, (NotKafka, AssignorFailed))

@@ -1,0 +1,391 @@
+"""The member of a group that a consumer is: joining, staying, committing.
+
+    group = Group(bootstrap, GroupSettings(group_id="billing", assignors=(assignor("range"),)), on_wake=wake)
+    await group.start()
+    group.subscribe(frozenset({"orders"}))
+    while group.rejoin_needed:
+        preparation = group.prepare(owned)
+        ...                                        # give up what it says
+        joined = await group.join(preparation.kept, deadline(1.0))
+
+`Membership` decides, `Driver` does; here they are put together, on the loop of the consumer or, `apart`, on a
+loop in a thread of their own, so that a handler which blocks its loop loses no membership. In both cases the
+methods are called on the consumer's loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final, NamedTuple, Self, TypeVar
+
+from muster.client.assignors import RebalanceProtocol
+from muster.client.errors import ClientError, Closed
+from muster.client.group.driver import Driver, now_ms
+from muster.client.group.loop_thread import LoopThread
+from muster.client.group.membership import Membership
+from muster.client.group.membership_types import GroupSettings, Joined, Preparation, State
+from muster.client.group.offsets import Offsets
+from muster.client.group.outcomes import CommitResult
+from muster.client.network.cluster import Cluster
+from muster.client.network.connection import Address, deadline
+from muster.client.partitions import OffsetAndMetadata, TopicPartition
+from muster.protocol.errors import KafkaError
+
+__all__ = ["Group", "GroupHealth", "GroupSettings", "Joined", "Preparation", "State"]
+
+T = TypeVar("T")
+
+CLOSE_S: Final = 30.0
+
+
+class GroupHealth(NamedTuple):
+    """How the membership does. Times are seconds since, None for never."""
+
+    state: State
+    generation_id: int
+    member_id: str
+    coordinator: int | None
+    """The node, as far as is known."""
+    heartbeat_sent_s: float | None
+    heartbeat_answered_s: float | None
+    last_error: Exception | None
+    """What went wrong last; it may have passed."""
+
+
+class Group:
+    """See above. `on_wake` is called on the consumer's loop when a reading call has something to do: join,
+    take what came of joining, or raise.
+
+    What cannot pass is raised by `polled` or the next call that waits: KafkaError for what the coordinator
+    refuses for good, ClientError otherwise. Any call may be cancelled; joining goes on all the same, and the
+    next `join` takes it up. Assignors are called on the loop that has the connections.
+    """
+
+    def __init__(
+        self,
+        bootstrap: Sequence[Address],
+        settings: GroupSettings,
+        *,
+        on_wake: Callable[[], None],
+        apart: bool = False,
+    ) -> None:
+        self.settings = settings
+        self._bootstrap = list(bootstrap)
+        self._on_wake = on_wake
+        self._membership = Membership(settings)
+        self._lock = threading.RLock()
+        self._apart = apart
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: LoopThread | None = None
+        self._inside: _Inside | None = None
+        self._ending: asyncio.Task[None] | None = None
+        self._calls_for: object = None  # what the consumer was woken for last
+
+    def __repr__(self) -> str:
+        return f"<Group {self._membership!r}{' apart' if self._apart else ''}>"
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """To be called once, before anything else. It connects to nobody yet."""
+        if self._loop is not None:
+            raise ClientError("a group is started once")
+        self._loop = asyncio.get_running_loop()
+        if self._apart:
+            self._thread = LoopThread(f"muster group {self.settings.group_id}")
+            await self._thread.start()
+        self._inside = await self._run(self._open())
+
+    async def close(self, timeout: float = CLOSE_S, *, leave: bool | None = None) -> None:
+        """End the membership and everything that belongs to it, within `timeout` seconds. `leave` tells the
+        group so: None does it for a dynamic member, while a static one may come back under its instance id.
+        Harmless when repeated; when cancelled, the rest of it is done without telling the group."""
+        if self._loop is None:
+            return
+        if self._ending is None:
+            self._ending = asyncio.create_task(self._end(timeout, leave), name="closing a group")
+        try:
+            await asyncio.shield(self._ending)
+        except asyncio.CancelledError:
+            if self._inside is not None and not self._ending.done():
+                self._inside.hurry()
+                await asyncio.wait([self._ending])
+            raise
+
+    # --- what it is -----------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> State:
+        return self._membership.state
+
+    @property
+    def generation_id(self) -> int:
+        """-1 outside of every generation."""
+        return self._membership.generation_id
+
+    @property
+    def member_id(self) -> str:
+        """Empty for none."""
+        return self._membership.member_id
+
+    @property
+    def is_leader(self) -> bool:
+        return self._membership.is_leader
+
+    @property
+    def protocol(self) -> RebalanceProtocol:
+        """The rebalance protocol in force."""
+        return self._membership.protocol
+
+    @property
+    def assignment(self) -> frozenset[TopicPartition]:
+        """What the present generation gave this member."""
+        return self._membership.assignment
+
+    @property
+    def rejoin_needed(self) -> bool:
+        """Whether `prepare` and `join` are to be called."""
+        with self._lock:
+            return self._membership.rejoin_needed
+
+    @property
+    def lost(self) -> bool:
+        """Whether the membership was lost while the consumer had partitions: others may have them."""
+        return self._membership.lost
+
+    def health(self) -> GroupHealth:
+        """For readiness probes."""
+        with self._lock:
+            membership, now = self._membership, now_ms()
+            sent, answered = membership.heartbeat.last_sent_ms, membership.heartbeat.last_answered_ms
+            return GroupHealth(
+                membership.state,
+                membership.generation_id,
+                membership.member_id,
+                membership.coordinator,
+                None if sent is None else (now - sent) / 1000,
+                None if answered is None else (now - answered) / 1000,
+                membership.last_error,
+            )
+
+    # --- being a member -------------------------------------------------------------------------------------
+
+    def subscribe(self, topics: frozenset[str], accepts: Callable[[str], bool] | None = None) -> None:
+        """What to be assigned partitions of; a change has the group rebalance. `accepts` says of other topics
+        whether they belong to the subscription as well: the leader may know more that fit a pattern."""
+        with self._lock:
+            self._membership.subscribe(topics, accepts)
+        self._kick()
+
+    def request_rejoin(self, reason: str) -> None:
+        """Have the group rebalance (Kafka's enforceRebalance)."""
+        with self._lock:
+            self._membership.request_rejoin(reason)
+        self._kick()
+
+    def polled(self) -> None:
+        """To be called by every reading call: without one for max.poll.interval.ms the member leaves. Raises
+        what cannot pass and nobody was told yet."""
+        self._membership.polled(now_ms())  # a single assignment, which takes no lock
+        if self._inside is not None:
+            self._inside.driver.raise_error()
+
+    def prepare(self, owned: frozenset[TopicPartition]) -> Preparation:
+        """What of `owned` to give up before `join`. It says nothing twice: after `join` was called, nothing
+        is to be given up until that is over, or the membership is lost."""
+        with self._lock:
+            return self._membership.prepare(owned)
+
+    async def join(self, owned: frozenset[TopicPartition], until: float) -> Joined | None:
+        """Join the group, keeping `owned`, and wait for the assignment. None: not yet, or the membership was
+        lost in between and `prepare` has more to say. What may pass is tried again for ever; what may not is
+        raised."""
+        inside = self._started()
+        with self._lock:
+            joined = self._membership.result
+        if joined is None:
+            joined = await self._run(inside.join(owned, self._seconds(until)))
+        if joined is None:
+            self._started()  # or closed in between
+            return None
+        with self._lock:
+            taken = self._membership.take(joined)
+        return joined if taken else None
+
+    async def leave(self, reason: str, until: float) -> None:
+        """Be no member any more and drop the subscription; commits are nobody's after that. A dynamic member
+        tells the group, which may fail without harm: the group misses it when its session ends."""
+        inside = self._started()
+        await self._run(inside.leave(reason, self._seconds(until), static_too=False))
+
+    # --- offsets --------------------------------------------------------------------------------------------
+
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], until: float) -> CommitResult:
+        """Commit as this member, or, without a subscription, as nobody's: then the group must have no
+        members. What may pass is tried again until `until`. Raises KafkaError for what is refused."""
+        inside = self._started()
+        return await self._run(inside.commit(offsets, self._seconds(until)))
+
+    async def committed(
+        self, partitions: Collection[TopicPartition], until: float
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """What the group has committed, None for nothing. Raises what kept it from being told, at `until`, or
+        at once if that does not pass."""
+        inside = self._started()
+        return await self._run(inside.committed(partitions, self._seconds(until)))
+
+    # --- inside ---------------------------------------------------------------------------------------------
+
+    def _started(self) -> _Inside:
+        if self._inside is None or self._ending is not None:
+            raise Closed(f"group {self.settings.group_id}: the member is closed, or was never started")
+        return self._inside
+
+    def _seconds(self, until: float) -> float:
+        """What is left of a time of this loop; another loop's clock may differ."""
+        return max(0.0, until - deadline(0))
+
+    async def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        if self._thread is None:
+            return await coroutine
+        return await self._thread.run(coroutine)
+
+    def _kick(self) -> None:
+        inside = self._inside
+        if inside is None:
+            return
+        if self._thread is None:
+            inside.driver.kick()
+        else:
+            self._thread.call_soon(inside.driver.kick)
+
+    async def _open(self) -> _Inside:
+        return _Inside(self._bootstrap, self._membership, self._lock, self._changed)
+
+    def _changed(self) -> None:
+        """On the driver's loop: tell the consumer if there is something new for it to do."""
+        inside = self._inside
+        with self._lock:
+            crashed = inside is not None and inside.driver.crashed is not None
+            calls_for = self._membership.calls_for_reader(), crashed
+        if calls_for == self._calls_for:
+            return
+        self._calls_for = calls_for
+        if not any(calls_for):
+            return
+        if self._thread is None:
+            self._on_wake()
+        elif self._loop is not None:
+            with suppress(RuntimeError):  # the consumer's loop is closed
+                self._loop.call_soon_threadsafe(self._on_wake)
+
+    async def _end(self, timeout: float, leave: bool | None) -> None:
+        try:
+            if self._inside is not None:
+                await self._run(self._inside.close(timeout, leave))
+        finally:
+            if self._thread is not None:
+                await self._thread.stop()
+
+
+class _Inside:
+    """What runs on the loop that has the connections. Times are seconds from now."""
+
+    def __init__(
+        self,
+        bootstrap: Sequence[Address],
+        membership: Membership,
+        lock: threading.RLock,
+        on_change: Callable[[], None],
+    ) -> None:
+        settings = membership.settings
+        self._membership = membership
+        self._lock = lock
+        self._cluster = Cluster(
+            bootstrap,
+            client_id=settings.client_id,
+            metadata_max_age_ms=settings.metadata_max_age_ms,
+            retry_backoff_ms=settings.retry_backoff_ms,
+            retry_backoff_max_ms=settings.retry_backoff_max_ms,
+            patient=True,
+        )
+        self.driver = Driver(self._cluster, membership, lock, on_change)
+        self._offsets = Offsets(self.driver, membership, lock)
+        self._hurry = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+
+    async def join(self, owned: frozenset[TopicPartition], seconds: float) -> Joined | None:
+        until = deadline(seconds)
+        membership, driver = self._membership, self.driver
+        driver.raise_error()
+        with self._lock:
+            membership.join(owned, now_ms())
+            membership.readers += 1
+        driver.kick()
+        try:
+            while True:
+                driver.raise_error()
+                with self._lock:
+                    joined, goes_on = membership.result, membership.is_joining
+                if joined is not None or not goes_on or not await driver.changed(until):
+                    return joined
+        finally:
+            with self._lock:
+                membership.readers -= 1
+                membership.polled(now_ms())
+
+    async def commit(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], seconds: float
+    ) -> CommitResult:
+        self.driver.raise_error()
+        return await self._offsets.commit(offsets, deadline(seconds))
+
+    async def committed(
+        self, partitions: Collection[TopicPartition], seconds: float
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        self.driver.raise_error()
+        return await self._offsets.fetch(partitions, deadline(seconds))
+
+    async def leave(self, reason: str, seconds: float, *, static_too: bool) -> None:
+        with self._lock:
+            request = self._membership.leave(reason, static_too=static_too)
+        self.driver.kick()
+        if request is None:
+            await self.driver.end_exchange()
+            return
+        with suppress(ClientError, KafkaError):
+            await self.driver.leave(request, deadline(seconds))
+
+    def hurry(self) -> None:
+        """Have `close` tell the group nothing any more. From any thread."""
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._hurry.set)
+
+    async def close(self, seconds: float, leave: bool | None) -> None:
+        try:
+            await self._offsets.close()
+            if leave is not False:
+                await self._leave_at_last(seconds, static_too=leave is True)
+        finally:
+            await self.driver.close()
+            await self._cluster.close()
+
+    async def _leave_at_last(self, seconds: float, *, static_too: bool) -> None:
+        leaving = asyncio.ensure_future(self.leave("the consumer is closed", seconds, static_too=static_too))
+        hurry = asyncio.ensure_future(self._hurry.wait())
+        try:
+            await asyncio.wait([leaving, hurry], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (leaving, hurry):
+                task.cancel()
+            await asyncio.wait([leaving, hurry])
+        if not leaving.cancelled():
+            leaving.result()

@@ -1,0 +1,108 @@
+"""What a member does while it leads its group: assign partitions to everybody, and watch the topics. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+
+from muster.client.assignors import (
+    Assignor,
+    MemberSubscription,
+    TopicPartitions,
+    assign_checked,
+    assignment_bytes,
+    read_subscription,
+)
+from muster.client.group.membership_types import Ask, GroupSettings, Kind
+from muster.client.partitions import TopicPartition
+from muster.protocol.errors import DecodeError
+from muster.protocol.messages.classic_group import JoinGroupResponse, SyncGroupRequest
+
+
+class Leadership:
+    """Of one generation. `skips`: the group has its assignment, and the member, static and back again, is
+    only to watch the topics (KIP-814)."""
+
+    def __init__(
+        self,
+        settings: GroupSettings,
+        assignor: Assignor,
+        members: Iterable[JoinGroupResponse.Member],
+        *,
+        skips: bool,
+    ) -> None:
+        self._settings = settings
+        self._assignor = assignor
+        self._skips = skips
+        self.members = {
+            each.member_id: _subscription(each.metadata, each.group_instance_id) for each in members
+        }
+        self.topics = frozenset[str]().union(*(each.topics for each in self.members.values()))
+        """All that any member subscribes to."""
+        self._known: Mapping[str, TopicPartitions] | None = None
+        self._assigned: Mapping[str, list[TopicPartition]] | None = None
+
+    def next_ask(self) -> Ask | None:
+        """What is missing before the assignments can be sent."""
+        settings = self._settings
+        if self._skips or self._assigned is not None:
+            return None
+        if self._known is None:
+            return Ask(Kind.TOPICS, settings.request_timeout_ms, topics=self.topics)
+        work = partial(assign_checked, self._assignor, self.members, self._known)
+        return Ask(Kind.ASSIGN, settings.max_poll_interval_ms, work=work)
+
+    def told_topics(self, topics: Mapping[str, TopicPartitions]) -> None:
+        """Those of `topics` that exist, as they are."""
+        self._known = topics
+
+    def has_assigned(self, assigned: Mapping[str, list[TopicPartition]]) -> None:
+        """What the assignor returned."""
+        self._assigned = assigned
+
+    def assignments(self) -> list[SyncGroupRequest.Assignment]:
+        """For every member a real blob, of nothing too: Java's consumer raises on zero bytes."""
+        assigned = self._assigned
+        if assigned is None:
+            return []
+        return [
+            SyncGroupRequest.Assignment(
+                member_id=member_id, assignment=assignment_bytes(assigned.get(member_id, ()))
+            )
+            for member_id in self.members
+        ]
+
+    # --- watching -------------------------------------------------------------------------------------------
+
+    def watch_interval_ms(self) -> int:
+        """How long to wait before the topics are looked at again. One that does not exist yet is looked for
+        often."""
+        if self._known is None:
+            return 0
+        settings = self._settings
+        if self.topics - self._known.keys():
+            return min(settings.retry_backoff_max_ms, settings.metadata_max_age_ms)
+        return settings.metadata_max_age_ms
+
+    def changed(self, topics: Mapping[str, TopicPartitions]) -> list[str]:
+        """The topics that are not as they were when they were assigned, sorted. Racks matter to a member that
+        has one."""
+        before, self._known = self._known, topics
+        if before is None:
+            return []
+        return sorted(
+            topic
+            for topic in before.keys() | topics.keys()
+            if self._comparable(before.get(topic)) != self._comparable(topics.get(topic))
+        )
+
+    def _comparable(self, topic: TopicPartitions | None) -> TopicPartitions | int | None:
+        return topic if topic is None or self._settings.rack else topic.count
+
+
+def _subscription(metadata: bytes, group_instance_id: str | None) -> MemberSubscription:
+    try:
+        return read_subscription(metadata, group_instance_id)
+    except DecodeError:
+        # A member that nobody understands gets nothing.
+        return MemberSubscription(frozenset(), group_instance_id=group_instance_id)

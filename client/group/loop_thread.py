@@ -1,0 +1,86 @@
+"""An event loop in a thread of its own, for what must go on while the user's loop is held up."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any, Final, TypeVar
+
+T = TypeVar("T")
+
+_START_S: Final = 30.0
+_STOP_S: Final = 10.0
+
+
+class LoopThread:
+    """A daemon thread that runs a loop between `start` and `stop`, both called on the user's loop."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._users = asyncio.get_running_loop()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping: asyncio.Event | None = None
+        self._abandoned = False
+        self._started: asyncio.Future[None] = self._users.create_future()
+        self._ended: asyncio.Future[None] = self._users.create_future()
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+
+    async def start(self) -> None:
+        """Return when the loop runs. When that is cancelled, the thread ends by itself."""
+        self._thread.start()
+        try:
+            await asyncio.wait([self._started], timeout=_START_S)
+        finally:
+            if not self._started.done():
+                self._abandoned = True
+                self._ask_to_end()
+        if not self._started.done():
+            raise RuntimeError(f"the thread {self._name!r} does not come up")
+
+    def call_soon(self, callback: Callable[[], object]) -> None:
+        """Have it called on the thread's loop; dropped when that has ended."""
+        if self._loop is not None:
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(callback)
+
+    async def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """The result of a coroutine that runs on the thread's loop. Cancelled here, it is cancelled there."""
+        if self._loop is None or self._abandoned:
+            coroutine.close()
+            raise RuntimeError(f"the thread {self._name!r} does not run")
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self._loop))
+
+    async def stop(self) -> None:
+        """End the loop, with whatever still runs on it, and the thread. Harmless when repeated."""
+        if self._thread.ident is not None:
+            self._abandoned = True  # should it not have come up yet
+            self._ask_to_end()
+            await asyncio.wait([self._ended], timeout=_STOP_S)
+            if self._ended.done():
+                self._thread.join()  # It has nothing left to do.
+
+    def _ask_to_end(self) -> None:
+        if self._stopping is not None:
+            self.call_soon(self._stopping.set)
+
+    def _work(self) -> None:
+        asyncio.run(self._main())  # which cancels what is left, and closes the loop
+        self._tell(self._ended)
+
+    async def _main(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stopping = asyncio.Event()
+        self._tell(self._started)
+        if not self._abandoned:
+            await self._stopping.wait()
+
+    def _tell(self, future: asyncio.Future[None]) -> None:
+        with suppress(RuntimeError):  # the user's loop is closed: nobody waits any more
+            self._users.call_soon_threadsafe(_done, future)
+
+
+def _done(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,148 @@
+"""What a membership is told and tells: its settings, its states, what it asks for, and how an exchange ends.
+Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any, Final, NamedTuple
+
+from muster.client.assignors import Assignor
+from muster.client.partitions import TopicPartition
+from muster.protocol.message import Message
+
+NO_NODE: Final = -1
+_NO_GENERATION_ID: Final = -1
+
+
+class State(Enum):
+    """Where a member stands, in Kafka's words (`MemberState`)."""
+
+    UNJOINED = auto()
+    """Not in the group, or about to join again after a failure."""
+    PREPARING_REBALANCE = auto()
+    """A JoinGroup is on its way."""
+    COMPLETING_REBALANCE = auto()
+    """In the new generation; the assignment is still to come."""
+    STABLE = auto()
+
+
+class Generation(NamedTuple):
+    """What the coordinator knows the member by; id -1 and name None outside of every generation."""
+
+    generation_id: int = _NO_GENERATION_ID
+    member_id: str = ""
+    protocol_name: str | None = None
+
+    @property
+    def is_valid(self) -> bool:
+        return self.generation_id > _NO_GENERATION_ID
+
+
+NO_GENERATION: Final = Generation()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSettings:
+    """The settings of a member, Kafka's names and defaults. Raises ValueError that names the one at fault."""
+
+    group_id: str
+    assignors: tuple[Assignor, ...]
+    """Best first; instances of this member's own."""
+    group_instance_id: str | None = None
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 3_000
+    max_poll_interval_ms: int = 300_000
+    request_timeout_ms: int = 30_000
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 1_000
+    metadata_max_age_ms: int = 300_000
+    rack: str = ""
+    client_id: str = "muster"
+    require_stable: bool = False
+    """Committed offsets are waited for while a transaction may still change them (KIP-447): what reading
+    committed records alone takes."""
+    allow_auto_create_topics: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.group_id:
+            raise ValueError("group_id: a group needs a name that is not empty")
+        if self.group_instance_id is not None and not self.group_instance_id.strip():
+            raise ValueError(
+                "group_instance_id: a static member needs one that is not blank; None is dynamic"
+            )
+        for name in (
+            "session_timeout_ms",
+            "heartbeat_interval_ms",
+            "max_poll_interval_ms",
+            "request_timeout_ms",
+            "retry_backoff_ms",
+            "retry_backoff_max_ms",
+            "metadata_max_age_ms",
+        ):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name}: {getattr(self, name)} is not above 0")
+        if self.heartbeat_interval_ms >= self.session_timeout_ms:
+            raise ValueError(
+                f"heartbeat_interval_ms: {self.heartbeat_interval_ms} is not below session_timeout_ms, "
+                f"{self.session_timeout_ms}; a third of it is usual"
+            )
+
+
+class Kind(Enum):
+    """What a membership wants done; `Membership.answered` says what it takes for an answer to each."""
+
+    FIND_COORDINATOR = auto()
+    """Ask any broker for the coordinator. Answer: its node id."""
+    JOIN = auto()
+    SYNC = auto()
+    HEARTBEAT = auto()
+    LEAVE = auto()
+    """These go to the coordinator. Answer: the response."""
+    TOPICS = auto()
+    """Ask any broker for `topics`. Answer: a mapping of TopicPartitions of those that exist."""
+    WATCH = auto()
+    """The same, to see whether they have changed."""
+    ASSIGN = auto()
+    """Call `work`, which may take a while. Answer: what it returns."""
+    PROBE = auto()
+    """See whether the coordinator still answers while it keeps a JoinGroup or SyncGroup waiting. Answer:
+    anything."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ask:
+    """Something to be done now, once. One thing is asked and answered at a time per kind, the exchange of
+    JOIN, TOPICS, ASSIGN and SYNC together counting as one."""
+
+    kind: Kind
+    timeout_ms: int
+    node: int = NO_NODE
+    request: Message | None = None
+    topics: frozenset[str] = frozenset()
+    work: Callable[[], Any] = field(default=lambda: None)
+
+
+class Preparation(NamedTuple):
+    """What to give up before the group is joined (again); None where that callback is not to be called."""
+
+    revoked: frozenset[TopicPartition] | None
+    """Still the member's, until it has joined: to be committed."""
+    lost: frozenset[TopicPartition] | None
+    """Perhaps another member's already."""
+    kept: frozenset[TopicPartition]
+    """What to join with."""
+
+
+class Joined(NamedTuple):
+    """How joining went: the member's partitions in the new generation."""
+
+    assigned: frozenset[TopicPartition]
+    revoked: frozenset[TopicPartition] | None
+    """Of those it joined with, the ones to give up now, before the group is joined once more; None: none."""
+    added: frozenset[TopicPartition]
+    """Those it did not have; perhaps none, which is told all the same."""
+    generation_id: int
+    member_id: str
+    assignor: str

@@ -1,0 +1,362 @@
+"""Committing a group's offsets, and fetching them.
+
+Commits go out one after the other: those of several callers, and those that have to be tried again, in one
+request, where a later one for a partition replaces an earlier one. So offsets never go back because an old
+commit was repeated after a newer one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager
+from enum import Enum, auto
+from typing import Any, Final, NamedTuple
+
+from muster.client.errors import ClientError, Closed, NotKafka, RequestTimedOut, refusal
+from muster.client.group.answers import Action, action_of
+from muster.client.group.driver import Driver
+from muster.client.group.heartbeat import Backoff
+from muster.client.group.membership import Membership
+from muster.client.group.membership_types import NO_GENERATION, Generation, State
+from muster.client.group.outcomes import CommitResult, Committed, Outcome, Retry, StaleOwner
+from muster.client.group.requests import offset_topics
+from muster.client.network.cluster import left_out
+from muster.client.network.connection import Versioned, deadline
+from muster.client.partitions import OffsetAndMetadata, TopicPartition, grouped
+from muster.protocol.api import ApiKey
+from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.message import Message
+from muster.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
+
+_REQUIRE_STABLE: Final = 7  # the version of OffsetFetch from which it can (KIP-447)
+
+
+class _Call:
+    """One call of `commit`, and what is known of its partitions so far."""
+
+    __slots__ = ("done", "left", "of_member", "offsets", "outcomes", "until", "why")
+
+    def __init__(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], until: float, *, of_member: bool
+    ) -> None:
+        self.of_member = of_member
+        self.offsets = dict(offsets)
+        self.left = set(self.offsets)
+        self.outcomes: dict[TopicPartition, Outcome] = {}
+        self.until = until
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.why: KafkaError | ClientError | None = None
+        """What kept the rest from being committed so far."""
+
+    def settle(self, where: TopicPartition, outcome: Outcome) -> None:
+        self.outcomes[where] = outcome
+        self.left.discard(where)
+        if not self.left and not self.done.done():
+            self.done.set_result(None)
+
+    def fail(self, error: Exception) -> None:
+        if not self.done.done():
+            self.done.set_exception(error)
+            self.done.exception()  # looked at, should its caller be gone
+
+
+class _As(NamedTuple):
+    """Who commits."""
+
+    generation: Generation
+    state: State | None
+    """None: no member; the group is only committed for."""
+    owned: frozenset[TopicPartition]
+
+
+class _Left(Enum):
+    """What an answer leaves to do for a partition."""
+
+    NOTHING = auto()
+    AGAIN = auto()
+    """Commit again after a pause."""
+    WAITS = auto()
+    """Commit again when the member stands elsewhere."""
+    TO_THE_CALLER = auto()
+    """Only a reading call can bring the member on: say Retry."""
+    STALE = auto()
+    FAILED = auto()
+
+
+class Offsets:
+    """The committed offsets of a group, for its member or, as long as there is no subscription, for who
+    assigns partitions by hand. On the driver's loop."""
+
+    def __init__(self, driver: Driver, membership: Membership, lock: AbstractContextManager[Any]) -> None:
+        self._driver = driver
+        self._membership = membership
+        self._lock = lock
+        settings = membership.settings
+        self._settings = settings
+        self._backoff = Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms, membership.jitter)
+        self._calls: dict[_Call, None] = {}  # in the order in which they came
+        self._pump: asyncio.Task[None] | None = None
+
+    # --- committing -----------------------------------------------------------------------------------------
+
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], until: float) -> CommitResult:
+        """Commit; what may pass is tried again until `until`. Raises KafkaError for what the coordinator
+        refuses for good: what is not allowed, metadata that is too long, another member with the group
+        instance id."""
+        if not offsets:
+            return CommitResult({})
+        member = self._committer()
+        call = _Call(offsets, until, of_member=member.state is not None)
+        self._sort_out(call, member)
+        if not call.left:
+            return CommitResult(call.outcomes)
+        self._calls[call] = None
+        if self._pump is None:
+            self._pump = asyncio.create_task(self._run(), name=f"commits of group {self._settings.group_id}")
+        self._driver.announce()  # The pump may be waiting on behalf of others.
+        try:
+            await asyncio.wait([call.done], timeout=max(0.0, until - deadline(0)))
+            if call.done.done():
+                call.done.result()
+        finally:
+            self._calls.pop(call, None)
+        for where in call.left:
+            why = call.why or RequestTimedOut("the coordinator did not answer the commit in time")
+            call.outcomes[where] = Retry(call.offsets[where].offset, why)
+        return CommitResult({where: call.outcomes[where] for where in offsets})
+
+    async def close(self) -> None:
+        """Fail what is under way."""
+        for call in self._calls:
+            call.fail(Closed(f"group {self._settings.group_id}: the member was closed"))
+        if self._pump is not None:
+            self._pump.cancel()
+            await asyncio.wait([self._pump])
+
+    async def _run(self) -> None:
+        try:
+            while self._calls:
+                await self._attempt()
+        except Exception as error:
+            for call in self._calls:
+                call.fail(error)
+        finally:
+            self._pump = None
+
+    async def _attempt(self) -> None:
+        """Commit what is left, once, and wait until it is worth another try."""
+        self._driver.raise_if_crashed()
+        member = self._committer()
+        for call in self._calls:
+            self._sort_out(call, member)
+        self._calls = {call: None for call in self._calls if not call.done.done()}
+        if not self._calls:
+            return
+        calls = list(self._calls)
+        until = max(call.until for call in calls)
+        if member.state is State.COMPLETING_REBALANCE:
+            # The coordinator takes no commits before everybody has an assignment.
+            _note(calls, refusal(ErrorCode.REBALANCE_IN_PROGRESS, about=f"group {self._settings.group_id}"))
+            await self._wait_for_change(member, until)
+            return
+        wanted = {
+            where: place for call in calls for where, place in call.offsets.items() if where in call.left
+        }
+        attempt_until = deadline(2 * self._settings.request_timeout_ms / 1000)  # to find it, and to ask it
+        try:
+            node = await self._driver.coordinator(attempt_until)
+            codes = await self._ask(node, wanted, member, attempt_until)
+        except ClientError as error:
+            _note(calls, error)
+            await self._pause()
+            return
+        left = {self._take(calls, where, code, member, node) for where, code in codes.items()}
+        if _Left.WAITS in left:
+            await self._wait_for_change(member, until)
+        elif _Left.AGAIN in left:
+            await self._pause()
+        else:
+            self._backoff.reset()
+
+    def _committer(self) -> _As:
+        with self._lock:
+            membership = self._membership
+            if not membership.is_subscribed:
+                return _As(NO_GENERATION, None, frozenset())
+            return _As(membership.generation, membership.state, membership.owned)
+
+    async def _pause(self) -> None:
+        await asyncio.sleep(self._backoff.next_ms() / 1000)
+
+    async def _wait_for_change(self, member: _As, until: float) -> None:
+        """Until the member stands elsewhere, or there are more calls."""
+        calls = len(self._calls)
+        while self._committer() == member and len(self._calls) == calls:
+            if not await self._driver.changed(until):
+                return
+
+    def _sort_out(self, call: _Call, member: _As) -> None:
+        """Settle what a member has no right to commit. The coordinator looks at generations alone: it would
+        let a member overwrite what the new owner of a partition has committed."""
+        if not call.of_member and member.state is None:
+            return
+        for where in call.left - member.owned:
+            if member.generation.is_valid:
+                code = ErrorCode.ILLEGAL_GENERATION
+                why = f"{where} is not this member's in generation {member.generation.generation_id}"
+            else:
+                code = ErrorCode.UNKNOWN_MEMBER_ID
+                why = f"{where} is not this member's: it is in no generation of {self._settings.group_id}"
+            call.settle(where, StaleOwner(call.offsets[where].offset, KafkaError(code, why)))
+
+    async def _ask(
+        self, node: int, wanted: Mapping[TopicPartition, OffsetAndMetadata], member: _As, until: float
+    ) -> dict[TopicPartition, int]:
+        """The coordinator's answer, an error code for each partition."""
+        request = OffsetCommitRequest(
+            group_id=self._settings.group_id,
+            generation_id_or_member_epoch=member.generation.generation_id,
+            member_id=member.generation.member_id,
+            group_instance_id=None if member.state is None else self._settings.group_instance_id,
+            topics=offset_topics(wanted.items()),
+        )
+        response = await self._driver.call(node, request, until)
+        codes = {
+            TopicPartition(topic.name, each.partition_index): each.error_code
+            for topic in response.topics
+            for each in topic.partitions
+        }
+        left_out(wanted.keys() - codes.keys(), "OffsetCommit")
+        return codes
+
+    def _take(
+        self, calls: list[_Call], where: TopicPartition, error_code: int, member: _As, node: int
+    ) -> _Left:
+        """Settle what the answer settles for a partition, in all calls."""
+        concerned = [call for call in calls if where in call.left]
+        if not error_code:
+            with self._lock:
+                self._membership.heard()
+            for call in concerned:
+                call.settle(where, Committed(call.offsets[where].offset))
+            return _Left.NOTHING
+        error = refusal(error_code, about=f"commit of {where} in group {self._settings.group_id}")
+        action = action_of(ApiKey.OFFSET_COMMIT, error.code)
+        left = self._what_is_left(action, member)
+        if action is Action.FIND_COORDINATOR:
+            self._driver.coordinator_lost(node)
+        if member.state is not None:
+            with self._lock:
+                self._membership.commit_refused(error.code, member.generation)
+            self._driver.kick()
+        _note(concerned, error)
+        for call in concerned:
+            offset = call.offsets[where].offset
+            match left:
+                case _Left.STALE:
+                    call.settle(where, StaleOwner(offset, error))
+                case _Left.TO_THE_CALLER:
+                    call.settle(where, Retry(offset, error))
+                case _Left.FAILED:
+                    call.fail(error)
+        return left
+
+    def _what_is_left(self, action: Action, member: _As) -> _Left:
+        with self._lock:
+            passed = self._membership.generation != member.generation
+            state, is_joining = self._membership.state, self._membership.is_joining
+        match action:
+            case Action.AGAIN | Action.FIND_COORDINATOR:
+                return _Left.AGAIN
+            case Action.REJOIN:
+                if member.state is None:
+                    return _Left.AGAIN
+                return _Left.WAITS if is_joining else _Left.TO_THE_CALLER
+            case Action.FORGET_GENERATION | Action.FORGET_MEMBER:
+                if member.state is None:
+                    return _Left.STALE
+                if passed:
+                    return _Left.AGAIN
+                # While a JoinGroup is on its way, the group may be in its next generation already.
+                return _Left.WAITS if state is State.PREPARING_REBALANCE else _Left.STALE
+            case Action.FENCED if passed and member.state is not None:
+                return _Left.AGAIN
+            case _:
+                return _Left.FAILED
+
+    # --- fetching -------------------------------------------------------------------------------------------
+
+    async def fetch(
+        self, partitions: Collection[TopicPartition], until: float
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """What the group has committed for these; None where it has committed nothing. Tried again until
+        `until`, then what kept it from being told is raised; what does not pass is raised at once."""
+        if not partitions:
+            return {}
+        backoff = Backoff(
+            self._settings.retry_backoff_ms, self._settings.retry_backoff_max_ms, self._membership.jitter
+        )
+        refused: KafkaError | None = None
+        while True:
+            node: int | None = None
+            try:
+                node = await self._driver.coordinator(until)
+                return await self._fetch_once(node, partitions, until)
+            except KafkaError as error:
+                action = action_of(ApiKey.OFFSET_FETCH, error.code)
+                if action is Action.FATAL:
+                    raise
+                if action is Action.FIND_COORDINATOR and node is not None:
+                    self._driver.coordinator_lost(node)
+                failed: KafkaError | ClientError = error
+                refused = error
+            except NotKafka:
+                raise
+            except ClientError as error:
+                self._driver.raise_if_crashed()
+                failed = error
+            pause_s = backoff.next_ms() / 1000
+            if deadline(pause_s) >= until:
+                # That the time is over says less than what has used it up.
+                raise refused if refused is not None and isinstance(failed, RequestTimedOut) else failed
+            await self._driver.pause(pause_s)
+
+    async def _fetch_once(
+        self, node: int, partitions: Collection[TopicPartition], until: float
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        topics = grouped((where, None) for where in sorted(set(partitions)))
+
+        def build(version: int) -> Message:
+            return OffsetFetchRequest(
+                group_id=self._settings.group_id,
+                topics=[
+                    OffsetFetchRequest.Topic(name=topic, partition_indexes=[index for index, _ in parts])
+                    for topic, parts in topics.items()
+                ],
+                require_stable=self._settings.require_stable and version >= _REQUIRE_STABLE,
+            )
+
+        request = Versioned(ApiKey.OFFSET_FETCH, build, _REQUIRE_STABLE)
+        response = await self._driver.call(node, request, until)
+        about = f"offsets of group {self._settings.group_id}"
+        if response.error_code:
+            raise refusal(response.error_code, about=about)
+        told: dict[TopicPartition, OffsetAndMetadata | None] = {}
+        for topic in response.topics:
+            for each in topic.partitions:
+                where = TopicPartition(topic.name, each.partition_index)
+                if each.error_code:
+                    raise refusal(each.error_code, about=f"{about}: {where}")
+                place = OffsetAndMetadata(
+                    each.committed_offset, each.metadata or "", each.committed_leader_epoch
+                )
+                told[where] = place if place.offset >= 0 else None
+        left_out(set(partitions) - told.keys(), "OffsetFetch")
+        return {where: told[where] for where in partitions}
+
+
+def _note(calls: list[_Call], why: KafkaError | ClientError) -> None:
+    """Should there be no time for more, this is why."""
+    for call in calls:
+        call.why = why

@@ -1,0 +1,107 @@
+"""The requests that a group's coordinator gets. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from muster.client.assignors import subscription_bytes
+from muster.client.group.membership_types import Generation, GroupSettings
+from muster.client.partitions import OffsetAndMetadata, TopicPartition, grouped
+from muster.protocol.messages.classic_group import (
+    HeartbeatRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    SyncGroupRequest,
+)
+from muster.protocol.messages.offsets import OffsetCommitRequest
+
+PROTOCOL_TYPE: Final = "consumer"
+REASON_CHARACTERS_MAX: Final = 255
+"""As Kafka's clients cut what they give as a reason (KIP-800)."""
+
+
+def join_request(
+    settings: GroupSettings,
+    generation: Generation,
+    topics: Iterable[str],
+    owned: Iterable[TopicPartition],
+    reason: str,
+) -> JoinGroupRequest:
+    """With the metadata of every assignor. Equal subscriptions are equal bytes: the coordinator compares."""
+    topics, owned = sorted(topics), sorted(owned)
+    return JoinGroupRequest(
+        group_id=settings.group_id,
+        session_timeout_ms=settings.session_timeout_ms,
+        rebalance_timeout_ms=settings.max_poll_interval_ms,
+        member_id=generation.member_id,
+        group_instance_id=settings.group_instance_id,
+        protocol_type=PROTOCOL_TYPE,
+        protocols=[
+            JoinGroupRequest.Protocol(
+                name=each.name,
+                metadata=subscription_bytes(
+                    topics,
+                    owned,
+                    generation.generation_id,
+                    settings.rack,
+                    each.user_data(topics, owned, generation.generation_id),
+                ),
+            )
+            for each in settings.assignors
+        ],
+        reason=reason[:REASON_CHARACTERS_MAX],
+    )
+
+
+def sync_request(
+    settings: GroupSettings, generation: Generation, assignments: list[SyncGroupRequest.Assignment]
+) -> SyncGroupRequest:
+    return SyncGroupRequest(
+        group_id=settings.group_id,
+        generation_id=generation.generation_id,
+        member_id=generation.member_id,
+        group_instance_id=settings.group_instance_id,
+        protocol_type=PROTOCOL_TYPE,
+        protocol_name=generation.protocol_name,
+        assignments=assignments,
+    )
+
+
+def heartbeat_request(settings: GroupSettings, generation: Generation) -> HeartbeatRequest:
+    return HeartbeatRequest(
+        group_id=settings.group_id,
+        generation_id=generation.generation_id,
+        member_id=generation.member_id,
+        group_instance_id=settings.group_instance_id,
+    )
+
+
+def leave_request(settings: GroupSettings, generation: Generation, reason: str) -> LeaveGroupRequest:
+    member = LeaveGroupRequest.MemberIdentity(
+        member_id=generation.member_id,
+        group_instance_id=settings.group_instance_id,
+        reason=reason[:REASON_CHARACTERS_MAX],
+    )
+    return LeaveGroupRequest(group_id=settings.group_id, members=[member])
+
+
+def offset_topics(
+    offsets: Iterable[tuple[TopicPartition, OffsetAndMetadata]],
+) -> list[OffsetCommitRequest.Topic]:
+    """Offsets as an OffsetCommit lists them."""
+    return [
+        OffsetCommitRequest.Topic(
+            name=topic,
+            partitions=[
+                OffsetCommitRequest.Partition(
+                    partition_index=index,
+                    committed_offset=each.offset,
+                    committed_leader_epoch=each.leader_epoch,
+                    committed_metadata=each.metadata,
+                )
+                for index, each in parts
+            ],
+        )
+        for topic, parts in grouped(offsets).items()
+    ]

@@ -1,0 +1,548 @@
+"""A cluster as its clients see it: which brokers there are, who leads a partition, who coordinates a group.
+
+A broker is asked over one connection per lane; what may wait long (a Fetch, a JoinGroup) takes a lane of its
+own, so that it holds up nothing else. What was learned about the cluster is kept as a `MetadataImage`; what a
+failure casts doubt upon is marked stale, and asked for again before it is trusted. Many who ask at the same
+time share one request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from typing import Any, Final, Protocol, Self, TypeVar
+
+from muster.client.errors import (
+    ClientError,
+    Closed,
+    ConnectionLost,
+    NotKafka,
+    RequestTimedOut,
+    Unreachable,
+    again,
+    may_pass,
+    refusal,
+)
+from muster.client.network.connection import Address, Connection, Request, Versioned, deadline, share_of
+from muster.client.network.metadata import MetadataImage, Node, TopicImage
+from muster.client.network.pool import ANY, ConnectionSettings, Pool, backoff_s
+from muster.client.partitions import TopicPartition
+from muster.protocol.api import ApiKey
+from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.messages.metadata import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
+
+__all__ = [
+    "ANY",
+    "METADATA_MAX_AGE_MS",
+    "Cluster",
+    "ConnectionSettings",
+    "all_of",
+    "backoff_s",
+    "left_out",
+    "parse_bootstrap",
+]
+
+T = TypeVar("T")
+
+METADATA_MAX_AGE_MS: Final = 300_000
+"""Kafka's metadata.max.age.ms."""
+
+_PORT_MAX: Final = 65_535
+_TOPIC_NAME_MAX: Final = 249
+_LAST_WORD_S: Final = 0.1
+_GROUP: Final = 0  # the type of a coordinator's key
+_BATCHED_KEYS: Final = 4  # the first version of FindCoordinator that asks for several keys (KIP-699)
+
+log = logging.getLogger(__name__)
+
+
+class NamesNode(Protocol):
+    """An endpoint as Produce and Fetch answers have it (KIP-951)."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None
+
+
+def parse_bootstrap(servers: str | Iterable[str]) -> list[Address]:
+    """`host:port[,host:port]`, or several of these; IPv6 addresses in brackets. Raises ValueError, naming the
+    part at fault."""
+    text = servers if isinstance(servers, str) else ",".join(servers)
+    addresses = []
+    for part in text.split(","):
+        host, colon, port = part.strip().rpartition(":")
+        if host.startswith("[") and host.endswith("]"):
+            host = host[1:-1]
+        elif ":" in host:
+            host = ""
+        if not (colon and host and port.isascii() and port.isdigit() and 0 < int(port) <= _PORT_MAX):
+            raise ValueError(f"{part.strip()!r} is no address; it takes host:port[,host:port]")
+        addresses.append(Address(host, int(port)))
+    return addresses
+
+
+class _Refresh:
+    """A Metadata request that is to be sent, for all who wait for it."""
+
+    __slots__ = ("answer", "topics", "until")
+
+    def __init__(self, until: float) -> None:
+        self.topics: set[str] | None = set()
+        self.until = until
+        self.answer: asyncio.Future[MetadataResponse] = asyncio.get_running_loop().create_future()
+        self.answer.add_done_callback(_look_at)
+
+    def join(self, topics: Iterable[str] | None, until: float) -> None:
+        self.until = max(self.until, until)
+        if topics is None or self.topics is None:
+            self.topics = None
+        else:
+            self.topics |= set(topics)
+
+
+class Cluster:
+    """Connections to a cluster, opened as they are needed.
+
+        async with Cluster(parse_bootstrap("127.0.0.1:9092")) as cluster:
+            node, leader_epoch = await cluster.leadership(TopicPartition("orders", 0), deadline(30))
+
+    Every method raises ClientError, or KafkaError for what a broker refuses.
+
+    `auto_create_topics`: brokers may create topics that are asked for, if their own settings let them.
+    `patient`: a cluster of which nobody has answered so far may yet start; without it, that is final
+    (`is_final`). `request_timeout_ms`: a single request gets no longer, whatever the deadline of the call
+    it is for. What was told longer than `metadata_max_age_ms` ago is asked for again, beside its use.
+    """
+
+    def __init__(
+        self,
+        bootstrap: Sequence[Address],
+        *,
+        client_id: str = "muster",
+        settings: ConnectionSettings | None = None,
+        metadata_max_age_ms: int = METADATA_MAX_AGE_MS,
+        retry_backoff_ms: int = 100,
+        retry_backoff_max_ms: int = 1_000,
+        auto_create_topics: bool = False,
+        patient: bool = False,
+        request_timeout_ms: int | None = None,
+    ) -> None:
+        self.client_id = client_id
+        self.image = MetadataImage()
+        """What is known. Replaced by what brokers tell, never changed."""
+        self._pool = Pool(
+            bootstrap,
+            client_id,
+            settings or ConnectionSettings(),
+            request_timeout_s=(request_timeout_ms or 0) / 1000,
+            on_wrong_broker=self._wrong_broker,
+        )
+        self._metadata_max_age_s = metadata_max_age_ms / 1000
+        self._retry_backoff_ms = retry_backoff_ms
+        self._retry_backoff_max_ms = retry_backoff_max_ms
+        self.auto_create_topics = auto_create_topics
+        self._patient = patient
+        self._request_timeout_s = math.inf if request_timeout_ms is None else request_timeout_ms / 1000
+        self._stale: set[str] = set()
+        self._told_at: dict[str, float] = {}
+        self._controller_known = False
+        self._coordinators: dict[str, int] = {}
+        self._pending: _Refresh | None = None
+        self._refreshing: asyncio.Task[None] | None = None
+        self._closed = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close every connection; calls under way fail. Takes a second at most. Harmless when repeated."""
+        self._closed = True
+        refreshing = self._refreshing
+        if refreshing is not None:
+            refreshing.cancel()
+        await self._pool.close()
+        if refreshing is not None:
+            await asyncio.wait([refreshing])
+
+    # --- asking ---------------------------------------------------------------------------------------------
+
+    async def call(
+        self,
+        request: Request,
+        until: float,
+        *,
+        node: int = ANY,
+        lane: str = "",
+        last_version: int | None = None,
+    ) -> Any:
+        """The response of one broker, asked once. Where any will do it gets half of the time, so that another
+        can be asked if it hangs.
+
+        The newest version both sides know is used, up to `last_version`; without it, up to what
+        `connection.LAST_VERSIONS` says. For layouts that differ between versions `request` is a `Versioned`.
+        """
+        until = min(until, deadline(self._request_timeout_s))
+        connection = await self._pool.connection(node, lane, until)
+        try:
+            return await connection.call(
+                request, share_of(until, 2) if node == ANY else until, last_version=last_version
+            )
+        except RequestTimedOut:
+            if connection.node_id != ANY:
+                self._pool.failed(connection.node_id)
+            raise
+
+    async def call_controller(self, request: Request, until: float) -> Any:
+        """The response of the controller, asked once. (Kafka's brokers pass on to theirs what it decides.)"""
+        if not self._controller_known or self.image.controller not in self.image.nodes:
+            await self.refresh([], until)
+        return await self.call(request, until, node=self.image.controller)
+
+    async def call_all(self, request: Request, until: float) -> dict[int, Any]:
+        """The response of every broker, by node id."""
+        await self.refresh([], until)
+        nodes = sorted(self.image.nodes)
+        answers = await all_of(self.call(request, until, node=node) for node in nodes)
+        return dict(zip(nodes, answers, strict=True))
+
+    async def retrying(
+        self, attempt: Callable[[], Awaitable[T]], until: float, *, repeatable: bool = True
+    ) -> T:
+        """What `attempt` returns, tried again while it fails in a way that may pass and there is time.
+
+        Not `repeatable`: a request that was sent and not answered is not sent again, since it may have been
+        carried out.
+        """
+        tries = 0
+        while True:
+            try:
+                return await attempt()
+            except (ClientError, KafkaError) as error:
+                if self.is_final(error):
+                    raise
+                if not repeatable and isinstance(error, (ConnectionLost, RequestTimedOut)):
+                    raise ConnectionLost(f"{error}; it may have been carried out all the same") from error
+                failed = error
+            self.forget()
+            wait_s = self.backoff_s(tries)
+            tries += 1
+            if deadline(wait_s) >= until:
+                raise failed
+            await asyncio.sleep(wait_s)
+
+    def is_final(self, error: Exception) -> bool:
+        """Whether trying again cannot help: what a broker refuses for good, what is no broker, and, unless
+        the client is patient, a cluster of which nobody has answered so far."""
+        if isinstance(error, KafkaError):
+            return not may_pass(error.code)
+        if isinstance(error, Unreachable):
+            return not (self._patient or self._pool.reached)
+        return isinstance(error, (NotKafka, Closed))
+
+    def backoff_s(self, tries: int) -> float:
+        """How long to wait before the next try, by retry.backoff.ms and retry.backoff.max.ms."""
+        return backoff_s(tries, self._retry_backoff_ms, self._retry_backoff_max_ms)
+
+    # --- what is known --------------------------------------------------------------------------------------
+
+    def stale(self, *topics: str) -> None:
+        """Do not trust what is known of these topics, or, without names, of any: ask again before it is
+        used."""
+        self._stale.update(topics or self.image.topics)
+
+    def forget(self) -> None:
+        """Trust nothing learned so far: the next question asks again."""
+        self.stale()
+        self._coordinators.clear()
+        self._controller_known = False
+
+    async def refresh(self, topics: Iterable[str] | None, until: float) -> MetadataResponse:
+        """Ask for these topics anew (None: all, empty: brokers alone); the image has them then. Who asks
+        while a request is under way shares the next one with all others who do; the answer may speak of more
+        topics than were asked for. A topic's error is in the answer alone: it raises none."""
+        wanted = None if topics is None else list(topics)
+        for name in wanted or ():
+            _check_name(name)
+        pending = self._enqueue(wanted, until)
+        # Whoever asks gives up at `until` as well, and knows best why.
+        await asyncio.wait([pending.answer], timeout=until - deadline(0) + _LAST_WORD_S)
+        if not pending.answer.done():
+            what = "the cluster" if not wanted else f"topic {', '.join(wanted[:5])}"
+            raise RequestTimedOut(f"{self._pool.named(ANY)} told nothing about {what} in time")
+        error = pending.answer.exception()
+        if isinstance(error, (ClientError, KafkaError)):
+            raise again(error) from error.__cause__
+        return pending.answer.result()
+
+    async def metadata(
+        self, topics: Iterable[str] | None, until: float, *, create: bool = False
+    ) -> MetadataResponse:
+        """The brokers and these topics (None: all, empty: none), as one broker tells them in an answer to
+        this question alone. `create`: the broker may create what is missing, if its own settings let it."""
+        names = None if topics is None else list(topics)
+        asked = None if names is None else [MetadataRequest.Topic(name=name) for name in names]
+        response: MetadataResponse = await self.call(
+            MetadataRequest(topics=asked, allow_auto_topic_creation=create), until
+        )
+        if response.error_code == ErrorCode.REBOOTSTRAP_REQUIRED:
+            log.warning("a broker asks its clients to begin anew at the bootstrap servers")
+            self._pool.drop_nodes()
+            self.image = self.image.without_nodes()
+            raise Unreachable("the cluster asked its clients to begin anew at the bootstrap servers")
+        if response.error_code:
+            raise refusal(response.error_code)
+        self._update(self.image.updated(response, of_all_topics=names is None))
+        self._controller_known = True
+        now = deadline(0)
+        for topic in response.topics:
+            if topic.name is not None and not topic.error_code:
+                self._told_at[topic.name] = now
+        for gone in self._told_at.keys() - self.image.topics.keys():
+            del self._told_at[gone]
+        return response
+
+    def new_leader(
+        self,
+        where: TopicPartition,
+        leader: int,
+        leader_epoch: int,
+        endpoints: Iterable[NamesNode] = (),
+    ) -> bool:
+        """Take a hint of a Produce or Fetch answer (KIP-951): who leads the partition now, and where the
+        nodes it names listen. Whether that was news."""
+        image = self.image
+        for each in endpoints:
+            image = image.with_node(Node(each.node_id, each.host, each.port, each.rack or None))
+        led = image.with_leader(where, leader, leader_epoch)
+        if led is image:
+            return False
+        self._update(led)
+        return True
+
+    async def topic(self, name: str, until: float) -> TopicImage:
+        """One topic, from what is known or asked for. Raises KafkaError when there is none of that name."""
+        await self._trusted([name], until)
+        return self.image.topics[name]
+
+    async def leadership(self, where: TopicPartition, until: float) -> tuple[int, int]:
+        """The node that leads the partition, and in which epoch (-1: not known). Raises KafkaError when there
+        is no such partition, or no leader at the moment."""
+        topic = self.image.topics.get(where.topic)
+        if topic is None or where.topic in self._stale or self._is_old(where.topic):
+            topic = await self.topic(where.topic, until)
+        partition = topic.partitions.get(where.partition)
+        if partition is None:
+            self.stale(where.topic)
+            raise KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"topic {where.topic} has no partition {where.partition}; it has {len(topic.partitions)}",
+            )
+        if partition.leader not in self.image.nodes:
+            self.stale(where.topic)
+            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{where} has no leader at the moment")
+        return partition.leader, partition.leader_epoch
+
+    async def leader(self, where: TopicPartition, until: float) -> int:
+        """The node that leads the partition; raises as `leadership` does."""
+        return (await self.leadership(where, until))[0]
+
+    async def by_leader(
+        self, wanted: Iterable[TopicPartition], until: float
+    ) -> dict[int, list[TopicPartition]]:
+        """The partitions, under the nodes that lead them; raises as `leadership` does."""
+        partitions = list(wanted)
+        await self._trusted({where.topic for where in partitions}, until)
+        led: dict[int, list[TopicPartition]] = {}
+        for where in partitions:
+            led.setdefault(await self.leader(where, until), []).append(where)
+        return led
+
+    async def coordinator(self, group_id: str, until: float) -> int:
+        """The node that coordinates the group."""
+        known = self._coordinators.get(group_id)
+        if known is not None and known in self.image.nodes:
+            return known
+        found = (await self.coordinators([group_id], until))[group_id]
+        if isinstance(found, KafkaError):
+            raise found
+        return found
+
+    async def coordinators(self, group_ids: Iterable[str], until: float) -> dict[str, int | KafkaError]:
+        """The nodes that coordinate these groups, asked for anew; in one request where brokers can answer
+        that (KIP-699)."""
+        keys = list(dict.fromkeys(group_ids))
+        told = await self._find_coordinators(keys, until) if keys else []
+        nodes: dict[str, int | KafkaError] = {}
+        image = self.image
+        for each in told:
+            if each.error_code:
+                nodes[each.key] = refusal(
+                    each.error_code, each.error_message, about=f"coordinator of {each.key}"
+                )
+                continue
+            known = image.nodes.get(each.node_id)
+            image = image.with_node(Node(each.node_id, each.host, each.port, known.rack if known else None))
+            nodes[each.key] = self._coordinators[each.key] = each.node_id
+        left_out(set(keys) - nodes.keys(), "FindCoordinator")
+        self._update(image)
+        return nodes
+
+    def forget_coordinator(self, group_id: str) -> None:
+        """Look for the group's coordinator again: it does not answer, or says that it is not."""
+        self._coordinators.pop(group_id, None)
+
+    # --- connections ----------------------------------------------------------------------------------------
+
+    def address_of(self, node: int) -> Address | None:
+        """Where the node listens, as far as is known."""
+        return self._pool.address_of(node)
+
+    def least_loaded(self, lane: str = "") -> int:
+        """The node with the fewest requests in flight, not in reconnect backoff if there is such; ANY while
+        no node is known."""
+        return self._pool.least_loaded(lane)
+
+    async def connection(self, node: int, until: float, lane: str = "") -> Connection:
+        """An open connection to the node, or to whichever broker answers."""
+        return await self._pool.connection(node, lane, until)
+
+    # --- refreshing -----------------------------------------------------------------------------------------
+
+    async def _trusted(self, topics: Iterable[str], until: float) -> None:
+        """See to it that what is known of these topics can be used. Raises KafkaError for one that is not
+        there."""
+        names = set(topics)
+        doubtful = {name for name in names if name in self._stale or name not in self.image.topics}
+        if doubtful:
+            response = await self.refresh(sorted(doubtful), until)
+            for told in response.topics:
+                if told.error_code and told.name in doubtful:
+                    raise refusal(told.error_code, about=f"topic {told.name}")
+            left_out(doubtful - self.image.topics.keys(), "Metadata")
+        elif any(self._is_old(name) for name in names):
+            # As Kafka's clients do: what is known serves until there is something newer.
+            now = deadline(0)
+            for name in names:
+                self._told_at[name] = now  # one request, even if it fails
+            self._enqueue(list(self.image.topics), deadline(self._metadata_max_age_s))
+
+    def _is_old(self, topic: str) -> bool:
+        return deadline(0) - self._told_at.get(topic, 0.0) > self._metadata_max_age_s
+
+    def _enqueue(self, topics: Iterable[str] | None, until: float) -> _Refresh:
+        """A place in the next Metadata request."""
+        if self._closed:
+            raise Closed("the client is closed")
+        if self._pending is None:
+            self._pending = _Refresh(until)
+        self._pending.join(topics, until)
+        if self._refreshing is None:
+            self._refreshing = asyncio.create_task(self._refresh_all(), name="metadata")
+        return self._pending
+
+    async def _refresh_all(self) -> None:
+        """Send what was asked for, until nobody asks."""
+        try:
+            while (pending := self._pending) is not None:
+                self._pending = None
+                await self._refresh_once(pending)
+        finally:
+            self._refreshing = None
+            if self._pending is not None:
+                self._pending.answer.set_exception(Closed("the client is closed"))
+
+    async def _refresh_once(self, pending: _Refresh) -> None:
+        # What is marked stale from here on may not be known to who answers.
+        doubtful = set(self._stale if pending.topics is None else self._stale & pending.topics)
+        self._stale -= doubtful
+        topics = None if pending.topics is None else sorted(pending.topics)
+        try:
+            response = await self.metadata(topics, pending.until, create=self.auto_create_topics)
+        except Exception as error:
+            self._stale |= doubtful
+            pending.answer.set_exception(error)
+        except BaseException:
+            pending.answer.set_exception(Closed("the client was closed while it asked for metadata"))
+            raise
+        else:
+            self._stale |= {
+                topic.name for topic in response.topics if topic.error_code and topic.name in doubtful
+            }
+            pending.answer.set_result(response)
+
+    async def _find_coordinators(
+        self, keys: list[str], until: float
+    ) -> list[FindCoordinatorResponse.Coordinator]:
+        def build(version: int) -> FindCoordinatorRequest:
+            if version >= _BATCHED_KEYS:
+                return FindCoordinatorRequest(coordinator_keys=keys, key_type=_GROUP)
+            return FindCoordinatorRequest(key=keys[0], key_type=_GROUP)
+
+        told: FindCoordinatorResponse = await self.call(Versioned(ApiKey.FIND_COORDINATOR, build), until)
+        if told.coordinators:
+            return told.coordinators
+        first = FindCoordinatorResponse.Coordinator(
+            key=keys[0],
+            node_id=told.node_id,
+            host=told.host,
+            port=told.port,
+            error_code=told.error_code,
+            error_message=told.error_message,
+        )
+        return [first, *(await self._find_coordinators(keys[1:], until) if keys[1:] else [])]
+
+    def _update(self, image: MetadataImage) -> None:
+        self.image = image
+        self._pool.learn(image.nodes, image.cluster_id)
+
+    def _wrong_broker(self, node_id: int) -> None:
+        self._update(self.image.without_nodes([node_id]))
+        self.forget()
+
+
+def _look_at(answer: asyncio.Future[Any]) -> None:
+    """So that asyncio does not complain of a failure that nobody waited for."""
+    if not answer.cancelled():
+        answer.exception()
+
+
+def _check_name(topic: object) -> None:
+    """Refuse what no topic can be called and no request may be able to carry: those of others who share the
+    request would fail with it."""
+    if not isinstance(topic, str):
+        raise TypeError(f"topic {topic!r}: a topic's name is a text, not {type(topic).__name__}")
+    if not topic.isascii() or len(topic) > _TOPIC_NAME_MAX:
+        raise KafkaError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"topic {topic[:50]!r}: a name takes up to {_TOPIC_NAME_MAX} letters, digits, dots, dashes and"
+            " underscores",
+        )
+
+
+def left_out(names: Iterable[object], answer: str) -> None:
+    """Raise NotKafka when an answer does not speak of all that was asked: no broker's answer does that, and
+    what is not there cannot be acted upon."""
+    if missing := sorted(str(name) for name in names):
+        raise NotKafka(f"the broker's answer to {answer} leaves out {', '.join(missing)}")
+
+
+async def all_of(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """The results of all, run side by side; the first failure ends the others."""
+    tasks = [asyncio.ensure_future(each) for each in coroutines]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,149 @@
+"""What a client knows about a cluster: its nodes, its topics, who leads which partition in which epoch.
+
+An image is a value: what brokers tell makes another one. Brokers may lag behind each other, so of two leader
+epochs of a partition the newer one stays, unless the topic was deleted and created again in between, which
+its id tells (KIP-320, KIP-516).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
+
+from muster.client.partitions import NO_LEADER_EPOCH, TopicPartition
+from muster.protocol.errors import ErrorCode
+from muster.protocol.messages.metadata import MetadataResponse
+from muster.protocol.types import ZERO_UUID
+
+NO_NODE: Final = -1
+"""What stands for a node where there is none: no leader, no controller."""
+
+
+class Node(NamedTuple):
+    """A broker, where clients reach it."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+class PartitionImage(NamedTuple):
+    """A partition: who leads it and who has copies, by node id. `leader` is NO_NODE while there is none,
+    `leader_epoch` -1 where the broker does not tell (before Kafka 2.1)."""
+
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    offline: tuple[int, ...]
+
+
+class TopicImage(NamedTuple):
+    """A topic; `topic_id` is None where the broker does not tell (before Kafka 2.8). Partitions by number."""
+
+    name: str
+    topic_id: uuid.UUID | None
+    is_internal: bool
+    partitions: Mapping[int, PartitionImage]
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataImage:
+    """The cluster as it was last told, in parts that may be of different age."""
+
+    nodes: Mapping[int, Node] = field(default_factory=dict)
+    topics: Mapping[str, TopicImage] = field(default_factory=dict)
+    cluster_id: str | None = None
+    controller: int = NO_NODE
+    _names: Mapping[uuid.UUID, str] = field(default_factory=dict)
+
+    def topic(self, name: str) -> TopicImage | None:
+        """The topic, if it is known."""
+        return self.topics.get(name)
+
+    def name_of(self, topic_id: uuid.UUID) -> str | None:
+        """The name of the topic that has this id, if it is known."""
+        return self._names.get(topic_id)
+
+    def partition(self, where: TopicPartition) -> PartitionImage | None:
+        """The partition, if it is known."""
+        topic = self.topics.get(where.topic)
+        return None if topic is None else topic.partitions.get(where.partition)
+
+    def updated(self, response: MetadataResponse, *, of_all_topics: bool = False) -> MetadataImage:
+        """With what a broker answered. Topics it does not speak of stay, unless it was asked `of_all_topics`;
+        one that does not exist goes, one that cannot be told at the moment stays as it was."""
+        topics = {} if of_all_topics else dict(self.topics)
+        for told in response.topics:
+            if told.name is None:
+                continue  # asked for by an id that the broker does not know
+            known = self.topics.get(told.name)
+            if not told.error_code:
+                topics[told.name] = _merged(told, told.name, known)
+            elif told.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                topics.pop(told.name, None)
+            elif known is not None:
+                topics[told.name] = known
+        nodes = {
+            each.node_id: Node(each.node_id, each.host, each.port, each.rack) for each in response.brokers
+        }
+        return MetadataImage(
+            # A broker that has only just started may not know of any, itself included.
+            nodes or self.nodes,
+            topics,
+            response.cluster_id,
+            response.controller_id,
+            {topic.topic_id: name for name, topic in topics.items() if topic.topic_id is not None},
+        )
+
+    def with_node(self, node: Node) -> MetadataImage:
+        """With this node, where FindCoordinator or a Produce or Fetch answer (KIP-951) names one."""
+        return (
+            self
+            if self.nodes.get(node.node_id) == node
+            else replace(self, nodes={**self.nodes, node.node_id: node})
+        )
+
+    def with_leader(self, where: TopicPartition, leader: int, leader_epoch: int) -> MetadataImage:
+        """With this leader of a partition (KIP-951), if its epoch is newer than the one known and the leader
+        is a known node."""
+        topic, known = self.topics.get(where.topic), self.partition(where)
+        if topic is None or known is None or leader_epoch <= known.leader_epoch or leader not in self.nodes:
+            return self
+        led = known._replace(leader=leader, leader_epoch=leader_epoch)
+        led_topic = topic._replace(partitions={**topic.partitions, where.partition: led})
+        return replace(self, topics={**self.topics, where.topic: led_topic})
+
+    def without_nodes(self, nodes: Iterable[int] | None = None) -> MetadataImage:
+        """Without these nodes, or without any: they were told wrong, and are to be learned anew (KIP-899)."""
+        gone = set(self.nodes if nodes is None else nodes)
+        return replace(self, nodes={key: node for key, node in self.nodes.items() if key not in gone})
+
+
+def _merged(told: MetadataResponse.Topic, name: str, known: TopicImage | None) -> TopicImage:
+    topic_id = None if told.topic_id == ZERO_UUID else told.topic_id
+    before: Mapping[int, PartitionImage] = {}
+    if known is not None and (topic_id is None or known.topic_id is None or topic_id == known.topic_id):
+        before = known.partitions
+        topic_id = topic_id or known.topic_id
+    partitions = {}
+    for each in sorted(told.partitions, key=_index):
+        partition = PartitionImage(
+            each.leader_id,
+            each.leader_epoch,
+            tuple(each.replica_nodes),
+            tuple(each.isr_nodes),
+            tuple(each.offline_replicas),
+        )
+        earlier = before.get(each.partition_index)
+        if earlier is not None and NO_LEADER_EPOCH < partition.leader_epoch < earlier.leader_epoch:
+            partition = earlier
+        partitions[each.partition_index] = partition
+    return TopicImage(name, topic_id, told.is_internal, partitions)
+
+
+def _index(partition: MetadataResponse.Partition) -> int:
+    return partition.partition_index

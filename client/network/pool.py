@@ -1,0 +1,386 @@
+"""The connections of a cluster: one per node and lane, opened as they are needed.
+
+A node that does not let us connect is left alone for a while, which doubles with every failure (KIP-580).
+Where any broker will do, the one with the fewest requests in flight is taken; when none of those known
+answers, the search begins again at the addresses first given (KIP-899).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from muster.client.errors import (
+    ClientError,
+    Closed,
+    ConnectionLost,
+    NotKafka,
+    RequestTimedOut,
+    Unreachable,
+    WrongBroker,
+)
+from muster.client.network.connection import Address, BrokerIdentity, Connection, deadline
+from muster.client.network.metadata import Node
+
+ANY: Final = -1
+"""Whichever broker answers."""
+
+_STAGGER_S: Final = 1.0  # how long one address may be silent before the next one is tried beside it
+_TURNS_TO_HEAR: Final = 2  # of the loop: it looks at its sockets in the first, and tells us in the second
+_QUIET_S: Final = 1.0  # after which it is worth a turn of the loop to see whether a connection is still there
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionSettings:
+    """How connections are made and kept; Kafka's names and defaults."""
+
+    reconnect_backoff_ms: int = 50
+    reconnect_backoff_max_ms: int = 1_000
+    socket_connection_setup_timeout_ms: int = 10_000
+    socket_connection_setup_timeout_max_ms: int = 30_000
+    connections_max_idle_ms: int = 540_000
+
+
+class _Candidate(NamedTuple):
+    """Where to look for a broker; `node_id` is ANY at an address that was given."""
+
+    node_id: int
+    address: Address
+
+
+class _Lane:
+    """The connection to a node for one kind of requests."""
+
+    __slots__ = ("again_at", "connection", "opening")
+
+    def __init__(self) -> None:
+        self.connection: Connection | None = None
+        self.opening = asyncio.Lock()
+        self.again_at = 0.0  # before which it is not opened again, however often it is closed
+
+
+class _Failures:
+    """How a node fails to let us connect."""
+
+    __slots__ = ("again_at", "count")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.again_at = 0.0
+
+
+class Pool:
+    """Open connections, by node and lane. `learn` says where the nodes are."""
+
+    def __init__(
+        self,
+        bootstrap: Sequence[Address],
+        client_id: str,
+        settings: ConnectionSettings,
+        *,
+        request_timeout_s: float = 0.0,
+        on_wrong_broker: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self.reached = False
+        """Whether any broker has ever answered."""
+        self._bootstrap = list(dict.fromkeys(bootstrap))
+        self._client_id = client_id
+        self._settings = settings
+        self._request_timeout_s = request_timeout_s
+        self._on_wrong_broker = on_wrong_broker
+        self._nodes: Mapping[int, Node] = {}
+        self._cluster_id: str | None = None
+        self._lanes: dict[tuple[int, str], _Lane] = {}
+        self._failures: dict[int, _Failures] = {}
+        self._sweep: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    # --- who there is ---------------------------------------------------------------------------------------
+
+    def learn(self, nodes: Mapping[int, Node], cluster_id: str | None) -> None:
+        """These are the nodes. A connection to an address that was given becomes that of the node there."""
+        self._nodes, self._cluster_id = nodes, cluster_id
+        for (node_id, name), given in list(self._lanes.items()):
+            connection = given.connection
+            if node_id != ANY or connection is None or not connection.is_open:
+                continue
+            for node in nodes.values():
+                if connection.address == (node.host, node.port):
+                    lane = self._lanes.setdefault((node.node_id, name), _Lane())
+                    if lane.connection is None and not lane.opening.locked():
+                        lane.connection, given.connection = connection, None
+                        connection.node_id = node.node_id
+                    break
+
+    def address_of(self, node_id: int) -> Address | None:
+        """Where the node listens, as far as is known."""
+        node = self._nodes.get(node_id)
+        return None if node is None else Address(node.host, node.port)
+
+    def least_loaded(self, lane: str = "") -> int:
+        """The node with the fewest requests in flight: of those connected, else of those not in reconnect
+        backoff, else of all. ANY when no node is known."""
+        now = deadline(0)
+
+        def burden(node_id: int) -> tuple[bool, bool, int, float]:
+            there = self._open(node_id, lane)
+            in_flight = there.in_flight if there else 0
+            return self._backs_off(node_id, now), there is None, in_flight, random.random()
+
+        return min(self._nodes, key=burden, default=ANY)
+
+    def failed(self, node_id: int) -> None:
+        """The node did not do what it should: leave it alone for a while where another will do."""
+        failures = self._failures.setdefault(node_id, _Failures())
+        settings = self._settings
+        failures.again_at = deadline(
+            backoff_s(failures.count, settings.reconnect_backoff_ms, settings.reconnect_backoff_max_ms)
+        )
+        failures.count += 1
+
+    def _backs_off(self, node_id: int, now: float) -> bool:
+        failures = self._failures.get(node_id)
+        return failures is not None and failures.again_at > now
+
+    # --- connections ----------------------------------------------------------------------------------------
+
+    async def connection(self, node_id: int, lane: str, until: float) -> Connection:
+        """An open connection to the node, or to whichever broker answers. Raises ClientError."""
+        if self._closed:
+            raise Closed("the client is closed")
+        there = self._open_to_any(lane) if node_id == ANY else self._open(node_id, lane)
+        if there is not None:
+            if there.in_flight or deadline(0) - there.used_at < _QUIET_S:
+                return there
+            # A broker closes what is idle. That may have come while the loop was busy: hear it first.
+            for _ in range(_TURNS_TO_HEAR):
+                await asyncio.sleep(0)
+            if there.is_open:
+                return there
+        return await self._opened(node_id, lane, until)
+
+    async def close(self) -> None:
+        """Close every connection. Harmless when repeated; nothing is left when it is cancelled."""
+        self._closed = True
+        if self._sweep is not None:
+            self._sweep.cancel()
+        connections = [lane.connection for lane in self._lanes.values() if lane.connection is not None]
+        self._lanes = {}
+        closing = [asyncio.ensure_future(connection.close()) for connection in connections]
+        try:
+            if closing:
+                await asyncio.wait(closing)
+        finally:
+            for connection in connections:
+                connection.abort()
+            for task in closing:
+                task.cancel()
+
+    def drop_nodes(self) -> None:
+        """Trust no node any more; what is in flight is let go."""
+        for (node_id, _), lane in self._lanes.items():
+            if lane.connection is not None and node_id != ANY:
+                lane.connection.abandon("the cluster asked its clients to begin anew")
+        self._nodes = {}
+
+    def _open(self, node_id: int, lane: str) -> Connection | None:
+        """The node's connection, if there is one that is open and where the node is now."""
+        found = self._lanes.get((node_id, lane))
+        connection = None if found is None else found.connection
+        if connection is None or not connection.is_open or connection.address != self.address_of(node_id):
+            return None
+        return connection
+
+    def _open_to_any(self, lane: str) -> Connection | None:
+        """Of the open connections the one with the fewest requests in flight; nodes first. One over which
+        somebody has waited in vain is left out: what any broker may answer can be asked elsewhere."""
+        open_to_nodes = [
+            connection
+            for connection in (self._open(node_id, lane) for node_id in self._nodes)
+            if connection is not None and not connection.suspect
+        ]
+        if open_to_nodes:
+            return min(open_to_nodes, key=lambda connection: connection.in_flight)
+        given = self._lanes.get((ANY, lane))
+        if given is None or given.connection is None:
+            return None
+        return given.connection if given.connection.is_open and not given.connection.suspect else None
+
+    async def _opened(self, node_id: int, lane: str, until: float) -> Connection:
+        """Open a connection, or wait for one that another caller is opening."""
+        slot = self._lanes.setdefault((node_id, lane), _Lane())
+        try:
+            async with asyncio.timeout_at(until):  # whoever is opening it may have more time
+                await slot.opening.acquire()
+        except TimeoutError:
+            raise Unreachable(f"no connection to {self.named(node_id)}: no answer in time") from None
+        try:
+            there = self._open_to_any(lane) if node_id == ANY else self._open(node_id, lane)
+            if there is not None:
+                return there
+            if slot.connection is not None:
+                slot.connection.abandon(f"another connection to {self.named(node_id)} took its place")
+                slot.connection = None
+            await self._until_it_may(node_id, slot, until)
+            slot.again_at = deadline(backoff_s(0, self._settings.reconnect_backoff_ms))
+            if node_id == ANY:
+                connection = await self._open_any(until)
+            else:
+                connection = await self._open_node(node_id, until)
+        finally:
+            slot.opening.release()
+        return self._keep(connection, lane, for_any=node_id == ANY)
+
+    def _keep(self, connection: Connection, lane: str, *, for_any: bool) -> Connection:
+        if self._closed:
+            connection.abort()
+            raise Closed("the client was closed while it connected")
+        place = connection.node_id
+        there = self._open(place, lane)
+        if there is not None and there.suspect and for_any:
+            # What is asked of the node itself keeps to the one connection, whose end settles all that was
+            # sent: requests to a node do not overtake each other.
+            place = ANY
+        elif there is not None:  # two callers, one of whom wanted any node, came to the same one
+            connection.abort()
+            return there
+        self._lanes.setdefault((place, lane), _Lane()).connection = connection
+        if self._sweep is None:
+            self._sweep_later()
+        return connection
+
+    async def _until_it_may(self, node_id: int, slot: _Lane, until: float) -> None:
+        """Wait for the end of the reconnect backoff."""
+        failures = self._failures.get(node_id)
+        again_at = max(slot.again_at, 0.0 if failures is None else failures.again_at)
+        wait_s = again_at - deadline(0)
+        if wait_s > 0:
+            await asyncio.sleep(min(wait_s, max(0.0, until - deadline(0))))
+        if deadline(0) >= until:
+            raise Unreachable(f"no connection to {self.named(node_id)}: no time left to try again")
+
+    async def _open_node(self, node_id: int, until: float) -> Connection:
+        address = self.address_of(node_id)
+        if address is None:
+            raise Unreachable(f"broker {node_id} is not in the cluster at the moment")
+        try:
+            return await self._open_candidate(_Candidate(node_id, address), until)
+        except WrongBroker:
+            raise
+        except (Unreachable, ConnectionLost, RequestTimedOut) as error:
+            # Whatever ended it, nothing was asked yet. An address that is not the user's own gets its origin.
+            origin = "" if address in self._bootstrap else f" (broker {node_id} advertises this address)"
+            raise Unreachable(f"{error}{origin}") from error
+
+    async def _open_any(self, until: float) -> Connection:
+        """A connection to the first that answers: of the nodes known, then of the addresses given. One that
+        is silent for a while does not hold up the others."""
+        now = deadline(0)
+        nodes = [_Candidate(node.node_id, Address(node.host, node.port)) for node in self._nodes.values()]
+        given = [_Candidate(ANY, address) for address in self._bootstrap]
+        random.shuffle(nodes)
+        random.shuffle(given)
+        # What has just failed comes last. Sorting keeps the order of the rest.
+        nodes.sort(key=lambda each: self._backs_off(each.node_id, now))
+        known = {each.address for each in nodes}
+        candidates = nodes + [each for each in given if each.address not in known]
+        return await _first(partial(self._open_candidate, each, until) for each in candidates)
+
+    async def _open_candidate(self, candidate: _Candidate, until: float) -> Connection:
+        node_id, address = candidate
+        failures = self._failures.get(node_id)
+        settings = self._settings
+        setup_ms = min(
+            settings.socket_connection_setup_timeout_max_ms,
+            settings.socket_connection_setup_timeout_ms * 2 ** min(failures.count if failures else 0, 10),
+        )
+        expected = None
+        if node_id != ANY and self._cluster_id is not None:
+            expected = BrokerIdentity(self._cluster_id, node_id)
+        try:
+            connection = await Connection.open(
+                address,
+                self._client_id,
+                min(until, deadline(setup_ms / 1000)),
+                expected=expected,
+                request_timeout_s=self._request_timeout_s,
+            )
+        except ClientError as error:
+            if node_id != ANY:
+                self.failed(node_id)
+            if isinstance(error, WrongBroker):
+                self._on_wrong_broker(node_id)
+            raise
+        connection.node_id = node_id
+        self.reached = True
+        self._failures.pop(node_id, None)
+        return connection
+
+    def named(self, node_id: int) -> str:
+        """The node as messages name it: where it is, as far as is known."""
+        if node_id == ANY:
+            return ", ".join(str(address) for address in self._bootstrap)
+        address = self.address_of(node_id)
+        return f"broker {node_id}" if address is None else str(address)
+
+    # --- idle -----------------------------------------------------------------------------------------------
+
+    def _sweep_later(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._sweep = loop.call_later(self._settings.connections_max_idle_ms / 10_000, self._close_idle)
+
+    def _close_idle(self) -> None:
+        """Close what was not used for connections.max.idle.ms, before brokers do."""
+        now = deadline(0)
+        for lane in self._lanes.values():
+            connection = lane.connection
+            if connection is None or connection.in_flight:
+                continue
+            if (now - connection.used_at) * 1000 >= self._settings.connections_max_idle_ms:
+                connection.abandon(f"the connection to {connection.address} was not used for long")
+        self._sweep_later()
+
+
+async def _first(openings: Iterable[Callable[[], Coroutine[Any, Any, Connection]]]) -> Connection:
+    """The first connection that comes about. The next one is begun when one has failed, or is silent for a
+    while; those that are not needed are closed."""
+    waiting = list(reversed(list(openings)))
+    pending: set[asyncio.Task[Connection]] = set()
+    failures: list[ClientError] = []
+    try:
+        while waiting or pending:
+            if waiting:
+                pending.add(asyncio.ensure_future(waiting.pop()()))
+            done, _ = await asyncio.wait(
+                pending, timeout=_STAGGER_S if waiting else None, return_when=asyncio.FIRST_COMPLETED
+            )
+            for task in done:
+                pending.discard(task)
+                try:
+                    connection = task.result()
+                except ClientError as error:
+                    failures.append(error)
+                else:
+                    pending |= done - {task}
+                    return connection
+    finally:
+        for task in pending:
+            task.add_done_callback(_drop)
+            task.cancel()
+    kind = NotKafka if failures and all(isinstance(each, NotKafka) for each in failures) else Unreachable
+    raise kind("; ".join(map(str, failures)) or "there is no address to connect to")
+
+
+def _drop(task: asyncio.Task[Connection]) -> None:
+    if not task.cancelled() and task.exception() is None:
+        task.result().abort()
+
+
+def backoff_s(tries: int, base_ms: int = 100, max_ms: int = 1_000) -> float:
+    """How long to wait before the next try, as Kafka's clients do: doubling, with a fifth more or less
+    (KIP-580)."""
+    return min(max_ms, base_ms * 2.0 ** min(tries, 20)) / 1000 * random.uniform(0.8, 1.2)

@@ -1,0 +1,176 @@
+"""Which partitions a producer's topics have, and who leads them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+from muster.client.errors import ClientError, RequestTimedOut, refusal
+from muster.client.network.cluster import Cluster
+from muster.client.network.connection import deadline
+from muster.client.produce.accumulator import TopicQueues
+from muster.protocol.errors import ErrorCode, KafkaError
+
+_NOT_YET = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
+"""Final to who asks for a topic, but not to a producer: somebody may be creating it."""
+
+
+class Leaders:
+    """Keeps `topics` as the cluster has them. `on_news` is called after every answer that was sought,
+    `on_refused` with a topic that the cluster refuses for good, `on_end` with a task that has ended."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        topics: dict[str, TopicQueues],
+        *,
+        request_timeout_s: float,
+        metadata_max_age_s: float,
+        on_news: Callable[[], None],
+        on_refused: Callable[[str, Exception], None],
+        on_end: Callable[[asyncio.Task[None]], None],
+    ) -> None:
+        self._cluster = cluster
+        self._topics = topics
+        self._request_timeout_s = request_timeout_s
+        self._metadata_max_age_s = metadata_max_age_s
+        self._on_news = on_news
+        self._on_refused = on_refused
+        self._on_end = on_end
+        self._sought: dict[str, None] = {}
+        self._more = asyncio.Event()  # topics are sought that were not before
+        self._seeking: asyncio.Task[None] | None = None
+        self._renew_at = deadline(metadata_max_age_s)
+
+    async def topic(self, name: str, until: float) -> TopicQueues:
+        """The topic, once it has partitions. Raises what the cluster refuses for good at once; at `until`,
+        what kept it from telling."""
+        tries = 0
+        failed: ClientError | KafkaError | None = None
+        while True:
+            try:
+                await self._ask([name], until)
+                topic = self._topics.get(name)
+                if topic is not None:
+                    return topic
+                raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"topic {name} has no partitions yet")
+            except (ClientError, KafkaError) as error:
+                if self._is_final(error):
+                    raise
+                # That the last try had no time left is not what kept us.
+                failed = failed if failed is not None and isinstance(error, RequestTimedOut) else error
+            wait_s = self._cluster.backoff_s(tries)
+            tries += 1
+            if deadline(wait_s) >= until:
+                if isinstance(failed, KafkaError) and failed.code in _NOT_YET:
+                    raise KafkaError(
+                        failed.code,
+                        f"topic {name} is not there, and did not appear within max_block_ms; create it,"
+                        " or let brokers do that (auto.create.topics.enable)",
+                    )
+                raise failed
+            await asyncio.sleep(wait_s)
+
+    async def partition(self, name: str, number: int, until: float) -> TopicQueues:
+        """The topic, if it has that partition: when it is not known to, the cluster is asked once. Raises
+        KafkaError(UNKNOWN_TOPIC_OR_PARTITION)."""
+        topic = await self.topic(name, until)
+        if number >= len(topic.queues):
+            raise KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"topic {name} has no partition {number}; it has {len(topic.queues)}",
+            )
+        return topic
+
+    def seek(self, names: Iterable[str]) -> None:
+        """Ask for these topics, until every partition that has records to send has a leader."""
+        more = dict.fromkeys(names)
+        if more.keys() - self._sought.keys():
+            self._more.set()
+        self._sought.update(more)
+        if self._sought and (self._seeking is None or self._seeking.done()):
+            self._seeking = asyncio.create_task(self._seek(), name="leaders of a producer's partitions")
+            self._seeking.add_done_callback(self._on_end)
+
+    def renew(self, now: float) -> float:
+        """Ask for everything when it is older than metadata_max_age_ms; when to call again."""
+        if now >= self._renew_at:
+            self._renew_at = now + self._metadata_max_age_s
+            self.seek(self._topics)
+        return self._renew_at
+
+    @property
+    def task(self) -> asyncio.Task[None] | None:
+        """The task that asks, to be ended by the owner."""
+        return self._seeking
+
+    async def _seek(self) -> None:
+        tries = 0
+        while self._sought:
+            names = list(self._sought)
+            self._more.clear()
+            try:
+                await self._ask(names, deadline(self._request_timeout_s))
+            except ClientError:
+                pass  # the records that wait have their time
+            except KafkaError as error:
+                if self._is_final(error):
+                    for name in names:
+                        self._refused(name, error)
+            for name in names:
+                if self._is_led(name):
+                    self._sought.pop(name, None)
+            self._on_news()
+            if self._sought:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._cluster.backoff_s(tries)):
+                        await self._more.wait()
+                tries += 1
+
+    async def _ask(self, names: list[str], until: float) -> None:
+        """Ask once. Raises the error of a single topic asked for; one of several is told to `on_refused`."""
+        response = await self._cluster.refresh(names, until)
+        asked = set(names)
+        for told in response.topics:
+            if told.name not in asked:
+                continue
+            if not told.error_code:
+                self._take(told.name)
+                continue
+            error = refusal(told.error_code, about=f"topic {told.name}")
+            if len(names) == 1:
+                raise error
+            if self._is_final(error):
+                self._refused(told.name, error)
+
+    def _take(self, name: str) -> None:
+        image = self._cluster.image
+        told = image.topic(name)
+        if told is None or not told.partitions:
+            return
+        topic = self._topics.get(name)
+        if topic is None:
+            # Producers that start together do not all begin with the same partition.
+            topic = TopicQueues(name, len(told.partitions), random.randrange(len(told.partitions)))
+            self._topics[name] = topic
+        topic.resize(len(told.partitions))
+        for number, queue in enumerate(topic.queues):
+            partition = told.partitions.get(number)
+            queue.leader = None
+            if partition is not None and partition.leader in image.nodes:
+                queue.leader = partition.leader
+
+    def _is_led(self, name: str) -> bool:
+        topic = self._topics.get(name)
+        return topic is None or all(queue.leader is not None or not queue.batches for queue in topic.queues)
+
+    def _refused(self, name: str, error: Exception) -> None:
+        self._sought.pop(name, None)
+        self._on_refused(name, error)
+
+    def _is_final(self, error: Exception) -> bool:
+        if isinstance(error, KafkaError) and error.code in _NOT_YET:
+            return False
+        return self._cluster.is_final(error)

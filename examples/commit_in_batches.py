@@ -1,0 +1,51 @@
+"""Manual commits: handle many records at a time, commit when all of them are safe.
+
+    python examples/commit_in_batches.py 127.0.0.1:9092 clicks clicks.txt
+
+Nothing is committed that is not in the file, so a crash loses nothing; what was written and not yet committed
+is written again. A commit does not raise because a rebalance came in between: it says for each partition what
+became of it.
+"""
+
+import asyncio
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from muster.client import CommitResult, Consumer, ConsumerRecord
+
+BATCH = 100
+
+
+async def main(bootstrap: str, topic: str, path: str) -> None:
+    async with Consumer(
+        bootstrap, group_id="archive", topics=topic, auto_offset_reset="earliest", enable_auto_commit=False
+    ) as consumer:
+        while True:
+            records = await consumer.get_many(BATCH, timeout=1.0)
+            if not records:
+                continue
+            await asyncio.to_thread(append, Path(path), records)
+            report(await consumer.commit())
+
+
+def append(path: Path, records: list[ConsumerRecord]) -> None:
+    with path.open("ab") as file:
+        for record in records:
+            file.write((record.value or b"") + b"\n")
+
+
+def report(result: CommitResult) -> None:
+    for partition, outcome in result.committed.items():
+        print(f"{partition} committed {outcome.offset}", flush=True)
+    for partition, stale in result.stale.items():
+        # Somebody else owns it now and reads again from the commit before this one.
+        print(f"{partition} is not ours any more: {stale.why}", flush=True)
+    for partition, later in result.retry.items():
+        # The next commit covers it: it has the same offset or a later one.
+        print(f"{partition} not committed yet: {later.why}", flush=True)
+
+
+if __name__ == "__main__":
+    with suppress(KeyboardInterrupt):
+        asyncio.run(main(*sys.argv[1:]))

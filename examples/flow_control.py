@@ -1,0 +1,40 @@
+"""Flow control between topics: what is urgent goes first, the rest waits while there is any.
+
+    python examples/flow_control.py 127.0.0.1:9092 urgent bulk
+
+A paused partition stays assigned, is not fetched, and costs no memory; the membership goes on. The pause of a
+partition lasts through rebalances for as long as the partition stays ours.
+"""
+
+import asyncio
+import sys
+from contextlib import suppress
+
+from muster.client import Consumer
+
+
+async def main(bootstrap: str, urgent: str, bulk: str) -> None:
+    async with Consumer(
+        bootstrap,
+        group_id="mailer",
+        topics=[urgent, bulk],
+        auto_offset_reset="earliest",
+        value_deserializer=bytes.decode,
+    ) as consumer:
+        while True:
+            # With a timeout, so that bulk goes on as well when the last urgent partition goes elsewhere.
+            record = await consumer.get(timeout=1.0)
+            if record is not None:
+                print(f"{record.topic}: {record.value}", flush=True)
+            # How many records are left of each partition, as far as the last fetch knows.
+            waiting = sum(lag or 0 for where, lag in consumer.lag().items() if where.topic == urgent)
+            of_bulk = {where for where in consumer.assignment if where.topic == bulk}
+            if waiting:
+                consumer.pause(*of_bulk)
+            else:
+                consumer.resume(*of_bulk)
+
+
+if __name__ == "__main__":
+    with suppress(KeyboardInterrupt):
+        asyncio.run(main(*sys.argv[1:]))

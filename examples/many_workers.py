@@ -1,0 +1,113 @@
+"""Many workers from one consumer: records of a key in order, and no commit passes unfinished work.
+
+    python examples/many_workers.py 127.0.0.1:9092 orders 8
+
+Each worker has a short queue, and a record's key decides which: so keys keep their order, and when a queue is
+full the reading waits. Records finish in any order; what is committed of a partition is the offset before
+which everything is finished. When a partition goes to another member, its unfinished records get ten seconds
+to finish (`revocation_grace_ms`); when it is lost, they are cancelled at once, since somebody else has them.
+"""
+
+import asyncio
+import sys
+from collections import deque
+from collections.abc import Iterable
+from contextlib import suppress
+
+from muster.client import Consumer, ConsumerRecord, OffsetAndMetadata, RebalanceListener, TopicPartition
+
+COMMIT_EVERY_S = 1.0
+
+
+class Progress:
+    """Of one partition: which records are under way, and where the first of those is."""
+
+    def __init__(self) -> None:
+        self._begun: deque[int] = deque()
+        self._finished: set[int] = set()
+        self.safe: int | None = None
+
+    def begin(self, offset: int) -> None:
+        self._begun.append(offset)
+
+    def finish(self, offset: int) -> None:
+        self._finished.add(offset)
+        while self._begun and self._begun[0] in self._finished:
+            offset = self._begun.popleft()
+            self._finished.discard(offset)
+            self.safe = offset + 1
+
+
+class Workers(RebalanceListener):
+    def __init__(self, count: int) -> None:
+        self._turns = [asyncio.Lock() for _ in range(count)]
+        self._room = asyncio.Semaphore(count * 4)
+        self._progress: dict[TopicPartition, Progress] = {}
+
+    async def give(self, consumer: Consumer, record: ConsumerRecord) -> None:
+        """Have the record handled, by the worker of its key; waits while there is too much under way."""
+        await self._room.acquire()
+        where = record.topic_partition
+        progress = self._progress.setdefault(where, Progress())
+        progress.begin(record.offset)
+        worker = hash(record.key) % len(self._turns)
+        task = consumer.scope(where).create_task(self._work(worker, record, progress))
+        task.add_done_callback(lambda _: self._room.release())
+
+    async def _work(self, worker: int, record: ConsumerRecord, progress: Progress) -> None:
+        async with self._turns[worker]:  # in the order of asking, so in the order of the records
+            await handle(worker, record)
+        progress.finish(record.offset)
+
+    async def commit(self, consumer: Consumer) -> None:
+        offsets = {
+            where: OffsetAndMetadata(progress.safe)
+            for where, progress in self._progress.items()
+            if progress.safe is not None and where in consumer.assignment
+        }
+        for where, outcome in (await consumer.commit(offsets)).items():
+            print(f"{where}: {outcome}", flush=True)
+
+    async def on_partitions_revoked(self, consumer: Consumer, partitions: Iterable[TopicPartition]) -> None:
+        # What was under way has ended by now, or was cancelled at the end of its grace.
+        await self.commit(consumer)
+        for where in partitions:
+            self._progress.pop(where, None)
+
+    def on_partitions_lost(self, consumer: Consumer, partitions: Iterable[TopicPartition]) -> None:
+        for where in partitions:
+            self._progress.pop(where, None)
+
+
+async def handle(worker: int, record: ConsumerRecord) -> None:
+    await asyncio.sleep(0.01)  # what takes time, a request to somewhere
+    print(f"worker {worker}: {record.key} {record.value}", flush=True)
+
+
+async def main(bootstrap: str, topic: str, count: str) -> None:
+    workers = Workers(int(count))
+    async with Consumer(
+        bootstrap,
+        group_id="workers",
+        topics=topic,
+        listener=workers,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        key_deserializer=bytes.decode,
+        value_deserializer=bytes.decode,
+        revocation_grace_ms=10_000,
+    ) as consumer:
+        loop = asyncio.get_running_loop()
+        commit_at = loop.time() + COMMIT_EVERY_S
+        while True:
+            record = await consumer.get(timeout=COMMIT_EVERY_S)
+            if record is not None:
+                await workers.give(consumer, record)
+            if loop.time() >= commit_at:
+                await workers.commit(consumer)
+                commit_at = loop.time() + COMMIT_EVERY_S
+
+
+if __name__ == "__main__":
+    with suppress(KeyboardInterrupt):
+        asyncio.run(main(*sys.argv[1:]))

@@ -1,0 +1,28 @@
+"""A producer: send lines from standard input, keyed by their first word.
+
+    printf 'alice buys tea\nbob buys milk\n' | python examples/producer.py 127.0.0.1:9092 orders
+
+`send` waits until the broker has the record and says where it went. Many at once share batches: here all
+lines are on their way together, and those with the same key keep their order.
+"""
+
+import asyncio
+import sys
+
+from muster.client import Producer
+
+
+async def main(bootstrap: str, topic: str) -> None:
+    async with Producer(bootstrap) as producer, asyncio.TaskGroup() as sending:
+        for line in sys.stdin:
+            sending.create_task(send(producer, topic, line.rstrip("\n")))
+
+
+async def send(producer: Producer, topic: str, text: str) -> None:
+    key, _, _ = text.partition(" ")
+    sent = await producer.send(topic, text.encode(), key=key.encode())
+    print(f"{sent.topic}-{sent.partition} {sent.offset}: {text}", flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

@@ -1,0 +1,45 @@
+"""Rewind a whole group: every partition is read again from the beginning, once, by whoever it is assigned to.
+
+    python examples/rewind.py 127.0.0.1:9092 orders
+
+Each member does this for the partitions it is assigned, before it reads them. A partition that came back to
+us in a later rebalance goes on where it is; that is what `rewound` is for. (To rewind a group that nobody is
+a member of, use `Admin.reset_group_offsets`.)
+"""
+
+import asyncio
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
+
+from muster.client import Consumer, RebalanceListener, TopicPartition
+
+
+class Rewind(RebalanceListener):
+    def __init__(self) -> None:
+        self.rewound: set[TopicPartition] = set()
+
+    async def on_partitions_assigned(self, consumer: Consumer, partitions: Iterable[TopicPartition]) -> None:
+        again = set(partitions) - self.rewound
+        for where in sorted(again):
+            print(f"{where} from {await consumer.position(where)} back to the beginning", flush=True)
+        consumer.seek_to_beginning(*again)
+        self.rewound |= again
+
+
+async def main(bootstrap: str, topic: str) -> None:
+    async with Consumer(
+        bootstrap,
+        group_id="printer",
+        topics=topic,
+        listener=Rewind(),
+        auto_offset_reset="earliest",
+        value_deserializer=bytes.decode,
+    ) as consumer:
+        async for record in consumer:
+            print(f"{record.topic}-{record.partition} {record.offset}: {record.value}", flush=True)
+
+
+if __name__ == "__main__":
+    with suppress(KeyboardInterrupt):
+        asyncio.run(main(*sys.argv[1:]))

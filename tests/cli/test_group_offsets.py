@@ -1,0 +1,149 @@
+"""`muster groups reset-offsets`, `delete-offsets` and `remove-members`, as a user runs them."""
+
+from __future__ import annotations
+
+import pytest
+
+from muster.coordinator.testing import Broker
+from tests.cli.running import Muster, run
+from tests.cli.test_groups import member, with_offsets
+
+COLUMNS = "GROUP    TOPIC   PARTITION  COMMITTED  NEW OFFSET\n"
+DRY = "\nNothing is changed yet: --execute does it.\n"
+
+
+def test_a_group_is_put_elsewhere(muster: Muster) -> None:
+    with_offsets(muster)
+    table = (
+        COLUMNS + "billing  orders          0          3           0\n"
+        "billing  orders          1          0           0\n"
+    )
+    reset = ("groups", "reset-offsets", "billing", "--topic", "orders", "--to-earliest")
+    assert muster.done(*reset) == table + DRY
+    assert committed(muster) == {0: 3, 1: 0}
+    assert muster.done(*reset, "--execute") == table
+    assert committed(muster) == {0: 0, 1: 0}
+    read = run(muster.bootstrap, "consume", "orders", "--group", "billing", "--max-messages", "5")
+    assert read.out == "a\nb\nc\nd\ne\n"
+
+
+def committed(muster: Muster) -> dict[int, int]:
+    (described,) = muster("groups", "describe", "billing", "--output", "json").json
+    return {each["partition"]: each["committed_offset"] for each in described["offsets"]}
+
+
+@pytest.mark.parametrize(
+    ("target", "offset"),
+    [
+        (["--to-earliest"], 0),
+        (["--to-latest"], 5),
+        (["--to-current"], 3),
+        (["--to-offset", "4"], 4),
+        (["--to-offset", "9"], 5),
+        (["--shift-by", "-2"], 1),
+        (["--shift-by", "1"], 4),
+        (["--to-datetime", "2000-01-01T00:00:00Z"], 0),
+        (["--to-datetime", "99999999999999"], 5),
+        (["--by-duration", "PT10H"], 0),
+        (["--by-duration", "P0D"], 5),
+    ],
+)
+def test_targets(muster: Muster, target: list[str], offset: int) -> None:
+    with_offsets(muster)
+    reset = ["groups", "reset-offsets", "billing", "--topic", "orders:0", *target, "--output", "json"]
+    expected = [
+        {"topic": "orders", "partition": 0, "committed_offset": 3, "new_offset": offset, "error": None}
+    ]
+    assert muster(*reset).json == expected
+    assert committed(muster) == {0: 3, 1: 0}
+    assert muster(*reset, "--execute").json == expected
+    assert committed(muster) == {0: offset, 1: 0}
+
+
+def test_all_topics_are_those_with_offsets(muster: Muster) -> None:
+    with_offsets(muster)
+    muster.done("topics", "create", "audit")
+    shown = muster("groups", "reset-offsets", "billing", "--all-topics", "--to-latest", "--output", "json")
+    assert [(each["topic"], each["partition"]) for each in shown.json] == [("orders", 0), ("orders", 1)]
+
+
+def test_what_cannot_be_reset_is_named(muster: Muster) -> None:
+    with_offsets(muster)
+    muster.done("topics", "create", "audit")
+    reset = ("groups", "reset-offsets", "billing", "--shift-by", "1", "--execute")
+    ended = muster(*reset, *(word for topic in ("audit", "nope", "orders:0") for word in ("--topic", topic)))
+    assert (ended.code, ended.out) == (1, COLUMNS + "billing  orders          0          3           4\n")
+    first, second = sorted(ended.err.splitlines())
+    assert first.startswith("muster groups reset-offsets: audit-0: audit-0 has no committed offset")
+    assert second.startswith("muster groups reset-offsets: nope: topic nope: ")
+    as_json = muster(*reset, "--topic", "audit", "--output", "json")
+    (failed,) = as_json.json
+    assert (as_json.code, failed["new_offset"], failed["error"]["code"]) == (1, None, "INVALID_REQUEST")
+
+
+def test_an_active_group_is_left_alone(muster: Muster, broker: Broker) -> None:
+    with_offsets(muster)
+    with member(broker, "billing", "orders"):
+        line = muster.refused("groups", "reset-offsets", "billing", "--topic", "orders", "--to-earliest")
+        assert "group billing is Stable with 1 members" in line
+        assert "NON_EMPTY_GROUP; stop its members first" in line
+        ended = muster("groups", "delete-offsets", "billing", "--topic", "orders:0")
+        assert (ended.code, ended.out) == (1, "")
+        assert "GROUP_SUBSCRIBED_TO_TOPIC" in ended.err
+
+
+def test_offsets_are_deleted(muster: Muster) -> None:
+    with_offsets(muster)
+    assert muster.done("groups", "delete-offsets", "billing", "--topic", "orders:0") == "orders-0 deleted\n"
+    assert committed(muster) == {1: 0}
+    deleted = muster("groups", "delete-offsets", "billing", "--topic", "orders", "--output", "json")
+    assert (deleted.code, deleted.json) == (
+        0,
+        [
+            {"topic": "orders", "partition": 0, "error": None},
+            {"topic": "orders", "partition": 1, "error": None},
+        ],
+    )
+    assert "nope" in muster.refused("groups", "delete-offsets", "nope", "--topic", "orders")
+    assert "topic nope" in muster.refused("groups", "delete-offsets", "billing", "--topic", "nope")
+
+
+def test_members_are_removed(muster: Muster, broker: Broker) -> None:
+    with_offsets(muster)
+    ended = muster("groups", "remove-members", "billing", "--member", "m", "--instance", "i")
+    assert (ended.code, ended.out) == (1, "")
+    assert [line.split(": ")[1] for line in ended.err.splitlines()] == ["m", "i"]
+    assert muster.done("groups", "remove-members", "billing", "--all") == ""
+    with member(broker, "billing", "orders"):
+        (described,) = muster("groups", "describe", "billing", "--output", "json").json
+        (id,) = [each["member_id"] for each in described["members"]]
+        assert muster("groups", "remove-members", "billing", "--all", "--output", "json").json == [
+            {"member": id, "error": None}
+        ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["reset-offsets"], "GROUP"),
+        (["reset-offsets", "g", "--topic", "t"], "one of the arguments --to-earliest"),
+        (["reset-offsets", "g", "--to-latest"], "one of the arguments --topic --all-topics is required"),
+        (["reset-offsets", "g", "--to-latest", "--to-earliest", "--topic", "t"], "not allowed with argument"),
+        (["reset-offsets", "g", "--to-latest", "--topic", "t:x"], "'t:x' is not allowed; it takes TOPIC, or"),
+        (["reset-offsets", "g", "--to-latest", "--topic", ":1"], "':1' is not allowed"),
+        (["reset-offsets", "g", "--topic", "t", "--to-offset", "-1"], "a whole number, 0 to"),
+        (["reset-offsets", "g", "--topic", "t", "--to-datetime", "soon"], "a time like"),
+        (["reset-offsets", "g", "--topic", "t", "--to-datetime", "9" * 18], "it lies too far away"),
+        (
+            ["reset-offsets", "g", "--topic", "t", "--by-duration", "1h"],
+            "'1h' is not allowed",
+        ),
+        (["delete-offsets", "g"], "--topic"),
+        (["remove-members", "g"], "it takes --member and --instance, or --all"),
+        (["remove-members", "g", "--all", "--member", "m"], "it takes --member and --instance, or --all"),
+    ],
+)
+def test_a_wrong_command_line(muster: Muster, arguments: list[str], said: str) -> None:
+    line = muster.misused("groups", *arguments)
+    assert line.startswith(f"muster groups {arguments[0]}: ")
+    assert said in line

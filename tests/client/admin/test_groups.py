@@ -1,0 +1,109 @@
+"""Groups: listed, described, deleted, and rid of members."""
+
+from __future__ import annotations
+
+import pytest
+
+from muster.client.admin.client import Admin
+from muster.client.admin.reset import Earliest
+from muster.client.network.cluster import Cluster
+from muster.client.partitions import TopicPartition
+from muster.coordinator import testing
+from muster.protocol.errors import ErrorCode, KafkaError
+from tests.client.admin import members
+
+
+async def test_an_active_group(admin: Admin, cluster: Cluster, orders: list[TopicPartition]) -> None:
+    member_id = await members.stable(cluster, "billing", "orders", "i1")
+    await admin.alter_group_offsets("idle", {orders[0]: 4})
+    described = await admin.describe_group("billing")
+    assert (described.state, described.protocol_type, described.assignor) == ("Stable", "consumer", "range")
+    assert described.coordinator == (await admin.describe_cluster()).brokers[0]
+    (member,) = described.members
+    assert member == (member_id, "i1", "muster", "/127.0.0.1", [orders[0]])
+    assert [each.group_id for each in await admin.list_groups()] == ["billing", "idle"]
+    (listed,) = await admin.list_groups(states=["Stable"])
+    assert listed == ("billing", "classic", "consumer", "Stable")
+    assert [each.group_id for each in await admin.list_groups(states=["empty"], types=["classic"])] == [
+        "idle"
+    ]
+    assert await admin.list_groups(types=["consumer"]) == []
+
+
+async def test_an_active_group_is_left_alone(
+    admin: Admin, cluster: Cluster, orders: list[TopicPartition]
+) -> None:
+    await members.stable(cluster, "billing", "orders")
+    for dry_run in (True, False):
+        with pytest.raises(KafkaError) as refused:
+            await admin.reset_group_offsets("billing", Earliest(), topics=["orders"], dry_run=dry_run)
+        assert refused.value.code == ErrorCode.NON_EMPTY_GROUP
+        assert "group billing is Stable with 1 members" in refused.value.why
+        assert "stop them first" in refused.value.why
+    altered = await admin.alter_group_offsets("billing", {orders[0]: 4})
+    assert altered.failed[orders[0]].code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert "stop its members first" in altered.failed[orders[0]].why
+    deleted = await admin.delete_group_offsets("billing", orders)
+    assert {each.code for each in deleted.failed.values()} == {ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC}
+    with pytest.raises(KafkaError) as refused:
+        await admin.delete_group("billing")
+    assert refused.value.code == ErrorCode.NON_EMPTY_GROUP
+    assert await admin.list_group_offsets("billing") == {}
+
+
+async def test_members_are_removed_by_their_ids(
+    admin: Admin, cluster: Cluster, orders: list[TopicPartition]
+) -> None:
+    static, dynamic = await members.two(cluster, "billing", "orders", "i1")
+    assert {each.member_id for each in (await admin.describe_group("billing")).members} == {static, dynamic}
+    assert await admin.remove_members("billing", member_ids=[], instance_ids=[]) == {}
+    removed = await admin.remove_members("billing", member_ids=["m9"], instance_ids=["i1", "i9"])
+    assert {name: error.code for name, error in removed.failed.items()} == {
+        "m9": ErrorCode.UNKNOWN_MEMBER_ID,
+        "i9": ErrorCode.UNKNOWN_MEMBER_ID,
+    }
+    assert removed.succeeded == {"i1": None}
+    assert await admin.remove_members("billing", member_ids=[dynamic]) == {dynamic: None}
+    assert (await admin.describe_group("billing")).state == "Empty"
+
+
+async def test_all_members_are_removed(admin: Admin, cluster: Cluster, orders: list[TopicPartition]) -> None:
+    ids = await members.two(cluster, "billing", "orders", "i1")
+    removed = await admin.remove_members("billing", reason="maintenance")
+    assert removed == dict.fromkeys(ids)
+    assert (await admin.describe_group("billing")).state == "Empty"
+    with pytest.raises(KafkaError) as failed:
+        await admin.remove_members("nobody")
+    assert failed.value.code == ErrorCode.GROUP_ID_NOT_FOUND
+
+
+async def test_groups_are_deleted(admin: Admin, cluster: Cluster, orders: list[TopicPartition]) -> None:
+    await members.stable(cluster, "active", "orders")
+    await admin.alter_group_offsets("idle", {orders[0]: 4})
+    deleted = await admin.delete_groups(["idle", "nobody", "active"])
+    assert deleted["idle"] is None
+    assert {name: error.code for name, error in deleted.failed.items()} == {
+        "nobody": ErrorCode.GROUP_ID_NOT_FOUND,
+        "active": ErrorCode.NON_EMPTY_GROUP,
+    }
+    assert await admin.list_group_offsets("idle") == {}
+    described = await admin.describe_groups(["idle", "active"])
+    assert described.failed["idle"].code == ErrorCode.GROUP_ID_NOT_FOUND
+    assert list(described.succeeded) == ["active"]
+
+
+async def test_groups_of_all_brokers() -> None:
+    with testing.Cluster(3) as brokers:
+        async with Admin(brokers.bootstrap) as admin:
+            await admin.create_topic("t")
+            groups = ["a", "b", "c", "d", "e", "f"]
+            assert len({brokers.coordinator_of(each) for each in groups}) > 1
+            for each in groups:
+                await admin.alter_group_offsets(each, {TopicPartition("t", 0): 0})
+            assert [each.group_id for each in await admin.list_groups()] == groups
+            described = (await admin.describe_groups(groups)).raise_for_failures()
+            assert [each.coordinator.node_id - 1 for each in described.values()] == [
+                brokers.coordinator_of(each) for each in groups
+            ]
+            assert await admin.delete_groups(groups) == dict.fromkeys(groups)
+            assert await admin.list_groups() == []

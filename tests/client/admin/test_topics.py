@@ -1,0 +1,158 @@
+"""Topics: created, listed, described, grown, deleted; each name has an outcome of its own."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from muster.client.admin import topics
+from muster.client.admin.answers import Outcomes
+from muster.client.admin.client import Admin
+from muster.client.admin.topics import NewPartitions, NewTopic, PartitionDescription, TopicDescription
+from muster.client.network.cluster import Cluster
+from muster.client.network.connection import Address, deadline
+from muster.coordinator import testing
+from muster.protocol.errors import ErrorCode, KafkaError
+
+
+def codes(outcomes: dict[str, object]) -> dict[str, ErrorCode | None]:
+    """What became of each name: the code it was refused with, or None."""
+    return {name: each.code if isinstance(each, KafkaError) else None for name, each in outcomes.items()}
+
+
+async def test_a_life_of_a_topic(admin: Admin) -> None:
+    created = await admin.create_topic("orders", 3, configs={"retention.ms": "5000"})
+    assert created[0] == "orders"
+    assert created[2:] == (3, 1)
+    described = await admin.describe_topic("orders")
+    assert (described.topic_id, described.internal) == (created.topic_id, False)
+    assert [(each.partition, each.leader, each.replicas) for each in described.partitions] == [
+        (0, 1, [1]),
+        (1, 1, [1]),
+        (2, 1, [1]),
+    ]
+    assert await admin.list_topics() == [described]
+    assert [each.name for each in await admin.list_topics(include_internal=True)] == [
+        "__consumer_offsets",
+        "orders",
+    ]
+    (await admin.create_partitions({"orders": 5})).raise_for_failures()
+    assert len((await admin.describe_topic("orders")).partitions) == 5
+    await admin.delete_topic("orders")
+    assert await admin.list_topics() == []
+
+
+async def test_each_of_several_has_its_outcome(admin: Admin) -> None:
+    await admin.create_topic("taken")
+    created = await admin.create_topics(
+        [NewTopic(name="new"), NewTopic(name="taken"), NewTopic(name="no/name")]
+    )
+    assert codes(created) == {
+        "new": None,
+        "taken": ErrorCode.TOPIC_ALREADY_EXISTS,
+        "no/name": ErrorCode.INVALID_TOPIC_EXCEPTION,
+    }
+    assert list(created.succeeded) == ["new"]
+    assert list(created.failed) == ["taken", "no/name"]
+    with pytest.raises(KafkaError) as failed:
+        created.raise_for_failures()
+    assert failed.value.code == ErrorCode.TOPIC_ALREADY_EXISTS
+    assert codes(await admin.describe_topics(["nope", "new"])) == {
+        "nope": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        "new": None,
+    }
+    assert codes(await admin.create_partitions({"new": 1, "taken": 2})) == {
+        "new": ErrorCode.INVALID_PARTITIONS,
+        "taken": None,
+    }
+    assert codes(await admin.delete_topics(["new", "nope", "new"])) == {
+        "new": None,
+        "nope": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+
+
+async def test_one_name_raises_what_became_of_it(admin: Admin) -> None:
+    await admin.create_topic("taken")
+    with pytest.raises(KafkaError) as failed:
+        await admin.create_topic("taken")
+    assert failed.value.code == ErrorCode.TOPIC_ALREADY_EXISTS
+    for call in (admin.describe_topic("nope"), admin.delete_topic("nope")):
+        with pytest.raises(KafkaError) as failed:
+            await call
+        assert failed.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def test_what_is_only_validated_does_not_come_to_be(admin: Admin) -> None:
+    validated = await admin.create_topic("orders", 4, validate_only=True)
+    assert validated == ("orders", None, 4, 1)
+    assert await admin.list_topics() == []
+    with pytest.raises(KafkaError):
+        await admin.create_topic("orders", configs={"retention.ms": "soon"}, validate_only=True)
+    await admin.create_topic("orders")
+    grown = await admin.create_partitions({"orders": 2}, validate_only=True)
+    assert grown == {"orders": None}
+    assert len((await admin.describe_topic("orders")).partitions) == 1
+
+
+async def test_replicas_may_be_assigned() -> None:
+    with testing.Cluster(3) as brokers:
+        async with Admin(brokers.bootstrap) as admin:
+            await admin.create_topic("orders", replica_assignments={0: [2], 1: [3]})
+            await admin.create_partitions({"orders": NewPartitions(3, [[1]])})
+            assert len((await admin.describe_topic("orders")).partitions) == 3
+            with pytest.raises(KafkaError) as failed:
+                await admin.create_topic("nowhere", replica_assignments={0: [9]})
+            assert failed.value.code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+
+
+def test_numbers_and_assignments_contradict_each_other() -> None:
+    with pytest.raises(ValueError, match="topic t: replica_assignments say how many"):
+        NewTopic(name="t", num_partitions=1, replica_assignments={0: [1]})
+
+
+async def test_what_is_no_topic_and_no_config_is_named(admin: Admin) -> None:
+    with pytest.raises(TypeError, match="topics: it takes NewTopic, not 'orders'"):
+        await admin.create_topics(["orders"])  # type: ignore[list-item]
+    with pytest.raises(TypeError, match=r"topic t: config retention.ms: it takes a text such as '5', not 5"):
+        await admin.create_topic("t", configs={"retention.ms": 5})  # type: ignore[dict-item]
+
+
+async def test_nobody_can_tell_which_of_two_is_meant(admin: Admin) -> None:
+    with pytest.raises(ValueError, match="topic t is to be created twice"):
+        await admin.create_topics([NewTopic(name="t", num_partitions=1), NewTopic(name="t")])
+
+
+async def test_a_text_is_not_several_names(admin: Admin) -> None:
+    with pytest.raises(TypeError, match=r"names: it takes several names, such as \['orders'\]"):
+        await admin.delete_topics("orders")
+
+
+async def test_nothing_asked_is_nothing_answered(admin: Admin) -> None:
+    assert await admin.describe_topics([]) == {}
+    assert await admin.create_topics([]) == {}
+    assert await admin.delete_topics([]) == {}
+
+
+async def test_what_was_created_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brokers that have not heard of it yet, then have it without a leader, then with fewer partitions."""
+
+    def described(*leaders: int) -> TopicDescription:
+        partitions = [
+            PartitionDescription(index, leader, 0, [1], [1], []) for index, leader in enumerate(leaders)
+        ]
+        return TopicDescription("t", uuid.uuid4(), False, partitions)
+
+    unknown = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    states: list[TopicDescription | KafkaError] = [unknown, described(-1), described(1), described(1, 1)]
+
+    async def describe(*_: object) -> Outcomes[str, TopicDescription]:
+        return Outcomes({"t": states.pop(0) if len(states) > 1 else states[0]})
+
+    monkeypatch.setattr(topics, "describe_topics", describe)
+    async with Cluster([Address("127.0.0.1", 1)], retry_backoff_ms=1, retry_backoff_max_ms=1) as cluster:
+        led = await topics._until_led(cluster, {"t": 2}, deadline(60))
+        assert led == {"t": states[0]}
+        assert len(states) == 1
+        late = await topics._until_led(cluster, {"t": 3}, deadline(0.2))
+        assert late.failed["t"].code == ErrorCode.LEADER_NOT_AVAILABLE

@@ -1,0 +1,184 @@
+"""Cancelling a call of the consumer at any of its waits: it goes on as if nothing had been, or is closed.
+
+Each test lets the call run for so many turns of the loop, from none until it comes to its end by itself. What
+is left behind, a task or a transport, fails the test by its fixture.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import pytest
+
+from muster.client import Closed, Consumer, RebalanceListener, TopicPartition
+from muster.coordinator.testing import Broker
+from tests.client.reading import LONG_S, numbers, send, until
+
+T0 = TopicPartition("t", 0)
+RECORDS: Final = 12
+
+
+def turns() -> Iterator[int]:
+    """Every number of turns at first, then coarser: there are long stretches of waiting for the broker."""
+    number = 0.0
+    while True:
+        yield int(number)
+        number = max(number + 1, number * 1.3)
+
+
+async def cancelled_after(count: int, call: Awaitable[Any]) -> asyncio.Task[Any]:
+    """A task that was cancelled after so many turns, unless it was done before."""
+    task = asyncio.ensure_future(call)
+    for _ in range(count):
+        if task.done():
+            break
+        await asyncio.sleep(0)
+    task.cancel()
+    async with asyncio.timeout(LONG_S):
+        await asyncio.wait([task])
+    return task
+
+
+class Careful(RebalanceListener):
+    async def on_partitions_assigned(self, consumer: Consumer[Any, Any], partitions: Any) -> None:
+        await asyncio.sleep(0)
+        await consumer.committed(partitions)
+
+    async def on_partitions_revoked(self, consumer: Consumer[Any, Any], partitions: Any) -> None:
+        await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def member(broker: Broker, group_id: str, **settings: Any) -> AsyncIterator[Consumer[Any, Any]]:
+    async with Consumer(
+        broker.bootstrap,
+        group_id=group_id,
+        topics="t",
+        listener=Careful(),
+        auto_offset_reset="earliest",
+        **settings,
+    ) as consumer:
+        yield consumer
+
+
+READING: Final[dict[str, Callable[[Consumer[Any, Any]], Awaitable[Any]]]] = {
+    "get": lambda consumer: consumer.get(),
+    "loop": lambda consumer: anext(consumer),
+    "get_many": lambda consumer: consumer.get_many(3),
+    "batches": lambda consumer: anext(consumer.batches(3)),
+}
+
+
+def records_of(result: Any) -> list[int]:
+    if result is None:
+        return []
+    if hasattr(result, "records"):
+        return numbers(result.records)
+    return numbers(result) if isinstance(result, list) else numbers([result])
+
+
+@pytest.mark.parametrize("heartbeat", ["loop", "thread"])
+@pytest.mark.parametrize("how", READING)
+async def test_a_reading_call_from_its_first_join_on(broker: Broker, how: str, heartbeat: str) -> None:
+    broker.create_topic("t")
+    await send(broker.bootstrap, "t", RECORDS)
+    for count in turns():
+        seen: list[int] = []
+        async with member(broker, f"g{count}", heartbeat=heartbeat) as consumer:
+            task = await cancelled_after(count, READING[how](consumer))
+            if not task.cancelled():
+                seen += records_of(task.result())
+            while len(seen) < RECORDS:
+                seen += records_of(await asyncio.wait_for(READING[how](consumer), LONG_S))
+            assert seen == list(range(RECORDS))
+        if not task.cancelled():
+            return
+
+
+@pytest.mark.parametrize("how", READING)
+async def test_every_reading_call(broker: Broker, how: str) -> None:
+    broker.create_topic("t")
+    await send(broker.bootstrap, "t", RECORDS * 10)
+    seen: list[int] = []
+    async with member(broker, "g", max_poll_records=2, fetch_max_bytes=300) as consumer:
+        for count in turns():
+            task = await cancelled_after(count % 40, READING[how](consumer))
+            if not task.cancelled():
+                seen += records_of(task.result())
+            if len(seen) >= RECORDS * 10:
+                break
+    assert seen == list(range(RECORDS * 10))
+
+
+@pytest.mark.parametrize("what", ["commit", "committed", "position", "end_offsets", "unsubscribe"])
+async def test_other_calls(broker: Broker, what: str) -> None:
+    broker.create_topic("t")
+    await send(broker.bootstrap, "t", RECORDS)
+    for count in turns():
+        async with member(broker, f"g{count}") as consumer:
+            assert records_of(await consumer.get()) == [0]
+            if what == "position":
+                consumer.seek_to_end(T0)
+            call = {
+                "commit": consumer.commit,
+                "committed": consumer.committed,
+                "position": lambda: consumer.position(T0),
+                "end_offsets": lambda: consumer.end_offsets([T0]),
+                "unsubscribe": consumer.unsubscribe,
+            }[what]
+            task = await cancelled_after(count, call())
+            if what == "unsubscribe":
+                consumer.subscribe("t")
+                assert records_of(await asyncio.wait_for(consumer.get(), LONG_S)) in ([0], [1])
+            else:
+                if what == "position":
+                    consumer.seek(T0, 1)
+                assert records_of(await asyncio.wait_for(consumer.get(), LONG_S)) == [1]
+        if not task.cancelled():
+            return
+
+
+@pytest.mark.parametrize("heartbeat", ["loop", "thread"])
+@pytest.mark.parametrize("what", ["close", "drain"])
+async def test_closing(broker: Broker, what: str, heartbeat: str) -> None:
+    broker.create_topic("t")
+    await send(broker.bootstrap, "t", RECORDS)
+    for count in turns():
+        async with member(broker, f"g{count}", heartbeat=heartbeat) as consumer:
+            assert records_of(await consumer.get()) == [0]
+            if what == "drain":  # which waits for a reader that has something in hand
+                consumer.pause(T0)
+                assert await consumer.get(0) is None
+            call = consumer.close if what == "close" else consumer.drain
+            task = await cancelled_after(count, call())
+            if count == 0:
+                continue  # It had not begun.
+            assert consumer.health().state == "closed"
+            with pytest.raises(Closed):
+                await consumer.get()
+        if not task.cancelled():
+            assert broker.group(f"g{count}") == ("Empty", 0)
+            return
+
+
+async def test_starting(broker: Broker) -> None:
+    for count in turns():
+        consumer = Consumer(broker.bootstrap, group_id="g", heartbeat="thread")
+        task = await cancelled_after(count, consumer.start())
+        await consumer.close()
+        assert consumer.health().state == "closed"
+        if not task.cancelled():
+            return
+
+
+async def test_closing_twice_at_the_same_time(broker: Broker) -> None:
+    broker.create_topic("t")
+    async with member(broker, "g") as consumer:
+        reader = asyncio.create_task(consumer.get())
+        await until(lambda: consumer.assignment)
+        await asyncio.gather(consumer.close(), consumer.close(), consumer.drain())
+        assert await reader is None
+    assert broker.group("g") == ("Empty", 0)

@@ -1,0 +1,573 @@
+"""The consumer in a group: what listeners are told and when, what moves, what is committed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from muster.client import (
+    Closed,
+    ConcurrentUse,
+    Consumer,
+    KafkaError,
+    RebalanceListener,
+    StaleOwner,
+    TopicPartition,
+)
+from muster.client.group.group import Group
+from muster.coordinator.testing import Broker
+from muster.protocol.errors import ErrorCode
+from tests.client.reading import LONG_S, Told, numbers, on, reading, send, until
+
+EAGER = {"assignors": ["range"]}
+COOPERATIVE = {"assignors": ["cooperative-sticky"]}
+
+
+async def committed(broker: Broker, topic: str = "t", partitions: int = 1, group_id: str = "g") -> int:
+    """Of all partitions together."""
+    async with Consumer(broker.bootstrap, group_id=group_id) as asking:
+        found = await asking.committed(on(topic, *range(partitions)))
+        return sum(each.offset for each in found.values() if each is not None)
+
+
+async def test_eager_members_give_up_everything_before_they_join_again(broker: Broker) -> None:
+    broker.create_topic("t", 2)
+    one, two = Told(), Told()
+    settings: dict[str, Any] = {"group_id": "g", "topics": "t"} | EAGER
+    async with reading(broker.bootstrap, **settings, listener=one) as first:
+        await first.until_assigned(*on("t", 0, 1))
+        async with reading(broker.bootstrap, **settings, listener=two) as second:
+            await second.until(lambda: len(second.consumer.assignment) == 1)
+            await first.until(lambda: first.consumer.assignment == on("t", 0, 1) - second.consumer.assignment)
+            moved = set(second.consumer.assignment)
+        await first.until_assigned(*on("t", 0, 1))
+    kept = on("t", 0, 1) - moved
+    assert one.calls == [
+        ("assigned", on("t", 0, 1)),
+        ("revoked", on("t", 0, 1)),
+        ("assigned", kept),
+        ("revoked", kept),
+        ("assigned", on("t", 0, 1)),
+        ("revoked", on("t", 0, 1)),
+    ]
+    assert two.calls == [("assigned", moved), ("revoked", moved)]
+
+
+async def test_cooperative_members_give_up_only_what_moves(broker: Broker) -> None:
+    broker.create_topic("t", 2)
+    one, two = Told(), Told()
+    settings: dict[str, Any] = {"group_id": "g", "topics": "t"} | COOPERATIVE
+    async with reading(broker.bootstrap, **settings, listener=one) as first:
+        await first.until_assigned(*on("t", 0, 1))
+        async with reading(broker.bootstrap, **settings, listener=two) as second:
+            await second.until(lambda: len(second.consumer.assignment) == 1)
+            moved = set(second.consumer.assignment)
+            await first.until_assigned(*(on("t", 0, 1) - moved))
+        await first.until_assigned(*on("t", 0, 1))
+    told = [call for call in one.calls if call != ("assigned", set())]
+    assert told == [
+        ("assigned", on("t", 0, 1)),
+        ("revoked", moved),
+        ("assigned", moved),
+        ("revoked", on("t", 0, 1)),
+    ]
+    # The first generation has nothing for the newcomer yet, which it is told.
+    assert two.calls[-2:] == [("assigned", moved), ("revoked", moved)]
+    assert two.calls[:-2] == [("assigned", set())]
+
+
+@pytest.mark.parametrize("assignor", [EAGER, COOPERATIVE], ids=["eager", "cooperative"])
+async def test_no_record_is_read_twice_when_a_member_comes_and_goes(
+    broker: Broker, assignor: dict[str, Any]
+) -> None:
+    broker.create_topic("t", 4)
+    settings: dict[str, Any] = {"group_id": "g", "topics": "t", "max_poll_records": 7} | assignor
+    sent = 0
+
+    async def send_more() -> None:
+        nonlocal sent
+        await send(broker.bootstrap, "t", 400, partitions=4, first=sent)
+        sent += 400
+
+    async with reading(broker.bootstrap, **settings) as first:
+        await send_more()
+        await first.until(lambda: first.seen)
+        async with reading(broker.bootstrap, **settings) as second:
+            await second.until(lambda: len(second.consumer.assignment) == 2)
+            await send_more()
+            await second.until(lambda: second.seen)
+        await send_more()
+        await first.until(lambda: len(first.seen) + len(second.seen) >= sent)
+    assert sorted(numbers([*first.seen, *second.seen])) == list(range(sent))
+    assert await committed(broker, partitions=4) == sent
+
+
+async def test_cooperative_members_read_on_while_the_group_is_joined(broker: Broker) -> None:
+    """A newcomer that has not read yet holds up the join; who keeps partitions goes on with them."""
+    broker.create_topic("t", 2)
+    settings: dict[str, Any] = {"group_id": "g", "topics": "t"} | COOPERATIVE
+    async with reading(broker.bootstrap, **settings) as first:
+        await first.until_assigned(*on("t", 0, 1))
+        async with Consumer(broker.bootstrap, **settings, auto_offset_reset="earliest") as slow:
+            await slow.get(0)  # joins
+            await until(lambda: broker.group("g").members == 2)
+            await send(broker.bootstrap, "t", 10, partitions=2)
+            await first.until(lambda: len(first.seen) == 10)
+            slow_task = asyncio.create_task(slow.get())
+            await until(lambda: slow.assignment, first.task)
+            slow_task.cancel()
+            await asyncio.wait([slow_task])
+
+
+async def test_in_callbacks_everything_but_reading_may_be_called(broker: Broker) -> None:
+    broker.create_topic("t", 2)
+    await send(broker.bootstrap, "t", 20, partitions=2)
+    seen: list[str] = []
+
+    class Busy(RebalanceListener):
+        async def on_partitions_assigned(
+            self, consumer: Consumer[Any, Any], partitions: Iterable[TopicPartition]
+        ) -> None:
+            for where in sorted(partitions):
+                assert await consumer.position(where) == 0
+                consumer.seek(where, 4)
+                assert await consumer.position(where) == 4
+            assert (await consumer.commit()).ok
+            consumer.pause(TopicPartition("t", 1))
+            assert await consumer.end_offsets(partitions) == dict.fromkeys(partitions, 10)
+            with pytest.raises(ConcurrentUse):
+                await consumer.get()
+            seen.append("assigned")
+
+        async def on_partitions_revoked(
+            self, consumer: Consumer[Any, Any], partitions: Iterable[TopicPartition]
+        ) -> None:
+            assert consumer.assignment == set(partitions)
+            consumer.resume(TopicPartition("t", 1))
+            assert (await consumer.commit()).ok
+            with pytest.raises((ConcurrentUse, Closed)):
+                await consumer.get()
+            seen.append("revoked")
+
+    async with Consumer(
+        broker.bootstrap,
+        group_id="g",
+        topics="t",
+        listener=Busy(),
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+    ) as consumer:
+        records = [await consumer.get() for _ in range(6)]
+        assert {(r.partition, r.offset) for r in records if r} == {(0, offset) for offset in range(4, 10)}
+    assert seen == ["assigned", "revoked"]
+    assert await committed(broker, partitions=2) == 10 + 4
+
+
+async def test_what_a_listener_raises_comes_out_of_the_reading_call_and_the_rebalance_goes_on(
+    broker: Broker,
+) -> None:
+    broker.create_topic("t", 2)
+    await send(broker.bootstrap, "t", 4, partitions=2)
+
+    class Raising(Told):
+        def on_partitions_assigned(self, consumer: Any, partitions: Iterable[TopicPartition]) -> None:
+            super().on_partitions_assigned(consumer, partitions)
+            raise RuntimeError("assigned")
+
+        def on_partitions_revoked(self, consumer: Any, partitions: Iterable[TopicPartition]) -> None:
+            super().on_partitions_revoked(consumer, partitions)
+            raise RuntimeError("revoked")
+
+    told = Raising()
+    consumer = Consumer(
+        broker.bootstrap, group_id="g", topics="t", listener=told, auto_offset_reset="earliest"
+    )
+    await consumer.start()
+    with pytest.raises(RuntimeError, match="assigned"):
+        await consumer.get()
+    assert consumer.assignment == on("t", 0, 1)
+    seen = await consumer.get_many()
+    while len(seen) < 4:
+        seen += await consumer.get_many()
+    consumer.subscribe("other")
+    with pytest.raises(RuntimeError, match="revoked"):
+        await consumer.get()
+    assert consumer.assignment == frozenset()
+    with pytest.raises(RuntimeError, match="assigned"):
+        await consumer.get()
+    with pytest.raises(RuntimeError, match="revoked"):
+        await consumer.close()
+    assert [what for what, _ in told.calls] == ["assigned", "revoked", "assigned", "revoked"]
+    assert broker.group("g") == ("Empty", 0)
+    assert await committed(broker, partitions=2) == 4
+
+
+async def test_a_listener_that_is_cancelled_was_called_once(broker: Broker) -> None:
+    broker.create_topic("t")
+    calls: list[str] = []
+    begun = asyncio.Event()
+
+    class Slow(RebalanceListener):
+        async def on_partitions_assigned(self, consumer: Any, partitions: Any) -> None:
+            calls.append("assigned")
+            begun.set()
+            await asyncio.Event().wait()
+
+    async with Consumer(
+        broker.bootstrap, group_id="g", topics="t", listener=Slow(), auto_offset_reset="earliest"
+    ) as consumer:
+        task = asyncio.create_task(consumer.get())
+        async with asyncio.timeout(LONG_S):
+            await begun.wait()
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+        await send(broker.bootstrap, "t", 1)
+        assert await consumer.get() is not None
+    assert calls == ["assigned"]
+
+
+async def test_who_was_away_too_long_is_told_that_its_partitions_are_lost(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.create_topic("t")
+    await send(broker.bootstrap, "t", 10)
+    told = Told()
+    ended: list[bool] = []
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(consumer.scope(TopicPartition("t", 0)).ended)
+
+    async with Consumer(
+        broker.bootstrap,
+        group_id="g",
+        topics="t",
+        listener=told,
+        auto_offset_reset="earliest",
+        max_poll_interval_ms=3_000,
+        revocation_grace_ms=1_000,
+        heartbeat_interval_ms=200,
+        enable_auto_commit=False,
+    ) as consumer:
+        assert await consumer.get() is not None
+        task = consumer.scope(TopicPartition("t", 0)).create_task(work())
+        # The group lets us go; the work on what is lost is cancelled at once, though nobody reads.
+        await until(lambda: task.done())
+        assert ended == [True]
+        result = await consumer.commit({TopicPartition("t", 0): 1})
+        assert isinstance(result[TopicPartition("t", 0)], StaleOwner)
+        assert not result.ok
+        assert told.calls == [("assigned", on("t", 0))]
+        again = await consumer.get()
+        assert again is not None
+        assert again.offset == 0
+        assert told.calls == [("assigned", on("t", 0)), ("lost", on("t", 0)), ("assigned", on("t", 0))]
+        await consumer.scope(TopicPartition("t", 0)).create_task(asyncio.sleep(0))
+    warnings = [each for each in caplog.messages if "nobody has asked for records" in each]
+    assert "four fifths of max_poll_interval_ms" in warnings[-1]
+    assert "test_who_was_away_too_long" in warnings[-1]
+
+
+async def test_work_in_a_scope_ends_before_the_partition_goes(broker: Broker) -> None:
+    broker.create_topic("t", 2)
+    await send(broker.bootstrap, "t", 2, partitions=2)
+    log: list[str] = []
+    go = asyncio.Event()
+
+    class Told(RebalanceListener):
+        def on_partitions_revoked(self, consumer: Any, partitions: Any) -> None:
+            log.append("revoked")
+
+    async def quick() -> None:
+        await go.wait()
+        log.append("quick ended")
+
+    async def endless() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            log.append("endless cancelled")
+
+    async with Consumer(
+        broker.bootstrap,
+        group_id="g",
+        topics="t",
+        listener=Told(),
+        auto_offset_reset="earliest",
+        revocation_grace_ms=1_000,
+    ) as consumer:
+        record = await consumer.get()
+        assert record is not None
+        scope = consumer.scope(record.topic_partition)
+        tasks = [scope.create_task(quick()), scope.create_task(endless(), name="endless")]
+        assert scope.tasks == set(tasks)
+        await asyncio.sleep(0)
+        go.set()
+    assert log == ["quick ended", "endless cancelled", "revoked"]
+    assert scope.ended
+    with pytest.raises(Closed, match="not assigned to this consumer any more"):
+        scope.create_task(quick())
+
+
+async def test_a_task_that_fails_is_raised_from_the_next_reading_call(broker: Broker) -> None:
+    broker.create_topic("t")
+    await send(broker.bootstrap, "t", 2)
+
+    async def fail() -> None:
+        raise RuntimeError("the work failed")
+
+    async with Consumer(broker.bootstrap, group_id="g", topics="t", auto_offset_reset="earliest") as consumer:
+        record = await consumer.get()
+        assert record is not None
+        await asyncio.wait([consumer.scope(record.topic_partition).create_task(fail())])
+        with pytest.raises(RuntimeError, match="the work failed"):
+            await consumer.get()
+        assert await consumer.get() is not None
+
+
+@pytest.mark.parametrize("assignor", [EAGER, COOPERATIVE], ids=["eager", "cooperative"])
+async def test_a_pause_lasts_through_a_rebalance(broker: Broker, assignor: dict[str, Any]) -> None:
+    broker.create_topic("t", 4)
+    settings: dict[str, Any] = {"group_id": "g", "topics": "t"} | assignor
+    async with reading(broker.bootstrap, **settings) as first:
+        await first.until_assigned(*on("t", 0, 1, 2, 3))
+        first.consumer.pause(*on("t", 0, 1, 2, 3))
+        async with reading(broker.bootstrap, **settings) as second:
+            await second.until(lambda: len(second.consumer.assignment) == 2)
+            await first.until(lambda: len(first.consumer.assignment) == 2)
+            kept, moved = first.consumer.assignment, second.consumer.assignment
+            assert first.consumer.paused == kept
+            assert second.consumer.paused == set()
+        await first.until_assigned(*on("t", 0, 1, 2, 3))
+        await send(broker.bootstrap, "t", 4, partitions=4)
+        await first.until(lambda: len(first.seen) == 2)
+        assert {record.topic_partition for record in first.seen} == moved
+        assert first.consumer.paused == kept
+
+
+async def test_draining_from_elsewhere_lets_the_reader_finish(broker: Broker) -> None:
+    broker.create_topic("t")
+    await send(broker.bootstrap, "t", 10)
+    handled: list[int] = []
+    at_work, go = asyncio.Event(), asyncio.Event()
+
+    async def read(consumer: Consumer[Any, Any]) -> None:
+        async for record in consumer:
+            at_work.set()
+            await go.wait()
+            handled.append(record.offset)
+
+    async with Consumer(broker.bootstrap, group_id="g", topics="t", auto_offset_reset="earliest") as consumer:
+        reader = asyncio.create_task(read(consumer))
+        async with asyncio.timeout(LONG_S):
+            await at_work.wait()
+        draining = asyncio.create_task(consumer.drain(LONG_S))
+        await until(lambda: consumer.health().state == "stopping")
+        go.set()
+        await draining
+        await reader
+        assert consumer.health().state == "closed"
+    assert handled == [0]
+    assert broker.group("g") == ("Empty", 0)
+    assert await committed(broker) == 1
+
+
+async def test_who_asks_from_a_task_of_its_own_still_handles_the_record(broker: Broker) -> None:
+    """As asyncio.wait_for does before Python 3.12: the task that waits is done long before the reader is."""
+    broker.create_topic("t")
+    await send(broker.bootstrap, "t", 3)
+    at_work = asyncio.Event()
+
+    async def read(consumer: Consumer[Any, Any]) -> None:
+        assert await asyncio.create_task(consumer.get()) is not None
+        assert await asyncio.create_task(consumer.get()) is not None
+        at_work.set()
+        await asyncio.Event().wait()
+
+    async with Consumer(broker.bootstrap, group_id="g", topics="t", auto_offset_reset="earliest") as consumer:
+        reader = asyncio.create_task(read(consumer))
+        async with asyncio.timeout(LONG_S):
+            await at_work.wait()
+            await consumer.close()
+        reader.cancel()
+        await asyncio.wait([reader])
+    assert await committed(broker) == 1
+
+
+async def test_draining_takes_no_longer_than_its_timeout(broker: Broker) -> None:
+    broker.create_topic("t")
+    await send(broker.bootstrap, "t", 10)
+    async with Consumer(broker.bootstrap, group_id="g", topics="t", auto_offset_reset="earliest") as consumer:
+        at_work = asyncio.Event()
+
+        async def read() -> None:
+            async for record in consumer:
+                if record.offset == 3:
+                    at_work.set()
+                    await asyncio.Event().wait()
+
+        reader = asyncio.create_task(read())
+        async with asyncio.timeout(LONG_S):
+            await at_work.wait()
+            await consumer.drain(8.0)
+        reader.cancel()
+        await asyncio.wait([reader])
+    assert broker.group("g") == ("Empty", 0)
+    assert await committed(broker) == 3
+
+
+@pytest.mark.parametrize("ends", ["returns", "fails"])
+async def test_what_another_task_had_in_hand_at_the_end_is_handled_if_it_returned(
+    broker: Broker, ends: str
+) -> None:
+    broker.create_topic("t")
+    await send(broker.bootstrap, "t", 10)
+
+    async def read(consumer: Consumer[Any, Any]) -> None:
+        async for record in consumer:
+            if record.offset == 3:
+                if ends == "fails":
+                    raise RuntimeError("cannot handle")
+                return
+
+    async with Consumer(broker.bootstrap, group_id="g", topics="t", auto_offset_reset="earliest") as consumer:
+        await asyncio.wait([asyncio.create_task(read(consumer))])
+    assert await committed(broker) == (4 if ends == "returns" else 3)
+
+
+async def test_scopes_may_finish_while_the_consumer_drains(broker: Broker) -> None:
+    broker.create_topic("t")
+    await send(broker.bootstrap, "t", 1)
+    go, done = asyncio.Event(), []
+
+    async def work() -> None:
+        await go.wait()
+        done.append("work")
+
+    async with Consumer(
+        broker.bootstrap,
+        group_id="g",
+        topics="t",
+        auto_offset_reset="earliest",
+        revocation_grace_ms=0,
+    ) as consumer:
+        record = await consumer.get()
+        assert record is not None
+        consumer.scope(record.topic_partition).create_task(work())
+        draining = asyncio.create_task(consumer.drain(LONG_S))
+        await until(lambda: consumer.health().state == "stopping")
+        with pytest.raises(Closed, match="stopped"):
+            await consumer.get()
+        go.set()
+        await draining
+    assert done == ["work"]
+
+
+async def test_a_static_member_stays_in_the_group_and_comes_back(broker: Broker) -> None:
+    broker.create_topic("t")
+    settings: dict[str, Any] = {"group_id": "g", "topics": "t", "group_instance_id": "one"}
+    told = Told()
+    async with reading(broker.bootstrap, **settings) as first:
+        await first.until_assigned(*on("t", 0))
+    assert broker.group("g") == ("Stable", 1)
+    async with reading(broker.bootstrap, **settings, listener=told) as second:
+        await second.until_assigned(*on("t", 0))
+        assert second.consumer.group_metadata().generation_id == 1
+        assert second.consumer.group_metadata().group_instance_id == "one"
+    assert told.calls == [("assigned", on("t", 0)), ("revoked", on("t", 0))]
+
+
+async def test_several_consumers_in_one_process(broker: Broker) -> None:
+    broker.create_topic("t", 3)
+    await send(broker.bootstrap, "t", 30, partitions=3)
+    async with (
+        reading(broker.bootstrap, group_id="g", topics="t") as one,
+        reading(broker.bootstrap, group_id="g", topics="t", heartbeat="thread") as two,
+        reading(broker.bootstrap, group_id="other", topics="t") as three,
+    ):
+        await three.until(lambda: len(three.seen) == 30)
+        await until(lambda: len(one.seen) + len(two.seen) >= 30, one.task, two.task)
+        assert set(numbers([*one.seen, *two.seen])) == set(range(30))
+
+
+async def test_a_reader_that_waits_for_records_is_not_away(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.create_topic("t")
+    told = Told()
+    settings: dict[str, Any] = {"max_poll_interval_ms": 5_000, "revocation_grace_ms": 0}
+    async with reading(broker.bootstrap, group_id="g", topics="t", listener=told, **settings) as reader:
+        await reader.until_assigned(*on("t", 0))
+        began = asyncio.get_running_loop().time()
+        await reader.until(lambda: asyncio.get_running_loop().time() > began + 6)
+        await send(broker.bootstrap, "t", 1)
+        await reader.until(lambda: reader.seen)
+        assert told.calls == [("assigned", on("t", 0))]
+        assert "nobody has asked" not in caplog.text
+
+
+async def test_a_consumer_that_is_stopped_while_it_joins(broker: Broker) -> None:
+    """Another member that does not come back holds up the rebalance, but not the end of this one."""
+    broker.create_topic("t", 2)
+    async with Consumer(broker.bootstrap, group_id="g", topics="t") as slow:
+        await slow.get(1)
+        await until(lambda: slow.assignment or broker.group("g").state == "Stable")
+        async with Consumer(broker.bootstrap, group_id="g", topics="t") as joining:
+            reader = asyncio.create_task(joining.get())
+            await until(lambda: broker.group("g").members == 2)
+            joining.stop()
+            assert await asyncio.wait_for(reader, LONG_S) is None
+            with pytest.raises(Closed, match="stopped"):
+                await joining.get()
+            assert [record async for record in joining] == []
+
+
+async def test_unsubscribing_beside_a_reading_call_is_refused(broker: Broker) -> None:
+    broker.create_topic("t")
+    async with reading(broker.bootstrap, group_id="g", topics="t") as reader:
+        await reader.until_assigned(*on("t", 0))
+        with pytest.raises(ConcurrentUse):
+            await reader.consumer.unsubscribe()
+        assert reader.consumer.assignment == on("t", 0)
+
+
+async def test_a_commit_that_is_refused_for_good_is_raised_and_the_consumer_closes(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.create_topic("t")
+    await send(broker.bootstrap, "t", 2)
+    refused = KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED, "not for you")
+    told = Told()
+    consumer = Consumer(
+        broker.bootstrap,
+        group_id="g",
+        topics="t",
+        listener=told,
+        auto_offset_reset="earliest",
+        auto_commit_interval_ms=50,
+    )
+    await consumer.start()
+    assert await consumer.get() is not None
+
+    async def refuse(*_: Any) -> Any:
+        raise refused
+
+    monkeypatch.setattr(Group, "commit", refuse)
+
+    async def read_on() -> None:
+        async with asyncio.timeout(LONG_S):
+            while True:
+                await consumer.get(0.05)
+
+    with pytest.raises(KafkaError, match="not for you"):
+        await read_on()
+    with pytest.raises(KafkaError, match="not for you"):
+        await consumer.close()
+    assert told.calls == [("assigned", on("t", 0)), ("revoked", on("t", 0))]
+    assert broker.group("g") == ("Empty", 0)

@@ -1,0 +1,318 @@
+"""Connections to the nodes of a cluster: kept, opened again, left alone for a while, found anew."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+
+import pytest
+
+from muster.client.errors import Closed, ConnectionLost, RequestTimedOut, Unreachable
+from muster.client.network.cluster import ANY, Cluster, ConnectionSettings
+from muster.client.network.connection import Address, deadline
+from muster.coordinator import testing
+from muster.protocol.errors import ErrorCode
+from muster.protocol.messages.metadata import MetadataRequest
+from tests.client.fake_cluster import FakeCluster
+from tests.client.listeners import listener
+from tests.support.facts import turns, until
+from tests.support.ports import free_ports
+
+LONG_S = 60.0
+NEVER_MS = 3_600_000
+
+METADATA = MetadataRequest(topics=[])
+
+
+async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read()
+
+
+async def test_one_connection_serves_bootstrap_and_node() -> None:
+    fake = FakeCluster()
+    async with fake.listening(1) as addresses, Cluster(addresses) as cluster:
+        await cluster.refresh([], deadline(LONG_S))
+        await cluster.call(METADATA, deadline(LONG_S), node=1)
+        await cluster.call(METADATA, deadline(LONG_S))
+        assert fake.accepted == 1
+        await cluster.call(METADATA, deadline(LONG_S), node=1, lane="fetch")
+        assert fake.accepted == 2
+
+
+async def test_many_who_want_a_connection_share_it() -> None:
+    fake = FakeCluster()
+    async with fake.listening(1) as addresses, Cluster(addresses) as cluster:
+        await asyncio.gather(*(cluster.call(METADATA, deadline(LONG_S)) for _ in range(20)))
+        assert fake.accepted == 1
+
+
+async def test_a_connection_that_a_broker_closes_while_idle_is_no_error() -> None:
+    """The loop was busy when the broker closed it, so nobody has heard of it yet."""
+    fake = FakeCluster()
+    async with fake.listening(1) as addresses, Cluster(addresses) as cluster:
+        await cluster.refresh([], deadline(LONG_S))
+        connection = await cluster.connection(1, deadline(LONG_S))
+        connection.used_at -= 600
+        theirs = fake.writers[0].get_extra_info("socket")
+        with socket.socket(fileno=os.dup(theirs.fileno())) as sock:
+            sock.shutdown(socket.SHUT_WR)
+        assert connection.is_open
+        await cluster.call(METADATA, deadline(LONG_S), node=1)
+        assert fake.accepted == 2
+
+
+async def test_a_node_that_moves_to_another_port_is_followed() -> None:
+    fake = FakeCluster()
+    async with fake.listening(1, 2) as addresses, Cluster(addresses[:1]) as cluster:
+        await cluster.refresh([], deadline(LONG_S))
+        before = await cluster.connection(2, deadline(LONG_S))
+        async with fake.listening(2) as (elsewhere,):
+            await cluster.refresh([], deadline(LONG_S))
+            after = await cluster.connection(2, deadline(LONG_S))
+            assert after.address == elsewhere
+            assert not before.is_open
+            await cluster.call(METADATA, deadline(LONG_S), node=2)
+
+
+async def test_another_cluster_on_the_same_port_is_noticed() -> None:
+    """A node's address is taken over by a broker of another cluster, which says so (KIP-1242)."""
+    port = free_ports(1)
+    with testing.Broker(port=port) as broker:
+        cluster = Cluster([Address("127.0.0.1", port)])
+        await cluster.refresh([], deadline(LONG_S))
+        (node,) = cluster.image.nodes
+        first = cluster.image.cluster_id
+        connection = await cluster.connection(node, deadline(LONG_S))
+        broker.close()
+    async with cluster:
+        await until(lambda: not connection.is_open)
+        with testing.Broker(port=port):
+            with pytest.raises(Unreachable, match=f"is not broker {node} of cluster {first} any more"):
+                await cluster.call(METADATA, deadline(LONG_S), node=node)
+            await cluster.refresh([], deadline(LONG_S))
+            assert cluster.image.cluster_id != first
+            await cluster.call(METADATA, deadline(LONG_S), node=node)
+
+
+async def test_a_node_that_does_not_let_us_connect_is_left_alone_for_a_while() -> None:
+    fake = FakeCluster()
+    settings = ConnectionSettings(reconnect_backoff_ms=NEVER_MS, reconnect_backoff_max_ms=NEVER_MS)
+    async with fake.listening(1) as addresses, Cluster(addresses, settings=settings) as cluster:
+        gone = Address("127.0.0.1", free_ports(1))
+        fake.nodes[2] = gone
+        await cluster.refresh([], deadline(LONG_S))
+        with pytest.raises(Unreachable) as failed:
+            await cluster.call(METADATA, deadline(LONG_S), node=2)
+        assert str(failed.value) == (
+            f"no connection to {gone}: connection refused (broker 2 advertises this address)"
+        )
+        for _ in range(20):
+            assert cluster.least_loaded("new") == 1
+        with pytest.raises(Unreachable, match="no time left to try again"):
+            await cluster.call(METADATA, deadline(0.2), node=2)
+
+
+async def test_a_connection_that_ends_before_anything_was_asked_never_came_about() -> None:
+    """So what is not repeatable can be tried again."""
+
+    async def closing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+
+    fake = FakeCluster()
+    async with fake.listening(1) as addresses, listener(closing) as bad, Cluster(addresses) as cluster:
+        fake.nodes[2] = bad
+        await cluster.refresh([], deadline(LONG_S))
+        with pytest.raises(Unreachable, match="before it said what it speaks") as failed:
+            await cluster.call(METADATA, deadline(LONG_S), node=2)
+        assert not cluster.is_final(failed.value)
+
+
+async def test_reconnect_backoff_doubles_and_ends_with_success() -> None:
+    fake = FakeCluster()
+    settings = ConnectionSettings(reconnect_backoff_ms=100, reconnect_backoff_max_ms=100_000)
+    async with fake.listening(1) as addresses, Cluster(addresses, settings=settings) as cluster:
+        port = free_ports(1)
+        fake.nodes[2] = Address("127.0.0.1", port)
+        await cluster.refresh([], deadline(LONG_S))
+        failures = 0
+        began = deadline(0)
+        while failures < 4:
+            with pytest.raises(Unreachable):
+                await cluster.call(METADATA, deadline(LONG_S), node=2)
+            failures += 1
+        # 100, 200 and 400 ms lie between the four, with a fifth more or less.
+        assert deadline(0) - began > 0.8 * 0.7
+        async with listener(fake.serve, port):
+            await cluster.call(METADATA, deadline(LONG_S), node=2)
+        assert cluster._pool._failures == {}
+
+
+async def test_least_loaded_is_who_has_the_fewest_requests_in_flight() -> None:
+    fake = FakeCluster()
+    async with fake.listening(1, 2) as addresses, Cluster(addresses[:1]) as cluster:
+        assert cluster.least_loaded() == ANY
+        await cluster.refresh([], deadline(LONG_S))
+        for node in (1, 2):
+            await cluster.connection(node, deadline(LONG_S))
+        fake.answering.clear()
+        waiting = []
+        for busy, idle in ((1, 2), (2, 1), (1, 2)):
+            node = cluster.least_loaded() if waiting else busy
+            if len(waiting) % 2:
+                assert node == busy
+            waiting.append(asyncio.create_task(cluster.call(METADATA, deadline(LONG_S), node=busy)))
+            connection = await cluster.connection(busy, deadline(LONG_S))
+            expected = sum(1 for _ in waiting[::2]) if busy == 1 else 1
+            await until(lambda: connection.in_flight == expected)  # noqa: B023
+            if len(waiting) % 2:
+                assert cluster.least_loaded() == idle
+        fake.answering.set()
+        await asyncio.gather(*waiting)
+
+
+async def test_when_no_known_node_answers_it_begins_anew_where_it_began() -> None:
+    """KIP-899: the nodes have all moved; the bootstrap address still leads to the cluster."""
+    fake = FakeCluster()
+    async with fake.listening(1) as addresses, Cluster(addresses) as cluster:
+        fake.nodes = {node: Address("127.0.0.1", free_ports(1)) for node in (1, 2)}
+        await cluster.refresh([], deadline(LONG_S))
+        fake.writers[0].close()
+        await until(lambda: cluster._pool._open_to_any("") is None)
+        async with fake.listening(1, 2):
+            await cluster.refresh([], deadline(LONG_S))
+            await cluster.call(METADATA, deadline(LONG_S), node=2)
+
+
+async def test_a_broker_may_ask_to_begin_anew() -> None:
+    """KIP-1102."""
+    fake = FakeCluster()
+    async with fake.listening(1, 2) as addresses, Cluster(addresses[:1]) as cluster:
+        await cluster.refresh([], deadline(LONG_S))
+        fake.metadata_error = ErrorCode.REBOOTSTRAP_REQUIRED
+        with pytest.raises(Unreachable, match="begin anew"):
+            await cluster.refresh([], deadline(LONG_S))
+        assert not cluster.image.nodes
+        fake.metadata_error = ErrorCode.NONE
+        await cluster.refresh([], deadline(LONG_S))
+        assert set(cluster.image.nodes) == {1, 2}
+
+
+async def test_an_address_that_is_silent_does_not_hold_up_the_others() -> None:
+    fake = FakeCluster()
+    async with (
+        fake.listening(1) as (good,),
+        listener(mute) as first,
+        listener(mute) as second,
+        Cluster([first, second, good]) as cluster,
+    ):
+        began = deadline(0)
+        await cluster.refresh([], deadline(10 * LONG_S))
+        assert deadline(0) - began < LONG_S
+
+
+async def test_setting_up_a_connection_takes_no_longer_than_it_may() -> None:
+    settings = ConnectionSettings(
+        socket_connection_setup_timeout_ms=100, socket_connection_setup_timeout_max_ms=100
+    )
+    async with listener(mute) as address, Cluster([address], settings=settings) as cluster:
+        with pytest.raises(Unreachable, match="did not answer API_VERSIONS in time"):
+            await cluster.refresh([], deadline(10 * LONG_S))
+
+
+async def test_who_has_little_patience_costs_nobody_else_a_connection() -> None:
+    """What any broker may answer goes over another connection, what is asked of the node does not."""
+    fake = FakeCluster()
+    async with fake.listening(1) as addresses, Cluster(addresses, request_timeout_ms=NEVER_MS) as cluster:
+        await cluster.refresh([], deadline(LONG_S))
+        fake.answering.clear()
+        patient = asyncio.create_task(cluster.call(METADATA, deadline(LONG_S), node=1))
+        await until(lambda: fake.requests[3] == 2)
+        with pytest.raises(RequestTimedOut):
+            await cluster.call(METADATA, deadline(0.1), node=1)
+        asking_any = asyncio.create_task(cluster.call(METADATA, deadline(LONG_S)))
+        await until(lambda: fake.requests[3] == 3)
+        behind = asyncio.create_task(cluster.call(METADATA, deadline(LONG_S), node=1))
+        await turns()
+        assert fake.accepted == 2
+        fake.answering.set()
+        await asyncio.gather(patient, asking_any, behind)
+        assert fake.accepted == 2
+
+
+async def test_what_is_not_used_is_closed_before_the_broker_does() -> None:
+    fake = FakeCluster()
+    settings = ConnectionSettings(connections_max_idle_ms=200)
+    async with fake.listening(1) as addresses, Cluster(addresses, settings=settings) as cluster:
+        await cluster.refresh([], deadline(LONG_S))
+        connection = cluster._pool._open_to_any("")
+        assert connection is not None
+        async with asyncio.timeout(LONG_S):
+            await asyncio.wait([connection._gone])
+        await cluster.call(METADATA, deadline(LONG_S))
+        assert fake.accepted == 2
+
+
+async def test_a_closed_cluster_takes_no_calls_and_ends_those_under_way() -> None:
+    fake = FakeCluster()
+    async with fake.listening(1) as addresses:
+        cluster = Cluster(addresses)
+        await cluster.refresh([], deadline(LONG_S))
+        fake.answering.clear()
+        calling = asyncio.create_task(cluster.call(METADATA, deadline(LONG_S)))
+        refreshing = asyncio.create_task(cluster.refresh(["t"], deadline(LONG_S)))
+        await until(lambda: fake.requests[3] == 2)
+        await cluster.close()
+        with pytest.raises(ConnectionLost, match="was closed"):
+            await calling
+        with pytest.raises(Closed):
+            await refreshing
+        for again in (cluster.call(METADATA, deadline(LONG_S)), cluster.refresh([], deadline(LONG_S))):
+            with pytest.raises(Closed):
+                await again
+        await cluster.close()
+
+
+async def test_closing_ends_what_is_still_connecting() -> None:
+    async with listener(mute) as address:
+        cluster = Cluster([address])
+        connecting = asyncio.create_task(cluster.refresh([], deadline(LONG_S)))
+        await turns()
+        async with asyncio.timeout(LONG_S / 2):
+            await cluster.close()
+            with pytest.raises(Closed):
+                await connecting
+
+
+@pytest.mark.parametrize("count", range(0, 60, 2))
+async def test_asking_can_be_cancelled_at_every_turn(count: int) -> None:
+    """The cluster can be used afterwards, and nothing is left once it is closed."""
+    fake = FakeCluster()
+    async with fake.listening(1, 2) as addresses, Cluster(addresses) as cluster:
+
+        async def ask() -> None:
+            await cluster.topic("t", deadline(LONG_S))
+            await cluster.coordinator("g", deadline(LONG_S))
+            await cluster.call(METADATA, deadline(LONG_S), node=2, lane="other")
+
+        task = asyncio.create_task(ask())
+        await turns(count)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        await ask()
+
+
+@pytest.mark.parametrize("count", range(12))
+async def test_closing_can_be_cancelled_at_every_turn(count: int) -> None:
+    fake = FakeCluster()
+    async with fake.listening(1, 2) as addresses:
+        cluster = Cluster(addresses)
+        await cluster.refresh([], deadline(LONG_S))
+        await cluster.call(METADATA, deadline(LONG_S), node=2)
+        closing = asyncio.create_task(cluster.close())
+        await turns(count)
+        closing.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await closing

@@ -1,0 +1,308 @@
+"""The steps of a rebalance, with a group that does what the test says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+import pytest
+
+from muster.client import CommitResult, Committed, OffsetAndMetadata, RebalanceListener, Retry, TopicPartition
+from muster.client.assignors import RebalanceProtocol
+from muster.client.consume.auto_commit import AutoCommit
+from muster.client.consume.listener import Calls
+from muster.client.consume.rebalancing import Rebalancing
+from muster.client.consume.scope import Scopes
+from muster.client.consume.subscription import Subscription
+from muster.client.errors import RequestTimedOut
+from muster.client.group.group import Group, Joined, Preparation, State
+from muster.client.network.connection import deadline
+from tests.client.reading import LONG_S, until
+
+T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
+
+
+class FakeGroup:
+    def __init__(self, protocol: RebalanceProtocol) -> None:
+        self.protocol = protocol
+        self.state = State.STABLE
+        self.generation_id = 1
+        self.lost = False
+        self.rejoin_needed = True
+        self.results: list[Joined | None] = []
+
+    def prepare(self, owned: frozenset[TopicPartition]) -> Preparation:
+        if self.lost:
+            self.lost = False
+            return Preparation(None, owned, frozenset())
+        if self.protocol is RebalanceProtocol.EAGER:
+            return Preparation(owned, None, frozenset())
+        gone = frozenset(where for where in owned if where.topic == "u")
+        return Preparation(gone or None, None, owned - gone)
+
+    async def join(self, owned: frozenset[TopicPartition], until: float) -> Joined | None:
+        assert until <= deadline(0.01)
+        result = self.results.pop(0) if self.results else None
+        self.rejoin_needed = result is None or result.revoked is not None
+        return result
+
+    def gives(self, owned: set[TopicPartition], assigned: set[TopicPartition]) -> None:
+        """The next join comes out so."""
+        cooperative = self.protocol is RebalanceProtocol.COOPERATIVE
+        had = frozenset(owned) if cooperative else frozenset()
+        revoked = (had - assigned) or None
+        self.results.append(Joined(frozenset(assigned), revoked, frozenset(assigned) - had, 2, "m", "range"))
+
+
+class Told(RebalanceListener):
+    def __init__(self, story: list[Any], raises: str = "") -> None:
+        self.story = story
+        self.raises = raises
+
+    def _told(self, what: str, partitions: Any) -> None:
+        self.story.append((what, *sorted(map(str, partitions))))
+        if what in self.raises:
+            raise RuntimeError(what)
+
+    def on_partitions_revoked(self, consumer: Any, partitions: Any) -> None:
+        self._told("revoked", partitions)
+
+    async def on_partitions_assigned(self, consumer: Any, partitions: Any) -> None:
+        await asyncio.sleep(0)
+        self._told("assigned", partitions)
+
+    def on_partitions_lost(self, consumer: Any, partitions: Any) -> None:
+        self._told("lost", partitions)
+
+
+class Stage:
+    """A Rebalancing, and the story of what it does."""
+
+    def __init__(
+        self,
+        protocol: RebalanceProtocol = RebalanceProtocol.EAGER,
+        raises: str = "",
+        rebalance_s: float = LONG_S,
+        grace_s: float = 0.02,
+    ) -> None:
+        self.story: list[Any] = []
+        self.group = FakeGroup(protocol)
+        self.may_commit: Callable[[], Awaitable[bool]] | None = None
+        self.failures: list[BaseException] = []
+        subscription = Subscription()
+        subscription.subscribe("t")
+        calls = Calls(cast(Any, None))
+        calls.listener = Told(self.story, raises)
+        self.scopes = Scopes(self.failures.append)
+        self.auto_commit = AutoCommit(
+            self._commit,
+            self._handled,
+            lambda: None,
+            interval_s=LONG_S,
+            attempt_s=LONG_S,
+            retry_backoff_s=0.001,
+        )
+        self.rebalancing = Rebalancing(
+            cast(Group, self.group),
+            subscription,
+            calls,
+            self.scopes,
+            self.auto_commit,
+            hold=lambda partitions: self.story.append(("hold", *sorted(map(str, partitions)))),
+            adopt=lambda partitions, settled=True: self.story.append(("read", *sorted(map(str, partitions)))),
+            grace_s=grace_s,
+            rebalance_s=rebalance_s,
+        )
+
+    def own(self, *partitions: TopicPartition) -> None:
+        self.rebalancing.owned = frozenset(partitions)
+
+    def _handled(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        return {where: OffsetAndMetadata(7) for where in self.rebalancing.owned}
+
+    async def _commit(self, offsets: dict[TopicPartition, OffsetAndMetadata], until: float) -> CommitResult:
+        self.story.append(("commit", *sorted(map(str, offsets))))
+        if self.may_commit is not None and not await self.may_commit():
+            return CommitResult({where: Retry(7, RequestTimedOut("late")) for where in offsets})
+        result = CommitResult({where: Committed(7) for where in offsets})
+        self.auto_commit.known(dict.fromkeys(offsets, 7))
+        return result
+
+    async def go_on(self, seconds: float = LONG_S) -> list[Any]:
+        """What it did."""
+        try:
+            await self.rebalancing.go_on(deadline(seconds))
+        finally:
+            story, self.story[:] = list(self.story), []
+        return story
+
+
+async def test_eager() -> None:
+    stage = Stage()
+    stage.own(T0, T1)
+    assert await stage.go_on() == [
+        ("hold", "t-0", "t-1"),
+        ("commit", "t-0", "t-1"),
+        ("revoked", "t-0", "t-1"),
+        ("read",),
+    ]
+    # The join is under way, and not waited for.
+    assert stage.rebalancing.owned == set()
+    stage.group.gives(set(), {T1})
+    told = await stage.go_on()
+    assert told[-2:] == [("read", "t-1"), ("assigned", "t-1")]
+    assert stage.rebalancing.owned == {T1}
+    assert stage.rebalancing.count == 1
+    assert await stage.go_on() == []
+
+
+async def test_cooperative_gives_up_what_is_not_wanted_before_and_what_moves_after_the_join() -> None:
+    stage = Stage(RebalanceProtocol.COOPERATIVE)
+    stage.own(T0, T1, U0)
+    stage.group.gives({T0, T1}, {T0})
+    stage.group.gives({T0}, {T0})
+    assert await stage.go_on() == [
+        ("hold", "u-0"),
+        ("commit", "t-0", "t-1", "u-0"),
+        ("revoked", "u-0"),
+        ("read", "t-0", "t-1"),
+        ("hold", "t-1"),
+        ("revoked", "t-1"),
+        ("read", "t-0"),
+        ("read", "t-0"),
+        ("assigned",),
+        ("hold",),
+        ("read", "t-0"),
+        ("assigned",),
+    ]
+    assert stage.rebalancing.count == 2
+
+
+async def test_what_was_read_while_the_group_was_joined_is_committed_before_it_goes() -> None:
+    stage = Stage(RebalanceProtocol.COOPERATIVE)
+    stage.own(T0, T1)
+    assert await stage.go_on() == [("hold",), ("commit", "t-0", "t-1")]
+    assert await stage.go_on() == []  # reading goes on; nothing is committed again and again
+    stage.auto_commit.forget([T1])  # as if more of it had been handled
+    stage.group.gives({T0, T1}, {T0})
+    assert (await stage.go_on())[:3] == [("hold", "t-1"), ("commit", "t-1"), ("revoked", "t-1")]
+
+
+async def test_a_commit_that_takes_long_holds_up_neither_the_call_nor_the_rebalance_for_ever() -> None:
+    stage = Stage()
+    stage.own(T0)
+    committing = asyncio.Event()
+
+    async def late() -> bool:
+        await committing.wait()
+        return True
+
+    stage.may_commit = late
+    assert await stage.go_on(0.01) == [("hold", "t-0"), ("commit", "t-0")]
+    assert await stage.go_on(0) == []
+    assert await stage.go_on(0.01) == []
+    committing.set()
+    assert await stage.go_on() == [("revoked", "t-0"), ("read",)]
+
+
+async def test_a_call_that_ends_or_is_cancelled_takes_nothing_of_the_grace() -> None:
+    stage = Stage(grace_s=LONG_S)
+    stage.own(T0)
+    finish = asyncio.Event()
+    task = stage.scopes.of(T0).create_task(finish.wait())
+    assert await stage.go_on(0.01) == [("hold", "t-0")]
+    cancelled = asyncio.create_task(stage.go_on())
+    await asyncio.sleep(0)
+    cancelled.cancel()
+    await asyncio.wait([cancelled])
+    assert await stage.go_on(0) == []
+    assert not task.done()
+    finish.set()
+    assert await stage.go_on() == [("commit", "t-0"), ("revoked", "t-0"), ("read",)]
+    assert task.result()
+
+
+async def test_a_commit_is_tried_again_until_the_rebalance_cannot_wait() -> None:
+    stage = Stage(rebalance_s=0.1)
+    stage.own(T0)
+
+    async def never() -> bool:
+        return False
+
+    stage.may_commit = never
+    story = await stage.go_on()
+    assert story.count(("commit", "t-0")) > 1
+    assert story[-2:] == [("revoked", "t-0"), ("read",)]
+
+
+async def test_what_is_lost_is_not_committed() -> None:
+    stage = Stage(RebalanceProtocol.COOPERATIVE)
+    stage.own(T0, T1)
+    stage.group.lost = True
+    task = stage.scopes.of(T0).create_task(asyncio.Event().wait())
+    assert await stage.go_on() == [("lost", "t-0", "t-1"), ("read",)]
+    assert task.cancelled()
+    stage.group.gives(set(), {T0})
+    await stage.go_on()
+    assert not stage.scopes.of(T0).ended
+
+
+@pytest.mark.parametrize("protocol", [RebalanceProtocol.EAGER, RebalanceProtocol.COOPERATIVE])
+async def test_the_first_of_two_failures_is_raised_and_everything_is_done(
+    protocol: RebalanceProtocol,
+) -> None:
+    stage = Stage(protocol, raises="revoked assigned")
+    stage.own(T0, T1)
+    stage.group.gives({T0, T1}, {T0})
+    with pytest.raises(RuntimeError, match="revoked"):
+        await stage.go_on()
+    if protocol is RebalanceProtocol.EAGER:
+        assert stage.rebalancing.owned == set()
+        with pytest.raises(RuntimeError, match="assigned"):
+            await stage.go_on()
+    assert stage.rebalancing.owned == {T0}
+
+
+@pytest.mark.parametrize("state", State)
+async def test_leaving(state: State) -> None:
+    stage = Stage()
+    stage.own(T0)
+    stage.group.state = state
+    if state is State.UNJOINED:
+        stage.group.generation_id = -1
+    await stage.rebalancing.leave(deadline(LONG_S), 0)
+    told = "revoked" if state is State.STABLE else "lost"
+    assert stage.story == [("hold", "t-0"), ("commit", "t-0"), (told, "t-0"), ("read",)]
+    stage.story.clear()
+    await stage.rebalancing.leave(deadline(LONG_S), 0)
+    assert stage.story == [("read",)]
+
+
+async def test_scopes_end_within_their_grace_and_one_that_ignores_it_is_left() -> None:
+    failures: list[BaseException] = []
+    scopes = Scopes(failures.append)
+    deaf = asyncio.Event()
+
+    async def stubborn() -> None:
+        while not deaf.is_set():
+            try:
+                await deaf.wait()
+            except asyncio.CancelledError:
+                continue
+
+    async def failing() -> None:
+        raise RuntimeError("in the scope")
+
+    task = scopes.of(T0).create_task(stubborn())
+    quick = scopes.of(T0).create_task(asyncio.sleep(0), name="quick")
+    bad = scopes.of(T1).create_task(failing())
+    await scopes.end([T0], 0.01)
+    assert quick.done()
+    assert not task.done()
+    await until(bad.done)
+    await until(lambda: failures)
+    assert "in the scope" in str(failures[0])
+    deaf.set()
+    await asyncio.wait([task])
+    assert "open" in repr(scopes.of(T0))

@@ -1,0 +1,282 @@
+"""Every example, in examples/ and first in README, is run as its readers run it, against a broker."""
+
+from __future__ import annotations
+
+import asyncio
+import runpy
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from muster.client import Admin, Consumer, Producer, TopicPartition
+from muster.coordinator.testing import Broker
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+README = Path(__file__).parents[2] / "README.md"
+LONG_S = 90.0
+_BETWEEN_LOOKS_S = 0.02
+
+
+class Running:
+    """An example that runs, and what it has printed."""
+
+    def __init__(self, program: Path, *arguments: str, folder: Path, stdin: str = "") -> None:
+        self.output = folder / f"{program.stem}.{time.monotonic_ns()}.out"
+        self._errors = self.output.with_suffix(".err")
+        given = self.output.with_suffix(".in")
+        given.write_text(stdin)
+        with given.open() as source, self.output.open("w") as out, self._errors.open("w") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, "-u", program, *arguments], stdin=source, stdout=out, stderr=errors
+            )
+
+    @property
+    def lines(self) -> list[str]:
+        return self.output.read_text().splitlines()
+
+    def until(self, fact: Callable[[list[str]], object]) -> list[str]:
+        """What is printed once the fact is true of it."""
+        until = time.monotonic() + LONG_S
+        while not fact(self.lines):
+            assert self.process.poll() is None, f"it ended: {self.lines} {self._errors.read_text()}"
+            assert time.monotonic() < until, f"not in time: {self.lines} {self._errors.read_text()}"
+            time.sleep(_BETWEEN_LOOKS_S)
+        return self.lines
+
+    def end(self, number: int | None = signal.SIGINT) -> list[str]:
+        """What was printed, after a signal or by itself; it has ended well."""
+        if number is not None:
+            self.process.send_signal(number)
+        code = self.process.wait(LONG_S)
+        assert (code, self._errors.read_text()) == (0, "")
+        return self.lines
+
+
+@contextmanager
+def running(
+    name: str, *arguments: str, folder: Path, stdin: str = "", programs: Path = EXAMPLES
+) -> Iterator[Running]:
+    example = Running(programs / f"{name}.py", *arguments, folder=folder, stdin=stdin)
+    try:
+        yield example
+    finally:
+        example.process.kill()
+        example.process.wait()
+
+
+def send(broker: Broker, topic: str, *records: tuple[str, str], partition: int | None = None) -> None:
+    async def sending() -> None:
+        async with Producer(broker.bootstrap) as producer:
+            for key, value in records:
+                await producer.post(topic, value.encode(), key=key.encode(), partition=partition)
+
+    asyncio.run(sending())
+
+
+def forget_the_killed(broker: Broker, group_id: str) -> None:
+    """Otherwise the group waits for its session to end."""
+
+    async def removing() -> None:
+        async with Admin(broker.bootstrap) as admin:
+            await admin.remove_members(group_id)
+
+    asyncio.run(removing())
+
+
+def committed(broker: Broker, group_id: str, topic: str, partitions: int = 1) -> int:
+    """Of all partitions together."""
+
+    async def asking() -> int:
+        async with Consumer(broker.bootstrap, group_id=group_id) as consumer:
+            found = await consumer.committed([TopicPartition(topic, each) for each in range(partitions)])
+            return sum(each.offset for each in found.values() if each is not None)
+
+    return asyncio.run(asking())
+
+
+def test_every_example_is_here() -> None:
+    here = Path(__file__).read_text()
+    for example in EXAMPLES.glob("*.py"):
+        assert f'running("{example.stem}"' in here or f'"{example.stem}",\n' in here
+
+
+def test_the_first_example_of_the_readme(broker: Broker, tmp_path: Path) -> None:
+    section = README.read_text().split("\n## The client\n")[1].split("\n## ")[0]
+    program = section.split("```python\n")[1].split("```")[0]
+    assert program.count("127.0.0.1:9092") == 2
+    (tmp_path / "readme.py").write_text(program.replace("127.0.0.1:9092", broker.bootstrap))
+    broker.create_topic("orders")
+    with running("readme", folder=tmp_path, programs=tmp_path) as example:
+        assert example.until(bool) == ["0 0 b'alice' b'tea'"]
+
+
+def test_producer_and_simplest_consumer(broker: Broker, tmp_path: Path) -> None:
+    broker.create_topic("orders", 2)
+    lines = [f"{name} buys {number}" for number in range(5) for name in ("alice", "bob")]
+    text = "".join(f"{line}\n" for line in lines)
+    with running("producer", broker.bootstrap, "orders", folder=tmp_path, stdin=text) as producer:
+        sent = producer.end(None)
+    assert sorted(line.partition(": ")[2] for line in sent) == sorted(lines)
+    with running("simplest_consumer", broker.bootstrap, "orders", folder=tmp_path) as consumer:
+        consumer.until(lambda printed: len(printed) == 10)
+        assert sorted(consumer.end()) == sorted(sent)
+    assert broker.group("printer") == ("Empty", 0)
+    assert committed(broker, "printer", "orders", 2) in (9, 10)  # the last one is in hand until another comes
+
+
+def test_commit_in_batches(broker: Broker, tmp_path: Path) -> None:
+    broker.create_topic("clicks")
+    send(broker, "clicks", *[("", str(number)) for number in range(250)])
+    archive = tmp_path / "clicks.txt"
+    with running("commit_in_batches", broker.bootstrap, "clicks", str(archive), folder=tmp_path) as example:
+        printed = example.until(lambda printed: "clicks-0 committed 250" in printed)
+        assert len(printed) >= 3
+        example.end()
+    assert archive.read_text().split() == [str(number) for number in range(250)]
+    assert committed(broker, "archive", "clicks") == 250
+
+
+def test_exactly_once(broker: Broker, tmp_path: Path) -> None:
+    broker.create_topic("payments", 2)
+    database = tmp_path / "totals.sqlite"
+    arguments = (broker.bootstrap, "payments", str(database))
+
+    def totals() -> dict[str, int]:
+        with sqlite3.connect(database) as reading:
+            return dict(reading.execute("SELECT account, cents FROM totals"))
+
+    payments = [(f"account-{number % 5}", "7") for number in range(500)]
+    for _ in range(2):
+        with running("exactly_once", *arguments, folder=tmp_path) as example:
+            send(broker, "payments", *payments)
+            example.until(bool)  # and killed, as soon as it has counted something
+        forget_the_killed(broker, "totals")
+    with running("exactly_once", *arguments, folder=tmp_path) as example:
+        send(broker, "payments", *payments)
+        example.until(lambda _: sum(totals().values()) >= 7 * 1500)
+        example.end()
+    assert totals() == {f"account-{number}": 7 * 300 for number in range(5)}
+    assert committed(broker, "totals", "payments", 2) == 0
+
+
+def test_assigned_partitions(broker: Broker, tmp_path: Path) -> None:
+    broker.create_topic("orders", 2)
+    send(broker, "orders", *[(str(number), f"order {number}") for number in range(20)])
+    now = datetime.now(UTC)
+    for since, count in ((now - timedelta(hours=1), 20), (now + timedelta(hours=1), 0)):
+        arguments = (broker.bootstrap, "orders", since.isoformat())
+        with running("assigned_partitions", *arguments, folder=tmp_path) as example:
+            printed = example.end(None)
+        assert sorted(line.partition(": ")[2] for line in printed) == sorted(
+            f"order {number}" for number in range(count)
+        )
+
+
+def test_rewind(broker: Broker, tmp_path: Path) -> None:
+    broker.create_topic("orders")
+    send(broker, "orders", *[("", str(number)) for number in range(5)])
+    with running("simplest_consumer", broker.bootstrap, "orders", folder=tmp_path) as consumer:
+        consumer.until(lambda printed: len(printed) == 5)
+        consumer.end()
+    at = committed(broker, "printer", "orders")
+    with running("rewind", broker.bootstrap, "orders", folder=tmp_path) as example:
+        example.until(lambda printed: len(printed) == 6)
+        assert example.end() == [
+            f"orders-0 from {at} back to the beginning",
+            *[f"orders-0 {number}: {number}" for number in range(5)],
+        ]
+
+
+def test_flow_control(broker: Broker, tmp_path: Path) -> None:
+    broker.create_topic("urgent")
+    broker.create_topic("bulk")
+    send(broker, "bulk", *[("", str(number)) for number in range(4000)])
+    send(broker, "urgent", *[("", str(number)) for number in range(40)])
+    with running("flow_control", broker.bootstrap, "urgent", "bulk", folder=tmp_path) as example:
+        example.until(lambda printed: len(printed) == 4040)
+        printed = example.end()
+    for topic, count in (("urgent", 40), ("bulk", 4000)):
+        assert [line for line in printed if line.startswith(topic)] == [
+            f"{topic}: {number}" for number in range(count)
+        ]
+    assert printed[-1] == "bulk: 3999"
+
+
+async def test_flow_control_goes_on_when_what_is_urgent_is_read_elsewhere(
+    broker: Broker,
+) -> None:
+    broker.create_topic("urgent")
+    broker.create_topic("bulk")
+    await asyncio.to_thread(send, broker, "bulk", ("", "0"))
+    await asyncio.to_thread(send, broker, "urgent", ("", "0"))
+    main = runpy.run_path(str(EXAMPLES / "flow_control.py"))["main"]
+    looks, looked_again = 0, asyncio.Event()
+
+    class SeesMore(Consumer[bytes, str]):
+        def lag(self, *partitions: TopicPartition) -> dict[TopicPartition, int | None]:
+            nonlocal looks
+            looks += 1
+            if looks > 2:
+                looked_again.set()
+            return {TopicPartition("urgent", 0): 1} if looks <= 2 else super().lag(*partitions)
+
+    main.__globals__["Consumer"] = SeesMore
+    reading = asyncio.create_task(main(broker.bootstrap, "urgent", "bulk"))
+    async with asyncio.timeout(LONG_S):
+        await looked_again.wait()  # without another record
+    reading.cancel()
+    await asyncio.wait([reading])
+
+
+def test_many_workers(broker: Broker, tmp_path: Path) -> None:
+    broker.create_topic("orders", 2)
+    keys = [f"customer-{number}" for number in range(20)]
+    send(broker, "orders", *[(key, str(number)) for number in range(10) for key in keys])
+    with running("many_workers", broker.bootstrap, "orders", "8", folder=tmp_path) as example:
+
+        def handled(printed: list[str]) -> list[tuple[str, str, str]]:
+            split = [line.split() for line in printed if line.startswith("worker")]
+            return [(worker, key, value) for _, worker, key, value in split]
+
+        example.until(lambda printed: len(handled(printed)) == 200)
+        done = handled(example.end())
+    workers: dict[str, set[str]] = {}
+    for worker, key, _ in done:
+        workers.setdefault(key, set()).add(worker)
+    assert all(len(each) == 1 for each in workers.values())
+    for key in keys:
+        assert [value for _, of, value in done if of == key] == [str(number) for number in range(10)]
+    assert broker.group("workers") == ("Empty", 0)
+    assert committed(broker, "workers", "orders", 2) == 200
+
+
+def test_many_workers_commit_nothing_that_is_unfinished(broker: Broker, tmp_path: Path) -> None:
+    broker.create_topic("orders")
+    send(broker, "orders", *[(str(number % 7), str(number)) for number in range(1000)])
+    with running("many_workers", broker.bootstrap, "orders", "4", folder=tmp_path) as example:
+        printed = example.until(lambda printed: any("Committed" in line for line in printed))
+        example.process.kill()
+        example.process.wait()
+    at = committed(broker, "workers", "orders")
+    finished = {int(line.split()[-1]) for line in example.lines if line.startswith("worker")}
+    assert printed
+    assert set(range(at)) <= finished
+
+
+def test_graceful_shutdown(broker: Broker, tmp_path: Path) -> None:
+    broker.create_topic("orders")
+    send(broker, "orders", *[("", f"order {number}") for number in range(100)])
+    with running("graceful_shutdown", broker.bootstrap, "orders", folder=tmp_path) as example:
+        example.until(lambda printed: "order 1 begun" in printed)
+        printed = example.end(signal.SIGTERM)
+    finished = [line for line in printed if line.endswith("finished")]
+    assert printed[-2:] == [finished[-1], "stopped"]
+    assert len([line for line in printed if line.endswith("begun")]) == len(finished)
+    assert broker.group("steady") == ("Empty", 0)
+    assert committed(broker, "steady", "orders") == len(finished)

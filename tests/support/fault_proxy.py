@@ -1,0 +1,312 @@
+"""A proxy before brokers that knows where a frame begins, so that a fault can be placed at an exact point: at
+the n-th request of an API, before the broker hears of it, or at its answer, when the broker has carried it
+out.
+
+It runs on a loop of its own, in a thread: what blocks the loop under test does not block it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import threading
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from enum import Enum
+from types import TracebackType
+from typing import Any, Final, Self
+
+from muster.protocol.api import ApiKey
+from tests.support.ports import free_ports
+from tests.support.proxy import reset
+
+_CALL_S: Final = 30.0
+_TRICKLED_BYTES: Final = 400
+
+
+class At(Enum):
+    """Where a fault strikes."""
+
+    REQUEST = "request"
+    """The broker has not heard of it."""
+    ANSWER = "answer"
+    """The broker has carried it out."""
+
+
+class Do(Enum):
+    """What happens there to the frame, and to its connection."""
+
+    RESET = "reset"
+    """Both sides get a RST; the frame is lost."""
+    CLOSE = "close"
+    """Both sides get a FIN; the frame is lost."""
+    HALF_CLOSE = "half-close"
+    """The client gets a FIN and no answer any more, but may go on sending to the broker."""
+    TRUNCATE = "truncate"
+    """Half of the frame is passed on, then a FIN."""
+    HOLD = "hold"
+    """Nothing passes any more, in either direction, and nobody is told, until `mend`."""
+    DELAY = "delay"
+    """The frame, and what follows it, is passed on after a while."""
+    TRICKLE = "trickle"
+    """The frame is passed on a byte at a time (the first few hundred of them)."""
+
+
+@dataclass
+class Fault:
+    """Strike at a frame of this API (None: any), leaving the first `skip` of them alone, `times` times."""
+
+    api_key: ApiKey | None
+    at: At
+    do: Do
+    skip: int = 0
+    times: int = 1
+    delay_s: float = 0.5
+
+    def strikes(self, api_key: int, at: At) -> bool:
+        """Whether it is this one's turn; counts."""
+        if self.at is not at or self.api_key not in (None, api_key) or not self.times:
+            return False
+        if self.skip:
+            self.skip -= 1
+            return False
+        self.times -= 1
+        return True
+
+
+class Weather:
+    """Faults by chance: each frame is struck with probability `rate`, by one of `kinds`."""
+
+    def __init__(
+        self, seed: int, rate: float, kinds: tuple[Do, ...] = tuple(Do), delay_s: float = 0.3
+    ) -> None:
+        self._dice = random.Random(seed)
+        self._rate = rate
+        self._kinds = kinds
+        self._delay_s = delay_s
+
+    def draw(self, api_key: int, at: At) -> Fault | None:
+        if self._dice.random() >= self._rate:
+            return None
+        do = self._dice.choice(self._kinds)
+        return Fault(None, at, do, delay_s=self._dice.uniform(0, self._delay_s))
+
+
+class FaultProxy:
+    """Listens on `count` ports side by side from `port` on, for `upstreams`."""
+
+    def __init__(self, count: int = 1) -> None:
+        self.port = free_ports(count)
+        self.upstreams: list[int] = []
+        self.accepted = 0
+        self.held = 0
+        """Frames that are on their way through."""
+        self.struck: list[str] = []
+        """What happened, in order: for whoever reads a failure."""
+        self.weather: Weather | None = None
+        self._count = count
+        self._faults: list[Fault] = []
+        self._links: set[_Link] = set()
+        self._black = False
+        self._flowing = True
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="fault proxy", daemon=True)
+        self._servers: list[asyncio.Server] = []
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._call(self._listen())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._call(self._close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    # --- what a test does with it ---------------------------------------------------------------------------
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(f"127.0.0.1:{self.port + index}" for index in range(self._count))
+
+    def place(self, *faults: Fault) -> None:
+        """Let these strike, in addition to others."""
+        self._faults.extend(faults)
+
+    @property
+    def placed(self) -> list[Fault]:
+        """Those that have yet to strike."""
+        return [fault for fault in self._faults if fault.times]
+
+    def black(self) -> None:
+        """Pass on nothing, in either direction, and accept without a word: a network that swallows all."""
+        self._call(self._hold_all())
+
+    def cut(self) -> None:
+        """Reset what is open."""
+        self._call(self._reset_all())
+
+    def mend(self) -> None:
+        """No faults any more; what was held flows on."""
+        self.weather = None
+        self._faults.clear()
+        self._call(self._flow_all())
+
+    # --- links ----------------------------------------------------------------------------------------------
+
+    def strike(self, api_key: int, at: At) -> Fault | None:
+        """The fault that is due at this frame."""
+        due = next((fault for fault in self._faults if fault.strikes(api_key, at)), None)
+        if due is None and self.weather is not None:
+            due = self.weather.draw(api_key, at)
+        if due is not None:
+            self.struck.append(f"{due.do.value} at {at.value} {ApiKey(api_key).name}")
+        return due
+
+    def _call(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(_CALL_S)
+
+    async def _listen(self) -> None:
+        for index in range(self._count):
+            server = await asyncio.start_server(
+                lambda reader, writer, index=index: self._serve(index, reader, writer),
+                "127.0.0.1",
+                self.port + index,
+            )
+            self._servers.append(server)
+
+    async def _close(self) -> None:
+        for server in self._servers:
+            server.close()
+        for link in list(self._links):
+            link.reset()
+        here = asyncio.current_task()
+        tasks = [task for task in asyncio.all_tasks() if task is not here]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0)
+
+    async def _hold_all(self) -> None:
+        self._black = True
+        for link in self._links:
+            link.flowing.clear()
+
+    async def _flow_all(self) -> None:
+        self._black = False
+        for link in self._links:
+            link.flowing.set()
+
+    async def _reset_all(self) -> None:
+        for link in list(self._links):
+            link.reset()
+
+    async def _serve(self, index: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.accepted += 1
+        try:
+            upstream = await asyncio.open_connection("127.0.0.1", self.upstreams[index])
+        except OSError:
+            reset(writer)
+            return
+        link = _Link(self, (reader, writer), upstream)
+        if self._black:
+            link.flowing.clear()
+        self._links.add(link)
+        try:
+            await link.run()
+        finally:
+            self._links.discard(link)
+
+
+class _Link:
+    """One connection through the proxy."""
+
+    def __init__(
+        self,
+        proxy: FaultProxy,
+        client: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+        broker: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+    ) -> None:
+        self.flowing = asyncio.Event()
+        self.flowing.set()
+        self._proxy = proxy
+        self._from_client, self._to_client = client
+        self._from_broker, self._to_broker = broker
+        self._asked: dict[bytes, int] = {}  # correlation id -> api key
+        self._client_hears = True
+
+    async def run(self) -> None:
+        pumps = [asyncio.ensure_future(self._requests()), asyncio.ensure_future(self._answers())]
+        try:
+            # One way that ended ends the other, but for a client that hears nothing and still may speak.
+            await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for pump in pumps:
+                pump.cancel()
+            await asyncio.gather(*pumps, return_exceptions=True)
+            self._to_client.close()
+            self._to_broker.close()
+
+    def reset(self) -> None:
+        reset(self._to_client)
+        reset(self._to_broker)
+
+    async def _requests(self) -> None:
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            while True:
+                frame = await _read_frame(self._from_client)
+                api_key = int.from_bytes(frame[:2], "big")
+                self._asked[frame[4:8]] = api_key
+                await self._pass(frame, api_key, At.REQUEST, self._to_broker)
+
+    async def _answers(self) -> None:
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            while True:
+                frame = await _read_frame(self._from_broker)
+                api_key = self._asked.pop(frame[:4], ApiKey.API_VERSIONS)
+                await self._pass(frame, api_key, At.ANSWER, self._to_client)
+
+    async def _pass(self, frame: bytes, api_key: int, at: At, writer: asyncio.StreamWriter) -> None:
+        fault = self._proxy.strike(api_key, at)
+        do = None if fault is None else fault.do
+        whole = len(frame).to_bytes(4, "big") + frame
+        if do is Do.RESET:
+            self.reset()
+            raise ConnectionResetError
+        if do is Do.CLOSE:
+            raise ConnectionAbortedError  # `run` closes
+        if do is Do.HALF_CLOSE:
+            self._client_hears = False
+            self._to_client.write_eof()
+        elif do is Do.HOLD:
+            self.flowing.clear()
+        elif do is Do.DELAY:
+            assert fault is not None
+            await asyncio.sleep(fault.delay_s)
+        self._proxy.held += 1
+        try:
+            await self.flowing.wait()
+        finally:
+            self._proxy.held -= 1
+        if at is At.ANSWER and not self._client_hears:
+            return
+        if do is Do.TRUNCATE:
+            writer.write(whole[: len(whole) // 2])
+            await writer.drain()
+            raise ConnectionAbortedError
+        if do is Do.TRICKLE:
+            for byte in whole[:_TRICKLED_BYTES]:
+                writer.write(bytes([byte]))
+                await writer.drain()
+                await asyncio.sleep(0)
+            whole = whole[_TRICKLED_BYTES:]
+        writer.write(whole)
+        await writer.drain()
+
+
+async def _read_frame(reader: asyncio.StreamReader) -> bytes:
+    return await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
