@@ -64,6 +64,23 @@ def test_a_double_owner_in_one_generation() -> None:
     assert found == "partition 0 has two owners in generation 3: c and d"
 
 
+def test_an_owner_that_gives_up_in_the_generation_of_the_next() -> None:
+    """As a cooperative member does, whose leader should have let the partition rest for a generation."""
+    keeps = [("a", assigned(1, 0, 1)), ("a", Revoked(frozenset([0]), 2)), ("a", assigned(2, 0))]
+    everything = [("a", record(number)) for number in range(4)]
+    assert problems(*keeps, *everything, ("b", assigned(3, 1))) == []
+    (found,) = problems(*keeps, *everything, ("b", assigned(2, 1)))
+    assert found == "partition 1 has two owners in generation 2: a and b"
+
+
+def test_an_owner_that_has_not_noticed_that_another_owned_it_meanwhile() -> None:
+    everything = [("a", record(number)) for number in range(4)]
+    (found,) = problems(
+        ("a", assigned(1, 0, 1)), ("b", assigned(2, 1)), ("a", assigned(3, 0, 1)), *everything
+    )
+    assert found == "partition 1 has two owners in generation 2: a and b"
+
+
 def test_a_lost_record() -> None:
     (found,) = problems(
         *A, *B, ("c", assigned(3, 0)), ("c", record(2)), ("c", Committed(0, 3)), ("c", Left())

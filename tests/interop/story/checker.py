@@ -8,7 +8,7 @@ order which the coordinator gave them; arrival times count only where a client c
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
@@ -46,6 +46,9 @@ class Stint:
     member: str
     partition: int
     generation: int | None
+    """In which it began."""
+    last_generation: int | None
+    """The last one in which the member owned it, as far as it said."""
     began_s: float
     ended_s: float | None = None
     """None: when all was heard, it went on."""
@@ -69,7 +72,7 @@ def check(heard: Sequence[Heard], produced: Iterable[Part], session_timeout_s: f
         by_partition[stint.partition].append(stint)
     problems = [
         _some(strays),
-        _some(_double_owners(heard)),
+        _some(_double_owners(by_partition)),
         _some(_lost_records(heard, produced)),
         _some(_wrong_records(heard)),
     ]
@@ -102,21 +105,32 @@ def _stints(heard: Sequence[Heard]) -> tuple[list[Stint], list[str]]:
     strays: list[str] = []
     open_: dict[str, dict[int, Stint]] = defaultdict(dict)
 
-    def end(member: str, keep: frozenset[int], at_s: float, *, killed: bool = False) -> None:
+    def end(
+        member: str,
+        keep: frozenset[int],
+        at_s: float,
+        *,
+        generation: int | None = None,
+        killed: bool = False,
+    ) -> None:
         for partition in [each for each in open_[member] if each not in keep]:
             stint = open_[member].pop(partition)
             stint.ended_s, stint.killed = at_s, killed
+            if stint.last_generation is not None and generation is not None:
+                stint.last_generation = max(stint.last_generation, generation)
 
     for each in heard:
         mine = open_[each.member]
         match each.event:
             case Assigned(generation, owned):
                 end(each.member, owned, each.at_s)
+                for stint in mine.values():
+                    stint.last_generation = generation
                 for partition in owned - mine.keys():
-                    mine[partition] = Stint(each.member, partition, generation, each.at_s)
+                    mine[partition] = Stint(each.member, partition, generation, generation, each.at_s)
                     stints.append(mine[partition])
-            case Revoked(owned):
-                end(each.member, owned, each.at_s)
+            case Revoked(owned, generation):
+                end(each.member, owned, each.at_s, generation=generation)
             case Left():
                 end(each.member, frozenset(), each.at_s)
             case Killed():
@@ -139,17 +153,25 @@ def _stints(heard: Sequence[Heard]) -> tuple[list[Stint], list[str]]:
     return stints, strays
 
 
-def _double_owners(heard: Sequence[Heard]) -> Iterator[str]:
-    owners: dict[tuple[int, int], str] = {}
-    for each in heard:
-        if isinstance(each.event, Assigned) and each.event.generation is not None:
-            for partition in sorted(each.event.owned):
-                owner = owners.setdefault((each.event.generation, partition), each.member)
-                if owner != each.member:
-                    yield (
-                        f"partition {partition} has two owners in generation {each.event.generation}: "
-                        f"{owner} and {each.member}"
-                    )
+def _double_owners(by_partition: Mapping[int, list[Stint]]) -> Iterator[str]:
+    """In any generation. A cooperative member gives a partition up in the generation that takes it away, so
+    the next owner's is a later one."""
+    for partition, stints in sorted(by_partition.items()):
+        holder: Stint | None = None
+        for stint in sorted((each for each in stints if each.generation is not None), key=_order):
+            if holder is None or stint.member == holder.member or _follows(stint, holder):
+                holder = stint
+            else:
+                yield (
+                    f"partition {partition} has two owners in generation {stint.generation}: "
+                    f"{holder.member} and {stint.member}"
+                )
+
+
+def _follows(stint: Stint, holder: Stint) -> bool:
+    assert stint.generation is not None
+    assert holder.last_generation is not None
+    return stint.generation > holder.last_generation
 
 
 def _overlaps(stints: Sequence[Stint], session_timeout_s: float) -> Iterator[str]:

@@ -17,6 +17,8 @@ class Assigned:
 @dataclass(frozen=True)
 class Revoked:
     owned: frozenset[int]
+    generation: int | None = None
+    """In which the member was."""
 
 
 @dataclass(frozen=True)
@@ -78,11 +80,13 @@ def _partitions(numbers: Any) -> frozenset[int]:
     return frozenset(numbers)
 
 
+def _generation(number: Any) -> int | None:
+    return None if number is None else int(number)
+
+
 _EVENTS: Final[dict[str, Callable[[dict[str, Any]], Event]]] = {
-    "assigned": lambda line: Assigned(
-        None if line["generation"] is None else int(line["generation"]), _partitions(line["owned"])
-    ),
-    "revoked": lambda line: Revoked(_partitions(line["owned"])),
+    "assigned": lambda line: Assigned(_generation(line["generation"]), _partitions(line["owned"])),
+    "revoked": lambda line: Revoked(_partitions(line["owned"]), _generation(line.get("generation"))),
     "record": lambda line: Record(
         int(line["partition"]), int(line["offset"]), str(line["key"]), str(line["value"])
     ),

@@ -161,6 +161,19 @@ class Members:
                     raise StoryFailed(f"{what}: not within {seconds_max:g} s")
                 self._changed.wait(0.2)  # exits are not heard
 
+    def wait_until_shared(self, *names: str, partitions: int) -> None:
+        """Every one of these members owns something, and together they own each partition once."""
+
+        def shared() -> bool:
+            mine = [self.owned[name] for name in names]
+            return all(mine) and sorted(part for each in mine for part in each) == list(range(partitions))
+
+        try:
+            self.wait_until(shared, f"partitions shared by {', '.join(names)}")
+        except StoryFailed as failure:
+            owns = {name: sorted(self.owned[name]) for name in names}
+            raise StoryFailed(f"{failure}; they own {owns}") from None
+
     def close(self) -> None:
         for program in self.programs.values():
             program.kill()

@@ -290,19 +290,7 @@ class _Telling:
             self._step(f"{name} has left")
 
     def _wait_until_shared(self, *names: str) -> None:
-        """Every one of these members owns something, and together they own each partition once."""
-        owned = self._members.owned
-
-        def shared() -> bool:
-            mine = [owned[name] for name in names]
-            return all(mine) and sorted(part for each in mine for part in each) == list(range(PARTITIONS))
-
-        try:
-            self._members.wait_until(shared, f"partitions shared by {', '.join(names)}")
-        except StoryFailed as failure:
-            raise StoryFailed(
-                f"{failure}; they own { {name: sorted(owned[name]) for name in names} }"
-            ) from None
+        self._members.wait_until_shared(*names, partitions=PARTITIONS)
         self._step(f"{', '.join(names)} share the partitions")
 
     def _wait_until_delivered(self, *names: str) -> None:

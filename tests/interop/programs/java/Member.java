@@ -120,7 +120,7 @@ public final class Member implements ConsumerRebalanceListener {
         TreeSet<Integer> owned = owned();
         gone.forEach(partition -> owned.remove(partition.partition()));
         gone.forEach(handled::remove);
-        Lines.print("event", "revoked", "owned", owned);
+        Lines.print("event", "revoked", "generation", consumer.groupMetadata().generationId(), "owned", owned);
     }
 
     private TreeSet<Integer> owned() {

@@ -34,9 +34,10 @@ def produce(bootstrap: str, topic: str, codec: str, first: int, count: int) -> N
 
 
 class Member:
-    def __init__(self, bootstrap: str, group: str, session_timeout_ms: int) -> None:
+    def __init__(self, bootstrap: str, group: str, session_timeout_ms: int, **config: str) -> None:
         self.handled: dict[int, int] = {}
         """By partition: the offset to commit."""
+        self._owned: set[int] = set()
         self.consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap,
@@ -45,6 +46,7 @@ class Member:
                 "heartbeat.interval.ms": session_timeout_ms // 6,
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
+                **config,
             }
         )
 
@@ -64,29 +66,40 @@ class Member:
         except KafkaException as error:
             lines.complain(error)
             lines.say_committed(handled, certain=False)
+            self.handled = handled  # what stays ours through a rebalance is committed after it
             return
         for each in done:
             if each.error:
                 lines.complain(each.error)
+                self.handled[each.partition] = each.offset
             lines.say_committed({each.partition: each.offset}, certain=each.error is None)
 
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        # Written for librdkafka's own tests: the generation stands after the magic.
-        (generation,) = struct.unpack_from("=i", consumer.consumer_group_metadata(), _GENERATION_AT)
-        lines.say_assigned(generation, [each.partition for each in partitions])
+        self._owned |= {each.partition for each in partitions}
+        lines.say_assigned(self._generation(), self._owned)
 
     def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self.commit()
-        lines.say_revoked()
+        self._on_lost(consumer, partitions)
 
     def _on_lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        self.handled.clear()
-        lines.say_revoked()
+        for each in partitions:
+            self.handled.pop(each.partition, None)
+            self._owned.discard(each.partition)
+        lines.say_revoked(self._owned, self._generation())
+
+    def _generation(self) -> int:
+        # Written for librdkafka's own tests: the generation stands after the magic.
+        (generation,) = struct.unpack_from("=i", self.consumer.consumer_group_metadata(), _GENERATION_AT)
+        return int(generation)
 
 
-def member(bootstrap: str, group: str, topic: str, session_timeout_ms: int) -> None:
+def member(
+    bootstrap: str, group: str, topic: str, session_timeout_ms: int, assignor: str | None = None
+) -> None:
     to_leave = lines.standard_input_ends()
-    member = Member(bootstrap, group, session_timeout_ms)
+    config = {"partition.assignment.strategy": assignor} if assignor else {}
+    member = Member(bootstrap, group, session_timeout_ms, **config)
     member.subscribe(topic)
     uncommitted = 0
     while not to_leave.is_set():

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Final
+from typing import Any, Final
 
 from kafka import ConsumerRebalanceListener, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
+from kafka.coordinator.assignors.range import RangePartitionAssignor
+from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 from kafka.errors import KafkaError, RetriableError
 from kafka.structs import OffsetAndMetadata
 
@@ -28,10 +32,13 @@ def produce(bootstrap: str, topic: str, codec: str, first: int, count: int) -> N
 
 
 class Member(ConsumerRebalanceListener):
-    def __init__(self, bootstrap: str, group: str, topic: str, session_timeout_ms: int) -> None:
+    def __init__(
+        self, bootstrap: str, group: str, topic: str, session_timeout_ms: int, **config: Any
+    ) -> None:
         self.handled: dict[int, int] = {}
         """By partition: the offset to commit."""
         self._topic = topic
+        self._owned: set[int] = set()
         self.consumer = KafkaConsumer(
             bootstrap_servers=bootstrap.split(","),
             group_id=group,
@@ -39,6 +46,7 @@ class Member(ConsumerRebalanceListener):
             heartbeat_interval_ms=session_timeout_ms // 6,
             auto_offset_reset="earliest",
             enable_auto_commit=False,
+            **config,
         )
         self.consumer.subscribe([topic], listener=self)
 
@@ -56,27 +64,39 @@ class Member(ConsumerRebalanceListener):
         except KafkaError as error:
             lines.complain(error)
             lines.say_committed(handled, certain=False)
+            self.handled = handled  # what stays ours through a rebalance is committed after it
         else:
             lines.say_committed(handled)
 
     def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
-        lines.say_assigned(
-            self.consumer.group_metadata().generation_id,
-            [each.partition for each in self.consumer.assignment()],
-        )
+        self._owned |= {each.partition for each in assigned}
+        lines.say_assigned(self.consumer.group_metadata().generation_id, self._owned)
 
     def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
         self.commit()
-        lines.say_revoked()
+        self.on_partitions_lost(revoked)
 
     def on_partitions_lost(self, lost: Collection[TopicPartition]) -> None:
-        self.handled.clear()
-        lines.say_revoked()
+        for each in lost:
+            self.handled.pop(each.partition, None)
+            self._owned.discard(each.partition)
+        lines.say_revoked(self._owned, self.consumer.group_metadata().generation_id)
 
 
-def member(bootstrap: str, group: str, topic: str, session_timeout_ms: int) -> None:
+ASSIGNORS: Final = {
+    "range": RangePartitionAssignor,
+    "roundrobin": RoundRobinPartitionAssignor,
+    "sticky": StickyPartitionAssignor,
+    "cooperative-sticky": CooperativeStickyAssignor,
+}
+
+
+def member(
+    bootstrap: str, group: str, topic: str, session_timeout_ms: int, assignor: str | None = None
+) -> None:
     to_leave = lines.standard_input_ends()
-    member = Member(bootstrap, group, topic, session_timeout_ms)
+    config = {"partition_assignment_strategy": (ASSIGNORS[assignor],)} if assignor else {}
+    member = Member(bootstrap, group, topic, session_timeout_ms, **config)
     while not to_leave.is_set():
         try:
             polled = member.consumer.poll(100)

@@ -21,8 +21,8 @@ def say_assigned(generation: int | None, owned: Iterable[int]) -> None:
     say("assigned", generation=generation, owned=sorted(owned))
 
 
-def say_revoked(owned: Iterable[int] = ()) -> None:
-    say("revoked", owned=sorted(owned))
+def say_revoked(owned: Iterable[int] = (), generation: int | None = None) -> None:
+    say("revoked", owned=sorted(owned), generation=generation)
 
 
 def say_record(partition: int, offset: int, key: bytes | None, value: bytes | None) -> None:
@@ -87,18 +87,19 @@ def expect_in_time(ask: Callable[[], object], wanted: object) -> None:
 
 def run(
     produce: Callable[[str, str, str, int, int], None],
-    member: Callable[[str, str, str, int], None],
+    member: Callable[..., None],
     admin: Callable[[str, str], None],
 ) -> None:
-    """Call what the first argument names with the others."""
+    """Call what the first argument names with the others. A member may be told an assignor (`mixed/`)."""
     match sys.argv[1:]:
         case ["produce", bootstrap, topic, codec, first, count]:
             produce(bootstrap, topic, codec, int(first), int(count))
-        case ["member", bootstrap, group, topic, session_timeout_ms]:
-            member(bootstrap, group, topic, int(session_timeout_ms))
+        case ["member", bootstrap, group, topic, session_timeout_ms, *assignor]:
+            member(bootstrap, group, topic, int(session_timeout_ms), *assignor)
         case ["admin", bootstrap, prefix]:
             admin(bootstrap, prefix)
         case _:
             raise SystemExit(
-                "produce BOOTSTRAP TOPIC CODEC FIRST COUNT | member BOOTSTRAP GROUP TOPIC MS | admin ..."
+                "produce BOOTSTRAP TOPIC CODEC FIRST COUNT | member BOOTSTRAP GROUP TOPIC MS [ASSIGNOR] | "
+                "admin BOOTSTRAP PREFIX"
             )

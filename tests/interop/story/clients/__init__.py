@@ -1,4 +1,4 @@
-"""The stock clients, in the order of the README's table."""
+"""The stock clients and our own, in the order of the README's table."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 from tests.interop.story.clients.base import StockClient
 from tests.interop.story.clients.built import FRANZ_GO, KAFKAJS, KCAT
 from tests.interop.story.clients.java import CONSOLE, JAVA, JAVA_COOPERATIVE
-from tests.interop.story.clients.python import AIOKAFKA, CONFLUENT, KAFKA_PYTHON
+from tests.interop.story.clients.python import AIOKAFKA, CONFLUENT, KAFKA_PYTHON, MUSTER
 
 CLIENTS: Final[tuple[StockClient, ...]] = (
     JAVA,
@@ -19,6 +19,7 @@ CLIENTS: Final[tuple[StockClient, ...]] = (
     KAFKAJS,
     FRANZ_GO,
     KCAT,
+    MUSTER,
 )
 
 

@@ -16,7 +16,8 @@ commit by itself, and prints on standard output one JSON object a line, flushed 
     {"event": "commit_failed", "partition": 0, "offset": 13}  asked for, with an unknown fate
     {"event": "left"}                                         after a polite close
 
-`generation` is null if the client cannot tell. Partitions that are lost with the session are `revoked` like
+`generation` is null if the client cannot tell; `revoked` may have one too, that in which the member is while
+it gives them up. Partitions that are lost with the session are `revoked` like
 others. It commits what it has printed at least about once a poll, and before it gives partitions away, and
 prints `committed` before `revoked`. It reads its standard input; when that ends it commits what it has
 printed, leaves the group (LeaveGroup), prints `left` and exits 0. It heartbeats every sixth of the session

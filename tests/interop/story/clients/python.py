@@ -27,3 +27,5 @@ class PythonClient(ProgramClient):
 CONFLUENT: Final = PythonClient("confluent-kafka", ALL_CODECS, "confluent")
 KAFKA_PYTHON: Final = PythonClient("kafka-python", ALL_CODECS, "kafka_python")
 AIOKAFKA: Final = PythonClient("aiokafka", ALL_CODECS, "aiokafka")
+MUSTER: Final = PythonClient("muster-kafka", ALL_CODECS, "muster")
+"""Our own client lives through what stock clients do."""

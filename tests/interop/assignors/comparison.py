@@ -1,0 +1,153 @@
+"""The same groups given to muster's assignors and to Kafka's, and what the differences are.
+
+Where Kafka goes by the order of a java.util.HashMap, muster goes by the order of member ids. That decides who
+of several members keeps a longer share, and nothing else of weight. Groups with `aligned` names have ids that
+a HashMap has in their order, so that results can be equal to the last partition; with other ids they are
+measured.
+
+What differs all the same, each time because Kafka's result is none that a member should get:
+
+- Kafka may hand out a partition that does not exist, when a member had it before its topic was created anew
+  with fewer; and may then fail for want of members to take the others.
+- With differing subscriptions Kafka may hand a partition to a member that had it some generations ago and no
+  longer subscribes to its topic.
+- With differing subscriptions Kafka's cooperative assignor hands over at once what two members claim; with
+  equal ones it does not.
+- When two members claim a partition in one generation and a third in a later one, Kafka believes the third or
+  nobody, as the HashMap has them.
+- Kafka takes a member without topics for one that subscribes to what the next member does, if the HashMap has
+  it first.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from enum import Enum
+from random import Random
+from typing import NamedTuple
+from uuid import UUID
+
+from muster.client.assignors import Assignor, assignor
+from muster.client.assignors.claims import Claim
+from muster.client.assignors.sticky import read_user_data
+from muster.client.partitions import TopicPartition
+from tests.interop.assignors.cases import Assigned, Group, Shape
+from tests.interop.assignors.java import JavaAssignors
+
+ROUNDS = 5
+
+
+class Verdict(Enum):
+    """How two results compare."""
+
+    SAME = "the same"
+    INVALID = "Kafka's gives a partition to a member that does not subscribe to it"
+    WITHHELD = "Kafka's cooperative one hands over at once what another member claims"
+    THREE_CLAIMS = "three members claim one partition"
+    OTHER = "other"
+
+
+class Compared(NamedTuple):
+    """A group in one of its rounds, and what became of it."""
+
+    group: Group
+    mine: dict[str, list[TopicPartition]]
+    theirs: dict[str, list[TopicPartition]]
+
+    @property
+    def verdict(self) -> Verdict:
+        if self.mine == self.theirs:
+            return Verdict.SAME
+        members = self.group.members
+        if any(each.topic not in members[member_id].topics for member_id, each in _pairs(self.theirs)):
+            return Verdict.INVALID
+        claimed = Counter(where for claim in claims(self.group).values() for where in set(claim.owned))
+        if any(count > 2 for count in claimed.values()):
+            return Verdict.THREE_CLAIMS
+        more, fewer = set(_pairs(self.theirs)), set(_pairs(self.mine))
+        if fewer < more and all(claimed[where] == 2 for _, where in more - fewer):
+            return Verdict.WITHHELD
+        return Verdict.OTHER
+
+
+def play(
+    java: JavaAssignors, name: str, shape: Shape, seed: int, mine: Assignor | None = None
+) -> Iterator[Compared]:
+    """A group's rounds; members take up what Kafka's assignor says."""
+    group = Group(Random(seed), name, shape)
+    for _ in range(ROUNDS):
+        own = (mine or assignor(name)).assign(group.members, group.topics)
+        theirs = java.assign(name, group.members, group.topics).assigned
+        yield Compared(group, {member_id: sorted(each) for member_id, each in own.items()}, theirs)
+        group.settle(theirs)
+        group.change()
+
+
+def claims(group: Group) -> dict[str, Claim]:
+    """What members say they had, as the group's assignor reads it."""
+    if group.assignor == "sticky":
+        return {member_id: read_user_data(each.user_data) for member_id, each in group.members.items()}
+    return {member_id: Claim(each.owned, each.generation_id) for member_id, each in group.members.items()}
+
+
+def kept(group: Group, assigned: Assigned) -> int:
+    """How many partitions stay where they were."""
+    said = claims(group)
+    return sum(len(set(said[member_id].owned).intersection(each)) for member_id, each in assigned.items())
+
+
+def unevenness(assigned: Assigned) -> int:
+    """Kafka's balance score: the differences of all pairs of members."""
+    sizes = [len(each) for each in assigned.values()]
+    return sum(abs(one - other) for one in sizes for other in sizes) // 2
+
+
+def aligned(shape: Shape) -> Shape:
+    """With names that a HashMap of up to 3,000 has in order: it places a text of one character by its code.
+
+    The hash of a partition goes down when its number goes up, hence the 30 and the spacing of topics: a
+    HashSet of up to 12 partitions begins with the highest number, as muster does.
+    """
+    return replace(
+        shape,
+        member_id=lambda index: chr(0x5000 + index),
+        topic=lambda index: chr(0x6000 + 30 + 32 * index),
+    )
+
+
+def lifelike(shape: Shape, seed: int) -> Shape:
+    """With names as they are in practice."""
+    ids = Random(seed)
+    return replace(
+        shape,
+        member_id=lambda index: f"consumer-{index}-{UUID(int=ids.getrandbits(128))}",
+        topic=lambda index: f"topic-{index}",
+    )
+
+
+def _pairs(assigned: Assigned) -> list[tuple[str, TopicPartition]]:
+    return [(member_id, where) for member_id, owned in assigned.items() for where in owned]
+
+
+def report(compared: Compared) -> str:
+    """A case in words, for a failure."""
+    group = compared.group
+    lines = [f"{group.assignor}: {compared.verdict.value}"]
+    lines += [
+        f"topic {topic!a} {each.count} {[sorted(racks) for racks in each.racks]}"
+        for topic, each in sorted(group.topics.items())
+    ]
+    for member_id, each in sorted(group.members.items()):
+        lines.append(
+            f"member {member_id!a} {each.group_instance_id} {each.rack} generation {each.generation_id} "
+            f"{sorted(each.topics)!a}"
+        )
+        for what, partitions in (
+            ("owned", each.owned),
+            ("muster", compared.mine[member_id]),
+            ("Kafka", compared.theirs.get(member_id, [])),
+        ):
+            lines.append(f"    {what:6} {' '.join(ascii(str(where))[1:-1] for where in partitions)}")
+    return "\n".join(lines)

@@ -1,0 +1,24 @@
+"""Every test of this folder that asks for `place` runs once per target."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from muster.client import Admin, Producer
+from tests.interop.behaviour.place import Place
+from tests.interop.behaviour.targets import TARGETS, Target, running
+
+
+@pytest.fixture(scope="package", params=TARGETS)
+def target(request: pytest.FixtureRequest) -> Iterator[Target]:
+    """One of each for all tests of this folder."""
+    with running(request.param) as target:
+        yield target
+
+
+@pytest.fixture
+async def place(target: Target) -> AsyncIterator[Place]:
+    async with Admin(target.bootstrap) as admin, Producer(target.bootstrap) as producer:
+        yield Place(target.bootstrap, admin, producer)

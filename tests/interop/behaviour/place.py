@@ -1,0 +1,185 @@
+"""What a test has at hand: topics and groups of its own, records in them, and consumers."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Final
+
+from muster.client import (
+    Admin,
+    Consumer,
+    ConsumerRecord,
+    NewTopic,
+    Producer,
+    RebalanceListener,
+    TopicPartition,
+)
+
+DEADLINE_S: Final = 60.0
+_LOOK_AGAIN_S: Final = 0.01
+
+Told = list[tuple[str, frozenset[int]]]
+"""What a listener was told: "assigned", "revoked" or "lost", and the partitions."""
+
+
+async def until(fact: Callable[[], object], what: str) -> None:
+    """Wait for a fact about what members do in their tasks."""
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            while not fact():  # noqa: ASYNC110 - no event tells of all of them
+                await asyncio.sleep(_LOOK_AGAIN_S)
+    except TimeoutError:
+        raise AssertionError(f"{what} did not come about within {DEADLINE_S:g} s") from None
+
+
+class Listening(RebalanceListener):
+    """Remembers what it is told."""
+
+    def __init__(self) -> None:
+        self.told: Told = []
+
+    def on_partitions_assigned(
+        self, consumer: Consumer[Any, Any], partitions: Iterable[TopicPartition]
+    ) -> None:
+        self.told.append(("assigned", _numbers(partitions)))
+
+    def on_partitions_revoked(
+        self, consumer: Consumer[Any, Any], partitions: Iterable[TopicPartition]
+    ) -> None:
+        self.told.append(("revoked", _numbers(partitions)))
+
+    def on_partitions_lost(self, consumer: Consumer[Any, Any], partitions: Iterable[TopicPartition]) -> None:
+        self.told.append(("lost", _numbers(partitions)))
+
+
+class Member:
+    """A consumer that is read by a task of its own."""
+
+    def __init__(self, consumer: Consumer[Any, Any]) -> None:
+        self.consumer = consumer
+        self.records: list[ConsumerRecord[Any, Any]] = []
+        self.failure: Exception | None = None
+
+    async def read(self) -> None:
+        try:
+            async for record in self.consumer:
+                self.records.append(record)
+        except Exception as failure:
+            self.failure = failure
+
+    @property
+    def values(self) -> list[Any]:
+        return [record.value for record in self.records]
+
+    @property
+    def owned(self) -> frozenset[int]:
+        if self.failure is not None:
+            raise self.failure
+        return _numbers(self.consumer.assignment)
+
+
+class Place:
+    """A test's own corner of a cluster: no other test has its topics and groups."""
+
+    def __init__(self, bootstrap: str, admin: Admin, producer: Producer) -> None:
+        self.bootstrap = bootstrap
+        self.admin = admin
+        self.producer = producer
+        self.name = f"t{uuid.uuid4().hex[:12]}"
+        self._topics = 0
+
+    async def topic(self, partitions: int = 1, **configs: str) -> str:
+        """A new topic, ready; configs with underscores for dots."""
+        self._topics += 1
+        name = f"{self.name}-{self._topics}"
+        await self.create(name, partitions, **configs)
+        return name
+
+    async def create(self, name: str, partitions: int = 1, **configs: str) -> None:
+        dotted = {config.replace("_", "."): value for config, value in configs.items()}
+        topic = NewTopic(name=name, num_partitions=partitions, replication_factor=1, configs=dotted)
+        (await self.admin.create_topics([topic])).raise_for_failures()
+
+    @property
+    def group(self) -> str:
+        """Of this test."""
+        return f"{self.name}-group"
+
+    async def send(
+        self, topic: str, *values: bytes, partition: int = 0, timestamp_ms: int | None = None
+    ) -> None:
+        """Records in this order, acknowledged."""
+        sent = [
+            await self.producer.post(topic, value, partition=partition, timestamp_ms=timestamp_ms)
+            for value in values
+        ]
+        await asyncio.gather(*sent)
+
+    async def spread(self, topic: str, partitions: int, count: int, prefix: str = "") -> set[bytes]:
+        """So many records to each of the partitions; their values."""
+        values = set()
+        for partition in range(partitions):
+            mine = [b"%s%d-%d" % (prefix.encode(), partition, number) for number in range(count)]
+            await self.send(topic, *mine, partition=partition)
+            values.update(mine)
+        return values
+
+    def consumer(self, **settings: Any) -> Consumer[Any, Any]:
+        """From the earliest record, quick to hear of rebalances; `settings` go over that."""
+        given = {"auto_offset_reset": "earliest", "heartbeat_interval_ms": 200, **settings}
+        return Consumer(self.bootstrap, **given)
+
+    @asynccontextmanager
+    async def member(self, topics: Any, **settings: Any) -> AsyncIterator[Member]:
+        """A member of the test's group that reads all along; it leaves at the block's end."""
+        async with self.consumer(**{"group_id": self.group, "topics": topics, **settings}) as consumer:
+            member = Member(consumer)
+            reading = asyncio.create_task(member.read())
+            try:
+                yield member
+            finally:
+                reading.cancel()
+                with suppress(asyncio.CancelledError):
+                    await reading
+            if member.failure is not None:
+                raise member.failure
+
+    async def committed(self, group_id: str | None = None) -> dict[TopicPartition, int]:
+        """As the coordinator tells it."""
+        offsets = await self.admin.list_group_offsets(group_id or self.group)
+        return {where: each.offset for where, each in offsets.items()}
+
+    async def until_committed(self, wanted: dict[TopicPartition, int]) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            while await self.committed() != wanted:  # noqa: ASYNC110 - the fact is another process's
+                await asyncio.sleep(_LOOK_AGAIN_S)
+
+    async def until_members(self, count: int) -> None:
+        """The group has so many, and is in no rebalance."""
+        async with asyncio.timeout(DEADLINE_S):
+            while True:
+                described = await self.admin.describe_groups([self.group])
+                for group in described.succeeded.values():  # it may not be there yet
+                    if len(group.members) == count and group.state in ("Stable", "Empty"):
+                        return
+                await asyncio.sleep(_LOOK_AGAIN_S)
+
+
+def _numbers(partitions: Iterable[TopicPartition]) -> frozenset[int]:
+    return frozenset(each.partition for each in partitions)
+
+
+async def take(consumer: Consumer[Any, Any], count: int) -> list[ConsumerRecord[Any, Any]]:
+    """The next so many records."""
+    records = []
+    async with asyncio.timeout(DEADLINE_S):
+        while len(records) < count:
+            records.append(await anext(aiter(consumer)))
+    return records
+
+
+async def values_of(consumer: Consumer[Any, Any], count: int) -> list[Any]:
+    return [record.value for record in await take(consumer, count)]

@@ -1,0 +1,1 @@
+"""Groups whose members are different clients: ours beside those that people have."""
