@@ -206,6 +206,8 @@ class Consumer(Generic[K, V]):
             raise ValueError(
                 "group_id: subscribing takes one, since a group shares out the partitions; or assign"
             )
+        if not (listener is None or isinstance(listener, RebalanceListener)):
+            raise ValueError(f"listener={listener!r}: it takes a RebalanceListener, or None")
         self._core.changeable()
         self._subscription.subscribe(topics)
         if listener is not None:
@@ -221,7 +223,7 @@ class Consumer(Generic[K, V]):
 
     async def unsubscribe(self, timeout: float | None = None) -> None:
         """Read nothing any more: commit what was handled (with auto-commit), call the listener, leave the
-        group. The consumer may subscribe again."""
+        group. The consumer may subscribe again. It takes longer than `timeout` only if the listener does."""
         self._core.check()
         await self._core.leave(self._seconds(timeout), "the consumer unsubscribed from all topics")
 

@@ -233,9 +233,10 @@ class ConsumerCore(Generic[K, V]):
         if self.state == "closed":
             return
         self.check()
-        by_reader = asyncio.current_task() is self._reader
-        if self._reading and asyncio.current_task() is self._waiting:
-            raise ClientError("a callback cannot close the consumer, which waits for it: call stop()")
+        task = asyncio.current_task()
+        by_reader = task is self._reader
+        if (self._reading and task is self._waiting) or self.scopes.has(task):
+            raise ClientError("callbacks and scopes' tasks are waited for by the close: they call stop()")
         until = deadline(timeout)
         if self._close_by:
             while self.state != "closed":

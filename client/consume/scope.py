@@ -79,6 +79,10 @@ class Scopes:
             scope = self._scopes[partition] = AssignmentScope(partition, self._on_failure)
         return scope
 
+    def has(self, task: asyncio.Task[Any] | None) -> bool:
+        """Whether the task runs in one of the scopes."""
+        return any(task in scope.tasks for scope in self._scopes.values())
+
     def lose(self, partitions: Iterable[TopicPartition]) -> None:
         """Cancel the work on these at once."""
         for partition in partitions:

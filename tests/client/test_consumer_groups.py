@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from muster.client import (
+    ClientError,
     Closed,
     ConcurrentUse,
     Consumer,
@@ -329,6 +330,19 @@ async def test_a_task_that_fails_is_raised_from_the_next_reading_call(broker: Br
         with pytest.raises(RuntimeError, match="the work failed"):
             await consumer.get()
         assert await consumer.get() is not None
+
+
+async def test_a_task_of_a_scope_cannot_close_the_consumer_which_waits_for_it(broker: Broker) -> None:
+    broker.create_topic("t")
+    await send(broker.bootstrap, "t", 1)
+    async with Consumer(broker.bootstrap, group_id="g", topics="t", auto_offset_reset="earliest") as consumer:
+        record = await consumer.get()
+        assert record is not None
+        task = consumer.scope(record.topic_partition).create_task(consumer.drain())
+        await asyncio.wait([task])
+        assert isinstance(task.exception(), ClientError)
+        with pytest.raises(ClientError, match=r"they call stop\(\)"):
+            await consumer.get()
 
 
 @pytest.mark.parametrize("assignor", [EAGER, COOPERATIVE], ids=["eager", "cooperative"])

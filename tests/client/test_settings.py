@@ -122,6 +122,8 @@ def test_other_mistakes_of_a_constructor() -> None:
         Consumer(topics="t")
     with pytest.raises(ValueError, match="listener: "):
         Consumer(group_id="g", listener=RebalanceListener())
+    with pytest.raises(ValueError, match="listener=5: it takes a RebalanceListener"):
+        Consumer(group_id="g", topics="t", listener=5)  # type: ignore[call-overload]
 
 
 def test_settings_are_frozen() -> None:
