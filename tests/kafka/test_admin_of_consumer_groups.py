@@ -58,3 +58,4 @@ async def test_a_group_of_the_consumer_protocol(kafka_of_configs: KafkaOfConfigs
         with pytest.raises(KafkaError) as refused:
             await admin.describe_group(group)
         assert refused.value.code == ErrorCode.GROUP_ID_NOT_FOUND
+        await admin.delete_topic(topic)  # other tests list the topics of this Apache Kafka
