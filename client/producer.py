@@ -22,6 +22,7 @@ from muster.client.produce.accumulator import Accumulator, PartitionQueue, Topic
 from muster.client.produce.partitioner import partition_of
 from muster.client.produce.sender import RecordFuture, RecordMetadata, Sender
 from muster.client.produce.settings import ProducerOptions, ProducerSettings
+from muster.protocol.errors import KafkaError
 
 __all__ = ["Producer", "RecordFuture", "RecordMetadata"]
 
@@ -377,16 +378,21 @@ class Producer(Generic[K, V]):
         try:
             await self._turn(line, place, name, until)
             return await self._ready(name, partition, until)
+        except (ClientError, KafkaError) as error:
+            line.failure = error
+            raise
         finally:
             # The record is taken before anybody behind it runs.
             if line.leave(place):
                 del self._lines[name]
 
-    async def _turn(self, line: _Line, place: object, name: str, until: float) -> None:
+    async def _turn(self, line: _Line, place: asyncio.Future[None], name: str, until: float) -> None:
         try:
             async with asyncio.timeout_at(until):
                 await line.first(place)
         except TimeoutError:
+            if line.failure is not None:  # What kept those before us kept us as well.
+                raise again(line.failure) from None
             raise TimedOut(
                 f"other records to {name} waited before this one for all of max_block_ms"
                 f" ({self._settings.max_block_ms})"
@@ -444,29 +450,29 @@ class _Line:
     """Those who wait to put a record into a topic, in the order in which they came."""
 
     def __init__(self) -> None:
-        self._places: deque[object] = deque()
-        self._moved = asyncio.Event()
+        self._places: deque[asyncio.Future[None]] = deque()
+        self.failure: ClientError | KafkaError | None = None
+        """What the last one failed with who did not get through."""
 
     def __len__(self) -> int:
         return len(self._places)
 
-    def join(self) -> object:
+    def join(self) -> asyncio.Future[None]:
         """A place at the end."""
-        place = object()
+        place = asyncio.get_running_loop().create_future()
         self._places.append(place)
         return place
 
-    async def first(self, place: object) -> None:
-        """Until all that came before are gone. All are woken when one leaves, in their order: most
-        have nothing else to wait for and follow in the same turn of the loop."""
-        while self._places[0] is not place:
-            await self._moved.wait()
+    async def first(self, place: asyncio.Future[None]) -> None:
+        """Until all that came before are gone."""
+        if self._places[0] is not place:
+            await place
 
-    def leave(self, place: object) -> bool:
-        """Whether nobody is left."""
+    def leave(self, place: asyncio.Future[None]) -> bool:
+        """Whether nobody is left. The next one is told, if it was this one's turn."""
         self._places.remove(place)
-        self._moved.set()
-        self._moved.clear()
+        if self._places and not self._places[0].done():
+            self._places[0].set_result(None)
         return not self._places
 
 

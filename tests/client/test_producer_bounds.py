@@ -45,6 +45,21 @@ async def test_posting_waits_for_room_and_goes_on_in_turn(broker: Broker) -> Non
     ]
 
 
+async def test_those_behind_hear_what_kept_those_before_them(broker: Broker) -> None:
+    broker.create_topic("t")
+    async with Producer(broker.bootstrap, buffer_memory=100, request_timeout_ms=MANY_MS) as producer:
+        await producer.send("t", b"")
+        producer._settings = replace(producer._settings, max_block_ms=500)
+        broker.pause(0)
+        try:
+            await producer.post("t", b"x" * 100)
+            waiting = [asyncio.create_task(producer.post("t", b"v")) for _ in range(3)]
+            await asyncio.wait(waiting)
+            assert [type(each.exception()) for each in waiting] == [BufferFull] * 3
+        finally:
+            broker.resume(0)
+
+
 async def test_a_turn_is_passed_on_by_who_does_not_take_it(broker: Broker) -> None:
     for topic in "tuv":
         broker.create_topic(topic)
