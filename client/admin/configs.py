@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from enum import IntEnum, StrEnum
+from enum import StrEnum
 from functools import partial
 from typing import Final, NamedTuple, Self
 
@@ -16,16 +16,7 @@ from muster.protocol.messages.configs import (
     DescribeConfigsResponse,
     IncrementalAlterConfigsRequest,
 )
-
-
-class ResourceType(IntEnum):
-    """What has configs."""
-
-    TOPIC = 2
-    BROKER = 4
-    BROKER_LOGGER = 8
-    CLIENT_METRICS = 16
-    GROUP = 32
+from muster.protocol.messages.configs import ResourceType as ResourceType
 
 
 class ConfigResource(NamedTuple):

@@ -3,10 +3,21 @@ ListConfigResources."""
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import TypeAlias
 
 from muster.protocol.message import Message, Struct, field, request, response, struct
 from muster.protocol.types import Array, Boolean, Int8, Int16, Int32, String
+
+
+class ResourceType(IntEnum):
+    """What has configs: `resource_type` of these messages (Kafka's ConfigResource.Type)."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
 
 
 @request(32, versions="1-4", flexible="4+")

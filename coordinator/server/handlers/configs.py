@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from muster.coordinator.group.effects import RequestContext
@@ -49,6 +48,7 @@ from muster.protocol.messages.configs import (
     IncrementalAlterConfigsResponse,
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
+    ResourceType,
 )
 
 if TYPE_CHECKING:
@@ -66,16 +66,6 @@ _ROOT: Final = "root"
 _LEVELS: Final = {"DEBUG": "debug", "INFO": "info", "WARN": "warning", "ERROR": "error"}
 """Kafka's names of the log levels that muster has."""
 _log = log.Logger(part="configs")
-
-
-class ResourceType(IntEnum):
-    """What has configs."""
-
-    TOPIC = 2
-    BROKER = 4
-    BROKER_LOGGER = 8
-    CLIENT_METRICS = 16
-    GROUP = 32
 
 
 def _resource_type(number: int) -> ResourceType:
