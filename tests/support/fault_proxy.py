@@ -1,8 +1,6 @@
 """A proxy before brokers that knows where a frame begins, so that a fault can be placed at an exact point: at
 the n-th request of an API, before the broker hears of it, or at its answer, when the broker has carried it
 out.
-
-It runs on a loop of its own, in a thread: what blocks the loop under test does not block it.
 """
 
 from __future__ import annotations
@@ -10,18 +8,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import threading
-from collections.abc import Coroutine
 from dataclasses import dataclass
 from enum import Enum
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final
 
 from muster.protocol.api import ApiKey
 from tests.support.ports import free_ports
-from tests.support.proxy import reset
+from tests.support.proxy import InAThread, reset
 
-_CALL_S: Final = 30.0
 _TRICKLED_BYTES: Final = 400
 
 
@@ -93,10 +87,11 @@ class Weather:
         return Fault(None, at, do, delay_s=self._dice.uniform(0, self._delay_s))
 
 
-class FaultProxy:
+class FaultProxy(InAThread):
     """Listens on `count` ports side by side from `port` on, for `upstreams`."""
 
     def __init__(self, count: int = 1) -> None:
+        super().__init__()
         self.port = free_ports(count)
         self.upstreams: list[int] = []
         self.accepted = 0
@@ -110,22 +105,7 @@ class FaultProxy:
         self._links: set[_Link] = set()
         self._black = False
         self._flowing = True
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="fault proxy", daemon=True)
         self._servers: list[asyncio.Server] = []
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        self._call(self._listen())
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._call(self._close())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
 
     # --- what a test does with it ---------------------------------------------------------------------------
 
@@ -166,9 +146,6 @@ class FaultProxy:
         if due is not None:
             self.struck.append(f"{due.do.value} at {at.value} {ApiKey(api_key).name}")
         return due
-
-    def _call(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(_CALL_S)
 
     async def _listen(self) -> None:
         for index in range(self._count):

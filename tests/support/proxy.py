@@ -7,27 +7,23 @@ import contextlib
 import socket
 import struct
 import threading
+from collections.abc import Coroutine
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from tests.support.ports import free_ports
 
+_CALL_S: Final = 30.0
 _PIECE_BYTES: Final = 1 << 16
 _RESET_AT_ONCE: Final = struct.pack("ii", 1, 0)  # SO_LINGER: on, for no time
 
 
-class Proxy:
-    """Forwards `port` to `upstream_port`. `cut` resets what is open and what comes, until `mend`."""
+class InAThread:
+    """Runs on a loop of its own, in a thread: what blocks the loop under test does not block it."""
 
     def __init__(self) -> None:
-        self.port = free_ports(1)
-        self.upstream_port = 0
-        self.turned_away = 0
-        """Connections that came while it was cut."""
-        self._cut = False
-        self._open: set[asyncio.StreamWriter] = set()
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
+        self._thread = threading.Thread(target=self._loop.run_forever, name=type(self).__name__, daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -42,14 +38,33 @@ class Proxy:
         self._thread.join()
         self._loop.close()
 
+    def _call(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(_CALL_S)
+
+    async def _listen(self) -> None:
+        raise NotImplementedError
+
+    async def _close(self) -> None:
+        raise NotImplementedError
+
+
+class Proxy(InAThread):
+    """Forwards `port` to `upstream_port`. `cut` resets what is open and what comes, until `mend`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.port = free_ports(1)
+        self.upstream_port = 0
+        self.turned_away = 0
+        """Connections that came while it was cut."""
+        self._cut = False
+        self._open: set[asyncio.StreamWriter] = set()
+
     def cut(self) -> None:
         self._call(self._reset_all())
 
     def mend(self) -> None:
         self._cut = False
-
-    def _call(self, coroutine: object) -> None:
-        asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(30)  # type: ignore[arg-type]
 
     async def _listen(self) -> None:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
