@@ -423,8 +423,8 @@ class Consumer(Generic[K, V]):
         """Commit these offsets, of the records to be read next; without any, behind all records given out so
         far, the one in hand included.
 
-        The result says for each partition what became of it: Committed; StaleOwner, somebody else has it by
-        now; Retry, not known or not yet. Raises KafkaError for what cannot be helped.
+        The result says for each partition what became of it: Committed; StaleOwner, it is not this member's,
+        or not any more; Retry, not known or not yet. Raises KafkaError for what cannot be helped.
         """
         self._group("commit")
         if offsets is not None and not isinstance(offsets, Mapping):

@@ -225,7 +225,7 @@ class Producer(Generic[K, V]):
         `timestamp_ms` is epoch ms, the present without one.
 
         Raises KafkaError for what a broker refuses (MESSAGE_TOO_LARGE, TOPIC_AUTHORIZATION_FAILED, ...),
-        DeliveryTimedOut, BufferFull, Closed; TypeError or ValueError for what is no record.
+        DeliveryTimedOut, BufferFull, TimedOut, Closed; TypeError or ValueError for what is no record.
 
         Cancelled while it waits for the topic or for room, it leaves nothing behind; cancelled later, while
         it waits for the acknowledgement, the record stays on its way, and nobody hears what becomes of it.
@@ -257,8 +257,9 @@ class Producer(Generic[K, V]):
         batch is full. `urgent`: the record does not linger while nothing is on its way to its broker.
 
         The future is settled within delivery_timeout_ms, with what `send` raises if that is an error. Raises
-        BufferFull, Closed, KafkaError for the topic or a record that is too large; TypeError or ValueError
-        for what is no record. Raised or cancelled, it has not taken the record.
+        BufferFull, TimedOut (others to the topic waited before it for max_block_ms), Closed, KafkaError for
+        the topic or a record that is too large; TypeError or ValueError for what is no record. Raised or
+        cancelled, it has not taken the record.
 
         Written for speed: what most records need is looked at first, the rest is in `_wait` and `_begin`.
         """
