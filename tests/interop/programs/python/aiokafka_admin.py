@@ -106,7 +106,10 @@ class _Calls:
         lines.expect(await self._client.find_coordinator(self._group) > 0, True)
 
     async def list_consumer_group_offsets(self) -> None:
-        async with AIOKafkaConsumer(bootstrap_servers=self._bootstrap, group_id=self._group) as consumer:
+        # Committing on its own, it would store at its close where it stands by then: at the end of the log.
+        async with AIOKafkaConsumer(
+            bootstrap_servers=self._bootstrap, group_id=self._group, enable_auto_commit=False
+        ) as consumer:
             consumer.assign([self._first])
             await consumer.commit({self._first: 5})
         found = await self._client.list_consumer_group_offsets(self._group)
