@@ -5,16 +5,19 @@ The store's clock decides when a lease runs out; the holder stops a margin befor
 the remaining time from when it *sent* the claim or renewal, so a slow answer can only make it stop sooner.
 Neither clock needs to agree with the other, they only must not run at speeds that differ by more than the
 margin over one term.
+
+A node may have a lease only while it is registered: another that starts under its id, once the registration
+has run out, takes the leases of that id for its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 from muster.coordinator.cluster.placement import place
-from muster.coordinator.storage.store import Grant, Lease, LeaseKind
+from muster.coordinator.storage.store import Grant, Lease, LeaseKind, NodeRow
 
 
 class Tenure(Protocol):
@@ -27,8 +30,14 @@ class Tenure(Protocol):
         """What was kept under `epoch` is lost: claim and `own` the lease anew if it still is this node's."""
 
 
+def placeable(nodes: Iterable[NodeRow]) -> list[int]:
+    """The ids of the nodes that leases are placed on: those that are not drained, or all if all are."""
+    known = list(nodes)
+    return [node.node_id for node in known if not node.drained] or [node.node_id for node in known]
+
+
 def wanted(node_id: int, node_ids: Iterable[int], counts: Mapping[LeaseKind, int]) -> set[Lease]:
-    """The leases that placement gives to `node_id` among the live nodes."""
+    """The leases that placement gives to `node_id` among the nodes."""
     live = tuple(node_ids)
     return {
         Lease(kind, number)
@@ -45,12 +54,15 @@ class Plan(NamedTuple):
     give_up: list[Grant]
     look_again_ms: int | None
     """When the first lease of another node runs out unless it is renewed."""
+    more: bool = False
+    """More is free to be claimed than one call should ask for."""
 
 
 @dataclass(slots=True)
 class _Held:
     grant: Grant
     serve_until_ms: int
+    ready: bool = False
 
 
 class HeldLeases:
@@ -59,6 +71,7 @@ class HeldLeases:
     def __init__(self, margin_ms: int) -> None:
         self._margin_ms = margin_ms
         self._held: dict[Lease, _Held] = {}
+        self._registered_until_ms = 0
 
     def __repr__(self) -> str:
         return f"<HeldLeases {len(self._held)} margin={self._margin_ms}ms>"
@@ -66,50 +79,167 @@ class HeldLeases:
     def __contains__(self, lease: Lease) -> bool:
         return lease in self._held
 
+    def __len__(self) -> int:
+        return len(self._held)
+
+    # --- what the store said --------------------------------------------------------------------------------
+
+    def registered(self, term_ms: int, sent_ms: int) -> None:
+        """A registration of the node that was sent at `sent_ms` succeeded."""
+        self._registered_until_ms = max(self._registered_until_ms, sent_ms + term_ms - self._margin_ms)
+
     def granted(self, grant: Grant, sent_ms: int) -> None:
         """A claim that was sent at `sent_ms` succeeded."""
         self._held[grant.lease] = _Held(grant, sent_ms + grant.remaining_ms - self._margin_ms)
 
     def renewed(self, grant: Grant, remaining_ms: int, sent_ms: int) -> None:
         """A renewal sent at `sent_ms` succeeded. Passed over when the lease was dropped or claimed since."""
-        held = self._held.get(grant.lease)
-        if held is not None and held.grant.epoch == grant.epoch:
+        held = self._current(grant)
+        if held is not None:
             held.serve_until_ms = max(held.serve_until_ms, sent_ms + remaining_ms - self._margin_ms)
+
+    def announced(self, grant: Grant) -> None:
+        """The others have been told. Passed over when the lease was dropped or claimed since."""
+        held = self._current(grant)
+        if held is not None:
+            held.grant = replace(held.grant, announced=True)
+
+    # --- what happened here ---------------------------------------------------------------------------------
+
+    def loaded(self, grant: Grant) -> None:
+        """What is served under the lease is ready. Passed over when it was dropped or claimed since."""
+        held = self._current(grant)
+        if held is not None:
+            held.ready = True
 
     def drop(self, lease: Lease) -> None:
         self._held.pop(lease, None)
 
+    # --- questions ------------------------------------------------------------------------------------------
+
     def serving(self, lease: Lease, now_ms: int) -> bool:
         """Whether nobody else can have the lease at `now_ms`."""
         held = self._held.get(lease)
-        return held is not None and now_ms < held.serve_until_ms
+        return held is not None and now_ms < held.serve_until_ms and now_ms < self._registered_until_ms
+
+    def is_registered(self, now_ms: int) -> bool:
+        """Whether the node certainly is registered at `now_ms`."""
+        return now_ms < self._registered_until_ms
 
     def grant(self, lease: Lease) -> Grant | None:
         held = self._held.get(lease)
         return None if held is None else held.grant
 
+    def has(self, grant: Grant) -> bool:
+        """Whether the lease is held under this very grant's epoch."""
+        return self._current(grant) is not None
+
     def grants(self) -> list[Grant]:
         return [held.grant for held in self._held.values()]
 
+    def unannounced(self) -> list[Grant]:
+        """What is ready and what the others have not been told of."""
+        return [held.grant for held in self._held.values() if held.ready and not held.grant.announced]
+
     def lapsed(self, now_ms: int) -> list[Lease]:
         """Leases that may no longer be used, though they have not been dropped yet."""
-        return [lease for lease, held in self._held.items() if held.serve_until_ms <= now_ms]
+        return [lease for lease in self._held if not self.serving(lease, now_ms)]
 
     def lapse_ms(self) -> int | None:
         """When the first lease lapses unless it is renewed."""
-        return min((held.serve_until_ms for held in self._held.values()), default=None)
+        if not self._held:
+            return None
+        return min(self._registered_until_ms, min(held.serve_until_ms for held in self._held.values()))
 
-    def plan(self, wanted: set[Lease], holders: Mapping[Lease, Grant], node_id: int, seen_ms: int) -> Plan:
-        """Compare what placement wants with who holds what.
+    # --- beside what others hold ----------------------------------------------------------------------------
 
-        `holders` are the grants that had not run out when the store was asked at `seen_ms`. A lease this node
+    def as_known(self, holders: Mapping[Lease, Grant], node_id: int) -> dict[Lease, Grant]:
+        """The store's word on who holds what, but for this node's own leases, which it knows better: what it
+        does not serve any more is nobody's, and what it has taken or announced since is its own."""
+        known = {lease: grant for lease, grant in holders.items() if grant.node_id != node_id}
+        for lease, held in self._held.items():
+            stored = holders.get(lease)
+            if stored is None or stored.epoch < held.grant.epoch:
+                known[lease] = held.grant
+            elif stored.epoch == held.grant.epoch:
+                known[lease] = replace(stored, announced=held.grant.announced)
+        return known
+
+    def plan(
+        self,
+        wanted: set[Lease],
+        holders: Mapping[Lease, Grant],
+        node_id: int,
+        seen_ms: int,
+        *,
+        resting: Set[Lease] = frozenset(),
+        claims_max: int,
+        give_up_max: int,
+    ) -> Plan:
+        """Compare what placement wants with who holds what, and take steps of a bounded size.
+
+        `holders` are the grants that had not run out when the store was asked at `seen_ms`. What this node
         holds by the store's word but has no grant for (it was restarted, or has dropped it) is claimed again
-        at once.
+        at once, or given up. `resting` leases are on their way out of here, and left alone. `claims_max` is
+        how many to claim in one call, `give_up_max` how many of those that are served to give up now.
         """
         of_others = {lease: grant for lease, grant in holders.items() if grant.node_id != node_id}
-        claim = sorted(wanted - self._held.keys() - of_others.keys())
-        give_up = [held.grant for lease, held in self._held.items() if lease not in wanted]
+        claim = sorted(wanted - self._held.keys() - of_others.keys() - resting)
+        unwanted = sorted(self._held.keys() - wanted)
+        give_up = [self._held[lease].grant for lease in unwanted[:give_up_max]]
+        left_over = holders.keys() - of_others.keys() - self._held.keys() - wanted - resting
+        give_up += [holders[lease] for lease in sorted(left_over)]
         # Not only of those wanted: a node that has died counts as live, and its leases as its own, almost
         # until they run out. In the very last millisecond the store may still call them held.
         runs_out_ms = (seen_ms + grant.remaining_ms + 1 for grant in of_others.values())
-        return Plan(claim, give_up, min(runs_out_ms, default=None))
+        return Plan(claim[:claims_max], give_up, min(runs_out_ms, default=None), more=len(claim) > claims_max)
+
+    def _current(self, grant: Grant) -> _Held | None:
+        held = self._held.get(grant.lease)
+        return held if held is not None and held.grant.epoch == grant.epoch else None
+
+
+class Moves:
+    """The leases this node has given up for others, as long as they have no holder that is ready.
+
+    They are what nobody can be served from while a node comes or goes without any need to hurry; so only
+    `at_once` of them are under way at a time. One that nobody has taken after `patience_ms` is not waited for
+    any longer.
+    """
+
+    def __init__(self, at_once: int, patience_ms: int) -> None:
+        self._at_once = at_once
+        self._patience_ms = patience_ms
+        self._until_ms: dict[Lease, int] = {}
+
+    def __repr__(self) -> str:
+        return f"<Moves {len(self._until_ms)} of {self._at_once}>"
+
+    @property
+    def room(self) -> int:
+        """How many more leases may be given up now."""
+        return max(self._at_once - len(self._until_ms), 0)
+
+    @property
+    def look_again_ms(self) -> int | None:
+        """When the patience with the first of them ends."""
+        return min(self._until_ms.values(), default=None)
+
+    def begin(self, lease: Lease, now_ms: int) -> None:
+        """The lease has been given up."""
+        self._until_ms[lease] = now_ms + self._patience_ms
+
+    def settle(
+        self, known: Mapping[Lease, Grant], node_id: int, held: HeldLeases, now_ms: int
+    ) -> list[Lease]:
+        """Forget those that another has announced or that came back; the answer: those given up on.
+
+        `known` may still name this node as holder of what it is about to release.
+        """
+        overdue = [lease for lease, until_ms in self._until_ms.items() if until_ms <= now_ms]
+        for lease in list(self._until_ms):
+            grant = known.get(lease)
+            taken = grant is not None and grant.node_id != node_id and grant.announced
+            if taken or lease in held or lease in overdue:
+                del self._until_ms[lease]
+        return overdue

@@ -3,87 +3,141 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final, Protocol
+from dataclasses import replace
+from functools import partial
+from typing import Final, NamedTuple, Protocol
 
-from muster.coordinator.cluster.lease import HeldLeases, wanted
+from muster.coordinator.cluster.handover import Handovers
+from muster.coordinator.cluster.lease import HeldLeases, Moves, Plan, placeable, wanted
+from muster.coordinator.cluster.placement import place
 from muster.coordinator.cluster.topology import Topology
-from muster.coordinator.storage.store import Grant, Lease, LeaseKind, NodeRow, Store, StoreCounts, StoreError
-
-log = logging.getLogger(__name__)
+from muster.coordinator.cluster.worker import Alarm, Clock, Timer, Worker
+from muster.coordinator.observe.log import Logger
+from muster.coordinator.storage.store import (
+    Grant,
+    Lease,
+    LeaseKind,
+    NodeIdTaken,
+    NodeRow,
+    Store,
+    StoreClosed,
+    StoreCounts,
+    StoreError,
+)
 
 TERM_MS_DEFAULT: Final = 3_000
 """How long a broker that died keeps its shards before another may take them."""
-
-
-class Timer(Protocol):
-    def cancel(self) -> None: ...
-
-
-class Clock(Protocol):
-    """What this module needs of `muster.coordinator.runtime.clock.Clock`, which stands above it."""
-
-    def now_ms(self) -> int: ...
-
-    def at(self, when_ms: int, callback: Callable[[], None]) -> Timer: ...
+CLAIMS_MAX: Final = 32
+"""Leases claimed in one call to the store; one that takes long must not hold up many."""
+MOVES_AT_ONCE: Final = 8
+"""Leases that a node gives up at a time for a node that comes, or when it leaves."""
+START_WAIT_MS: Final = 1_000
+"""How long `announced` waits for what a start has claimed to be loaded."""
 
 
 class LeaseHolder(Protocol):
     """Who works under the leases of one kind: the group runtime, the partitions."""
 
-    def own(self, number: int, epoch: int) -> object:
-        """Begin to serve; when `number` is served already, begin anew under the new epoch."""
+    def own(self, number: int, epoch: int) -> Awaitable[object] | None:
+        """Begin to serve; when `number` is served already, begin anew under the new epoch.
+
+        The awaitable is done when what was kept under the lease is loaded, and cancelled when that is not
+        wanted any more; None: it serves at once.
+        """
 
     def disown(self, number: int) -> Awaitable[object]:
         """Stop serving now. The awaitable is done when nothing is written under the lease any more."""
 
 
+def _home(lease: Lease, node_ids: list[int]) -> int:
+    home = place(lease.kind.value, lease.number, node_ids)
+    assert home is not None, "there is a place where there are nodes"
+    return home
+
+
+class _Reading(NamedTuple):
+    """What the store said when it was asked at `seen_ms`."""
+
+    nodes: Mapping[int, NodeRow]
+    holders: Mapping[Lease, Grant]
+    seen_ms: int
+
+
 class Membership:
     """The leases and the registration of one node. Implements `lease.Tenure`.
 
-    Everything is renewed at a third of the term. A node stops serving a lease `margin_ms` before the store
-    could give it away, by its own clock, whether it can reach the store or not. Changes made through the same
-    store object are seen at once, those of other processes at the next renewal, and a lease that runs out
-    elsewhere when it does.
+    Registration and leases are renewed at a third of the term, beside everything else: a claim that takes
+    long costs no lease. A node stops serving a lease `margin_ms` before the store could give it away, by its
+    own clock, whether it can reach the store or not. What changes in the store is seen when the store tells
+    of it, at the next renewal at the latest, and a lease that runs out elsewhere when it does.
+
+    A lease that was claimed is announced when its holder has loaded it; only then clients are sent here. One
+    that placement gives to another node is given up, `MOVES_AT_ONCE` at a time; the next follow when those
+    have been announced there.
     """
 
     def __init__(
-        self, store: Store, clock: Clock, *, term_ms: int = TERM_MS_DEFAULT, margin_ms: int | None = None
+        self,
+        store: Store,
+        clock: Clock,
+        *,
+        term_ms: int = TERM_MS_DEFAULT,
+        margin_ms: int | None = None,
+        log: Logger | None = None,
     ) -> None:
+        """`clock` must run at the speed of the store's: real time where that is real."""
         self._store = store
         self._clock = clock
         self._term_ms = term_ms
+        self._retry_ms = max(term_ms // 15, 1)
+        self._log = log or Logger(part="cluster")
         self._held = HeldLeases(term_ms // 10 if margin_ms is None else margin_ms)
+        self._moves = Moves(MOVES_AT_ONCE, term_ms)
         self._holders: Mapping[LeaseKind, LeaseHolder] = {}
         self._node: NodeRow | None = None
-        self._counts: StoreCounts | None = None
-        self._topology: Topology | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._wake = asyncio.Event()
-        self._renew_ms = 0
-        self._round_timer: Timer | None = None
-        self._lapse_timer: Timer | None = None
+        self._drained = False
+        self._running = False
         self._leaving = False
-        # Leases no longer served here whose holder is not at rest yet, with the grant to be released then, if
-        # any. They are not claimed meanwhile, and those to be released are still renewed, so that nobody else
-        # begins before the end here.
-        self._resting: dict[Lease, Grant | None] = {}
-        self._handovers: set[asyncio.Task[None]] = set()
+        self._killed = False
+        self._counts: StoreCounts | None = None
+        self._reading: _Reading | None = None
+        self._topology: Topology | None = None  # made of the reading when it is asked for
+        self._renew_ms = 0
+        self._look_again_ms: int | None = None
+        self._said: int | None = None  # how many leases were held when that was logged last
+        self._lapse_timer: Timer | None = None
+        self._stirred = Alarm(clock)  # for whoever waits for leases to come or go
+        self._renewing = Worker("renewing leases", clock, self._renew, self._retry_ms, self._log)
+        self._placing = Worker("placing leases", clock, self._place, self._retry_ms, self._log)
+        self._announcing = Worker("announcing leases", clock, self._announce, self._retry_ms, self._log)
+        self._handovers = Handovers(store, clock, self._retry_ms, self._log, self._stir)
+        self.superseded = asyncio.Event()
+        """Another broker has this node id: nothing is served any more, and nothing will be."""
+        self.superseded_by: NodeIdTaken | None = None
+        self.cut_off = False
+        """This node cannot reach the store, and its registration has run out: others have taken over, and it
+        cannot tell who. Never so where no others are known."""
         self.changed: list[Callable[[], None]] = []
-        """Called when `topology` has been read anew."""
+        """Called when `topology` or `cut_off` may have changed."""
 
     def __repr__(self) -> str:
         node = "not started" if self._node is None else f"node {self._node.node_id}"
-        return f"<Membership {node} {self._held!r} resting={len(self._resting)}>"
+        return f"<Membership {node} {self._held!r} {self._moves!r} resting={len(self._handovers)}>"
 
     # --- what others ask ------------------------------------------------------------------------------------
 
     @property
     def topology(self) -> Topology:
-        """The last reading; there is one once `start` has returned."""
+        """The last reading, and what has become of this node's own leases since; there is one once `start`
+        has returned."""
         if self._topology is None:
-            raise RuntimeError("the membership has not been started")
+            if self._reading is None:
+                raise RuntimeError("the membership has not been started")
+            nodes, holders, _ = self._reading
+            known = self._held.as_known(holders, self._self.node_id)
+            of_live = {lease: grant for lease, grant in known.items() if grant.node_id in nodes}
+            self._topology = Topology(self._known.cluster_id, nodes, of_live, self._known.leases)
         return self._topology
 
     def serving(self, lease: Lease) -> bool:
@@ -100,181 +154,165 @@ class Membership:
         grant = self._held.grant(lease)
         if grant is not None and grant.epoch == epoch:
             self._held.drop(lease)
-        self._wake.set()
+            self._topology = None
+        self._placing.wake()
+
+    def set_drained(self, drained: bool) -> None:
+        """A drained node takes no leases and hands over what it has, unless all nodes are drained. Harmless
+        when repeated, and before the start."""
+        self._drained = drained
+        if self._node is not None and self._node.drained != drained and not self._leaving:
+            self._node = replace(self._node, drained=drained)
+            self._renewing.wake()
 
     # --- life -----------------------------------------------------------------------------------------------
 
-    async def start(self, node: NodeRow, holders: Mapping[LeaseKind, LeaseHolder]) -> None:
-        """Register, claim what is free, and keep at it.
+    async def register(self, node: NodeRow) -> None:
+        """Make the node known to the others, so that those who start meanwhile leave its share alone.
 
-        Returns with `topology` read and the claimed leases owned; those that others have to hand over follow.
-        Nodes that start together should all be registered before the first of them starts, or it claims
-        everything. Leases of kinds without a holder are left alone. Raises StoreError; `kill` what did not
-        start.
+        Where a broker of the same id has died without leaving, its registration has to run out first: that
+        is waited for. Raises NodeIdTaken when it goes on being renewed, and StoreError.
         """
-        self._node = NodeRow(node.node_id, node.host, node.port, node.rack, self._term_ms)
+        self._node = replace(node, term_ms=self._term_ms, drained=self._drained)
+        ran_out_ms: int | None = None
+        while True:
+            try:
+                await self._register()
+                return
+            except NodeIdTaken as taken:
+                runs_out_ms = self._clock.now_ms() + taken.remaining_ms
+                if ran_out_ms is None:
+                    ran_out_ms = runs_out_ms
+                    self._log.warning("waiting until an earlier registration has run out", why=str(taken))
+                elif runs_out_ms > ran_out_ms + self._retry_ms:  # two clocks may differ by a little
+                    raise
+                await self._wait(runs_out_ms + 1)
+
+    async def start(self, node: NodeRow, holders: Mapping[LeaseKind, LeaseHolder]) -> None:
+        """Claim what is free of this node's share, and keep at it. Registers first if `register` has not been
+        called.
+
+        Returns with `topology` read and what was free claimed; `announced` waits for the rest. What others
+        have to hand over follows. Nodes that start together should all be registered before the first of them
+        starts, or it claims everything. Leases of kinds without a holder are left alone. Raises NodeIdTaken
+        and other StoreErrors; `kill` what did not start.
+        """
+        if self._node is None:
+            await self.register(node)
         self._holders = dict(holders)
         self._counts = await self._store.counts()
-        await self._renew()
-        await self._reconcile()
-        self._store.changed.append(self._wake.set)
-        self._task = asyncio.get_running_loop().create_task(self._run(), name=f"membership {node.node_id}")
+        self._store.changed.append(self._stir)
+        self._running = True
+        self._announcing.start(None)
+        self._handovers.start()
+        while await self._claim_and_give_up():
+            pass
+        if self._killed:
+            raise StoreClosed("the broker was killed")
+        self._renewing.start(self._renew_ms)
+        self._placing.start(self._look_again_ms)
+
+    async def announced(self) -> None:
+        """Return when all that has been claimed is loaded and announced, or after START_WAIT_MS."""
+        until_ms = self._clock.now_ms() + START_WAIT_MS
+        while any(not grant.announced for grant in self._held.grants()) and self._clock.now_ms() < until_ms:
+            await self._wait(until_ms)
+        self._said = len(self._held)
 
     async def stop(self) -> None:
-        """Leave: stop serving, and release each lease once it is at rest, for the others to claim at once."""
-        if self._task is None:
+        """Leave: hand over as to a node that comes, a few leases at a time, and serve the others meanwhile;
+        what nobody is there for is released at once. Raises StoreError."""
+        if not self._running:
             return
         self._leaving = True
-        self._wake.set()
-        await self._task  # A claim under way is waited for: a lease nobody knows of would have to run out.
-        self._end()
-        # The registration first, so that the others already want the leases when they are released.
-        await self._store.remove_node(self._self.node_id)
+        await self._placing.end()  # A claim under way is waited for: nobody would know of its leases.
+        await self._hand_over()
+        # The registration before the rest, so that the others want the leases when they are released.
+        await self._renewing.end()
+        await self._store.remove_node(self._self.node_id, self._self.incarnation)
         for grant in self._held.grants():
             self._disown(grant.lease, release=grant)
-        if self._handovers:
-            await asyncio.wait(self._handovers)
+        await self._handovers.end()
+        await self._announcing.end()
+        self._end()
 
     def kill(self) -> None:
-        """Die as a process does: release nothing, tell nobody."""
-        if self._task is not None:
-            self._task.cancel()
+        """Die as a process does: release nothing, tell nobody. `register`, `start` or `stop`, if under way,
+        raises StoreClosed."""
+        self._killed = True
+        self._stirred.ring()
+        for each in (self._renewing, self._placing, self._announcing, self._handovers):
+            each.kill()
         self._end()
-        for task in self._handovers:
-            task.cancel()
         for grant in self._held.grants():
             self._held.drop(grant.lease)
+        self._topology = None
+
+    async def _wait(self, until_ms: int | None) -> None:
+        """Until leases have come or gone, or until that time."""
+        await self._stirred.wait(until_ms)
+        if self._killed:
+            raise StoreClosed("the broker was killed")
 
     def _end(self) -> None:
-        if self._task is not None:
-            self._task = None
-            self._store.changed.remove(self._wake.set)
-        for timer in (self._round_timer, self._lapse_timer):
-            if timer is not None:
-                timer.cancel()
+        if self._running:
+            self._running = False
+            self._store.changed.remove(self._stir)
+        if self._lapse_timer is not None:
+            self._lapse_timer.cancel()
 
-    # --- the rounds -----------------------------------------------------------------------------------------
+    # --- keeping --------------------------------------------------------------------------------------------
 
-    async def _run(self) -> None:
-        while not self._leaving:
-            look_again_ms: int | None = None
-            try:
-                if self._clock.now_ms() >= self._renew_ms:
-                    await self._renew()
-                look_again_ms = await self._reconcile()
-            except StoreError as error:
-                # What cannot be renewed lapses by itself; the next round tries again.
-                log.error("node %d cannot keep its leases: %s", self._self.node_id, error)
-            except Exception:
-                # A membership that ended here would take the broker along without a word.
-                log.exception("node %d cannot keep its leases", self._self.node_id)
-            self._arm_round(look_again_ms)
-            await self._wake.wait()
-            self._wake.clear()
-
-    def _arm_round(self, look_again_ms: int | None) -> None:
-        if self._round_timer is not None:
-            self._round_timer.cancel()
-        when_ms = self._renew_ms if look_again_ms is None else min(self._renew_ms, look_again_ms)
-        self._round_timer = self._clock.at(when_ms, self._wake.set)
-
-    async def _renew(self) -> None:
-        """Registration and leases, for another term from now."""
+    async def _register(self) -> None:
         sent_ms = self._clock.now_ms()
-        self._renew_ms = sent_ms + self._term_ms // 3
-        # The registration first: when both run out, a node is no longer wanted as holder by the time its
-        # leases are free.
         await self._store.register_node(self._self)
-        sent_ms = self._clock.now_ms()
-        grants = self._held.grants() + [grant for grant in self._resting.values() if grant is not None]
+        self._held.registered(self._term_ms, sent_ms)
+        self._renew_ms = sent_ms + self._term_ms // 3
+
+    async def _renew(self) -> int | None:
+        """Registration and leases, for another term from now. Returns when to do it again."""
+        if self.superseded_by is not None:
+            return None
+        try:
+            # The registration first: when both run out, a node is no longer wanted as holder by the time its
+            # leases are free.
+            await self._register()
+        except NodeIdTaken as taken:
+            self._supersede(taken)
+            return None
+        except StoreError:
+            self._note_cut_off()
+            raise
+        if self.cut_off:
+            self.cut_off = False
+            self._log.warning("the store is reached again: clients are accepted again")
+            self._tell_changed()
+        await self._renew_leases(self._held.grants() + self._handovers.grants())
+        self._placing.wake()
+        return self._renew_ms
+
+    def _note_cut_off(self) -> None:
+        others = self._reading is not None and len(self._reading.nodes) > 1
+        if others and not self.cut_off and not self._held.is_registered(self._clock.now_ms()):
+            self.cut_off = True
+            self._log.warning("cut off from the store for longer than the term: clients are sent away")
+            self._tell_changed()
+
+    async def _renew_leases(self, grants: list[Grant]) -> None:
         if not grants:
             return
+        sent_ms = self._clock.now_ms()
         lost: list[Lease] = []
         for grant, remaining_ms in zip(grants, await self._store.renew(grants, self._term_ms), strict=True):
             if remaining_ms is not None:
                 self._held.renewed(grant, remaining_ms, sent_ms)
-            elif self._is_current(grant):
+            elif self._held.has(grant):
                 lost.append(grant.lease)
         if lost:
-            log.warning("node %d has lost %d leases to others", self._self.node_id, len(lost))
+            self._log.warning("leases were lost to others", leases=len(lost))
         for lease in lost:
             self._disown(lease)
         self._arm_lapse()
-
-    async def _reconcile(self) -> int | None:
-        """Give up what belongs to others, claim what belongs here. Returns when to look again."""
-        seen_ms = self._clock.now_ms()
-        nodes = await self._live_nodes()
-        if self._self.node_id not in nodes:
-            # Our registration ran out while we or the store stood still. Placement without us would give away
-            # everything we have, and all of it back a moment later.
-            await self._renew()
-            nodes = await self._live_nodes()
-        holders: dict[Lease, Grant] = {}
-        for kind in LeaseKind:
-            holders |= {grant.lease: grant for grant in (await self._store.holders(kind)).values()}
-        counts = self._known.leases
-        node_id = self._self.node_id
-        ours = wanted(node_id, nodes, {kind: counts[kind] for kind in self._holders})
-        plan = self._held.plan(ours, holders, node_id, seen_ms)
-        for grant in plan.give_up:
-            self._disown(grant.lease, release=grant)
-        for grant in await self._claim([lease for lease in plan.claim if lease not in self._resting]):
-            holders[grant.lease] = grant
-        self._topology = Topology(
-            self._known.cluster_id,
-            nodes,
-            {lease: grant for lease, grant in holders.items() if grant.node_id in nodes},
-            counts,
-        )
-        for callback in self.changed:
-            callback()
-        return plan.look_again_ms
-
-    async def _live_nodes(self) -> dict[int, NodeRow]:
-        return {node.node_id: node for node in await self._store.nodes()}
-
-    async def _claim(self, leases: list[Lease]) -> list[Grant]:
-        if not leases:
-            return []
-        sent_ms = self._clock.now_ms()
-        claimed = await self._store.claim(leases, self._self.node_id, self._term_ms)
-        grants = [grant for grant in claimed if grant is not None]
-        for grant in grants:
-            self._held.granted(grant, sent_ms)
-            self._holders[grant.lease.kind].own(grant.lease.number, grant.epoch)
-        self._arm_lapse()
-        return grants
-
-    def _is_current(self, grant: Grant) -> bool:
-        held = self._held.grant(grant.lease)
-        return held is not None and held.epoch == grant.epoch
-
-    # --- stopping to serve ----------------------------------------------------------------------------------
-
-    def _disown(self, lease: Lease, *, release: Grant | None = None) -> None:
-        """Stop serving now, and release the lease when its holder is at rest."""
-        self._held.drop(lease)
-        self._resting[lease] = release
-        at_rest = asyncio.ensure_future(self._holders[lease.kind].disown(lease.number))
-        task = asyncio.get_running_loop().create_task(
-            self._rest(lease, at_rest, release), name=f"hand over {lease.kind} {lease.number}"
-        )
-        self._handovers.add(task)
-        task.add_done_callback(self._handovers.discard)
-
-    async def _rest(self, lease: Lease, at_rest: Awaitable[object], release: Grant | None) -> None:
-        try:
-            await at_rest
-            if release is not None:
-                await self._store.release([release])
-        except StoreError as error:
-            log.warning("%s was not released and runs out by itself: %s", lease, error)
-        except Exception:
-            log.exception("%s is not served any more, but its holder failed to come to rest", lease)
-        finally:
-            del self._resting[lease]
-            self._wake.set()
 
     def _arm_lapse(self) -> None:
         lapse_ms = self._held.lapse_ms()
@@ -286,11 +324,165 @@ class Membership:
         """By our own clock and without the store: it may be the store that cannot be reached."""
         lapsed = self._held.lapsed(self._clock.now_ms())
         if lapsed:
-            log.warning("node %d could not renew %d leases in time", self._self.node_id, len(lapsed))
+            self._log.warning("leases could not be renewed in time", leases=len(lapsed))
         for lease in lapsed:
             self._disown(lease)
         self._arm_lapse()
-        self._wake.set()
+        self._stir()
+
+    def _supersede(self, taken: NodeIdTaken) -> None:
+        """Another broker is this node by now, and may take the leases of the node for its own."""
+        self._log.error("another broker has taken this node id: nothing is served any more", why=str(taken))
+        self.superseded_by = taken
+        for grant in self._held.grants():
+            self._disown(grant.lease)
+        self.superseded.set()
+
+    # --- placing --------------------------------------------------------------------------------------------
+
+    async def _place(self) -> int | None:
+        if await self._claim_and_give_up():
+            self._placing.wake()
+        return self._look_again_ms
+
+    async def _claim_and_give_up(self) -> bool:
+        """One bounded step towards what placement wants. Whether the next one can follow at once."""
+        nodes, holders, seen_ms = await self._read()
+        node_id = self._self.node_id
+        if self.superseded_by is not None or node_id not in nodes:
+            # Where our registration ran out while we or the store stood still, placement without us would
+            # give away everything we have, and all of it back a moment later.
+            self._look_again_ms = None
+            self._renewing.wake()
+            return False
+        self._moves.settle(holders, node_id, self._held, seen_ms)
+        counts = {kind: self._known.leases[kind] for kind in self._holders}
+        plan = self._held.plan(
+            wanted(node_id, placeable(nodes.values()), counts),
+            {lease: grant for lease, grant in holders.items() if lease.kind in counts},
+            node_id,
+            seen_ms,
+            resting=self._handovers.leases,
+            claims_max=CLAIMS_MAX,
+            give_up_max=self._moves.room,
+        )
+        self._say_what_is_held(plan)
+        self._give_up(plan.give_up)
+        refused = await self._claim(plan.claim)
+        self._tell_changed()
+        # What was refused is another's since, or is held up in the store by one who has died.
+        retry_ms = self._clock.now_ms() + self._retry_ms if refused else None
+        times_ms = (plan.look_again_ms, self._moves.look_again_ms, retry_ms)
+        self._look_again_ms = min((when_ms for when_ms in times_ms if when_ms is not None), default=None)
+        return plan.more and not refused
+
+    def _say_what_is_held(self, plan: Plan) -> None:
+        """Once a movement of leases is over."""
+        grants = self._held.grants()
+        moving = plan.claim or plan.give_up or not all(grant.announced for grant in grants)
+        if self._said is not None and not moving and len(grants) != self._said:
+            self._said = len(grants)
+            self._log.info("leases have moved", held=self._said)
+
+    async def _read(self) -> _Reading:
+        seen_ms = self._clock.now_ms()
+        nodes, holders_of = await asyncio.gather(
+            self._store.nodes(), asyncio.gather(*(self._store.holders(kind) for kind in LeaseKind))
+        )
+        holders = {grant.lease: grant for of_kind in holders_of for grant in of_kind.values()}
+        self._reading = _Reading({node.node_id: node for node in nodes}, holders, seen_ms)
+        self._topology = None
+        return self._reading
+
+    async def _claim(self, leases: list[Lease]) -> bool:
+        """Whether any of them was not to be had."""
+        if not leases:
+            return False
+        sent_ms = self._clock.now_ms()
+        claimed = await self._store.claim(leases, self._self.node_id, self._term_ms)
+        if self.superseded_by is not None:
+            return False
+        grants = [grant for grant in claimed if grant is not None]
+        for grant in grants:
+            self._held.granted(grant, sent_ms)
+            loaded = self._holders[grant.lease.kind].own(grant.lease.number, grant.epoch)
+            if loaded is None:
+                self._held.loaded(grant)
+            else:
+                asyncio.ensure_future(loaded).add_done_callback(partial(self._loaded, grant))
+        self._log.debug("leases claimed", leases=len(grants), refused=len(leases) - len(grants))
+        self._arm_lapse()
+        self._announcing.wake()
+        return len(grants) < len(leases)
+
+    def _loaded(self, grant: Grant, loaded: asyncio.Future[object]) -> None:
+        if not loaded.cancelled() and loaded.exception() is None:
+            self._held.loaded(grant)
+            self._announcing.wake()
+
+    async def _announce(self) -> None:
+        """Tell the others of what is ready; what becomes ready meanwhile goes into the next call."""
+        grants = self._held.unannounced()
+        if not grants:
+            return
+        await self._store.announce(grants)
+        for grant in grants:
+            self._held.announced(grant)
+        self._tell_changed()
+        self._stirred.ring()
+
+    def _tell_changed(self) -> None:
+        self._topology = None
+        for callback in self.changed:
+            callback()
+
+    def _stir(self) -> None:
+        """Something happened in the store, or here to leases."""
+        self._placing.wake()
+        self._stirred.ring()
+
+    # --- stopping to serve ----------------------------------------------------------------------------------
+
+    async def _hand_over(self) -> None:
+        """To the others, as long as there are any to take leases, and as fast as they take them."""
+        if not await self._awaited():
+            return
+        self._node = replace(self._self, drained=True)
+        await self._register()
+        while grants := await self._awaited():
+            self._give_up(grants[: self._moves.room])
+            self._tell_changed()
+            await self._wait(self._moves.look_again_ms)
+
+    async def _awaited(self) -> list[Grant]:
+        """The leases that another node will take as soon as they are released, as far as can be seen; none
+        once they have not been taken."""
+        nodes, holders, seen_ms = await self._read()
+        overdue = self._moves.settle(holders, self._self.node_id, self._held, seen_ms)
+        takers = [
+            node.node_id for node in nodes.values() if not node.drained and node.node_id != self._self.node_id
+        ]
+        if overdue or not takers:
+            return []
+        return [
+            grant
+            for grant in self._held.grants()
+            # One that has not renewed in time may be dead, and keep its share waiting.
+            if nodes[_home(grant.lease, takers)].age_ms < self._term_ms * 2 // 3
+        ]
+
+    def _give_up(self, grants: list[Grant]) -> None:
+        if grants:
+            self._log.debug("leases given up", leases=len(grants))
+        for grant in grants:
+            self._moves.begin(grant.lease, self._clock.now_ms())
+            self._disown(grant.lease, release=grant)
+
+    def _disown(self, lease: Lease, *, release: Grant | None = None) -> None:
+        """Stop serving now, and release the lease when its holder is at rest."""
+        self._held.drop(lease)
+        self._topology = None
+        self._handovers.begin(lease, self._holders[lease.kind].disown(lease.number), release)
 
     @property
     def _self(self) -> NodeRow:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
 
+from muster.coordinator.cluster.lease import placeable
 from muster.coordinator.cluster.placement import data_shard, offsets_topic_id, shard_of
 from muster.coordinator.storage.store import Grant, Lease, LeaseKind, NodeRow
 
@@ -39,7 +40,7 @@ class Topology:
     nodes: Mapping[int, NodeRow]
     """Live nodes by id, in order."""
     holders: Mapping[Lease, Grant]
-    """Leases held by live nodes."""
+    """Leases held by live nodes; clients are sent only to holders that have announced them."""
     counts: Mapping[LeaseKind, int]
     offsets_topic: UUID = field(init=False)
     """The id of `__consumer_offsets`."""
@@ -49,8 +50,9 @@ class Topology:
 
     @property
     def controller_id(self) -> int:
-        """The node named as controller (any node takes its requests): the lowest id, -1 without nodes."""
-        return min(self.nodes, default=NO_NODE)
+        """The node named as controller (any node takes its requests): the lowest id that is not drained, -1
+        without nodes."""
+        return min(placeable(self.nodes.values()), default=NO_NODE)
 
     def group_lease(self, group_id: str) -> Lease:
         return Lease(LeaseKind.GROUP, shard_of(group_id, self.counts[LeaseKind.GROUP]))
@@ -60,12 +62,16 @@ class Topology:
         return partition_lease(self.offsets_topic, self.counts, topic_id, partition)
 
     def coordinator(self, group_id: str) -> NodeRow | None:
-        """The node that coordinates the group; None while its shard has no holder
+        """The node that coordinates the group; None while its shard has no holder that is ready
         (COORDINATOR_NOT_AVAILABLE)."""
-        grant = self.holders.get(self.group_lease(group_id))
+        grant = self._announced(self.group_lease(group_id))
         return None if grant is None else self.nodes[grant.node_id]
 
     def leader(self, topic_id: UUID, partition: int) -> Leader:
         """The partition's leader and leader epoch: holder and epoch of its lease."""
-        grant = self.holders.get(self.data_lease(topic_id, partition))
+        grant = self._announced(self.data_lease(topic_id, partition))
         return Leader(NO_NODE, -1) if grant is None else Leader(grant.node_id, grant.epoch)
+
+    def _announced(self, lease: Lease) -> Grant | None:
+        grant = self.holders.get(lease)
+        return grant if grant is not None and grant.announced else None

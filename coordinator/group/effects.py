@@ -82,6 +82,8 @@ class RequestContext:
     client_host: str
     """As Java prints an address: "/127.0.0.1". It is stored and described like that."""
     connection_id: int
+    listener: str = ""
+    """Name of the listener that the connection came by; empty where there is only one."""
 
 
 class TopicsImage(NamedTuple):
@@ -89,5 +91,6 @@ class TopicsImage(NamedTuple):
 
     deleted: frozenset[tuple[str, uuid.UUID]] = frozenset()
     """Name and id of topics deleted since the last image."""
-    live: Mapping[str, uuid.UUID] = {}
-    """Name and id of every topic that exists."""
+    live: Mapping[str, uuid.UUID] | None = None
+    """Name and id of every topic that exists, at least as new as any offset of the shard: a topic that is not
+    among them was deleted, perhaps while nobody had the shard. None: not told."""

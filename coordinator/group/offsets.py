@@ -267,7 +267,8 @@ def _committed_at(committed: CommittedOffset) -> int:
 
 def orphaned(group_id: str, image: TopicsImage, hard: HardState) -> list[TopicPartition]:
     """The partitions with offsets of topics that have been deleted: those the image says, and those whose
-    name belongs to another topic by now. An offset without topic id goes with any topic of its name."""
+    name belongs to no topic by now, or to another. An offset without topic id goes with any topic of its
+    name."""
     deleted: dict[str, set[uuid.UUID]] = {}
     for name, topic_id in image.deleted:
         deleted.setdefault(name, set()).add(topic_id)
@@ -275,7 +276,9 @@ def orphaned(group_id: str, image: TopicsImage, hard: HardState) -> list[TopicPa
     def is_orphaned(topic: str, topic_id: uuid.UUID) -> bool:
         if topic in deleted and (topic_id == ZERO_UUID or topic_id in deleted[topic]):
             return True
-        return topic in image.live and not _same_topic(topic_id, image.live[topic])
+        if image.live is None:
+            return False
+        return topic not in image.live or not _same_topic(topic_id, image.live[topic])
 
     return [
         (topic, partition)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Sequence
 from typing import Final, Protocol
 
+from muster.coordinator.observe.log import Logger
 from muster.coordinator.runtime.clock import Clock
 from muster.coordinator.storage.store import Append, Lease, Outcome, Store, StoreBusy, StoreFull
 
-log = logging.getLogger(__name__)
+_log: Final = Logger(part="groups")
 
 _BUSY_PAUSE_MS: Final = 50
 FULL_PAUSE_MS: Final = 1_000
@@ -116,7 +116,7 @@ class Appender:
         except Exception as error:
             if isinstance(error, StoreFull):
                 self._full, self._full_until_ms = error, self._clock.now_ms() + FULL_PAUSE_MS
-                log.error("%d shards could not write: %s", len(batch), error)
+                _log.error("the store is full", shards=len(batch), why=str(error))
             # Whatever the backend raised, every writer of the transaction has gone on from rows that are not
             # known to be in the store: it must stop.
             for writer in batch:

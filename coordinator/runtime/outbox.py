@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
+from muster.coordinator.observe.log import Logger
 from muster.coordinator.runtime.clock import Clock, Timer
 
-log = logging.getLogger(__name__)
+_log: Final = Logger(part="groups")
 
 Deliver = Callable[[object], Awaitable[object]]
 """Brings one request to its shard, here or elsewhere; returns when it is durable there, else raises."""
@@ -62,7 +62,7 @@ class Outbox:
         try:
             await self._deliver(request)
         except Exception as error:
-            log.info("%r was not taken (%s); again in %d ms", request, error, retry_ms)
+            _log.info("a request was not taken", request=repr(request), why=str(error), again_in_ms=retry_ms)
             self._timers[number] = self._clock.at(
                 self._clock.now_ms() + retry_ms,
                 lambda: self._start(number, request, min(2 * retry_ms, _RETRY_MAX_MS)),

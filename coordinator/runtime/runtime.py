@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
-from uuid import UUID
 
 from muster.coordinator.cluster.lease import Tenure
 from muster.coordinator.cluster.placement import shard_of
 from muster.coordinator.group.config import GroupConfig
 from muster.coordinator.group.effects import Event, RequestContext, TopicsImage
 from muster.coordinator.group.shard import Shard
+from muster.coordinator.observe.log import Logger
 from muster.coordinator.runtime.appender import FULL_PAUSE_MS, Appender
 from muster.coordinator.runtime.clock import Clock, Timer
 from muster.coordinator.runtime.loader import load
 from muster.coordinator.runtime.outbox import Deliver, Outbox
 from muster.coordinator.runtime.shard_host import Answered, HostState, Limits, Operation, ShardHost
-from muster.coordinator.storage.store import Lease, LeaseKind, Store, StoreBusy, StoreFull
+from muster.coordinator.storage.store import (
+    Lease,
+    LeaseKind,
+    Store,
+    StoreBusy,
+    StoreDamaged,
+    StoreError,
+    StoreFull,
+)
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.classic_group import HeartbeatRequest, HeartbeatResponse, SyncGroupRequest
 
-log = logging.getLogger(__name__)
+_log: Final = Logger(part="groups")
 
 Observer = Callable[[int, Sequence[Event]], None]
 """Told the shard number and the events of steps that are durable, in step order."""
@@ -33,6 +39,8 @@ ShardFactory = Callable[[int], Shard]
 
 _RELOAD_AFTER_MS: Final = 100
 _RELOAD_AFTER_MAX_MS: Final = 10_000
+_AWAY_RELOAD_AFTER_MAX_MS: Final = 1_000
+"""A store that cannot be reached is no fault of the shard, and may be back at any time."""
 _HEALTHY_AFTER_MS: Final = 60_000
 """A shard that ran this long before it failed is reloaded as if it had never failed before."""
 _UNWRITTEN_AGAIN_MS: Final = FULL_PAUSE_MS // 2
@@ -41,8 +49,8 @@ writes whenever it is loaded, and would go round and round. It is loaded some ti
 at the next attempt it has run for less than the pause."""
 
 
-_GONE_MAX: Final = 10_000
-"""Deleted topics that are remembered for shards loaded later; offsets of earlier ones go by retention."""
+LOADS_AT_ONCE: Final = 8
+"""Shards that a broker loads at a time; what it takes over from one that died may be many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +108,11 @@ class Runtime:
         self._outbox = Outbox(clock, deliver or _nowhere)
         self._hosts: dict[int, ShardHost] = {}
         self._loading: dict[int, asyncio.Task[None]] = {}
+        self._load_slots = asyncio.Semaphore(LOADS_AT_ONCE)
+        self._ready: dict[int, tuple[int, asyncio.Future[None]]] = {}  # with the epoch
         self._failures: dict[int, _Failure] = {}
         self._coming_to_rest: set[asyncio.Task[None]] = set()
         self._image: TopicsImage | None = None
-        self._gone: deque[tuple[str, UUID]] = deque(maxlen=_GONE_MAX)
         self._loaded = asyncio.Event()
         self._loaded.set()
 
@@ -187,23 +196,27 @@ class Runtime:
             host.tell_connection_closed(connection_id)
 
     def topics_changed(self, image: TopicsImage) -> None:
-        """Tell every shard which topics there are, and which went.
-
-        A shard that is loaded later is told then, and also of topics that went before: perhaps nobody held
-        its lease at the time.
-        """
+        """Tell every shard which topics there are, and which went. One that is loaded later is told then."""
         self._image = image
-        self._gone.extend(image.deleted)
         for host in self._hosts.values():
             host.tell(lambda shard, now_ms, out: shard.topics_changed(image, now_ms, out))
 
     # --- leases ---------------------------------------------------------------------------------------------
 
-    def own(self, number: int, epoch: int) -> None:
+    def own(self, number: int, epoch: int) -> asyncio.Future[None]:
         """The group lease `number` is this broker's at `epoch`: load the shard and serve it.
 
-        Replaces what ran before.
+        Replaces what ran before. Done when the shard is loaded for the first time under this epoch; cancelled
+        when that is not to be any more.
         """
+        self._let_go(number)
+        self._end_waiting(number)
+        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._ready[number] = epoch, ready
+        self._begin(number, epoch)
+        return ready
+
+    def _begin(self, number: int, epoch: int) -> None:
         self._let_go(number)
         host = ShardHost(
             Lease(LeaseKind.GROUP, number),
@@ -222,6 +235,7 @@ class Runtime:
     def disown(self, number: int) -> Awaitable[None]:
         """Stop serving at once. The awaitable is done when nothing is on its way to the store."""
         self._forget_failure(number)
+        self._end_waiting(number)
         host = self._let_go(number)
         at_rest = asyncio.get_running_loop().create_task(self._settled(host), name=f"disown shard {number}")
         self._coming_to_rest.add(at_rest)
@@ -250,6 +264,8 @@ class Runtime:
         for number in list(self._failures):
             self._forget_failure(number)
         self._outbox.close()
+        for number in list(self._ready):
+            self._end_waiting(number)
         loading = list(self._loading.values())
         hosts = [self._let_go(number) for number in list(self._hosts)]
         await asyncio.gather(*(self._settled(host) for host in hosts))
@@ -260,6 +276,8 @@ class Runtime:
         """Die as a process does: no unloading, nothing written or answered any more but NOT_COORDINATOR."""
         for number in list(self._failures):
             self._forget_failure(number)
+        for number in list(self._ready):
+            self._end_waiting(number)
         self._outbox.close()
         self._appender.kill()
         for task in (*self._loading.values(), *self._coming_to_rest):
@@ -287,23 +305,31 @@ class Runtime:
     async def _load(self, host: ShardHost) -> None:
         number = host.lease.number
         try:
-            if self._before_load is not None:
-                await self._before_load()
-            shard = self._make_shard(number)
-            await load(self._store, host.lease, shard)
+            async with self._load_slots:
+                if self._before_load is not None:
+                    await self._before_load()
+                shard = self._make_shard(number)
+                await load(self._store, host.lease, shard)
         except Exception as error:
             host.fail(error)
         else:
             host.activate(shard)
             if self._image is not None:
-                live = self._image.live
-                # Of a name that is in use again the live id tells which offsets are of the old topic.
-                gone = frozenset(topic for topic in self._gone if topic[0] not in live)
-                image = TopicsImage(gone, live)
+                image = self._image
                 host.tell(lambda shard, now_ms, out: shard.topics_changed(image, now_ms, out))
+            epoch, ready = self._ready.get(number, (0, None))
+            if ready is not None and epoch == host.epoch:
+                del self._ready[number]
+                ready.set_result(None)
         if self._loading.get(number) is asyncio.current_task():
             del self._loading[number]
             self._note_loaded()
+
+    def _end_waiting(self, number: int) -> None:
+        """For those who wait until the shard is loaded under its present epoch."""
+        _, ready = self._ready.pop(number, (0, None))
+        if ready is not None:
+            ready.cancel()
 
     def _note_loaded(self) -> None:
         if not self._loading:
@@ -328,8 +354,9 @@ class Runtime:
         if self._hosts.get(number) is not host:
             return  # Disowned meanwhile; nobody waits for it.
         if why is None:
-            log.warning("shard %d lost its lease at epoch %d", number, host.epoch)
+            _log.warning("shard lost its lease", shard=number, epoch=host.epoch)
             del self._hosts[number]
+            self._end_waiting(number)
             self._tenure.reclaim(host.lease, host.epoch)
             return
         now_ms = self._clock.now_ms()
@@ -340,12 +367,15 @@ class Runtime:
         times = 1 if before is None or ran_ms >= healthy_ms else before.times + 1
         text = f"{type(why).__name__}: {why}"
         if unwritten and times == 1:
-            log.info("shard %d is loaded again: %s", number, text)
+            _log.info("shard is loaded again", shard=number, why=text)
             self._failures[number] = _Failure(times, text, None)
-            self.own(number, host.epoch)
+            self._begin(number, host.epoch)
             return
-        delay_ms = min(_RELOAD_AFTER_MS * 2 ** min(times - 1, 20), _RELOAD_AFTER_MAX_MS)
-        log.error("shard %d stopped, to be loaded again in %d ms", number, delay_ms, exc_info=why)
+        away = isinstance(why, StoreError) and not isinstance(why, (StoreFull, StoreDamaged))
+        delay_max_ms = _AWAY_RELOAD_AFTER_MAX_MS if away else _RELOAD_AFTER_MAX_MS
+        delay_ms = min(_RELOAD_AFTER_MS * 2 ** min(times - 1, 20), delay_max_ms)
+        said: dict[str, object] = {"why": text} if isinstance(why, StoreError) else {"exc_info": why}
+        _log.error("shard stopped", shard=number, loaded_again_in_ms=delay_ms, **said)
         timer = self._clock.at(now_ms + delay_ms, partial(self._reload, host, unwritten))
         self._failures[number] = _Failure(times, text, timer)
 
@@ -353,7 +383,7 @@ class Runtime:
         if self._hosts.get(host.lease.number) is not host:
             return
         if unwritten:
-            self.own(host.lease.number, host.epoch)
+            self._begin(host.lease.number, host.epoch)
         else:
             # A new epoch, so that nothing the failed host had under way can reach the store behind the new
             # one's loading.

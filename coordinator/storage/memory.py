@@ -102,8 +102,14 @@ class MemoryStore:
         epochs = {lease: rows[lease].epoch for lease in taken}
         grants = self._tenancy.end_claim(taken, node_id, epochs, term_ms, now_ms)
         if grants:
-            self._announce()
+            self._tell()
         return [grants.get(lease) for lease in leases]
+
+    async def announce(self, grants: Sequence[Grant]) -> None:
+        self._check_open()
+        self._check_known(grants)
+        if self._tenancy.announce(grants):
+            self._tell()
 
     async def renew(self, grants: Sequence[Grant], term_ms: int) -> list[int | None]:
         self._check_open()
@@ -114,7 +120,7 @@ class MemoryStore:
         self._check_open()
         self._check_known(grants)
         if self._tenancy.release(grants):
-            self._announce()
+            self._tell()
 
     async def holders(self, kind: LeaseKind) -> dict[int, Grant]:
         self._check_open()
@@ -174,12 +180,12 @@ class MemoryStore:
     async def register_node(self, node: NodeRow) -> None:
         self._check_open()
         if self._tenancy.register(node, self._now_ms()):
-            self._announce()
+            self._tell()
 
-    async def remove_node(self, node_id: int) -> None:
+    async def remove_node(self, node_id: int, incarnation: UUID) -> None:
         self._check_open()
-        if self._tenancy.remove(node_id):
-            self._announce()
+        if self._tenancy.remove(node_id, incarnation):
+            self._tell()
 
     async def nodes(self) -> list[NodeRow]:
         self._check_open()
@@ -224,8 +230,8 @@ class MemoryStore:
 
     def _change(self) -> None:
         self._revision += 1
-        self._announce()
+        self._tell()
 
-    def _announce(self) -> None:
+    def _tell(self) -> None:
         for callback in tuple(self.changed):
             callback()

@@ -192,10 +192,10 @@ class SqliteStore:
         results, revision = await loop.run_in_executor(self._writer, self._transact, files, changes)
         if revision != self._revision:
             self._revision = revision
-            self._announce()
+            self._tell()
         return results
 
-    def _announce(self) -> None:
+    def _tell(self) -> None:
         for callback in tuple(self.changed):
             callback()
 
@@ -256,8 +256,13 @@ class SqliteStore:
         finally:
             grants = tenancy.end_claim(taken, node_id, epochs, term_ms, self._now_ms())
         if grants:
-            self._announce()
+            self._tell()
         return [grants.get(lease) for lease in leases]
+
+    async def announce(self, grants: Sequence[Grant]) -> None:
+        self._check_known([grant.lease for grant in grants])
+        if self._tenancy.announce(grants):
+            self._tell()
 
     async def renew(self, grants: Sequence[Grant], term_ms: int) -> list[int | None]:
         self._check_known([grant.lease for grant in grants])
@@ -266,7 +271,7 @@ class SqliteStore:
     async def release(self, grants: Sequence[Grant]) -> None:
         self._check_known([grant.lease for grant in grants])
         if self._tenancy.release(grants):
-            self._announce()
+            self._tell()
 
     async def holders(self, kind: LeaseKind) -> dict[int, Grant]:
         return self._tenancy.holders(kind, self._now_ms())
@@ -297,11 +302,11 @@ class SqliteStore:
 
     async def register_node(self, node: NodeRow) -> None:
         if self._tenancy.register(node, self._now_ms()):
-            self._announce()
+            self._tell()
 
-    async def remove_node(self, node_id: int) -> None:
-        if self._tenancy.remove(node_id):
-            self._announce()
+    async def remove_node(self, node_id: int, incarnation: UUID) -> None:
+        if self._tenancy.remove(node_id, incarnation):
+            self._tell()
 
     async def nodes(self) -> list[NodeRow]:
         return self._tenancy.nodes(self._now_ms())

@@ -2,8 +2,8 @@
 
 Kafka keeps a coordinator's state in a compacted log. Compaction means "the last value per key", and that is a
 table; so a store is a table of records per lease, a table of leases, and a few small rows (topics, nodes,
-producer ids). `memory` and `sqlite` implement it here, one contract suite (`tests/storage`) runs against
-every backend.
+producer ids). `memory`, `sqlite` and `postgres` implement it, and one contract suite (`tests/storage`) runs
+against each of them.
 
 Rules that hold for every method of `Store`:
 
@@ -62,13 +62,15 @@ class Grant:
 
     `epoch` is at least 1 and grows with every successful claim, for ever: it is kept when the lease is
     released or runs out. `remaining_ms` is how long the lease lasted when the store answered, by the store's
-    clock.
+    clock. `announced` says that the holder has loaded what it serves under this epoch: clients are sent to it
+    from then on.
     """
 
     lease: Lease
     node_id: int
     epoch: int
     remaining_ms: int
+    announced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,8 @@ class BrokerConfigsRow:
 class NodeRow:
     """One broker as clients reach it: host and port are the advertised ones.
 
-    It is listed until `term_ms` after it registered last.
+    It is listed until `term_ms` after it registered last. `incarnation` is new with every start of a broker,
+    so that two of them with one id are told apart. A node that is `drained` should hold no lease.
     """
 
     node_id: int
@@ -125,6 +128,12 @@ class NodeRow:
     port: int
     rack: str | None
     term_ms: int
+    incarnation: UUID
+    drained: bool = False
+    listeners: str = ""
+    """Where each of its listeners is reached, if it has several: `NAME://HOST:PORT`, with commas."""
+    age_ms: int = field(default=0, compare=False)
+    """Set in answers: how long ago it registered last, by the store's clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +156,23 @@ class StoreConflict(StoreError):
     """The change contradicts what is stored: a name taken, a row changed or gone. Nothing was changed."""
 
 
+class NodeIdTaken(StoreConflict):
+    """Another broker has registered with this node id, and its registration has not run out."""
+
+    def __init__(self, holder: NodeRow, remaining_ms: int) -> None:
+        """`remaining_ms` is how long the holder's registration still lasts, by the store's clock."""
+        self.holder = holder
+        self.remaining_ms = remaining_ms
+        super().__init__(
+            f"node id {holder.node_id} is taken by the broker at {holder.host}:{holder.port}, "
+            f"whose registration lasts another {remaining_ms} ms"
+        )
+
+
 class StoreBusy(StoreError):
-    """The bound on waiting changes is reached. Nothing was changed; the same call may be made again later."""
+    """Changes cannot be taken now: too many wait already, or the server cannot be reached. Nothing was
+    changed; the same call may be made again later.
+    """
 
 
 class StoreFull(StoreError):
@@ -173,10 +197,10 @@ class Store(Protocol):
     """See the module's rules. `term_ms` are positive milliseconds on the store's own clock."""
 
     changed: list[Callable[[], None]]
-    """Called on the event loop after a change made through this object that moved `revision()`.
+    """Called on the event loop when `revision()` has moved: soon after the change where it was made through
+    this object, and within a bounded time where another process shares the state and made it.
 
-    They must not block or raise. What other processes change is found by polling `revision()`; a backend that
-    hears of it sooner may call sooner.
+    They must not block or raise. One call may stand for several changes, and a call may come without any.
     """
 
     async def open(self) -> None:
@@ -213,11 +237,18 @@ class Store(Protocol):
     # --- leases -----------------------------------------------------------------------------------
 
     async def claim(self, leases: Sequence[Lease], node_id: int, term_ms: int) -> list[Grant | None]:
-        """Take each lease that is free, has run out, or is the node's own; None where another holds it.
+        """Take each lease that is free, has run out, or is the node's own; None where another holds it, or
+        where an earlier holder's write is still under way: it may be asked for again soon.
 
         Every grant raises the epoch, the node's own lease too: who claims intends to load, and whatever it or
         another had under way before is fenced. The epoch is durable before the grant is seen by anyone.
-        Unknown leases raise StoreConflict.
+        Unknown leases raise StoreConflict. Grants begin unannounced.
+        """
+
+    async def announce(self, grants: Sequence[Grant]) -> None:
+        """Their holder is ready: `holders` says so until the lease is claimed anew.
+
+        Those lost are passed over.
         """
 
     async def renew(self, grants: Sequence[Grant], term_ms: int) -> list[int | None]:
@@ -272,13 +303,16 @@ class Store(Protocol):
     # --- nodes ------------------------------------------------------------------------------------
 
     async def register_node(self, node: NodeRow) -> None:
-        """Insert or replace the node's row and start its term. A mere renewal does not move `revision()`."""
+        """Insert or replace the node's row and start its term. A mere renewal does not move `revision()`.
 
-    async def remove_node(self, node_id: int) -> None:
-        """Forget the node; harmless when it is not there."""
+        NodeIdTaken while the registration of another incarnation with this id has not run out.
+        """
+
+    async def remove_node(self, node_id: int, incarnation: UUID) -> None:
+        """Forget this incarnation's registration; harmless when it is not there."""
 
     async def nodes(self) -> list[NodeRow]:
-        """The nodes whose term has not run out, by id."""
+        """The nodes whose term has not run out, by id, with their `age_ms`."""
 
     # --- the rest ---------------------------------------------------------------------------------
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from threading import Lock
+from uuid import UUID
 
-from muster.coordinator.storage.store import Grant, Lease, LeaseKind, NodeRow
+from muster.coordinator.storage.store import Grant, Lease, LeaseKind, NodeIdTaken, NodeRow
 
 
 class Tenancy:
@@ -25,7 +27,7 @@ class Tenancy:
         self._guard = Lock()
         self._held: dict[Lease, tuple[Grant, int]] = {}  # with the time at which it runs out
         self._claiming: dict[Lease, Counter[int]] = {}  # node ids; one node may claim the same lease twice
-        self._nodes: dict[int, tuple[NodeRow, int]] = {}  # with the time at which the registration runs out
+        self._nodes: dict[int, tuple[NodeRow, int]] = {}  # with the time of the last registration
         self._revision = 0
 
     def __repr__(self) -> str:
@@ -73,6 +75,19 @@ class Tenancy:
             self._revision += bool(grants)
             return grants
 
+    def announce(self, grants: Sequence[Grant]) -> bool:
+        """Whether any of them was held and not announced yet."""
+        with self._guard:
+            news = False
+            for grant in grants:
+                held = self._current(grant)
+                if held is not None and not held.announced:
+                    _, expires_ms = self._held[grant.lease]
+                    self._held[grant.lease] = replace(held, announced=True), expires_ms
+                    news = True
+            self._revision += news
+            return news
+
     def renew(self, grants: Sequence[Grant], term_ms: int, now_ms: int) -> list[int | None]:
         """As `Store.renew`. A lease that is being claimed is lost: it may have run out before that."""
         with self._guard:
@@ -99,7 +114,7 @@ class Tenancy:
         """As `Store.holders`."""
         with self._guard:
             return {
-                lease.number: Grant(lease, grant.node_id, grant.epoch, expires_ms - now_ms)
+                lease.number: replace(grant, remaining_ms=expires_ms - now_ms)
                 for lease, (grant, expires_ms) in sorted(self._held.items())
                 if lease.kind is kind and expires_ms > now_ms
             }
@@ -112,22 +127,32 @@ class Tenancy:
     # --- nodes ------------------------------------------------------------------------------------
 
     def register(self, node: NodeRow, now_ms: int) -> bool:
-        """Whether this is news: the node was not registered, or otherwise."""
+        """Whether this is news: the node was not registered, or otherwise. Raises NodeIdTaken."""
         with self._guard:
-            stored, expires_ms = self._nodes.get(node.node_id, (None, 0))
-            self._nodes[node.node_id] = node, now_ms + node.term_ms
-            news = stored != node or expires_ms <= now_ms
+            stored, registered_ms = self._nodes.get(node.node_id, (None, 0))
+            remaining_ms = registered_ms + stored.term_ms - now_ms if stored is not None else 0
+            if stored is not None and stored.incarnation != node.incarnation and remaining_ms > 0:
+                raise NodeIdTaken(stored, remaining_ms)
+            self._nodes[node.node_id] = node, now_ms
+            news = stored != node or remaining_ms <= 0
             self._revision += news
             return news
 
-    def remove(self, node_id: int) -> bool:
+    def remove(self, node_id: int, incarnation: UUID) -> bool:
         """Whether it was there."""
         with self._guard:
-            known = self._nodes.pop(node_id, None) is not None
-            self._revision += known
-            return known
+            stored, _ = self._nodes.get(node_id, (None, 0))
+            if stored is None or stored.incarnation != incarnation:
+                return False
+            del self._nodes[node_id]
+            self._revision += 1
+            return True
 
     def nodes(self, now_ms: int) -> list[NodeRow]:
         """As `Store.nodes`."""
         with self._guard:
-            return [node for _, (node, expires_ms) in sorted(self._nodes.items()) if expires_ms > now_ms]
+            return [
+                replace(node, age_ms=now_ms - registered_ms)
+                for _, (node, registered_ms) in sorted(self._nodes.items())
+                if registered_ms + node.term_ms > now_ms
+            ]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from muster.coordinator.cluster.lease import HeldLeases, Plan, wanted
+from dataclasses import replace
+from uuid import UUID
+
+from muster.coordinator.cluster.lease import HeldLeases, Moves, Plan, placeable, wanted
 from muster.coordinator.cluster.placement import place
-from muster.coordinator.storage.store import Grant, Lease, LeaseKind
+from muster.coordinator.storage.store import Grant, Lease, LeaseKind, NodeRow
 
 A = Lease(LeaseKind.GROUP, 0)
 B = Lease(LeaseKind.GROUP, 1)
@@ -18,6 +21,7 @@ def grant(lease: Lease, *, epoch: int = 1, node_id: int = 1, remaining_ms: int =
 
 def held(*grants: Grant, sent_ms: int = 0) -> HeldLeases:
     leases = HeldLeases(margin_ms=300)
+    leases.registered(1_000_000, sent_ms)
     for each in grants:
         leases.granted(each, sent_ms)
     return leases
@@ -64,17 +68,32 @@ def test_only_leases_past_their_time_have_lapsed() -> None:
     assert leases.lapsed(2_700) == [A, B]
 
 
+def plan(
+    leases: HeldLeases,
+    wanted: set[Lease],
+    holders: dict[Lease, Grant],
+    seen_ms: int = 0,
+    *,
+    claims_max: int = 100,
+    give_up_max: int = 100,
+    resting: frozenset[Lease] = frozenset(),
+) -> Plan:
+    return leases.plan(
+        wanted, holders, 1, seen_ms, resting=resting, claims_max=claims_max, give_up_max=give_up_max
+    )
+
+
 def test_what_is_wanted_and_free_is_claimed() -> None:
-    assert held().plan({A, C}, {}, 1, 0) == Plan([C, A], [], None)
+    assert plan(held(), {A, C}, {}) == Plan([C, A], [], None)
 
 
 def test_what_is_held_already_is_not_claimed_again() -> None:
-    assert held(grant(A)).plan({A}, {A: grant(A)}, 1, 0) == Plan([], [], None)
+    assert plan(held(grant(A)), {A}, {A: grant(A)}) == Plan([], [], None)
 
 
 def test_what_the_store_calls_ours_without_our_knowing_is_claimed() -> None:
     # The process was killed and started again, or the shard's state was lost.
-    assert held().plan({A}, {A: grant(A)}, 1, 0) == Plan([A], [], None)
+    assert plan(held(), {A}, {A: grant(A)}) == Plan([A], [], None)
 
 
 def test_what_another_holds_is_looked_at_again_when_it_runs_out_wanted_or_not() -> None:
@@ -82,12 +101,12 @@ def test_what_another_holds_is_looked_at_again_when_it_runs_out_wanted_or_not() 
         A: grant(A, node_id=2, remaining_ms=900),
         B: grant(B, node_id=2, remaining_ms=400),
     }
-    assert held().plan({A, B}, holders, 1, 5_000) == Plan([], [], 5_401)
-    assert held().plan(set(), holders, 1, 5_000) == Plan([], [], 5_401)
+    assert plan(held(), {A, B}, holders, 5_000) == Plan([], [], 5_401)
+    assert plan(held(), set(), holders, 5_000) == Plan([], [], 5_401)
 
 
 def test_what_is_no_longer_wanted_is_given_up() -> None:
-    assert held(grant(A), grant(B)).plan({A}, {}, 1, 0) == Plan([], [grant(B)], None)
+    assert plan(held(grant(A), grant(B)), {A}, {}) == Plan([], [grant(B)], None)
 
 
 def test_every_lease_is_wanted_by_exactly_one_live_node() -> None:
@@ -95,3 +114,86 @@ def test_every_lease_is_wanted_by_exactly_one_live_node() -> None:
     assert sum(len(share) for share in shares) == 100
     assert set().union(*shares) == {Lease(kind, n) for kind in LeaseKind for n in range(50)}
     assert all(place(lease.kind.value, lease.number, [1, 2, 3]) == 1 for lease in shares[0])
+
+
+def test_no_more_is_claimed_in_one_call_or_given_up_at_a_time_than_was_said() -> None:
+    assert plan(held(), {A, B, C}, {}, claims_max=2) == Plan([C, A], [], None, more=True)
+    assert plan(held(grant(A), grant(B)), set(), {}, give_up_max=1) == Plan([], [grant(A)], None)
+    assert plan(held(grant(A)), set(), {}, give_up_max=0) == Plan([], [], None)
+
+
+def test_what_is_on_its_way_out_is_neither_claimed_nor_given_up_again() -> None:
+    assert plan(held(), {A}, {A: grant(A), B: grant(B)}, resting=frozenset({A, B})) == Plan([], [], None)
+
+
+def test_what_the_store_calls_ours_and_belongs_to_another_is_given_up() -> None:
+    """Its state was lost while it was to move: nobody serves it, so it counts for no bound."""
+    assert plan(held(), set(), {A: grant(A)}, give_up_max=0) == Plan([], [grant(A)], None)
+
+
+def test_no_lease_is_served_longer_than_the_node_is_registered() -> None:
+    leases = HeldLeases(margin_ms=300)
+    leases.registered(3_000, sent_ms=0)
+    leases.granted(grant(A), sent_ms=900)
+    assert leases.serving(A, 2_699)
+    assert not leases.serving(A, 2_700)
+    assert leases.lapse_ms() == 2_700
+    assert leases.lapsed(2_700) == [A]
+    leases.registered(3_000, sent_ms=2_000)
+    assert leases.serving(A, 3_599)
+    assert leases.lapse_ms() == 3_600
+    assert leases.is_registered(4_699)
+    assert not leases.is_registered(4_700)
+
+
+def test_an_older_registration_that_is_answered_late_shortens_nothing() -> None:
+    leases = held(grant(A))
+    leases.registered(1, sent_ms=0)
+    assert leases.serving(A, 2_699)
+
+
+def test_what_is_ready_is_announced_once() -> None:
+    leases = held(grant(A), grant(B, epoch=2))
+    assert leases.unannounced() == []
+    leases.loaded(grant(A))
+    leases.loaded(grant(B, epoch=1))  # it was claimed anew meanwhile
+    assert leases.unannounced() == [grant(A)]
+    leases.announced(grant(A))
+    leases.announced(grant(B, epoch=1))
+    assert leases.unannounced() == []
+    assert [each.announced for each in leases.grants()] == [True, False]
+
+
+def test_a_node_knows_better_than_a_reading_what_it_serves() -> None:
+    leases = held(grant(A, epoch=2))
+    leases.announced(grant(A, epoch=2))
+    of_another = grant(C, node_id=2)
+    known = leases.as_known({A: grant(A, epoch=1), B: grant(B), C: of_another}, 1)
+    assert known == {A: replace(grant(A, epoch=2), announced=True), C: of_another}
+    taken = grant(A, node_id=2, epoch=3)
+    assert leases.as_known({A: taken}, 1) == {A: taken}
+
+
+def test_moves_are_forgotten_when_another_is_ready_or_after_a_while() -> None:
+    moves, leases = Moves(at_once=2, patience_ms=1_000), held(grant(C))
+    moves.begin(A, 0)
+    moves.begin(B, 100)
+    assert (moves.room, moves.look_again_ms) == (0, 1_000)
+    moves.settle({A: grant(A), B: grant(B, node_id=2)}, 1, leases, 500)
+    assert moves.room == 0
+    moves.settle({A: grant(A), B: replace(grant(B, node_id=2), announced=True)}, 1, leases, 500)
+    assert (moves.room, moves.look_again_ms) == (1, 1_000)
+    assert moves.settle({}, 1, leases, 999) == []
+    assert moves.settle({}, 1, leases, 1_000) == [A]
+    assert (moves.room, moves.look_again_ms) == (2, None)
+    moves.begin(C, 0)
+    moves.settle({}, 1, leases, 0)  # it came back
+    assert moves.room == 2
+
+
+def test_drained_nodes_get_nothing_unless_all_are_drained() -> None:
+    nodes = [NodeRow(node_id, "", 0, None, 3_000, UUID(int=node_id)) for node_id in (1, 2, 3)]
+    assert placeable(nodes) == [1, 2, 3]
+    assert placeable([nodes[0], replace(nodes[1], drained=True)]) == [1]
+    assert placeable([replace(node, drained=True) for node in nodes]) == [1, 2, 3]
+    assert placeable([]) == []

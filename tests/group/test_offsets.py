@@ -273,7 +273,9 @@ def test_offsets_that_expire_are_told_together() -> None:
         (A, TopicsImage(frozenset(), {"orders": A}), False),
         (A, TopicsImage(frozenset(), {"orders": B}), True),
         (ZERO_UUID, TopicsImage(frozenset(), {"orders": B}), False),
-        (A, TopicsImage(frozenset(), {"clicks": B}), False),
+        (A, TopicsImage(frozenset(), {"clicks": B}), True),
+        (A, TopicsImage(frozenset(), {}), True),
+        (ZERO_UUID, TopicsImage(frozenset(), {"clicks": B}), True),
     ],
 )
 def test_offsets_of_deleted_topics(

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from muster.coordinator.storage.store import Lease, LeaseKind, StoreError
 from muster.protocol.errors import ErrorCode
 from tests.runtime.support import LEASE, SHARD, Bench, CounterShard, code
@@ -252,8 +250,3 @@ async def test_a_killed_runtime_writes_nothing_more(bench: Bench) -> None:
     assert len(bench.store.transactions) == 1
     assert await bench.store.load(LEASE) == []
     assert {code(under_way), code(waiting)} == {ErrorCode.NOT_COORDINATOR}
-
-
-@pytest.fixture(autouse=True)
-def quiet(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("CRITICAL", logger="muster.coordinator.runtime.runtime")

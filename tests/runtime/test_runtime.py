@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from uuid import uuid4
-
 import pytest
 
 from muster.coordinator.group.effects import TopicsImage
@@ -41,10 +39,7 @@ async def test_while_loading_requests_are_told_so_as_clients_understand_it(bench
     assert bench.shard.told == ["loaded"]
 
 
-async def test_rows_of_unknown_types_are_passed_over_and_damaged_ones_stop_the_load(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("CRITICAL")
+async def test_rows_of_unknown_types_are_passed_over_and_damaged_ones_stop_the_load(bench: Bench) -> None:
     await bench.ask(CounterShard.write, 1)
     await bench.store.append([Append(LEASE, 1, [(b"\x7f\xff future", b"\x00\x00")])])
     await bench.claim(LEASE)
@@ -72,10 +67,7 @@ async def test_a_large_shard_does_not_keep_the_loop_while_it_loads(bench: Bench)
     assert sorted(bench.shard.numbers) == list(range(5_000))
 
 
-async def test_all_shards_answer_and_those_that_stop_are_skipped(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("CRITICAL")
+async def test_all_shards_answer_and_those_that_stop_are_skipped(bench: Bench) -> None:
     await bench.claim(Lease(LeaseKind.GROUP, 12))
     await bench.runtime.loaded()
     await bench.ask(CounterShard.write, 5)
@@ -108,17 +100,6 @@ async def test_a_shard_that_is_loaded_later_is_told_of_the_topics_first_thing(be
     await bench.runtime.loaded()
     await turns()
     assert bench.shard.told == ["loaded", ("topics", IMAGE)]
-
-
-async def test_a_shard_that_is_loaded_later_is_told_of_topics_deleted_meanwhile(bench: Bench) -> None:
-    gone, replaced = ("gone", uuid4()), ("replaced", uuid4())
-    bench.runtime.topics_changed(TopicsImage(frozenset({gone, replaced}), {}))
-    again = TopicsImage(live={"replaced": uuid4()})
-    bench.runtime.topics_changed(again)
-    await bench.claim(LEASE)
-    await bench.runtime.loaded()
-    await turns()
-    assert bench.shard.told == ["loaded", ("topics", TopicsImage(frozenset({gone}), again.live))]
 
 
 async def test_a_shard_is_described(bench: Bench) -> None:

@@ -198,8 +198,3 @@ async def test_a_shard_that_writes_as_soon_as_it_is_loaded_does_not_go_round_and
     await turns()
     assert await bench.ask(CounterShard.read) == [1, 7]
     assert bench.tenure.reclaimed == []
-
-
-@pytest.fixture(autouse=True)
-def quiet(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("CRITICAL", logger="muster.coordinator.runtime")

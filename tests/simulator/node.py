@@ -6,11 +6,11 @@ import asyncio
 import random
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from muster.coordinator.config import Settings
+from muster.coordinator.endpoints import Endpoint, Listening
 from muster.coordinator.group.shard import Shard
 from muster.coordinator.runtime.clock import LoopClock
 from muster.coordinator.runtime.shard_host import HostState
@@ -76,6 +76,7 @@ class Node:
         self.broker: Broker | None = None
         self.started = False
         self.paused = False
+        self.kills = 0
         self.store: SimulatedStore | None = None
         self._loop = loop
         self._rng = rng
@@ -111,21 +112,25 @@ class Node:
     async def start(self) -> None:
         """Returns when the broker accepts connections. Raises StoreError."""
         store = SimulatedStore(self._loop, self._rng, self._durable, self._weather)
+        clock = LoopClock(self._loop, start_ms=EPOCH_MS + int(self._loop.time() * 1000))
         shared = Shared(
-            settings=replace(self._settings, host=self.address[0]),
+            settings=self._settings,
             store=store,
             counts=run(self._durable.memory.counts()),
             logs=Logs.in_memory(),
-            clock=LoopClock(self._loop, start_ms=EPOCH_MS + int(self._loop.time() * 1000)),
+            clock=clock,
+            lease_clock=clock,
             file_threads=InlineExecutor(),
             upkeep_thread=InlineExecutor(),
             validation_thread=InlineExecutor(),
             connections_max=1_000_000,
             listen=partial(_Listener, self._network),
         )
-        broker = Broker(shared, self.node_id, PORT, self.address)
+        broker = Broker(shared, self.node_id, [Listening(Endpoint("", *self.address), None)])
         self.broker, self.store, self.paused = broker, store, False
-        await broker.start(await broker.bind())
+        node = await broker.bind()
+        await broker.register(node)
+        await broker.start(node)
         self.started = True
 
     async def kill(self) -> None:
@@ -134,6 +139,7 @@ class Node:
             return
         self._end_pause()
         self.started = False
+        self.kills += 1
         self.broker = self.store = None
         store.crash()
         await broker.kill()

@@ -432,9 +432,12 @@ class _World:
 
     async def _start(self, node: Node) -> None:
         while True:
+            kills = node.kills
             try:
                 await node.start()
             except StoreError as error:
+                if node.kills != kills:
+                    return  # whoever has killed it starts it again
                 self._say(f"cannot start {node}: {error}")
                 await node.kill()
                 await asyncio.sleep(1)

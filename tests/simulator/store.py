@@ -10,7 +10,9 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -89,6 +91,12 @@ class Weather:
     """Chance that an append is refused because too many wait."""
 
 
+def _arrive(effect: Callable[[], object]) -> None:
+    """What was asked for by a broker that is dead by now; nobody hears of a refusal."""
+    with suppress(StoreError):
+        effect()
+
+
 @dataclass(slots=True)
 class _Change:
     effect: Callable[[], Any]
@@ -131,7 +139,8 @@ class SimulatedStore:
         changes, self._queue = list(self._queue), deque()
         for change in changes:
             if self._rng.random() < 0.5:
-                self._loop.call_later(self._rng.choice([0, 0.5, 5]) * self._rng.random(), change.effect)
+                delay_s = self._rng.choice([0, 0.5, 5]) * self._rng.random()
+                self._loop.call_later(delay_s, partial(_arrive, change.effect))
         for waited_for in list(self._waited_for):
             waited_for.cancel()
 
@@ -236,6 +245,9 @@ class SimulatedStore:
     async def claim(self, leases: Sequence[Lease], node_id: int, term_ms: int) -> list[Grant | None]:
         return await self._change(lambda: run(self._durable.memory.claim(leases, node_id, term_ms)))
 
+    async def announce(self, grants: Sequence[Grant]) -> None:
+        await self._change(lambda: run(self._durable.memory.announce(grants)), needs_room=False)
+
     async def renew(self, grants: Sequence[Grant], term_ms: int) -> list[int | None]:
         return await self._change(lambda: run(self._durable.memory.renew(grants, term_ms)), needs_room=False)
 
@@ -266,8 +278,10 @@ class SimulatedStore:
     async def register_node(self, node: NodeRow) -> None:
         await self._change(lambda: run(self._durable.memory.register_node(node)), needs_room=False)
 
-    async def remove_node(self, node_id: int) -> None:
-        await self._change(lambda: run(self._durable.memory.remove_node(node_id)), needs_room=False)
+    async def remove_node(self, node_id: int, incarnation: UUID) -> None:
+        await self._change(
+            lambda: run(self._durable.memory.remove_node(node_id, incarnation)), needs_room=False
+        )
 
     async def nodes(self) -> list[NodeRow]:
         return await self._read(lambda: run(self._durable.memory.nodes()))

@@ -23,7 +23,7 @@ CAUGHT_BY = {
     "lost-records": "before it was durable",
     "lost-replies": "neither answered nor closed in time",
     "forgetful-load": "the store would be loaded as|was acknowledged before|two owners|two assignments",
-    "unfenced-store": "the store would be loaded as|was acknowledged before|went back",
+    "unfenced-store": "the store would be loaded as|was acknowledged before|went back|two owners",
 }
 """What the first violation says, as a pattern: several checkers may be the first to see a bug."""
 

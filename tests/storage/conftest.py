@@ -1,20 +1,25 @@
 """The backends that the contract suite runs against, and the clock they are given.
 
 A further backend is one more class in BACKENDS: every test that takes `store` or `backend` then runs against
-it too.
+it too. With --postgres all run against PostgreSQL instead.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
 from muster.coordinator.storage.memory import MemoryStore
+from muster.coordinator.storage.postgres import PostgresStore
 from muster.coordinator.storage.sqlite import SqliteStore
 from muster.coordinator.storage.store import LeaseKind, Store
+
+if TYPE_CHECKING:
+    from tests.support.postgres import Postgres
 
 LEASE_COUNTS = {LeaseKind.GROUP: 6, LeaseKind.DATA: 4}
 
@@ -34,9 +39,6 @@ class StoreClock:
 
 class Backend(Protocol):
     """One place where state lives, and store objects upon it."""
-
-    def __init__(self, directory: Path, clock: StoreClock | None) -> None:
-        """Without a clock the stores have their own."""
 
     def store(self) -> Store:
         """A store object for the state, not opened. Only one of them is open at a time."""
@@ -59,11 +61,34 @@ class SqliteBackend:
         return SqliteStore(self._directory / "data", **_now_ms(self._clock), lease_counts=LEASE_COUNTS)
 
 
+class PostgresBackend:
+    def __init__(self, url: str, clock: StoreClock | None) -> None:
+        self.url = url
+        self._clock = clock
+
+    def store(self) -> Store:
+        return PostgresStore(self.url, **_now_ms(self._clock))
+
+
 def _now_ms(clock: StoreClock | None) -> Any:
     return {} if clock is None else {"now_ms": clock}
 
 
-BACKENDS: dict[str, type[Backend]] = {"memory": MemoryBackend, "sqlite": SqliteBackend}
+BACKENDS = {"memory": MemoryBackend, "sqlite": SqliteBackend}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "make_backend" in metafunc.fixturenames:
+        names = ["postgres"] if metafunc.config.getoption("--postgres") else BACKENDS
+        metafunc.parametrize("make_backend", names, indirect=True)
+
+
+@pytest.fixture
+def make_backend(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[StoreClock | None], Backend]:
+    if request.param == "postgres":
+        server: Postgres = request.getfixturevalue("postgres_server")
+        return partial(PostgresBackend, server.new_database(LEASE_COUNTS))
+    return partial(BACKENDS[request.param], tmp_path)
 
 
 @pytest.fixture
@@ -71,16 +96,17 @@ def clock() -> StoreClock:
     return StoreClock()
 
 
-@pytest.fixture(params=BACKENDS.values(), ids=BACKENDS.keys())
-def backend(request: pytest.FixtureRequest, tmp_path: Path, clock: StoreClock) -> Backend:
-    made: Backend = request.param(tmp_path, clock)
-    return made
+@pytest.fixture
+def backend(make_backend: Callable[[StoreClock | None], Backend], clock: StoreClock) -> Backend:
+    return make_backend(clock)
 
 
-@pytest.fixture(params=BACKENDS.values(), ids=BACKENDS.keys())
-async def store_with_its_own_clock(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
-    backend: Backend = request.param(tmp_path, None)
-    store = backend.store()
+@pytest.fixture
+async def store_with_its_own_clock(
+    make_backend: Callable[[StoreClock | None], Backend],
+) -> AsyncIterator[Store]:
+    """Its clock is not the test's."""
+    store = make_backend(None).store()
     await store.open()
     yield store
     await store.close()

@@ -12,6 +12,7 @@ from muster.coordinator.storage.store import (
     BrokerConfigsRow,
     Lease,
     LeaseKind,
+    NodeIdTaken,
     NodeRow,
     Store,
     StoreConflict,
@@ -21,7 +22,7 @@ from tests.storage.conftest import LEASE_COUNTS, Backend, StoreClock
 
 ORDERS = TopicRow(UUID(int=1), "orders", 3, {"cleanup.policy": "compact"}, 1_700_000_000_000)
 AUDIT = TopicRow(UUID(int=2), "audit", 1)
-NODE = NodeRow(1, "127.0.0.1", 9092, None, 10_000)
+NODE = NodeRow(1, "127.0.0.1", 9092, None, 10_000, UUID(int=11))
 
 
 # --- topics ---------------------------------------------------------------------------------------
@@ -133,7 +134,7 @@ async def test_a_change_of_broker_configs_computed_from_old_ones_is_refused(stor
 
 
 async def test_nodes_are_listed_by_id_for_their_term(store: Store, clock: StoreClock) -> None:
-    second = NodeRow(2, "::1", 9093, "rack-b", 20_000)
+    second = NodeRow(2, "::1", 9093, "rack-b", 20_000, UUID(int=12), drained=True)
     await store.register_node(second)
     await store.register_node(NODE)
     assert await store.nodes() == [NODE, second]
@@ -150,9 +151,49 @@ async def test_a_node_may_move_and_go(store: Store) -> None:
     moved = replace(NODE, port=19092)
     await store.register_node(moved)
     assert await store.nodes() == [moved]
-    await store.remove_node(1)
-    await store.remove_node(1)
+    await store.remove_node(1, NODE.incarnation)
+    await store.remove_node(1, NODE.incarnation)
     assert await store.nodes() == []
+
+
+async def test_a_node_says_how_long_ago_it_registered(store: Store, clock: StoreClock) -> None:
+    await store.register_node(NODE)
+    clock.advance(2_500)
+    assert [node.age_ms for node in await store.nodes()] == [2_500]
+    await store.register_node(replace(NODE, age_ms=77))
+    assert [node.age_ms for node in await store.nodes()] == [0]
+
+
+async def test_a_node_id_belongs_to_one_incarnation_for_its_term(store: Store, clock: StoreClock) -> None:
+    await store.register_node(NODE)
+    rival = replace(NODE, host="::1", port=9999, incarnation=UUID(int=22))
+    clock.advance(NODE.term_ms - 1_500)
+    before = await store.revision()
+    with pytest.raises(NodeIdTaken, match=r"id 1 is taken by the broker at 127\.0\.0\.1:9092") as refusal:
+        await store.register_node(rival)
+    assert (refusal.value.holder, refusal.value.remaining_ms) == (NODE, 1_500)
+    await store.remove_node(1, rival.incarnation)
+    assert await store.nodes() == [NODE]
+    assert await store.revision() == before
+    clock.advance(1_500)
+    await store.register_node(rival)
+    with pytest.raises(NodeIdTaken) as refusal:
+        await store.register_node(NODE)
+    assert refusal.value.holder == rival
+    assert await store.nodes() == [rival]
+    await store.remove_node(1, NODE.incarnation)
+    assert await store.nodes() == [rival]
+    await store.remove_node(1, rival.incarnation)
+    await store.register_node(NODE)
+    assert await store.nodes() == [NODE]
+
+
+async def test_draining_a_node_is_a_change(store: Store) -> None:
+    await store.register_node(NODE)
+    before = await store.revision()
+    await store.register_node(replace(NODE, drained=True))
+    assert await store.revision() > before
+    assert await store.nodes() == [replace(NODE, drained=True)]
 
 
 # --- revision -------------------------------------------------------------------------------------
@@ -172,7 +213,7 @@ async def test_the_revision_grows_with_every_change_and_tells_who_listens(
         "delete": lambda: store.delete_topic(ORDERS.topic_id),
         "register": lambda: store.register_node(NODE),
         "move": lambda: store.register_node(replace(NODE, port=1)),
-        "remove": lambda: store.remove_node(NODE.node_id),
+        "remove": lambda: store.remove_node(NODE.node_id, NODE.incarnation),
         "claim again": lambda: store.claim([Lease(LeaseKind.GROUP, 0)], 1, 10_000),
         "claim data": lambda: store.claim([Lease(LeaseKind.DATA, 0)], 1, 10_000),
     }
@@ -196,6 +237,7 @@ async def test_the_revision_grows_with_every_change_and_tells_who_listens(
 async def test_what_changes_nothing_does_not_move_the_revision(store: Store) -> None:
     (grant,) = await store.claim([Lease(LeaseKind.GROUP, 0)], 1, 10_000)
     assert grant
+    await store.announce([grant])
     await store.register_node(NODE)
     await store.create_topic(ORDERS)
     told: list[None] = []
@@ -205,7 +247,9 @@ async def test_what_changes_nothing_does_not_move_the_revision(store: Store) -> 
     await store.register_node(NODE)
     await store.claim([Lease(LeaseKind.GROUP, 0)], 2, 10_000)
     await store.release([replace(grant, epoch=7)])
-    await store.remove_node(5)
+    await store.remove_node(5, NODE.incarnation)
+    await store.remove_node(NODE.node_id, UUID(int=99))
+    await store.announce([grant])
     await store.delete_topic(AUDIT.topic_id)
     await store.allocate_producer_ids(10)
     with pytest.raises(StoreConflict):

@@ -7,8 +7,9 @@ import random
 import pytest
 
 from muster.coordinator.storage.files import MemoryFolder
+from muster.coordinator.storage.records import Limits
 from muster.coordinator.storage.segment import SCAN_BYTES
-from muster.coordinator.storage.segments import Limits, SegmentLog
+from muster.coordinator.storage.segments import SegmentLog
 from muster.protocol.errors import DecodeError
 from tests.storage.test_segments import SMALL, Observed, Place, append, everything, offsets
 

@@ -25,7 +25,7 @@ from tests.support.sqlite_room import limit_room, make_room, take_all_room
 
 LEASE, FREE = Lease(LeaseKind.GROUP, 0), Lease(LeaseKind.GROUP, 1)
 TERM_MS = 10_000
-NODE = NodeRow(1, "127.0.0.1", 9092, None, TERM_MS)
+NODE = NodeRow(1, "127.0.0.1", 9092, None, TERM_MS, UUID(int=11))
 LARGE = bytes(100_000)
 
 
@@ -92,7 +92,7 @@ async def test_terms_are_renewed_and_ended_without_a_write(
     assert await store.nodes() == [NODE]
     before = await store.revision()
     await store.release([grant])
-    await store.remove_node(NODE.node_id)
+    await store.remove_node(NODE.node_id, NODE.incarnation)
     assert await store.holders(LeaseKind.GROUP) == {}
     assert await store.nodes() == []
     assert await store.revision() > before

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
+from uuid import uuid4
 
 import pytest
 
@@ -112,6 +114,44 @@ async def test_releasing_what_was_lost_does_nothing(store: Store) -> None:
     assert await store.holders(LeaseKind.GROUP) == {0: new}
 
 
+async def test_a_grant_is_announced_until_it_is_claimed_anew(store: Store, clock: StoreClock) -> None:
+    first, second = await store.claim([A, B], 1, TERM_MS)
+    assert first
+    assert second
+    told: list[None] = []
+    store.changed.append(lambda: told.append(None))
+    before = await store.revision()
+    await store.announce([first])
+    announced = replace(first, announced=True)
+    assert await store.holders(LeaseKind.GROUP) == {0: announced, 1: second}
+    assert await store.revision() > before
+    assert told
+    clock.advance(1_000)
+    assert await store.renew([announced, second], TERM_MS) == [TERM_MS, TERM_MS]
+    assert await store.holders(LeaseKind.GROUP) == {0: announced, 1: second}
+    before = await store.revision()
+    told.clear()
+    await store.announce([first])
+    await store.announce([])
+    assert await store.revision() == before, "it was announced already"
+    assert told == []
+    (anew,) = await store.claim([A], 1, TERM_MS)
+    assert anew == Grant(A, 1, 2, TERM_MS)
+    await store.announce([first, second])
+    assert await store.holders(LeaseKind.GROUP) == {0: anew, 1: replace(second, announced=True)}
+
+
+async def test_announcing_what_was_lost_does_nothing(store: Store) -> None:
+    (old,) = await store.claim([A], 1, TERM_MS)
+    assert old
+    await store.release([old])
+    await store.announce([old])
+    assert await store.holders(LeaseKind.GROUP) == {}
+    (new,) = await store.claim([A], 2, TERM_MS)
+    await store.announce([old])
+    assert await store.holders(LeaseKind.GROUP) == {0: new}
+
+
 async def test_holders_are_told_by_kind(store: Store, clock: StoreClock) -> None:
     data = Lease(LeaseKind.DATA, 2)
     await store.claim([A, data], 1, TERM_MS)
@@ -168,7 +208,7 @@ async def test_terms_do_not_follow_the_wall_clock(
     a dead node's leases from everyone for an hour."""
     store, term_ms = store_with_its_own_clock, 600_000
     grants = await store.claim([A], 1, term_ms)
-    await store.register_node(NodeRow(1, "127.0.0.1", 9092, None, term_ms))
+    await store.register_node(NodeRow(1, "127.0.0.1", 9092, None, term_ms, uuid4()))
     wall, wall_ns = time.time, time.time_ns
     monkeypatch.setattr(time, "time", lambda: wall() + step_s)
     monkeypatch.setattr(time, "time_ns", lambda: wall_ns() + step_s * 10**9)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from hashlib import sha256
 
 import pytest
 
@@ -122,6 +123,22 @@ async def test_bytes_come_back_as_they_were(store: Store) -> None:
     assert await rows(store, A) == [(bytes(range(256)), large), (b"", b"\x00")]
 
 
+async def test_a_key_may_be_long(store: Store) -> None:
+    """A group's name may have 32,767 bytes, and indexes of databases take less."""
+    random_bytes = random.Random(11).randbytes
+    long = [random_bytes(size) for size in (1_024, 1_025, 2_705, 33_000)]
+    digests = [b"\xff" + sha256(key).digest() for key in long]  # who knows a key could name its digest
+    keys = [*long, *digests, b"\xff", b"\xff\xff"]
+    grant = await claim(store, A)
+    for value in (b"1", b"", b"3" * 3_000):
+        assert await write(store, grant, *((key, value) for key in keys)) is Outcome.WRITTEN
+        assert await rows(store, A) == [(key, value) for key in keys]
+    await write(store, grant, (long[2], None), (digests[3], None))
+    assert [key for key, _ in await rows(store, A)] == [
+        key for key in keys if key not in (long[2], digests[3])
+    ]
+
+
 # --- fencing --------------------------------------------------------------------------------------
 
 
@@ -139,6 +156,8 @@ async def test_an_old_epoch_is_refused_and_a_future_one_too(store: Store) -> Non
     (outcome,) = await store.append([Append(A, new.epoch + 1, [(b"a", b"3")])])
     assert outcome is Outcome.FENCED
     assert await rows(store, A) == [(b"a", b"1")]
+    assert await write(store, new, (b"a", b"4")) is Outcome.WRITTEN
+    assert await rows(store, A) == [(b"a", b"4")]
 
 
 async def test_a_fenced_append_does_not_fail_the_others_of_its_call(store: Store) -> None:
@@ -248,7 +267,7 @@ async def test_records_survive_a_reopen_and_seq_goes_on(backend: Backend, store:
         assert await again.load(A) == before
         grant = await claim(again, A)
         await write(again, grant, (b"c", b"4"))
-        assert (await again.load(A))[-1][0] == 4, "the deleted record's number is not given out again"
+        assert (await again.load(A))[-1][0] > 3, "the deleted record's number is not given out again"
     finally:
         await again.close()
 

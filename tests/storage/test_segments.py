@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from muster.coordinator.storage.files import DiskFolder, Folder, MemoryFile, MemoryFolder
-from muster.coordinator.storage.segments import Limits, Recovery, SegmentLog
+from muster.coordinator.storage.records import Limits, Recovery
+from muster.coordinator.storage.segments import SegmentLog
 from muster.protocol import record_batch
 from muster.protocol.record_batch import Header, Record
 

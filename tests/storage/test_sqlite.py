@@ -64,7 +64,7 @@ async def test_a_restart_waits_for_no_lease_and_lists_no_dead_node(tmp_path: Pat
     store = SqliteStore(tmp_path)
     await store.open()
     await store.claim([LEASE], 1, 3_600_000)
-    await store.register_node(NodeRow(1, "127.0.0.1", 9092, None, 3_600_000))
+    await store.register_node(NodeRow(1, "127.0.0.1", 9092, None, 3_600_000, UUID(int=11)))
     await store.close()
     # The lock was let go and taken again: whoever held the lease has no process any more.
     again = SqliteStore(tmp_path)

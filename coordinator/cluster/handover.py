@@ -1,0 +1,102 @@
+"""Leases no longer served here: from the last request to the moment another may claim them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from muster.coordinator.cluster.worker import Clock, Worker
+from muster.coordinator.observe.log import Logger
+from muster.coordinator.storage.store import Grant, Lease, Store, StoreError
+
+
+class Handovers:
+    """Waits until the holder of each lease is at rest, and then releases it if there is something to release.
+
+    What comes to rest during one call to the store goes into the next one. A lease is not to be claimed
+    again before it is out of here, and `grants` are still renewed, so that nobody else begins before the end.
+    """
+
+    def __init__(
+        self, store: Store, clock: Clock, retry_ms: int, log: Logger, at_rest: Callable[[], None]
+    ) -> None:
+        """`at_rest` is called whenever leases have come out."""
+        self._store = store
+        self._log = log
+        self._at_rest = at_rest
+        self._resting: dict[Lease, Grant | None] = {}
+        self._waiting: set[asyncio.Task[None]] = set()
+        self._to_release: list[Grant] = []
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._releasing = Worker("releasing leases", clock, self._release, retry_ms, log)
+
+    def __len__(self) -> int:
+        return len(self._resting)
+
+    @property
+    def leases(self) -> set[Lease]:
+        """What is in here."""
+        return set(self._resting)
+
+    def start(self) -> None:
+        self._releasing.start(None)
+
+    def begin(self, lease: Lease, rest: Awaitable[object], release: Grant | None) -> None:
+        """`rest` is done when nothing is written under the lease any more; then `release` it, if given."""
+        self._resting[lease] = release
+        self._empty.clear()
+        task = asyncio.get_running_loop().create_task(
+            self._wait(lease, rest, release), name=f"rest of {lease.kind} {lease.number}"
+        )
+        self._waiting.add(task)
+        task.add_done_callback(self._waiting.discard)
+
+    def grants(self) -> list[Grant]:
+        """What is still to be released."""
+        return [grant for grant in self._resting.values() if grant is not None]
+
+    async def end(self) -> None:
+        """Return when nothing is in here any more; nothing may be begun after that."""
+        await self._empty.wait()
+        await self._releasing.end()
+
+    def kill(self) -> None:
+        """Release nothing more, and wait for nothing."""
+        self._empty.set()
+        self._releasing.kill()
+        for task in self._waiting:
+            task.cancel()
+
+    async def _wait(self, lease: Lease, rest: Awaitable[object], release: Grant | None) -> None:
+        try:
+            await rest
+        except Exception as error:
+            # Its writes may still be on their way: let it run out.
+            self._log.error("a shard did not come to rest", lease=str(lease), exc_info=error)
+            release = None
+        if release is None:
+            self._out([lease])
+        else:
+            self._to_release.append(release)
+            self._releasing.wake()
+
+    async def _release(self) -> None:
+        grants, self._to_release = self._to_release, []
+        if not grants:
+            return
+        try:
+            await self._store.release(grants)
+        except StoreError as error:
+            self._log.warning(
+                "leases were not released and run out by themselves", leases=len(grants), why=str(error)
+            )
+        finally:
+            self._out([grant.lease for grant in grants])
+
+    def _out(self, leases: list[Lease]) -> None:
+        for lease in leases:
+            del self._resting[lease]
+        if not self._resting:
+            self._empty.set()
+        self._at_rest()

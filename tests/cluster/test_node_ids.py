@@ -1,0 +1,107 @@
+"""One id, two brokers: after a death the next one waits, while the first lives it is refused, and whoever
+slept past its term and finds another in its place serves nothing any more."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from muster.coordinator.storage.store import LeaseKind, NodeIdTaken, StoreClosed
+from tests.cluster.support import ALL, TERM_MS, Cluster, Node, share
+from tests.support.facts import turns, until
+
+
+async def test_a_node_killed_and_started_again_waits_until_its_registration_has_run_out(
+    cluster: Cluster,
+) -> None:
+    (node,) = await cluster.start(1)
+    await cluster.passes(TERM_MS // 3 - 100)
+    node.membership.kill()
+    again = cluster.nodes[1] = Node(1, cluster.store, cluster.clock)
+    starting = asyncio.ensure_future(again.start())
+    await cluster.passes(2 * TERM_MS // 3)
+    assert not starting.done()
+    assert again.serves() == set()
+    await cluster.passes(500)
+    await starting
+    assert again.serves() == again.owns() == ALL
+    assert {again.epoch(lease) for lease in ALL} == {2}
+
+
+async def test_a_node_whose_id_is_in_use_is_refused_with_who_uses_it(cluster: Cluster) -> None:
+    (node,) = await cluster.start(1)
+    epochs = {lease: node.epoch(lease) for lease in ALL}
+    other = Node(1, cluster.store, cluster.clock)
+    starting = asyncio.ensure_future(other.start())
+    await cluster.passes(TERM_MS + 500)
+    with pytest.raises(NodeIdTaken, match=r"node id 1 is taken by the broker at 127\.0\.0\.1:9093"):
+        await starting
+    other.membership.kill()
+    assert {lease: node.epoch(lease) for lease in ALL} == epochs
+    assert node.serves() == ALL
+
+
+async def test_whoever_waits_for_a_registration_to_run_out_can_be_killed(cluster: Cluster) -> None:
+    (node,) = await cluster.start(1)
+    node.membership.kill()
+    again = Node(1, cluster.store, cluster.clock)
+    starting = asyncio.ensure_future(again.membership.register(again.row))
+    await turns()
+    again.membership.kill()
+    with pytest.raises(StoreClosed):
+        await starting
+    await turns()
+    assert cluster.clock.next_ms() is None
+
+
+async def test_a_node_that_slept_and_was_replaced_serves_and_releases_nothing(cluster: Cluster) -> None:
+    _, old = await cluster.start(1, 2)
+    old.pause()
+    await cluster.passes(TERM_MS + 100)
+    new = cluster.nodes[2] = Node(2, cluster.store, cluster.clock)
+    await new.start()
+    await until(lambda: cluster.agree(1, 2), "the new one in its place")
+    epochs = {lease: new.epoch(lease) for lease in new.owns()}
+    cluster.store.releases.clear()
+    cluster.store.claims.clear()
+    old.resume()
+    assert old.serves() == old.owns() == set()
+    await old.membership.superseded.wait()
+    assert old.membership.superseded_by is not None
+    assert old.membership.superseded_by.holder.incarnation == new.row.incarnation
+    await cluster.passes(3 * TERM_MS)
+    assert old.serves() == old.owns() == set()
+    assert cluster.store.releases == cluster.store.claims == []
+    assert {lease: new.epoch(lease) for lease in new.owns()} == epochs
+    assert cluster.agree(1, 2)
+    old.membership.kill()
+
+
+async def test_a_node_replaced_while_it_claims_begins_nothing(cluster: Cluster) -> None:
+    """As on machines whose clocks do not run alike: what is granted then is the other's."""
+    first, old = await cluster.start(1, 2)
+    cluster.store.answers_claims.clear()
+    first.membership.kill()
+    await cluster.passes(TERM_MS + 100)
+    assert old.owns() == share(2, 1, 2)
+    await cluster.store.remove_node(2, old.row.incarnation)
+    new = Node(2, cluster.store, cluster.clock)
+    await cluster.store.register_node(new.row)
+    await cluster.passes(TERM_MS)
+    assert old.membership.superseded.is_set()
+    cluster.store.answers_claims.set()
+    await cluster.passes(TERM_MS)
+    assert old.owns() == old.serves() == set()
+
+
+async def test_nodes_may_be_registered_long_before_they_start(cluster: Cluster) -> None:
+    nodes = [Node(node_id, cluster.store, cluster.clock) for node_id in (1, 2)]
+    cluster.nodes = {node.node_id: node for node in nodes}
+    for node in nodes:
+        await node.membership.register(node.row)
+    for node in nodes:
+        await node.start()
+    await until(lambda: cluster.agree(1, 2), "agreement")
+    assert {node.epoch(lease) for node in nodes for lease in node.owns()} == {1}
+    assert {lease.kind for lease in nodes[0].owns()} == set(LeaseKind)
