@@ -46,15 +46,16 @@ check: $(VENV)/.installed-check  ## ruff, mypy --strict, and the import contract
 interop: $(VENV)/.installed-interop $(VENV)/.installed-test  ## stock Kafka clients against muster (needs what interop-tools looks for)
 	$(BIN)/python -m pytest tests/interop
 
-# The Debian package of a command that is missing. $(1): command and package
-debian = command -v $(1) > /dev/null || { echo "$(1) is missing: installing the package $(1) with apt-get"; \
-  command -v apt-get > /dev/null || { echo "there is no apt-get here: install $(1) by other means" >&2; exit 1; }; \
+# The Debian package of a command that is missing. $(1): command, $(2): package, if its name is another
+package = $(or $(2),$(1))
+debian = command -v $(1) > /dev/null || { echo "$(1) is missing: installing the package $(package) with apt-get"; \
+  command -v apt-get > /dev/null || { echo "there is no apt-get here: install $(package) by other means" >&2; exit 1; }; \
   as_root=$$(test "$$(id -u)" = 0 || echo sudo); \
-  $$as_root apt-get install -y $(1) || { $$as_root apt-get update && $$as_root apt-get install -y $(1); }; }
+  $$as_root apt-get install -y $(package) || { $$as_root apt-get update && $$as_root apt-get install -y $(package); }; }
 
-# What make interop calls and cannot fetch itself. Only kcat is installed here; the others people choose themselves.
+# What make interop calls and cannot fetch itself. Only kcat and PostgreSQL are installed here; the others people choose.
 .PHONY: interop-tools
-interop-tools:  ## look for the tools of make interop (Java, Maven, Node.js, Go, kcat); installs kcat with apt-get
+interop-tools: postgres-tools  ## look for the tools of make interop (Java, Maven, Node.js, Go, kcat, PostgreSQL); installs the last two with apt-get
 	@for tool in java javac mvn node npm go; do command -v $$tool > /dev/null || { \
 	  echo "make interop needs $$tool on the PATH: a JDK of Java 17 or later, Maven, Node.js 18 or later with npm, and Go" >&2; exit 1; }; done
 	@$(call debian,kcat)
@@ -71,16 +72,39 @@ kafka: $(VENV)/.installed-test  ## replay every scenario against Apache Kafka (n
 AS_ROOT := $(if $(filter-out 0,$(shell id -u)),unshare --map-root-user --mount)
 
 .PHONY: faults
-faults: $(VENV)/.installed-test  ## kill -9 under load, traces of syncs, bad disks: make faults SEED=7 (needs Linux, strace, root or user namespaces)
-	$(AS_ROOT) $(BIN)/python -m pytest tests/faults $(if $(SEED),--seed $(SEED)) $(if $(KILLS),--kills $(KILLS))
+faults: $(VENV)/.installed-interop $(VENV)/.installed-test  ## kill -9 under load, traces of syncs, bad disks, and drills of a cluster over PostgreSQL: make faults SEED=7 (needs Linux, root, what faults-tools and postgres-tools install)
+	$(AS_ROOT) $(BIN)/python -m pytest tests/faults $(if $(SEED),--seed $(SEED)) $(if $(KILLS),--kills $(KILLS)) $(if $(ROUNDS),--rounds $(ROUNDS))
 
 .PHONY: faults-tools
-faults-tools:  ## look for the tool of make faults: installs strace with apt-get
+faults-tools: postgres-tools  ## look for the tools of make faults: installs strace, iproute2, iptables, faketime and PostgreSQL with apt-get
 	@$(call debian,strace)
+	@$(call debian,ip,iproute2)
+	@$(call debian,iptables)
+	@$(call debian,faketime)
+
+.PHONY: faults-long
+faults-long: $(VENV)/.installed-interop $(VENV)/.installed-test  ## the cluster's drills, 20 rounds of each fault, an hour or so: make faults-long SEED=7 (ROUNDS=)
+	$(BIN)/python -m tests.faults.cluster --rounds $(or $(ROUNDS),20) $(if $(SEED),--seed $(SEED))
 
 .PHONY: crash-long
 crash-long: $(VENV)/.installed-test  ## 500 times kill -9 under load, ten to twenty minutes: make crash-long SEED=7 (needs Linux and strace)
 	$(BIN)/python -m tests.faults --kills $(or $(KILLS),500) $(if $(SEED),--seed $(SEED))
+
+# The suites that have several backends, over PostgreSQL, and what is about it alone.
+.PHONY: postgres
+postgres: $(VENV)/.installed-test  ## the tests of clusters over PostgreSQL, each with a server of its own (needs the server's programs)
+	$(BIN)/python -m pytest --postgres $(SIDE_BY_SIDE) --dist loadfile --loop asyncio --asyncio-debug tests/postgres \
+	  tests/storage/test_records.py tests/storage/test_leases.py tests/storage/test_cluster_rows.py tests/topics tests/failover
+
+.PHONY: postgres-tools
+postgres-tools:  ## look for the server of make postgres: installs Debian's postgresql with apt-get
+	@ls /usr/lib/postgresql/*/bin/postgres > /dev/null 2>&1 || { $(call debian,postgres,postgresql) }
+
+# COMPOSE_LAB names a command that gives another one a Docker engine, where there is none:
+# COMPOSE_LAB REQUIREMENT -- COMMAND, with the requirement that the Dockerfile installs.
+.PHONY: compose-test
+compose-test: $(VENV)/.installed-interop $(VENV)/.installed-test  ## docker compose up, and its containers killed, paused and cut off under load (needs Docker with Compose)
+	$(if $(COMPOSE_LAB),$(COMPOSE_LAB) '$(CURDIR)[postgres]' --) $(BIN)/python -m pytest tests/compose
 
 # The seed of a run is printed; what it found is repeated by: .venv/bin/python -m tests.fuzz --seed ... --input ...
 .PHONY: fuzz
@@ -89,7 +113,7 @@ fuzz: $(VENV)/.installed-test  ## five million inputs and ten thousand connectio
 	$(BIN)/python -m tests.fuzz --reach $(if $(SEED),--seed $(SEED))
 
 .PHONY: bench
-bench: $(VENV)/.installed-interop $(VENV)/.installed-test  ## speed as ratios against peers in the same run (NAME=commits: one of them; WRITE=1: into FIGURES.md)
+bench: $(VENV)/.installed-interop $(VENV)/.installed-test  ## speed as ratios against peers in the same run (NAME=commits: one of them; WRITE=1: into FIGURES.md; needs PostgreSQL, see postgres-tools)
 	$(BIN)/python -m tests.bench $(NAME) $(if $(WRITE),--write)
 
 .PHONY: sim

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.support.postgres import Postgres
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -15,6 +19,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         choices=("asyncio", "uvloop"),
         default="asyncio",
         help="the event loop that asynchronous tests run on",
+    )
+    parser.addoption(
+        "--postgres",
+        action="store_true",
+        help="run the suites that have several backends over PostgreSQL instead (needs its server)",
     )
 
 
@@ -26,6 +35,15 @@ def pytest_asyncio_loop_factories(
 
         return {"uvloop": uvloop.new_event_loop}
     return {"asyncio": asyncio.new_event_loop}
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[Postgres]:
+    """One server for all tests of this process, each of which makes a database of its own."""
+    from tests.support.postgres import Postgres
+
+    with Postgres() as postgres:
+        yield postgres
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,172 @@
+"""The writer's side of `append`: many calls into the columns of one statement, and what became of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from muster.coordinator.storage.postgres import keys, statements
+from muster.coordinator.storage.postgres.connect import Link, Unreachable, is_refusal
+from muster.coordinator.storage.postgres.statements import Columns
+from muster.coordinator.storage.store import Append, Lease, Outcome, StoreBusy, StoreError, StoreFull
+
+_SEQS_RESERVED: Final = 2**32
+"""Numbers are reserved in the database by so many, which lasts for hours, and are given out here. A holder
+that goes leaves the rest unused: `seq` grows, nobody counts by it."""
+
+
+@dataclass(slots=True, eq=False)
+class _Writer:
+    """A lease under an epoch, written to from here."""
+
+    lease_id: int
+    epoch: int
+    next_seq: int = 0
+    seqs_end: int = 0
+    in_doubt: bool = False
+    """Nobody knows what became of an earlier write, which may yet be carried out: a later one must not go
+    before it. The holder claims the lease anew, and that decides."""
+
+
+class Writers:
+    """Who has written from here, by lease and epoch: an epoch's holder is one store object."""
+
+    seqs_reserved: Final = _SEQS_RESERVED
+
+    def __init__(self, lease_ids: Mapping[Lease, int]) -> None:
+        self._lease_ids = lease_ids
+        self._writers: dict[Lease, dict[int, _Writer]] = {lease: {} for lease in lease_ids}
+
+    def __repr__(self) -> str:
+        return f"<Writers {sum(map(len, self._writers.values()))}>"
+
+    def claimed(self, lease: Lease, epoch: int, first_seq: int) -> None:
+        """A claim from here has reserved the numbers from `first_seq` on."""
+        writer = _Writer(self._lease_ids[lease], epoch, first_seq, first_seq + _SEQS_RESERVED)
+        self._writers[lease] = {epoch: writer}
+
+    async def append(self, link: Link, calls: Sequence[Sequence[Append]]) -> Sequence[object]:
+        """Write what calls append, in one transaction: outcomes or a StoreError per call, in order."""
+        batch = self._batch(calls)
+        try:
+            await self._reserve(link, batch)
+        except StoreError as error:  # nothing has been written
+            kind = Unreachable if isinstance(error, Unreachable) else StoreBusy
+            return [kind(str(error)) for _ in calls]
+        if not batch.writers:
+            return batch.results(set())
+        try:
+            written = await link.run("writing", partial(statements.append, columns=batch.columns()))
+        except (StoreBusy, StoreFull) as error:
+            return [type(error)(str(error)) for _ in calls]
+        except StoreError as error:
+            if error.__cause__ is None or not is_refusal(error.__cause__):
+                for writer in batch.writers:
+                    writer.in_doubt = True
+            elif len(calls) > 1:
+                # One call is at fault (a key that is no bytes): the others go without it.
+                return [(await self.append(link, [call]))[0] for call in calls]
+            return [StoreError(str(error)) for _ in calls]
+        return batch.results(written)
+
+    def _writer(self, append: Append) -> _Writer | None:
+        """None for what can be nobody's epoch."""
+        lease_id = self._lease_ids.get(append.lease)
+        if lease_id is None or append.epoch < 1:  # below 1: never claimed
+            return None
+        of_lease = self._writers[append.lease]
+        writer = of_lease.get(append.epoch)
+        if writer is None:
+            writer = of_lease[append.epoch] = _Writer(lease_id, append.epoch)
+        return writer
+
+    async def _reserve(self, link: Link, batch: _Batch) -> None:
+        """Numbers for all that is to be written, where those reserved before are used up."""
+        for writer in batch.writers:
+            if writer.next_seq + batch.size > writer.seqs_end:
+                first = await link.run(
+                    "reserving numbers",
+                    partial(
+                        statements.reserve_seqs,
+                        lease_id=writer.lease_id,
+                        epoch=writer.epoch,
+                        count=_SEQS_RESERVED,
+                    ),
+                )
+                # None for an old epoch: what is numbered anyhow will not be written.
+                writer.next_seq = first or 0
+                writer.seqs_end = writer.next_seq + _SEQS_RESERVED
+
+    def _batch(self, calls: Sequence[Sequence[Append]]) -> _Batch:
+        batch = _Batch()
+        for appends in calls:
+            writers = [self._writer(one) for one in appends]
+            if any(writer is not None and writer.in_doubt for writer in writers):
+                batch.calls.append(None)
+                continue
+            batch.calls.append([batch.add(writer, one) for writer, one in zip(writers, appends, strict=True)])
+        return batch
+
+
+class _Batch:
+    """What goes into one transaction. Several writes of one key are folded into the last."""
+
+    def __init__(self) -> None:
+        self.writers: dict[_Writer, int] = {}
+        """Numbered from 1, as the statement does."""
+        self.calls: list[list[int] | None] = []
+        """The writer's number for each append of each call, 0 for a fenced one; None for a call in doubt."""
+        self._last: dict[tuple[int, bytes], bytes | None] = {}
+
+    @property
+    def size(self) -> int:
+        """How many keys it writes."""
+        return len(self._last)
+
+    def add(self, writer: _Writer | None, append: Append) -> int:
+        if writer is None:
+            return 0
+        number = self.writers.setdefault(writer, len(self.writers) + 1)
+        last = self._last
+        for key, value in append.records:
+            last.pop((number, key), None)  # in again at the end: it takes the place of its last write
+            last[number, key] = value
+        return number
+
+    def columns(self) -> Columns:
+        """Takes the numbers: to be called once."""
+        columns = Columns([], [], [], [], [], [], [], [])
+        for (number, key), value in self._last.items():
+            if len(key) > keys.PLAIN_BYTES_MAX or key[:1] == keys.MARK:
+                key, value = keys.stored(key, value)
+            if value is None:
+                columns.of_deletes.append(number)
+                columns.deletes.append(key)
+            else:
+                columns.of_upserts.append(number)
+                columns.upserts.append(key)
+                columns.values.append(value)
+        for writer in self.writers:
+            columns.lease_ids.append(writer.lease_id)
+            columns.epochs.append(writer.epoch)
+            columns.first_seqs.append(writer.next_seq)
+            writer.next_seq += len(columns.upserts)
+        return columns
+
+    def results(self, written: set[int]) -> list[object]:
+        """Per call: its outcomes, or a StoreError."""
+        return [
+            _in_doubt()
+            if numbers is None
+            else [Outcome.WRITTEN if number in written else Outcome.FENCED for number in numbers]
+            for numbers in self.calls
+        ]
+
+
+def _in_doubt() -> StoreError:
+    return StoreError(
+        "an earlier write under this epoch was not answered and may still be carried out: the lease must be "
+        "claimed anew"
+    )

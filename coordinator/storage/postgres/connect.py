@@ -1,0 +1,342 @@
+"""Connections to PostgreSQL, each with a bound on every wait, and what its errors mean for the store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from muster.coordinator.storage.store import StoreBusy, StoreError, StoreFull
+
+if TYPE_CHECKING:
+    from asyncpg import Connection
+
+T = TypeVar("T")
+
+CONNECT_TIMEOUT_MS_DEFAULT: Final = 3_000
+STATEMENT_TIMEOUT_MS_DEFAULT: Final = 5_000
+
+_DEFAULT_PORT: Final = "5432"
+_CLOSE_TIMEOUT_S: Final = 2.0
+_IDLE_IN_TRANSACTION_MS: Final = 1_000
+"""No transaction of a broker waits for the broker between two statements, unless that one stands still: then
+its locks must go before its leases do, or nobody could claim them."""
+
+# Connections that were cut without a word are ended by the server within about ten seconds. Not every server
+# that speaks PostgreSQL's protocol knows these.
+_KEEPALIVE: Final = (
+    "SET tcp_keepalives_idle = 5; SET tcp_keepalives_interval = 2; SET tcp_keepalives_count = 3; "
+    "SET tcp_user_timeout = 10000"
+)
+
+_RETRIED: Final = frozenset({"40001", "40P01"})
+"""Serialization failure, deadlock: the transaction was rolled back, and the same one may succeed now."""
+_RETRIES_MAX: Final = 8
+_RETRY_DELAY_S: Final = 0.004  # doubled at each further retry
+
+_DISK_FULL: Final = "53100"
+# What the server says when a transaction was certainly rolled back and another time it may succeed: cancelled
+# by a timeout (57014, 25P03), no lock (55P03), no memory or connections (53...), a server that only reads
+# (25006), and what is retried.
+_BUSY: Final = _RETRIED | {"57014", "55P03", "53000", "53200", "53300", "53400", "25006", "25P03"}
+_COMPLETION_UNKNOWN: Final = "40003"
+_HAD_ENDED: Final = "cannot switch to state"
+"""How asyncpg refuses to send on a connection whose end the server has announced and not carried out yet."""
+_NOT_PREPARED: Final = frozenset({"26000", "42P05"})
+"""A prepared statement is not there, or is there already: this is not always the same connection there."""
+# Said while connecting: nothing was sent yet. The server starts or stops (57P0.), or has no room (53300).
+_NOT_NOW: Final = frozenset({"57P01", "57P02", "57P03", "53300", "53000", "53200"})
+
+
+class Unreachable(StoreBusy):
+    """No connection could be made: nothing was sent."""
+
+
+class _Ended(StoreBusy):
+    """The server had ended the connection while it was idle: nothing was sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Where the database is and how it is reached. `repr` and `name` are fit for logs: without user and
+    password."""
+
+    url: str
+    name: str
+    """`host:port/database`"""
+    is_any_of_several: bool = False
+    """Whether the url names several hosts: the one to be used is that which takes writes."""
+
+    def __repr__(self) -> str:
+        return f"<Server {self.name}>"
+
+
+def server_of(url: str) -> str:
+    """`host:port/database` of a store's url. Raises StoreError, which does not quote the url."""
+    return parse(url).name
+
+
+def parse(url: str) -> Server:
+    """Raises StoreError for what is no url of a PostgreSQL database."""
+    usage = "the store's url must be postgresql://user:password@host:port/database"
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise StoreError(usage) from None
+    if parts.scheme not in ("postgresql", "postgres"):
+        raise StoreError(usage)
+    # An unquoted character of the password has cut the url short: what looks like the host is the password.
+    if "@" in parts.path + parts.query + parts.fragment or parts.netloc.count("@") > 1:
+        raise StoreError(
+            f"{usage}; in user and password, these must be written in percent: / is %2F, @ is %40, # is %23, "
+            "? is %3F"
+        )
+    options = parse_qs(parts.query)
+    hosts = (parts.netloc.rpartition("@")[2] or options.get("host", ["localhost"])[0]).split(",")
+    ports = options.get("port", [_DEFAULT_PORT])[0].split(",")
+    database = unquote(parts.path.lstrip("/"))
+    if not database:
+        raise StoreError(f"{usage}; the database is missing")
+    named = ",".join(
+        unquote(host) if _has_port(host) else f"{unquote(host)}:{ports[min(place, len(ports) - 1)]}"
+        for place, host in enumerate(hosts)
+    )
+    return Server(url, f"{named}/{database}", len(hosts) > 1)
+
+
+def _has_port(host: str) -> bool:
+    return ":" in host.rpartition("]")[2]
+
+
+async def connect(
+    server: Server,
+    *,
+    name: str,
+    timeout_ms: int = CONNECT_TIMEOUT_MS_DEFAULT,
+    statement_timeout_ms: int = STATEMENT_TIMEOUT_MS_DEFAULT,
+) -> Connection:
+    """A connection in autocommit mode to a server that takes writes: what a standby knows may be old. The
+    server ends a statement that runs longer than `statement_timeout_ms`. Raises StoreError, StoreBusy where
+    it may succeed later."""
+    try:
+        import asyncpg
+    except ImportError:
+        raise StoreError(
+            "a store in PostgreSQL needs asyncpg: install it with pip install 'muster-kafka[postgres]'"
+        ) from None
+    options: dict[str, Any] = {"server_settings": {"application_name": name}}
+    if server.is_any_of_several and "target_session_attrs" not in server.url:
+        options["target_session_attrs"] = "primary"
+    try:
+        async with asyncio.timeout(timeout_ms / 1000):
+            connection = await asyncpg.connect(server.url, **options)
+            try:
+                await _set_up(connection, server, statement_timeout_ms)
+            except BaseException as error:
+                connection.terminate()
+                if isinstance(error, asyncpg.InterfaceError):  # it was closed meanwhile
+                    raise StoreBusy(f"connecting to {server.name}: {_said(error)}") from error
+                raise
+    except StoreError:
+        raise
+    except TimeoutError:
+        raise StoreBusy(f"connecting to {server.name}: no answer within {timeout_ms} ms") from None
+    except OSError as error:
+        raise StoreBusy(f"connecting to {server.name}: {error.strerror or error}") from error
+    except asyncpg.PostgresError as error:
+        later = error.sqlstate in _NOT_NOW or error.sqlstate.startswith("08")
+        raise (StoreBusy if later else StoreError)(f"connecting to {server.name}: {_said(error)}") from error
+    except asyncpg.TargetServerAttributeNotMatched as error:
+        raise StoreBusy(f"connecting to {server.name}: none of them takes writes") from error
+    except (asyncpg.InterfaceError, ValueError) as error:
+        said = _said(error)
+        if not any(word in said for word in ("certificate", "authentication")):
+            said = "the url has an option that is not valid"  # what is said may repeat a part of the url
+        raise StoreError(f"connecting to {server.name}: {said}") from None
+    except Exception as error:  # what is there does not speak as PostgreSQL does
+        raise StoreError(f"connecting to {server.name}: {type(error).__name__}: {_said(error)}") from error
+    return connection
+
+
+async def _set_up(connection: Connection, server: Server, statement_timeout_ms: int) -> None:
+    import asyncpg
+
+    # Not given when connecting: poolers refuse parameters there that they do not know.
+    await connection.execute(
+        f"SET statement_timeout = {max(1, statement_timeout_ms)}; "
+        f"SET idle_in_transaction_session_timeout = {_IDLE_IN_TRANSACTION_MS}"
+    )
+    read_only, synchronous = await connection.fetchrow(
+        "SELECT current_setting('transaction_read_only'), current_setting('synchronous_commit')"
+    )
+    if read_only == "on":
+        raise StoreBusy(f"connecting to {server.name}: it takes no writes, it may be a standby")
+    if synchronous == "off":
+        # A server that dies would forget claims, and the next holder would have the same epoch.
+        await connection.execute("SET synchronous_commit = on")
+    try:
+        await connection.execute(_KEEPALIVE)
+    except asyncpg.PostgresError:
+        if connection.is_closed():
+            raise
+
+
+class Link:
+    """One connection, made when it is needed and made anew when it was lost; one caller at a time."""
+
+    def __init__(
+        self,
+        server: Server,
+        *,
+        name: str,
+        connect_timeout_ms: int = CONNECT_TIMEOUT_MS_DEFAULT,
+        statement_timeout_ms: int = STATEMENT_TIMEOUT_MS_DEFAULT,
+        prepare: Callable[[Connection], Awaitable[None]] | None = None,
+    ) -> None:
+        """`prepare` is run on every new connection."""
+        self._server = server
+        self._name = name
+        self._connect_timeout_ms = connect_timeout_ms
+        self._statement_timeout_ms = statement_timeout_ms
+        self._prepare = prepare
+        self._connection: Connection | None = None
+        self._turn = asyncio.Lock()
+
+    def __repr__(self) -> str:
+        state = "down" if self._connection is None or self._connection.is_closed() else "up"
+        return f"<Link {self._server.name} {state}>"
+
+    async def run(
+        self, doing: str, use: Callable[[Connection], Awaitable[T]], *, timeout_ms: int | None = None
+    ) -> T:
+        """What `use` answers, within `timeout_ms` in all (default: the statement timeout). `doing` says what
+        it is, for errors.
+
+        StoreBusy (Unreachable without a connection) and StoreFull when nothing was changed; any other
+        StoreError when that is not known. What `use` raises as StoreError is passed on.
+        """
+        if timeout_ms is None:
+            timeout_ms = self._statement_timeout_ms
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_ms / 1000
+        where = f"{doing} in {self._server.name}"
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._turn.acquire()
+        except TimeoutError:
+            raise StoreBusy(f"{where}: nothing was answered within {timeout_ms} ms") from None
+        try:
+            try:
+                return await self._run(where, use, deadline, timeout_ms)
+            except _Ended:
+                return await self._run(where, use, deadline, timeout_ms)
+        finally:
+            self._turn.release()
+
+    async def _run(
+        self, where: str, use: Callable[[Connection], Awaitable[T]], deadline: float, timeout_ms: int
+    ) -> T:
+        loop = asyncio.get_running_loop()
+        fresh = self._connection is None or self._connection.is_closed()
+        try:
+            connection = await self._connected(deadline)
+        except StoreError as error:
+            raise Unreachable(str(error)) from error
+        # Ended from here rather than by cancelling: that would ask the server, on a further connection.
+        timer = loop.call_at(deadline, connection.terminate)
+        try:
+            if fresh and self._prepare is not None:
+                try:
+                    await self._prepare(connection)
+                except BaseException:
+                    connection.terminate()  # or the next caller would find it unprepared
+                    raise
+            return await _retried(lambda: use(connection), deadline)
+        except StoreError:
+            raise
+        except Exception as error:
+            if is_refusal(error):
+                raise failure(where, error) from error
+            connection.terminate()  # the server may have ended it, and the end not have arrived yet
+            if loop.time() >= deadline:
+                raise StoreError(f"{where}: no answer within {timeout_ms} ms") from error
+            if str(error).startswith(_HAD_ENDED):
+                raise _Ended(f"{where}: the server has ended the connection") from error
+            raise failure(where, error) from error
+        finally:
+            timer.cancel()
+
+    async def up(self) -> None:
+        """Connect now. Raises StoreError."""
+        await self.run("connecting", _nothing)
+
+    async def _connected(self, deadline: float) -> Connection:
+        if self._connection is None or self._connection.is_closed():
+            left_ms = int((deadline - asyncio.get_running_loop().time()) * 1000)
+            self._connection = await connect(
+                self._server,
+                name=self._name,
+                timeout_ms=max(1, min(self._connect_timeout_ms, left_ms)),
+                # The server ends a statement before we end the connection: then it is known that nothing was
+                # changed.
+                statement_timeout_ms=self._statement_timeout_ms * 4 // 5,
+            )
+        return self._connection
+
+    async def close(self) -> None:
+        """After the present caller; harmless when repeated."""
+        async with self._turn:
+            connection, self._connection = self._connection, None
+            if connection is None or connection.is_closed():
+                return
+            try:
+                await connection.close(timeout=_CLOSE_TIMEOUT_S)
+            except Exception:
+                connection.terminate()
+
+
+async def _nothing(_: Connection) -> None:
+    pass
+
+
+async def _retried(use: Callable[[], Awaitable[T]], deadline: float) -> T:
+    loop = asyncio.get_running_loop()
+    delay_s = _RETRY_DELAY_S
+    for _ in range(_RETRIES_MAX):
+        try:
+            return await use()
+        except Exception as error:
+            if getattr(error, "sqlstate", None) not in _RETRIED or loop.time() + delay_s >= deadline:
+                raise
+        await asyncio.sleep(delay_s)
+        delay_s *= 2
+    return await use()
+
+
+def failure(where: str, error: Exception) -> StoreError:
+    """What an error of a statement that was sent means: StoreBusy and StoreFull when nothing was changed."""
+    state = getattr(error, "sqlstate", None)
+    said = f"{where}: {_said(error)}"
+    if state in _NOT_PREPARED:
+        said += "; a pooler in front of the database must pool by session"
+    if state == _DISK_FULL:
+        return StoreFull(f"{said}; make some room there")
+    return StoreBusy(said) if state in _BUSY else StoreError(said)
+
+
+def _said(error: Exception) -> str:
+    """Its first line: PostgreSQL's details and hints come after it."""
+    return str(error).partition("\n")[0]
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Whether what was sent was refused, by asyncpg or by the server: nothing was changed by it, and the
+    connection is well."""
+    state = getattr(error, "sqlstate", None)
+    if isinstance(state, str):
+        if state == _COMPLETION_UNKNOWN or state.startswith(("08", "57P")):
+            return False
+        return getattr(error, "severity_en", None) not in ("FATAL", "PANIC")
+    return isinstance(error, (ValueError, TypeError, OverflowError))

@@ -1,0 +1,248 @@
+"""The tables in PostgreSQL, and how they come about: `migrate` makes and upgrades them, `check` looks.
+
+All stand in the schema `muster` of the database. Nothing here is more than CockroachDB and YugabyteDB know
+too, but for `_TUNING`, which is left out where it is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, NamedTuple
+from uuid import uuid4
+
+from muster.coordinator.storage.postgres.connect import Server, connect, failure, parse
+from muster.coordinator.storage.postgres.record_schema import RECORD_TABLES, RECORD_TUNING
+from muster.coordinator.storage.store import LEASE_COUNTS_DEFAULT, LeaseKind, StoreError
+
+if TYPE_CHECKING:
+    from asyncpg import Connection
+
+SCHEMA_VERSION: Final = 1
+"""Grows with every change of the tables; `_VERSIONS` has the way to each."""
+
+_TIMEOUT_MS: Final = 60_000
+_ATTEMPTS: Final = 10
+
+# Epochs and terms stand apart: writing locks the row of `leases`, and renewing, which changes `tenancies`,
+# never waits for it. Every lease has its rows from the start, so that claiming inserts none. Times are
+# milliseconds of the server's clock. Records have no index on seq: they are ordered when they are loaded, and
+# upserting them changes no index.
+_FIRST: Final = (
+    """CREATE TABLE muster.store (
+        only_row integer PRIMARY KEY CHECK (only_row = 1),
+        cluster_id uuid NOT NULL,
+        next_producer_id bigint NOT NULL
+    )""",
+    """CREATE TABLE muster.revision (
+        only_row integer PRIMARY KEY CHECK (only_row = 1),
+        revision bigint NOT NULL
+    )""",
+    """CREATE TABLE muster.leases (
+        lease_id integer PRIMARY KEY,
+        kind text NOT NULL,
+        number integer NOT NULL,
+        epoch bigint NOT NULL,
+        next_seq bigint NOT NULL,
+        UNIQUE (kind, number)
+    )""",
+    """CREATE TABLE muster.tenancies (
+        lease_id integer PRIMARY KEY,
+        node_id integer,
+        epoch bigint NOT NULL,
+        expires_ms bigint NOT NULL,
+        announced boolean NOT NULL
+    )""",
+    """CREATE TABLE muster.records (
+        lease_id integer NOT NULL,
+        key bytea NOT NULL,
+        seq bigint NOT NULL,
+        value bytea NOT NULL,
+        PRIMARY KEY (lease_id, key)
+    )""",
+    """CREATE TABLE muster.topics (
+        topic_id uuid PRIMARY KEY,
+        name text NOT NULL UNIQUE,
+        partitions integer NOT NULL,
+        configs text NOT NULL,
+        created_ms bigint NOT NULL
+    )""",
+    """CREATE TABLE muster.broker_configs (
+        broker text PRIMARY KEY,
+        configs text NOT NULL
+    )""",
+    """CREATE TABLE muster.nodes (
+        node_id integer PRIMARY KEY,
+        host text NOT NULL,
+        port integer NOT NULL,
+        rack text,
+        term_ms bigint NOT NULL,
+        incarnation uuid NOT NULL,
+        drained boolean NOT NULL,
+        listeners text NOT NULL,
+        registered_ms bigint NOT NULL
+    )""",
+    *RECORD_TABLES,
+)
+
+_VERSIONS: Final[Sequence[Sequence[str]]] = (_FIRST,)
+"""The statements that lead from version n to n + 1."""
+
+# Rows that are updated for ever: room for their next version beside them, and dead ones swept away early.
+_TUNING: Final = (
+    *(
+        f"ALTER TABLE muster.{table} SET (fillfactor = {fill}, autovacuum_vacuum_scale_factor = 0.0, "
+        f"autovacuum_vacuum_threshold = {threshold}, autovacuum_vacuum_cost_delay = 0)"
+        for table, fill, threshold in (
+            ("revision", 10, 1_000),
+            ("leases", 25, 5_000),
+            ("tenancies", 25, 5_000),
+            ("nodes", 25, 1_000),
+        )
+    ),
+    "ALTER TABLE muster.records SET (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05)",
+    *RECORD_TUNING,
+)
+"""What a database that does not know it may refuse."""
+
+
+class Migration(NamedTuple):
+    """What `migrate` did."""
+
+    before: int | None
+    """The version found; None where there were no tables yet."""
+    after: int
+
+
+async def migrate(
+    url: str, *, lease_counts: Mapping[LeaseKind, int] | None = None, name: str = "muster-migrate"
+) -> Migration:
+    """Make the tables, or bring them to this version. Nothing happens when they are; two at once are safe.
+
+    `lease_counts` are fixed with the first. Raises StoreError, also for a schema that is newer.
+    """
+    server = parse(url)
+    counts = dict.fromkeys(LeaseKind, LEASE_COUNTS_DEFAULT) | dict(lease_counts or {})
+    connection = await connect(server, name=name, statement_timeout_ms=_TIMEOUT_MS)
+    try:
+        async with asyncio.timeout(_TIMEOUT_MS / 1000):
+            await connection.execute(f"SET idle_in_transaction_session_timeout = {_TIMEOUT_MS}")
+            for attempt in range(1, _ATTEMPTS + 1):
+                try:
+                    async with connection.transaction():
+                        return await _migrate(connection, server, counts)
+                except StoreError:
+                    raise
+                except Exception as error:
+                    if attempt == _ATTEMPTS or not _met_another(error):
+                        raise
+    except StoreError:
+        raise
+    except TimeoutError:
+        raise StoreError(f"migrating {server.name}: not done within {_TIMEOUT_MS} ms") from None
+    except Exception as error:
+        if getattr(error, "sqlstate", None) == "42501":
+            raise StoreError(
+                f"migrating {server.name}: {error}; the user must be allowed to create a schema in the "
+                "database (GRANT CREATE ON DATABASE), or tables in its schema muster if there is one"
+            ) from error
+        raise failure(f"migrating {server.name}", error) from error
+    finally:
+        with suppress(Exception):
+            await connection.close(timeout=2)
+    raise AssertionError("unreachable")
+
+
+def _met_another(error: Exception) -> bool:
+    """Whether another migration was at the same thing: it has won, and is waited for by trying again.
+
+    A name or a row that has come meanwhile, a deadlock, and PostgreSQL's "tuple concurrently updated".
+    """
+    return getattr(error, "sqlstate", None) in ("23505", "42P06", "42P07", "40001", "40P01", "XX000")
+
+
+async def _migrate(connection: Connection, server: Server, counts: Mapping[LeaseKind, int]) -> Migration:
+    # Not CREATE ... IF NOT EXISTS alone, which asks for the right to create though there is nothing to do.
+    if not await connection.fetchval(
+        "SELECT count(*) FROM information_schema.schemata WHERE schema_name = 'muster'"
+    ):
+        await connection.execute("CREATE SCHEMA muster")
+    if not await connection.fetchval(
+        "SELECT count(*) FROM information_schema.tables "
+        "WHERE table_schema = 'muster' AND table_name = 'schema_version'"
+    ):
+        await connection.execute(
+            "CREATE TABLE muster.schema_version (only_row integer PRIMARY KEY, version integer NOT NULL)"
+        )
+        await connection.execute("INSERT INTO muster.schema_version (only_row, version) VALUES (1, 0)")
+    # Two that are here at once wait for each other.
+    before: int = await connection.fetchval("SELECT version FROM muster.schema_version FOR UPDATE")
+    if before > SCHEMA_VERSION:
+        raise _newer(server, before)
+    for statements in _VERSIONS[before:]:
+        for statement in statements:
+            await connection.execute(statement)
+    if before == 0:
+        await _fill(connection, counts)
+    if before < SCHEMA_VERSION:
+        for statement in _TUNING:
+            with suppress(_refused()):
+                async with connection.transaction():
+                    await connection.execute(statement)
+        await connection.execute("UPDATE muster.schema_version SET version = $1", SCHEMA_VERSION)
+    return Migration(before or None, SCHEMA_VERSION)
+
+
+def _refused() -> type[Exception]:
+    import asyncpg
+
+    return asyncpg.PostgresError  # type: ignore[no-any-return]
+
+
+async def _fill(connection: Connection, counts: Mapping[LeaseKind, int]) -> None:
+    await connection.execute(
+        "INSERT INTO muster.store (only_row, cluster_id, next_producer_id) VALUES (1, $1, 0)", uuid4()
+    )
+    await connection.execute("INSERT INTO muster.revision (only_row, revision) VALUES (1, 1)")
+    # Ids in the order of kind and number, in which rows are locked.
+    leases = [(kind.value, number) for kind in sorted(counts) for number in range(counts[kind])]
+    await connection.executemany(
+        "INSERT INTO muster.leases (lease_id, kind, number, epoch, next_seq) VALUES ($1, $2, $3, 0, 1)",
+        [(lease_id, *lease) for lease_id, lease in enumerate(leases)],
+    )
+    await connection.executemany(
+        "INSERT INTO muster.tenancies (lease_id, node_id, epoch, expires_ms, announced) "
+        "VALUES ($1, NULL, 0, 0, false)",
+        [(lease_id,) for lease_id in range(len(leases))],
+    )
+
+
+async def check(connection: Connection, server: Server) -> None:
+    """Raises StoreError unless the tables are there and of this version."""
+    try:
+        version = await connection.fetchval("SELECT version FROM muster.schema_version")
+    except Exception as error:
+        if getattr(error, "sqlstate", None) in ("42P01", "3F000"):
+            version = None
+        else:
+            raise
+    if version is None:
+        raise StoreError(
+            f"the database {server.name} has no tables of muster: make them with "
+            "muster store migrate --store URL"
+        )
+    if version < SCHEMA_VERSION:
+        raise StoreError(
+            f"the database {server.name} has muster's schema {version}, and this version needs "
+            f"{SCHEMA_VERSION}: upgrade it with muster store migrate --store URL"
+        )
+    if version > SCHEMA_VERSION:
+        raise _newer(server, version)
+
+
+def _newer(server: Server, version: int) -> StoreError:
+    return StoreError(
+        f"the database {server.name} has muster's schema {version}, made by a newer muster (this one knows "
+        f"{SCHEMA_VERSION}): use that version, or another database"
+    )

@@ -1,0 +1,461 @@
+"""What the store says to PostgreSQL, each change as one statement.
+
+A statement is a transaction of its own, so no lock is ever held by a broker that stands still between two of
+them. (`append` with deletes is the one exception.) Where a statement locks rows and then changes others, the
+locking comes first by data: what is changed is joined with what was locked. Under READ COMMITTED a row that
+was waited for is looked at anew, in its last version, and only that row: so whatever a change is decided by
+must be locked, not merely read.
+
+A change that moves the revision answers the new one, or None.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from uuid import UUID
+
+from muster.coordinator.storage.store import (
+    BrokerConfigsRow,
+    Grant,
+    NodeIdTaken,
+    NodeRow,
+    StoreConflict,
+    TopicRow,
+)
+
+if TYPE_CHECKING:
+    from asyncpg import Connection
+
+_NOW: Final = (
+    "SELECT COALESCE($1::bigint, CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)) AS now_ms"
+)
+"""The time by the server's clock, unless the caller has given another as the first argument."""
+
+
+def _moving(changed: str) -> str:
+    """The tail of a WITH that moves the revision when `changed` has rows. It is counted, so that all of it is
+    done before the one row everybody wants is locked."""
+    return (
+        "moved AS (UPDATE muster.revision SET revision = revision + 1 "
+        f"WHERE (SELECT count(*) FROM {changed}) > 0 RETURNING revision)"
+    )
+
+
+# --- records --------------------------------------------------------------------------------------
+
+# Rows of `leases` are locked, in order, against claims; `good` are the writers whose epoch is the lease's.
+# Without the lock, an append that is still open could become visible after a claim whose holder has loaded.
+_FENCE: Final = """
+WITH fence AS MATERIALIZED (
+    SELECT lease_id, epoch FROM muster.leases WHERE lease_id = ANY($1::integer[]) ORDER BY lease_id FOR SHARE
+), good AS MATERIALIZED (
+    SELECT writer, lease_id, first_seq
+    FROM unnest($1::integer[], $2::bigint[], $3::bigint[])
+        WITH ORDINALITY AS asked (lease_id, epoch, first_seq, writer)
+    JOIN fence USING (lease_id, epoch)
+)
+"""
+_UPSERT: Final = (
+    _FENCE
+    + """, written AS (
+    INSERT INTO muster.records (lease_id, key, seq, value)
+    SELECT good.lease_id, row.key, good.first_seq + row.place - 1, row.value
+    FROM unnest($4::bigint[], $5::bytea[], $6::bytea[]) WITH ORDINALITY AS row (writer, key, value, place)
+    JOIN good USING (writer)
+    ON CONFLICT (lease_id, key) DO UPDATE SET seq = excluded.seq, value = excluded.value
+)
+SELECT writer FROM good
+"""
+)
+_DELETE: Final = (
+    _FENCE
+    + """, deleted AS (
+    DELETE FROM muster.records
+    USING good, unnest($4::bigint[], $5::bytea[]) AS row (writer, key)
+    WHERE good.writer = row.writer AND records.lease_id = good.lease_id AND records.key = row.key
+)
+SELECT writer FROM good
+"""
+)
+_ASK: Final = _FENCE + "SELECT writer FROM good"
+
+
+class Columns(NamedTuple):
+    """What several writers append, a list per column. A writer is a lease under an epoch; `of_...` name them
+    by their places in `lease_ids`, from 1. No writer has a key twice."""
+
+    lease_ids: list[int]
+    epochs: list[int]
+    first_seqs: list[int]
+    """Each upsert takes its writer's first number and its own place among all upserts."""
+    of_upserts: list[int]
+    upserts: list[bytes]
+    values: list[bytes]
+    of_deletes: list[int]
+    deletes: list[bytes]
+
+
+async def append(connection: Connection, columns: Columns) -> set[int]:
+    """Write for each writer whose epoch is the lease's present one; which those are."""
+    writers = columns[:3]
+    if not columns.deletes:
+        statement = (_UPSERT, *writers, *columns[3:6]) if columns.upserts else (_ASK, *writers)
+        rows = await connection.fetch(*statement)
+    elif not columns.upserts:
+        rows = await connection.fetch(_DELETE, *writers, *columns[6:])
+    else:
+        # Two statements, since not every database changes a table twice in one.
+        async with connection.transaction():
+            await connection.fetch(_UPSERT, *writers, *columns[3:6])
+            rows = await connection.fetch(_DELETE, *writers, *columns[6:])
+    return {row[0] for row in rows}
+
+
+async def reserve_seqs(connection: Connection, lease_id: int, epoch: int, count: int) -> int | None:
+    """The first of `count` numbers that only this epoch's holder uses; None when the epoch is an old one."""
+    return await connection.fetchval(  # type: ignore[no-any-return]
+        "UPDATE muster.leases SET next_seq = next_seq + $3::bigint WHERE lease_id = $1 AND epoch = $2 "
+        "RETURNING next_seq - $3::bigint",
+        lease_id,
+        epoch,
+        count,
+    )
+
+
+async def load(
+    connection: Connection, lease_id: int, after: bytes | None, rows_max: int
+) -> list[tuple[int, bytes, bytes]]:
+    """The rows with the next keys after `after`, in order of the keys."""
+    rows = await connection.fetch(
+        "SELECT seq, key, value FROM muster.records WHERE lease_id = $1 AND ($2::bytea IS NULL OR key > $2) "
+        "ORDER BY key LIMIT $3",
+        lease_id,
+        after,
+        rows_max,
+    )
+    return [tuple(row) for row in rows]
+
+
+# --- leases ---------------------------------------------------------------------------------------
+
+# Holding `tenancies` decides among those who claim; locking `leases` waits for nobody who writes: what is
+# being written to under an earlier epoch is passed over, or a broker that stands still would stop all others.
+_CLAIM: Final = f"""
+WITH clock AS MATERIALIZED ({_NOW}),
+free AS MATERIALIZED (
+    SELECT lease_id FROM muster.tenancies
+    WHERE lease_id = ANY($2::integer[])
+        AND (node_id IS NULL OR node_id = $3 OR expires_ms <= (SELECT now_ms FROM clock))
+    ORDER BY lease_id FOR UPDATE SKIP LOCKED
+), taken AS MATERIALIZED (
+    SELECT lease_id FROM muster.leases WHERE lease_id IN (SELECT lease_id FROM free)
+    ORDER BY lease_id FOR UPDATE SKIP LOCKED
+), raised AS (
+    UPDATE muster.leases SET epoch = leases.epoch + 1, next_seq = leases.next_seq + $5::bigint
+    FROM taken WHERE leases.lease_id = taken.lease_id
+    RETURNING leases.lease_id, leases.epoch, leases.next_seq - $5::bigint AS first_seq
+), held AS (
+    UPDATE muster.tenancies
+    SET node_id = $3, epoch = raised.epoch, expires_ms = clock.now_ms + $4::bigint, announced = false
+    FROM raised, clock WHERE tenancies.lease_id = raised.lease_id
+    RETURNING tenancies.lease_id
+), {_moving("held")}
+SELECT lease_id, epoch, first_seq, (SELECT revision FROM moved) FROM raised
+"""
+
+
+class Claimed(NamedTuple):
+    lease_id: int
+    epoch: int
+    first_seq: int
+
+
+async def claim(
+    connection: Connection,
+    now_ms: int | None,
+    lease_ids: list[int],
+    node_id: int,
+    term_ms: int,
+    seqs: int,
+) -> tuple[list[Claimed], int | None]:
+    """The leases got, each with the first of `seqs` numbers for its records."""
+    rows = await connection.fetch(_CLAIM, now_ms, lease_ids, node_id, term_ms, seqs)
+    return [Claimed(*row[:3]) for row in rows], rows[0][3] if rows else None
+
+
+_GIVEN: Final = """given AS MATERIALIZED (
+    SELECT lease_id FROM muster.tenancies
+    JOIN unnest({0}::integer[], {1}::integer[], {2}::bigint[]) AS mine (lease_id, node_id, epoch)
+        USING (lease_id, node_id, epoch)
+    ORDER BY lease_id FOR UPDATE OF tenancies
+)"""
+"""Those of the grants (arrays of lease, node, epoch) that were not lost, locked in order."""
+
+_RENEW: Final = f"""
+WITH clock AS MATERIALIZED ({_NOW}), {_GIVEN.format("$2", "$3", "$4")}
+UPDATE muster.tenancies SET expires_ms = clock.now_ms + $5::bigint
+FROM given, clock WHERE tenancies.lease_id = given.lease_id
+RETURNING tenancies.lease_id, tenancies.epoch
+"""
+_ANNOUNCE: Final = f"""
+WITH {_GIVEN.format("$1", "$2", "$3")}, changed AS (
+    UPDATE muster.tenancies SET announced = true
+    FROM given WHERE tenancies.lease_id = given.lease_id AND NOT tenancies.announced
+    RETURNING tenancies.lease_id
+), {_moving("changed")}
+SELECT revision FROM moved
+"""
+_RELEASE: Final = f"""
+WITH {_GIVEN.format("$1", "$2", "$3")}, changed AS (
+    UPDATE muster.tenancies SET node_id = NULL, announced = false
+    FROM given WHERE tenancies.lease_id = given.lease_id
+    RETURNING tenancies.lease_id
+), {_moving("changed")}
+SELECT revision FROM moved
+"""
+
+
+def _columns(lease_ids: list[int], grants: Sequence[Grant]) -> tuple[list[int], list[int], list[int]]:
+    return lease_ids, [grant.node_id for grant in grants], [grant.epoch for grant in grants]
+
+
+async def renew(
+    connection: Connection, now_ms: int | None, lease_ids: list[int], grants: Sequence[Grant], term_ms: int
+) -> set[tuple[int, int]]:
+    """Which were renewed, as lease and epoch."""
+    rows = await connection.fetch(_RENEW, now_ms, *_columns(lease_ids, grants), term_ms)
+    return {(row[0], row[1]) for row in rows}
+
+
+async def announce(connection: Connection, lease_ids: list[int], grants: Sequence[Grant]) -> int | None:
+    return await connection.fetchval(_ANNOUNCE, *_columns(lease_ids, grants))  # type: ignore[no-any-return]
+
+
+async def release(connection: Connection, lease_ids: list[int], grants: Sequence[Grant]) -> int | None:
+    return await connection.fetchval(_RELEASE, *_columns(lease_ids, grants))  # type: ignore[no-any-return]
+
+
+class Held(NamedTuple):
+    lease_id: int
+    node_id: int
+    epoch: int
+    remaining_ms: int
+    announced: bool
+
+
+async def holders(connection: Connection, now_ms: int | None, lease_ids: list[int]) -> list[Held]:
+    rows = await connection.fetch(
+        f"WITH clock AS ({_NOW}) SELECT lease_id, node_id, epoch, expires_ms - now_ms, announced "
+        "FROM muster.tenancies, clock "
+        "WHERE lease_id = ANY($2::integer[]) AND node_id IS NOT NULL AND expires_ms > now_ms "
+        "ORDER BY lease_id",
+        now_ms,
+        lease_ids,
+    )
+    return [Held(*row) for row in rows]
+
+
+# --- nodes ----------------------------------------------------------------------------------------
+
+_NODE_COLUMNS: Final = tuple(field.name for field in fields(NodeRow) if field.name != "age_ms")
+_SELECT_NODE: Final = f"SELECT {', '.join(_NODE_COLUMNS)}"
+_NODE_ARGUMENTS: Final = ", ".join(f"${number}" for number in range(2, len(_NODE_COLUMNS) + 2))
+_REGISTER: Final = f"""
+WITH clock AS MATERIALIZED ({_NOW}),
+before AS MATERIALIZED (
+    SELECT {", ".join(_NODE_COLUMNS)}, registered_ms FROM muster.nodes WHERE node_id = $2
+), put AS (
+    INSERT INTO muster.nodes ({", ".join(_NODE_COLUMNS)}, registered_ms)
+    VALUES ({_NODE_ARGUMENTS}, (SELECT now_ms FROM clock))
+    ON CONFLICT (node_id) DO UPDATE
+    SET {", ".join(f"{name} = excluded.{name}" for name in (*_NODE_COLUMNS[1:], "registered_ms"))}
+    WHERE nodes.incarnation = excluded.incarnation
+        OR nodes.registered_ms + nodes.term_ms <= excluded.registered_ms
+    RETURNING {", ".join(_NODE_COLUMNS)}
+), news AS (
+    SELECT node_id FROM put WHERE NOT EXISTS (
+        SELECT 1 FROM before, clock WHERE registered_ms + before.term_ms > now_ms
+        AND ({" AND ".join(f"before.{name} IS NOT DISTINCT FROM put.{name}" for name in _NODE_COLUMNS)})
+    )
+), {_moving("news")}
+SELECT (SELECT count(*) FROM put), (SELECT revision FROM moved)
+"""
+_ATTEMPTS_MAX: Final = 5
+
+
+async def register_node(connection: Connection, now_ms: int | None, node: NodeRow) -> int | None:
+    """Raises NodeIdTaken."""
+    for _ in range(_ATTEMPTS_MAX):
+        row = await connection.fetchrow(_REGISTER, now_ms, *(getattr(node, name) for name in _NODE_COLUMNS))
+        if row[0]:
+            return row[1]  # type: ignore[no-any-return]
+        for holder, remaining_ms in await _registered(connection, now_ms, node.node_id):
+            raise NodeIdTaken(holder, remaining_ms)
+        # It has run out or left between the two statements.
+    raise StoreConflict(f"registering node {node.node_id}: others come and go with this id all the time")
+
+
+async def remove_node(connection: Connection, node_id: int, incarnation: UUID) -> int | None:
+    return await connection.fetchval(  # type: ignore[no-any-return]
+        "WITH gone AS (DELETE FROM muster.nodes WHERE node_id = $1 AND incarnation = $2 RETURNING node_id), "
+        f"{_moving('gone')} SELECT revision FROM moved",
+        node_id,
+        incarnation,
+    )
+
+
+async def nodes(connection: Connection, now_ms: int | None) -> list[NodeRow]:
+    return [node for node, _ in await _registered(connection, now_ms, None)]
+
+
+async def _registered(
+    connection: Connection, now_ms: int | None, node_id: int | None
+) -> list[tuple[NodeRow, int]]:
+    """With how long each registration lasts."""
+    rows = await connection.fetch(
+        f"WITH clock AS ({_NOW}) {_SELECT_NODE}, now_ms - registered_ms AS age_ms "
+        "FROM muster.nodes, clock WHERE registered_ms + term_ms > now_ms "
+        "AND ($2::integer IS NULL OR node_id = $2) ORDER BY node_id",
+        now_ms,
+        node_id,
+    )
+    found = [NodeRow(**{**row, "incarnation": UUID(int=row["incarnation"].int)}) for row in map(dict, rows)]
+    return [(node, node.term_ms - node.age_ms) for node in found]
+
+
+# --- topics ---------------------------------------------------------------------------------------
+
+
+async def create_topic(connection: Connection, topic: TopicRow) -> int | None:
+    revision: int | None = await connection.fetchval(
+        "WITH made AS (INSERT INTO muster.topics (topic_id, name, partitions, configs, created_ms) "
+        "VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING RETURNING topic_id), "
+        f"{_moving('made')} SELECT revision FROM moved",
+        *_topic_columns(topic),
+    )
+    if revision is None:
+        await _check_name_free(connection, topic)
+        raise StoreConflict(f"creating topic {topic.name!r}: the id {topic.topic_id} is taken")
+    return revision
+
+
+async def update_topic(connection: Connection, topic: TopicRow, expected: TopicRow | None) -> int | None:
+    try:
+        revision: int | None = await connection.fetchval(
+            "WITH changed AS (UPDATE muster.topics "
+            "SET name = $2, partitions = $3, configs = $4, created_ms = $5 "
+            "WHERE topic_id = $1 AND (NOT $6::boolean OR "
+            "(name = $7 AND partitions = $8 AND configs = $9 AND created_ms = $10)) RETURNING topic_id), "
+            f"{_moving('changed')} SELECT revision FROM moved",
+            *_topic_columns(topic),
+            expected is not None,
+            *_topic_columns(expected or topic)[1:],
+        )
+    except Exception as error:
+        if getattr(error, "sqlstate", None) == "23505":
+            await _check_name_free(connection, topic)
+            raise StoreConflict(f"updating topic {topic.name!r}: the name was taken for a moment") from error
+        raise
+    if revision is None:
+        if not await connection.fetchval(
+            "SELECT count(*) FROM muster.topics WHERE topic_id = $1", topic.topic_id
+        ):
+            raise StoreConflict(f"updating topic {topic.name!r}: there is no topic with id {topic.topic_id}")
+        raise StoreConflict(f"updating topic {topic.name!r}: it was changed in the meantime")
+    return revision
+
+
+async def delete_topic(connection: Connection, topic_id: UUID) -> int | None:
+    """None when there was no such topic."""
+    return await connection.fetchval(  # type: ignore[no-any-return]
+        "WITH gone AS (DELETE FROM muster.topics WHERE topic_id = $1 RETURNING topic_id), "
+        f"{_moving('gone')} SELECT revision FROM moved",
+        topic_id,
+    )
+
+
+async def topics(connection: Connection) -> list[TopicRow]:
+    # By name as Python orders strings, whatever the database's collation.
+    rows = await connection.fetch("SELECT topic_id, name, partitions, configs, created_ms FROM muster.topics")
+    found = [
+        TopicRow(UUID(int=topic_id.int), name, partitions, json.loads(configs), created_ms)
+        for topic_id, name, partitions, configs, created_ms in rows
+    ]
+    return sorted(found, key=lambda topic: topic.name)
+
+
+async def _check_name_free(connection: Connection, topic: TopicRow) -> None:
+    taken = await connection.fetchval(
+        "SELECT topic_id FROM muster.topics WHERE name = $1 AND topic_id <> $2", topic.name, topic.topic_id
+    )
+    if taken is not None:
+        raise StoreConflict(f"the topic name {topic.name!r} is taken by {taken}")
+
+
+def _topic_columns(topic: TopicRow) -> tuple[Any, ...]:
+    return topic.topic_id, topic.name, topic.partitions, _dump(topic.configs), topic.created_ms
+
+
+def _dump(configs: Mapping[str, str]) -> str:
+    """Equal configs are equal texts."""
+    return json.dumps(dict(configs), sort_keys=True)
+
+
+# --- broker configs -------------------------------------------------------------------------------
+
+
+async def broker_configs(connection: Connection) -> list[BrokerConfigsRow]:
+    rows = await connection.fetch("SELECT broker, configs FROM muster.broker_configs WHERE configs <> '{}'")
+    return [BrokerConfigsRow(broker, json.loads(configs)) for broker, configs in sorted(map(tuple, rows))]
+
+
+async def update_broker_configs(
+    connection: Connection, row: BrokerConfigsRow, expected: Mapping[str, str]
+) -> int | None:
+    arguments = [row.broker, _dump(row.configs), _dump(expected)]
+    if not expected:
+        change = "INSERT INTO muster.broker_configs (broker, configs) SELECT $1, $2 WHERE $3::text = '{}' "
+        change += "ON CONFLICT DO NOTHING"
+    elif row.configs:
+        change = "UPDATE muster.broker_configs SET configs = $2 WHERE broker = $1 AND configs = $3"
+    else:
+        change = "DELETE FROM muster.broker_configs WHERE broker = $1 AND configs = $3 AND $2::text = '{}'"
+    revision: int | None = await connection.fetchval(
+        f"WITH changed AS ({change} RETURNING broker), {_moving('changed')} SELECT revision FROM moved",
+        *arguments,
+    )
+    if revision is None:
+        raise StoreConflict(f"updating configs of broker {row.broker!r}: changed in the meantime")
+    return revision
+
+
+# --- the rest -------------------------------------------------------------------------------------
+
+
+async def revision(connection: Connection) -> int:
+    return await connection.fetchval("SELECT revision FROM muster.revision")  # type: ignore[no-any-return]
+
+
+async def allocate_producer_ids(connection: Connection, count: int) -> int:
+    return await connection.fetchval(  # type: ignore[no-any-return]
+        "UPDATE muster.store SET next_producer_id = next_producer_id + $1::bigint "
+        "RETURNING next_producer_id - $1::bigint",
+        count,
+    )
+
+
+class Fixed(NamedTuple):
+    """What never changes."""
+
+    cluster_id: UUID
+    leases: list[tuple[int, str, int]]
+    """Id, kind and number of each."""
+
+
+async def fixed(connection: Connection) -> Fixed:
+    cluster_id = await connection.fetchval("SELECT cluster_id FROM muster.store")
+    leases = await connection.fetch("SELECT lease_id, kind, number FROM muster.leases ORDER BY lease_id")
+    return Fixed(UUID(int=cluster_id.int), [tuple(row) for row in leases])

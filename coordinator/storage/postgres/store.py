@@ -1,0 +1,400 @@
+"""The store in a PostgreSQL database, which several processes share.
+
+One connection writes, with group commit in front of it: what arrives while one transaction runs goes into the
+next. Leases and registrations are renewed on another, which never waits for a write, and a few more read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from uuid import UUID
+
+from muster.coordinator.storage.group_commit import GroupCommit
+from muster.coordinator.storage.postgres import keys, statements
+from muster.coordinator.storage.postgres.appends import Writers
+from muster.coordinator.storage.postgres.connect import (
+    CONNECT_TIMEOUT_MS_DEFAULT,
+    STATEMENT_TIMEOUT_MS_DEFAULT,
+    Link,
+    Unreachable,
+    parse,
+)
+from muster.coordinator.storage.postgres.schema import check
+from muster.coordinator.storage.postgres.watch import POLL_MS_DEFAULT, Watch
+from muster.coordinator.storage.store import (
+    Append,
+    BrokerConfigsRow,
+    Grant,
+    Lease,
+    LeaseKind,
+    NodeRow,
+    Outcome,
+    StoreBusy,
+    StoreClosed,
+    StoreConflict,
+    StoreCounts,
+    StoreError,
+    TopicRow,
+)
+
+if TYPE_CHECKING:
+    from asyncpg import Connection
+
+T = TypeVar("T")
+
+PENDING_BYTES_MAX_DEFAULT: Final = 64 * 1024 * 1024
+"""Records that may wait for the writer; at this bound `append` raises StoreBusy."""
+READERS_DEFAULT: Final = 4
+
+_LOADED_ROWS_MAX: Final = 5_000
+"""A shard is loaded in slices, each within the statement timeout: a connection that was cut is noticed soon,
+however much there is to load."""
+_TRANSACTION_BYTES_MAX: Final = 8 * 1024 * 1024
+_RECORD_OVERHEAD_BYTES: Final = 100  # counted for each that waits, beside key and value, which may be empty
+
+
+@dataclass(frozen=True, slots=True)
+class _Appends:
+    """One call of `append`. Neighbours are written in one transaction."""
+
+    appends: Sequence[Append]
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Other:
+    """Any other change, in a transaction of its own."""
+
+    doing: str
+    apply: Callable[[Connection], Awaitable[object]]
+    timeout_ms: int
+
+
+class PostgresStore:
+    """`Store` in the schema `muster` of the database at `url`, which `migrate` has made.
+
+    `name` is what the database calls its connections (application_name), of which there are `readers` and
+    three. No statement takes longer than `statement_timeout_ms`, connecting included; those about leases no
+    longer than a third of their term. `now_ms` is for tests: a clock in the place of the server's.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        name: str = "muster",
+        connect_timeout_ms: int = CONNECT_TIMEOUT_MS_DEFAULT,
+        statement_timeout_ms: int = STATEMENT_TIMEOUT_MS_DEFAULT,
+        poll_ms: int = POLL_MS_DEFAULT,
+        listen: bool = True,
+        readers: int = READERS_DEFAULT,
+        pending_bytes_max: int = PENDING_BYTES_MAX_DEFAULT,
+        now_ms: Callable[[], int] | None = None,
+    ) -> None:
+        """Raises StoreError for what is no url of a database."""
+        self.changed: list[Callable[[], None]] = []
+        self._server = parse(url)
+        self._name = name
+        self._connect_timeout_ms = connect_timeout_ms
+        self._statement_timeout_ms = statement_timeout_ms
+        self._lease_timeout_ms = statement_timeout_ms
+        self._poll_ms = poll_ms
+        self._listen = listen
+        self._readers = readers
+        self._pending_bytes_max = pending_bytes_max
+        self._given_now_ms = now_ms
+        self._commits: GroupCommit[_Appends | _Other] | None = None
+        self._calls: set[asyncio.Task[Any]] = set()
+
+    def __repr__(self) -> str:
+        return f"<PostgresStore {self._server.name} {'closed' if self._commits is None else self._commits}>"
+
+    # --- life -------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Raises StoreError when the database cannot be reached, or has not this version's schema: nothing is
+        made here."""
+        writer, leases = self._link(), self._link()
+        readers = [self._link() for _ in range(self._readers)]
+        watch = Watch(
+            self._server,
+            self._tell,
+            name=self._name,
+            connect_timeout_ms=self._connect_timeout_ms,
+            statement_timeout_ms=self._statement_timeout_ms,
+            poll_ms=self._poll_ms,
+            listen=self._listen,
+        )
+        try:
+            await readers[0].run("looking for the schema", partial(check, server=self._server))
+            fixed = await readers[0].run("reading the store", statements.fixed)
+            await watch.start()
+            await asyncio.gather(writer.up(), leases.up())  # no first claim or renewal waits for this
+        except BaseException:
+            await watch.close()
+            for link in (readers[0], writer, leases):
+                await link.close()
+            raise
+        lease_ids = {Lease(LeaseKind(kind), number): lease_id for lease_id, kind, number in fixed.leases}
+        counts = {kind: sum(lease.kind is kind for lease in lease_ids) for kind in LeaseKind}
+        self._counts = StoreCounts(fixed.cluster_id, counts)
+        self._lease_ids: Mapping[Lease, int] = lease_ids
+        self._leases_by_id = {lease_id: lease for lease, lease_id in lease_ids.items()}
+        self._writer, self._lease_link, self._watch = writer, leases, watch
+        self._writers = Writers(lease_ids)
+        self._reader_links = readers
+        self._idle_readers: asyncio.LifoQueue[Link] = asyncio.LifoQueue()
+        for reader in reversed(readers):
+            self._idle_readers.put_nowait(reader)
+        self._commits = GroupCommit(self._commit, bytes_max=self._pending_bytes_max)
+
+    def _link(self) -> Link:
+        return Link(
+            self._server,
+            name=self._name,
+            connect_timeout_ms=self._connect_timeout_ms,
+            statement_timeout_ms=self._statement_timeout_ms,
+        )
+
+    async def close(self) -> None:
+        if self._commits is None:
+            return
+        commits, self._commits = self._commits, None
+        await commits.close()
+        while self._calls:
+            await asyncio.wait(self._calls)
+        await self._watch.close()
+        for link in (self._writer, self._lease_link, *self._reader_links):
+            await link.close()
+
+    def _opened(self) -> GroupCommit[_Appends | _Other]:
+        if self._commits is None:
+            raise StoreClosed(f"the store in {self._server.name} is not open")
+        return self._commits
+
+    # --- how changes and reads are run ------------------------------------------------------------
+
+    async def _change(
+        self, doing: str, apply: Callable[[Connection], Awaitable[T]], *, timeout_ms: int | None = None
+    ) -> T:
+        """On the writer's connection, in the order of the calls."""
+        change = _Other(doing, apply, timeout_ms or self._statement_timeout_ms)
+        return await self._opened().submit(change)  # type: ignore[return-value]  # by way of _commit
+
+    async def _hold(self, doing: str, apply: Callable[[Connection], Awaitable[T]]) -> T:
+        """On the connection for leases, which overtakes the writer's."""
+        self._opened()
+        return await self._finished(self._lease_link.run(doing, apply, timeout_ms=self._lease_timeout_ms))
+
+    async def _read(self, doing: str, query: Callable[[Connection], Awaitable[T]]) -> T:
+        self._opened()
+        return await self._finished(self._on_reader(doing, query))
+
+    async def _on_reader(self, doing: str, query: Callable[[Connection], Awaitable[T]]) -> T:
+        try:
+            async with asyncio.timeout(self._statement_timeout_ms / 1000):
+                reader = await self._idle_readers.get()
+        except TimeoutError:
+            raise StoreBusy(f"{doing} in {self._server.name}: too many read already") from None
+        try:
+            return await reader.run(doing, query)
+        finally:
+            self._idle_readers.put_nowait(reader)
+
+    async def _finished(self, call: Coroutine[Any, Any, T]) -> T:
+        """A call whose caller is cancelled goes on: cut off, its connection would be of no use any more."""
+        task = asyncio.get_running_loop().create_task(call)
+        self._calls.add(task)
+        task.add_done_callback(self._end)
+        return await asyncio.shield(task)
+
+    def _end(self, call: asyncio.Task[Any]) -> None:
+        self._calls.discard(call)
+        if not call.cancelled():
+            call.exception()  # looked at: its caller may be gone
+
+    def _tell(self) -> None:
+        for callback in tuple(self.changed):
+            callback()
+
+    def _moved(self, revision: int | None) -> bool:
+        if revision is not None:
+            self._watch.made(revision)
+        return revision is not None
+
+    def _now_ms(self) -> int | None:
+        return None if self._given_now_ms is None else self._given_now_ms()
+
+    # --- the writer -------------------------------------------------------------------------------
+
+    async def _commit(self, changes: Sequence[_Appends | _Other]) -> Sequence[object]:
+        results: list[object] = []
+        for part in _parts(changes):
+            if results and isinstance(results[-1], Unreachable):
+                # Found out once for all that waited, or each would wait for a connection again.
+                results += [Unreachable(str(results[-1])) for _ in part]
+            elif isinstance(part[0], _Other):
+                results.append(await self._apply(part[0]))
+            else:
+                calls = [change.appends for change in part if isinstance(change, _Appends)]
+                results += await self._writers.append(self._writer, calls)
+        return results
+
+    async def _apply(self, change: _Other) -> object:
+        try:
+            return await self._writer.run(change.doing, change.apply, timeout_ms=change.timeout_ms)
+        except StoreError as refusal:
+            return refusal
+
+    # --- the contract -----------------------------------------------------------------------------
+
+    async def append(self, appends: Sequence[Append]) -> list[Outcome]:
+        size_bytes = 0
+        for one in appends:
+            for key, value in one.records:
+                size_bytes += len(key) + len(value or b"") + _RECORD_OVERHEAD_BYTES
+        outcomes = await self._opened().submit(_Appends(appends, size_bytes), size_bytes)
+        return outcomes  # type: ignore[return-value]  # by way of _commit
+
+    async def load(self, lease: Lease) -> list[tuple[int, bytes, bytes]]:
+        (lease_id,) = self._ids([lease])
+        doing = f"loading {lease.kind} {lease.number}"
+        rows: list[tuple[int, bytes, bytes]] = []
+        after: bytes | None = None
+        while True:
+            # Nobody writes between the slices: the holder waits for this, and others are fenced.
+            found = await self._read(
+                doing, partial(statements.load, lease_id=lease_id, after=after, rows_max=_LOADED_ROWS_MAX)
+            )
+            rows += [(seq, *keys.restored(key, value)) for seq, key, value in found]
+            if len(found) < _LOADED_ROWS_MAX:
+                return sorted(rows)
+            after = found[-1][1]
+
+    async def claim(self, leases: Sequence[Lease], node_id: int, term_ms: int) -> list[Grant | None]:
+        lease_ids = self._ids(leases)
+        self._lease_timeout_ms = min(self._statement_timeout_ms, max(1, term_ms // 3))
+
+        async def claim(connection: Connection) -> dict[Lease, Grant]:
+            claimed, revision = await statements.claim(
+                connection, self._now_ms(), lease_ids, node_id, term_ms, self._writers.seqs_reserved
+            )
+            grants = {}
+            for lease_id, epoch, first_seq in claimed:
+                lease = self._leases_by_id[lease_id]
+                self._writers.claimed(lease, epoch, first_seq)
+                grants[lease] = Grant(lease, node_id, epoch, term_ms)
+            self._moved(revision)
+            return grants
+
+        grants = await self._change("claiming leases", claim, timeout_ms=self._lease_timeout_ms)
+        return [grants.get(lease) for lease in leases]
+
+    async def announce(self, grants: Sequence[Grant]) -> None:
+        lease_ids = self._ids([grant.lease for grant in grants])
+        change = partial(statements.announce, lease_ids=lease_ids, grants=grants)
+        self._moved(await self._hold("announcing leases", change))
+
+    async def renew(self, grants: Sequence[Grant], term_ms: int) -> list[int | None]:
+        lease_ids = self._ids([grant.lease for grant in grants])
+        self._lease_timeout_ms = min(self._statement_timeout_ms, max(1, term_ms // 3))
+        renewed = await self._hold(
+            "renewing leases",
+            lambda c: statements.renew(c, self._now_ms(), lease_ids, grants, term_ms),
+        )
+        return [
+            term_ms if (lease_id, grant.epoch) in renewed else None
+            for lease_id, grant in zip(lease_ids, grants, strict=True)
+        ]
+
+    async def release(self, grants: Sequence[Grant]) -> None:
+        lease_ids = self._ids([grant.lease for grant in grants])
+        change = partial(statements.release, lease_ids=lease_ids, grants=grants)
+        self._moved(await self._hold("releasing leases", change))
+
+    async def holders(self, kind: LeaseKind) -> dict[int, Grant]:
+        self._opened()
+        lease_ids = [lease_id for lease, lease_id in self._lease_ids.items() if lease.kind is kind]
+        held = await self._read(
+            "reading the leases", lambda c: statements.holders(c, self._now_ms(), lease_ids)
+        )
+        grants = (
+            Grant(self._leases_by_id[lease_id], node_id, epoch, remaining_ms, announced)
+            for lease_id, node_id, epoch, remaining_ms, announced in held
+        )
+        return {grant.lease.number: grant for grant in grants}
+
+    def _ids(self, leases: Sequence[Lease]) -> list[int]:
+        self._opened()
+        for lease in leases:
+            if lease not in self._lease_ids:
+                raise StoreConflict(f"there is no lease {lease.kind} {lease.number}")
+        return [self._lease_ids[lease] for lease in leases]
+
+    async def create_topic(self, topic: TopicRow) -> None:
+        change = partial(statements.create_topic, topic=topic)
+        self._moved(await self._change(f"creating topic {topic.name!r}", change))
+
+    async def update_topic(self, topic: TopicRow, *, expected: TopicRow | None = None) -> None:
+        change = partial(statements.update_topic, topic=topic, expected=expected)
+        self._moved(await self._change(f"updating topic {topic.name!r}", change))
+
+    async def delete_topic(self, topic_id: UUID) -> bool:
+        change = partial(statements.delete_topic, topic_id=topic_id)
+        return self._moved(await self._change(f"deleting topic {topic_id}", change))
+
+    async def topics(self) -> list[TopicRow]:
+        return await self._read("reading the topics", statements.topics)
+
+    async def broker_configs(self) -> list[BrokerConfigsRow]:
+        return await self._read("reading broker configs", statements.broker_configs)
+
+    async def update_broker_configs(self, row: BrokerConfigsRow, *, expected: Mapping[str, str]) -> None:
+        change = partial(statements.update_broker_configs, row=row, expected=expected)
+        self._moved(await self._change("updating broker configs", change))
+
+    async def register_node(self, node: NodeRow) -> None:
+        self._lease_timeout_ms = min(self._statement_timeout_ms, max(1, node.term_ms // 3))
+        self._moved(
+            await self._hold("registering", lambda c: statements.register_node(c, self._now_ms(), node))
+        )
+
+    async def remove_node(self, node_id: int, incarnation: UUID) -> None:
+        change = partial(statements.remove_node, node_id=node_id, incarnation=incarnation)
+        self._moved(await self._hold("leaving", change))
+
+    async def nodes(self) -> list[NodeRow]:
+        return await self._read("reading the nodes", lambda c: statements.nodes(c, self._now_ms()))
+
+    async def counts(self) -> StoreCounts:
+        self._opened()
+        return self._counts
+
+    async def revision(self) -> int:
+        return await self._read("reading the revision", statements.revision)
+
+    async def allocate_producer_ids(self, count: int) -> int:
+        change = partial(statements.allocate_producer_ids, count=count)
+        return await self._change("allocating producer ids", change)
+
+
+def _parts(changes: Sequence[_Appends | _Other]) -> Iterator[list[_Appends | _Other]]:
+    """What is written in one transaction each: appends side by side up to a size, any other change alone."""
+    part: list[_Appends | _Other] = []
+    size_bytes = 0
+    for change in changes:
+        change_bytes = change.size_bytes if isinstance(change, _Appends) else _TRANSACTION_BYTES_MAX + 1
+        if part and size_bytes + change_bytes > _TRANSACTION_BYTES_MAX:
+            yield part
+            part, size_bytes = [], 0
+        part.append(change)
+        size_bytes += change_bytes
+        if isinstance(change, _Other):
+            yield part
+            part, size_bytes = [], 0
+    if part:
+        yield part

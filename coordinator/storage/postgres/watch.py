@@ -1,0 +1,128 @@
+"""Hearing of changes that other processes made: the revision is asked for again and again, and at once where
+the server passes notifications on (not every server that speaks PostgreSQL's protocol does)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from muster.coordinator.storage.postgres import statements
+from muster.coordinator.storage.postgres.connect import Link, Server
+from muster.coordinator.storage.store import StoreError
+
+if TYPE_CHECKING:
+    from asyncpg import Connection
+
+log = logging.getLogger(__name__)
+
+POLL_MS_DEFAULT: Final = 100
+_CHANNEL: Final = "muster_changed"
+_PAUSE_S: Final = 0.01
+"""Between two looks: when leases move, many changes come at once, and each look makes brokers read a lot."""
+
+
+class Watch:
+    """Polls the revision on a connection of its own and calls `changed` when it has moved.
+
+    `listen` says whether to try notifications; where they are refused, polling is all there is.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        changed: Callable[[], None],
+        *,
+        name: str,
+        connect_timeout_ms: int,
+        statement_timeout_ms: int,
+        poll_ms: int,
+        listen: bool,
+    ) -> None:
+        self._changed = changed
+        self._name = name
+        self._poll_ms = poll_ms
+        self._listen = listen
+        self._link = Link(
+            server,
+            name=name,
+            connect_timeout_ms=connect_timeout_ms,
+            statement_timeout_ms=statement_timeout_ms,
+            prepare=self._prepare,
+        )
+        self._seen = 0
+        self._look = asyncio.Event()
+        self._untold = False
+        self._closing = False
+        self._task: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Watch revision={self._seen} {'listening' if self._listen else 'polling'}>"
+
+    async def start(self) -> None:
+        """Raises StoreError."""
+        self._seen = await self._link.run("reading the revision", statements.revision)
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="watch the store")
+
+    async def close(self) -> None:
+        """Within the statement timeout: what it is in the middle of is waited for."""
+        self._closing = True
+        self._look.set()
+        if self._task is not None:
+            await self._task
+        await self._link.close()
+
+    def made(self, revision: int) -> None:
+        """A change from here has moved the revision to this; other processes are told soon."""
+        if revision > self._seen:
+            self._seen = revision
+        self._changed()
+        self._untold = True
+        self._look.set()
+
+    async def _run(self) -> None:
+        away = False
+        while not self._closing:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._poll_ms / 1000):
+                    await self._look.wait()
+            if self._closing:
+                return
+            self._look.clear()
+            try:
+                await self._link.run("watching the store", self._poll)
+            except StoreError as error:
+                if not away:
+                    log.warning("%s does not see the changes of others: %s", self._name, error)
+                away = True
+            except Exception:
+                log.exception("%s does not see the changes of others", self._name)
+            else:
+                away = False
+            await asyncio.sleep(_PAUSE_S)
+
+    async def _poll(self, connection: Connection) -> None:
+        if self._untold and self._listen:
+            self._untold = False
+            await connection.execute(f"NOTIFY {_CHANNEL}")
+        revision = await statements.revision(connection)
+        if revision > self._seen:
+            self._seen = revision
+            self._changed()
+
+    async def _prepare(self, connection: Connection) -> None:
+        if not self._listen:
+            return
+        try:
+            await connection.add_listener(_CHANNEL, self._hear)
+        except Exception as error:
+            # Not supported, or no such syntax. Any other failure may be over the next time.
+            if not str(getattr(error, "sqlstate", None)).startswith(("0A", "42")):
+                raise
+            log.info("%s finds changes of others by polling alone: %s", self._name, error)
+            self._listen = False
+
+    def _hear(self, *_: Any) -> None:
+        self._look.set()

@@ -1,0 +1,183 @@
+"""Making and checking the schema, and urls: what is wrong is said, and never with the password."""
+
+from __future__ import annotations
+
+import asyncio
+from traceback import format_exception
+
+import pytest
+
+from muster.coordinator.storage.postgres import PostgresStore, migrate, server_of
+from muster.coordinator.storage.postgres.schema import SCHEMA_VERSION
+from muster.coordinator.storage.store import LeaseKind, StoreBusy, StoreError
+from tests.support.ports import free_ports
+from tests.support.postgres import Postgres
+
+SECRETS = ("open sesame", "open%20sesame", "sesame")
+
+
+def no_secret(error: BaseException) -> bool:
+    """Neither in its text nor in the traceback, which tells what led to it."""
+    told = "".join(format_exception(error))
+    return "\n" not in str(error) and not any(secret in told for secret in SECRETS)
+
+
+async def test_migrating_makes_the_tables_once_and_is_harmless_again(postgres: Postgres) -> None:
+    url = postgres.empty_database()
+    counts = {LeaseKind.GROUP: 3, LeaseKind.DATA: 2}
+    assert await migrate(url, lease_counts=counts) == (None, SCHEMA_VERSION)
+    store = PostgresStore(url)
+    await store.open()
+    before = await store.counts()
+    assert before.leases == counts
+    await store.close()
+    assert await migrate(url) == (SCHEMA_VERSION, SCHEMA_VERSION)
+    await store.open()
+    assert await store.counts() == before
+    await store.close()
+
+
+async def test_migrations_at_the_same_time_make_one_store(postgres: Postgres) -> None:
+    url = postgres.empty_database()
+    done = await asyncio.gather(*(migrate(url) for _ in range(6)))
+    assert {migration.after for migration in done} == {SCHEMA_VERSION}
+    assert [migration.before for migration in done].count(None) == 1
+    database = url.rpartition("/")[2]
+    assert postgres.execute("SELECT count(*) FROM muster.leases", database=database) == "100"
+    assert postgres.execute("SELECT count(*) FROM muster.store", database=database) == "1"
+
+
+async def test_opening_makes_nothing(postgres: Postgres) -> None:
+    url = postgres.empty_database()
+    with pytest.raises(
+        StoreError, match=r"127\.0\.0\.1:\d+/muster_\d+ has no tables .* muster store migrate"
+    ):
+        await PostgresStore(url).open()
+    found = "SELECT count(*) FROM information_schema.schemata WHERE schema_name = 'muster'"
+    assert postgres.execute(found, database=url.rpartition("/")[2]) == "0"
+
+
+@pytest.mark.parametrize(
+    ("step", "why"), [(1, "made by a newer muster"), (-1, "upgrade it with muster store")]
+)
+async def test_another_versions_schema_is_refused(postgres: Postgres, step: int, why: str) -> None:
+    url = postgres.new_database()
+    database = url.rpartition("/")[2]
+    postgres.execute(f"UPDATE muster.schema_version SET version = version + {step}", database=database)
+    with pytest.raises(StoreError, match=why):
+        await PostgresStore(url).open()
+    if step > 0:
+        with pytest.raises(StoreError, match=why):
+            await migrate(url)
+
+
+async def test_who_may_not_create_is_told_what_is_missing(postgres: Postgres) -> None:
+    database = "of_another"
+    postgres.execute(f"CREATE DATABASE {database}")
+    with pytest.raises(StoreError, match="GRANT CREATE ON DATABASE") as refusal:
+        await migrate(postgres.url(database))
+    assert no_secret(refusal.value)
+
+
+async def test_a_schema_that_was_made_for_the_user_is_enough(postgres: Postgres) -> None:
+    database = "with_schema"
+    postgres.execute(f"CREATE DATABASE {database}")
+    postgres.execute("CREATE SCHEMA muster AUTHORIZATION muster", database=database)
+    assert await migrate(postgres.url(database)) == (None, SCHEMA_VERSION)
+
+
+async def test_wrong_credentials_and_databases_are_said_without_the_password(postgres: Postgres) -> None:
+    for wrong, why in (
+        (postgres.url("nowhere"), "nowhere.* does not exist"),
+        (postgres.url("postgres").replace("sesame", "sesame-open"), "password authentication failed"),
+        (postgres.url("postgres").replace("muster:", "nobody:"), "password authentication failed"),
+    ):
+        for call in (PostgresStore(wrong).open(), migrate(wrong)):
+            with pytest.raises(StoreError, match=why) as refusal:
+                await call
+            assert f"127.0.0.1:{postgres.port}/" in str(refusal.value)
+            assert no_secret(refusal.value)
+
+
+async def test_a_server_that_is_not_there(postgres: Postgres) -> None:
+    port = free_ports(1)
+    url = postgres.url("muster").replace(str(postgres.port), str(port))
+    with pytest.raises(StoreBusy, match=rf"connecting to 127\.0\.0\.1:{port}/muster: ") as refusal:
+        await PostgresStore(url).open()
+    assert no_secret(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("mysql://muster:sesame@db/muster", "must be postgresql://"),
+        ("muster:sesame@db", "must be postgresql://"),
+        ("postgresql://muster:sesame@db:5432", "database is missing"),
+        ("postgresql://muster:open/sesame@db:5432/muster", "written in percent"),
+        ("postgresql://muster:open@sesame@db:5432/muster", "written in percent"),
+        ("postgresql://muster:open#sesame@db:5432/muster", "written in percent"),
+        ("postgresql://muster:open?sesame@db:5432/muster", "written in percent"),
+        ("postgresql://muster:[sesame@db:5432/muster", "must be postgresql://"),
+    ],
+)
+def test_a_url_that_is_none(url: str, why: str) -> None:
+    with pytest.raises(StoreError, match=why) as refusal:
+        PostgresStore(url)
+    assert no_secret(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://muster:sesame@127.0.0.1:port/muster",
+        "postgresql://muster:sesame@127.0.0.1/muster?sslmode=sesame",
+    ],
+)
+async def test_a_url_that_asyncpg_refuses(url: str) -> None:
+    with pytest.raises(StoreError, match="option that is not valid") as refusal:
+        await PostgresStore(url).open()
+    assert no_secret(refusal.value)
+
+
+async def test_a_server_of_another_kind() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"R" + b"\0\0\0\x08" + b"\0\0\0\x63")  # to authenticate in a way of its own
+        await writer.drain()
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    url = f"postgresql://muster:sesame@127.0.0.1:{port}/muster?sslmode=disable"
+    with pytest.raises(
+        StoreError, match=f"connecting to 127.0.0.1:{port}/muster: .*authentication"
+    ) as refusal:
+        await PostgresStore(url).open()
+    assert no_secret(refusal.value)
+    server.close()
+    await server.wait_closed()
+
+
+async def test_a_certificate_that_is_missing_is_named(postgres: Postgres) -> None:
+    url = f"{postgres.url('muster')}?sslmode=verify-full&sslrootcert=/nowhere/root.crt"
+    with pytest.raises(StoreError, match="No such file") as refusal:
+        await PostgresStore(url).open()
+    assert no_secret(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "server"),
+    [
+        ("postgresql://muster:secret@db:6543/muster", "db:6543/muster"),
+        ("postgres://db/muster?sslmode=require", "db:5432/muster"),
+        ("postgresql://u:p@one,two:2/muster", "one:5432,two:2/muster"),
+        ("postgresql://u:p%40@[::1]/muster", "[::1]:5432/muster"),
+        ("postgresql:///muster", "localhost:5432/muster"),
+        ("postgresql://u:p@/muster?host=/run/postgresql&port=6543", "/run/postgresql:6543/muster"),
+        ("postgresql://u:p@%2Frun%2Fpostgresql/muster", "/run/postgresql:5432/muster"),
+        ("postgresql://[::1]:6543,two/muster?port=7", "[::1]:6543,two:7/muster"),
+    ],
+)
+def test_where_it_is_without_who_asks(url: str, server: str) -> None:
+    assert server_of(url) == server

@@ -1,0 +1,592 @@
+"""The store beside others on one database: fencing under open transactions, outages, others' changes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import pytest
+
+from muster.coordinator.storage.postgres import PostgresStore, statements
+from muster.coordinator.storage.postgres.connect import Link, connect, failure, parse
+from muster.coordinator.storage.postgres.statements import Columns
+from muster.coordinator.storage.store import (
+    Append,
+    Grant,
+    Lease,
+    LeaseKind,
+    NodeIdTaken,
+    NodeRow,
+    Outcome,
+    StoreBusy,
+    StoreError,
+    StoreFull,
+    TopicRow,
+)
+from tests.support.facts import until
+from tests.support.postgres import Postgres
+
+A, B = Lease(LeaseKind.GROUP, 0), Lease(LeaseKind.GROUP, 1)
+TERM_MS = 600_000
+NODE = NodeRow(1, "127.0.0.1", 9092, None, TERM_MS, UUID(int=11))
+DEADLINE_S = 30
+
+
+@asynccontextmanager
+async def opened(url: str, **options: Any) -> AsyncIterator[PostgresStore]:
+    store = PostgresStore(url, **options)
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+@asynccontextmanager
+async def connected(url: str) -> AsyncIterator[Any]:
+    """A connection with a transaction that stays open till the end of the block, or till it is committed."""
+    connection = await asyncpg.connect(url)
+    transaction = connection.transaction()
+    await transaction.start()
+    try:
+        yield connection
+    finally:
+        connection.terminate()
+
+
+async def claim(store: PostgresStore, lease: Lease = A, node_id: int = 1) -> Grant:
+    (grant,) = await store.claim([lease], node_id, TERM_MS)
+    assert grant is not None
+    return grant
+
+
+async def write(store: PostgresStore, grant: Grant, key: bytes, value: bytes | None = b"v") -> Outcome:
+    return (await store.append([Append(grant.lease, grant.epoch, [(key, value)])]))[0]
+
+
+async def keys(store: PostgresStore, lease: Lease = A) -> list[bytes]:
+    return [key for _, key, _ in await store.load(lease)]
+
+
+async def waits_for_a_lock(postgres: Postgres, name: str) -> None:
+    activity = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+    count = f"{activity} AND application_name = '{name}'"
+    async with asyncio.timeout(DEADLINE_S):
+        while await asyncio.to_thread(postgres.execute, count) == "0":
+            pass
+
+
+# --- fencing --------------------------------------------------------------------------------------
+
+
+async def test_a_write_that_is_open_keeps_its_lease_from_who_claims(postgres: Postgres, store: str) -> None:
+    async with opened(store) as old, opened(store) as new:
+        grant = await claim(old)
+        await old.release([grant])
+        async with connected(store) as connection:
+            columns = Columns([lease_id(old, A)], [grant.epoch], [7], [1], [b"open"], [b"v"], [], [])
+            assert await statements.append(connection, columns) == {1}
+            # Neither taken nor waited for: the other lease of the call is there at once.
+            assert await new.claim([A, B], 2, TERM_MS) == [None, Grant(B, 2, 1, TERM_MS)]
+            assert await keys(new) == []
+            await connection.execute("COMMIT")
+        assert (await claim(new, A, 2)).epoch == grant.epoch + 1
+        assert await keys(new) == [b"open"], "what was written before the claim is loaded after it"
+        assert await write(old, grant, b"late") is Outcome.FENCED
+        assert await keys(new) == [b"open"]
+
+
+async def test_a_write_waits_for_a_claim_that_is_open_and_is_fenced(postgres: Postgres, store: str) -> None:
+    """Without the lock it would find the old epoch, and be there after the new holder has loaded."""
+    async with opened(store, name="old") as old:
+        grant = await claim(old)
+        other = await claim(old, B)
+        await old.release([grant])
+        async with connected(store) as connection:
+            claimed, _ = await statements.claim(connection, None, [lease_id(old, A)], 2, TERM_MS, 1)
+            assert [row.epoch for row in claimed] == [grant.epoch + 1]
+            late = asyncio.ensure_future(
+                old.append(
+                    [Append(A, grant.epoch, [(b"late", b"v")]), Append(B, other.epoch, [(b"b", b"v")])]
+                )
+            )
+            await waits_for_a_lock(postgres, "old")
+            await connection.execute("COMMIT")
+            assert await late == [Outcome.FENCED, Outcome.WRITTEN]
+        assert await keys(old) == []
+        assert await keys(old, B) == [b"b"]
+
+
+async def test_a_broker_that_stands_still_amid_a_write_keeps_no_lease(store: str) -> None:
+    """A write with deletes takes two statements: stopped between them, it would lock the lease for ever."""
+    async with opened(store) as old, opened(store) as new:
+        grant = await claim(old)
+        await old.release([grant])
+        stopped = await connect(parse(store), name="stopped")
+        try:
+            await stopped.execute("BEGIN")
+            columns = Columns([lease_id(old, A)], [grant.epoch], [7], [1], [b"open"], [b"v"], [], [])
+            assert await statements.append(stopped, columns) == {1}
+            async with asyncio.timeout(DEADLINE_S):
+                while await new.claim([A], 2, TERM_MS) == [None]:
+                    pass
+            assert await keys(new) == []
+            await until(stopped.is_closed, "the end of its connection")
+        finally:
+            stopped.terminate()
+        assert await keys(new) == []
+
+
+async def test_of_brokers_that_come_with_one_id_at_once_one_is_registered(store: str) -> None:
+    async with opened(store) as one, opened(store) as two, opened(store) as three:
+        stores = (one, two, three)
+        for node_id in range(1, 11):
+            nodes = [replace(NODE, node_id=node_id, incarnation=UUID(int=n)) for n in (1, 2, 3)]
+            results = await asyncio.gather(
+                *(store_.register_node(node) for store_, node in zip(stores, nodes, strict=True)),
+                return_exceptions=True,
+            )
+            (winner,) = (node for node, result in zip(nodes, results, strict=True) if result is None)
+            refusals = [result for result in results if result is not None]
+            assert all(isinstance(refusal, NodeIdTaken) for refusal in refusals), refusals
+            assert {refusal.holder for refusal in refusals if isinstance(refusal, NodeIdTaken)} == {winner}
+        assert len(await one.nodes()) == 10
+
+
+async def test_deletes_are_fenced_too(store: str) -> None:
+    async with opened(store) as old, opened(store) as new:
+        grant = await claim(old)
+        await write(old, grant, b"a")
+        await old.release([grant])
+        await claim(new, A, 2)
+        for records in ([(b"a", None)], [(b"b", b"v"), (b"a", None)]):
+            assert await old.append([Append(A, grant.epoch, records)]) == [Outcome.FENCED]
+        assert await keys(new) == [b"a"]
+
+
+async def test_renewing_waits_for_no_write(postgres: Postgres, store: str) -> None:
+    async with opened(store, name="renewing") as store_, connected(store) as connection:
+        grant = await claim(store_)
+        await connection.fetch("SELECT * FROM muster.leases FOR UPDATE")
+        written = asyncio.ensure_future(write(store_, grant, b"a"))
+        await waits_for_a_lock(postgres, "renewing")
+        assert await store_.renew([grant], TERM_MS) == [TERM_MS]
+        await store_.register_node(NODE)
+        assert not written.done()
+        await connection.execute("COMMIT")
+        assert await written is Outcome.WRITTEN
+
+
+async def test_of_two_processes_that_claim_at_once_each_lease_has_one(store: str) -> None:
+    leases = [Lease(kind, number) for kind in LeaseKind for number in range(50)]
+    async with opened(store) as one, opened(store) as two, opened(store) as three:
+        claims = await asyncio.gather(
+            *(
+                one_of.claim(leases[:: 1 if node_id % 2 else -1], node_id, TERM_MS)
+                for node_id, one_of in enumerate((one, two, three), 1)
+                for _ in range(5)
+            )
+        )
+        granted = [grant for grants in claims for grant in grants if grant is not None]
+        assert len({grant.lease for grant in granted}) == len(leases)
+        assert len({(grant.lease, grant.epoch) for grant in granted}) == len(granted), "no epoch comes twice"
+        assert len({(grant.lease, grant.node_id) for grant in granted}) == len(leases)
+
+
+def lease_id(store: PostgresStore, lease: Lease) -> int:
+    return store._lease_ids[lease]
+
+
+# --- what others change ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options", [{"listen": False}, {"poll_ms": 3_600_000}], ids=["by polling", "by notification"]
+)
+async def test_changes_of_other_processes_are_heard(store: str, options: dict[str, Any]) -> None:
+    async with opened(store, **options) as one, opened(store, **options) as two:
+        told: list[int] = []
+        one.changed.append(lambda: told.append(1))
+        changes: list[Callable[[], Awaitable[object]]] = [
+            lambda: two.create_topic(TopicRow(UUID(int=1), "orders", 3)),
+            lambda: two.register_node(NODE),
+            lambda: claim(two),
+            lambda: two.announce([Grant(A, 1, 1, 0)]),
+            lambda: two.release([Grant(A, 1, 1, 0)]),
+            lambda: two.remove_node(1, NODE.incarnation),
+        ]
+        for change in changes:
+            told.clear()
+            await change()
+            await until(lambda: told, "hearing of it")
+
+
+async def test_hearing_of_changes_outlives_a_restart(postgres: Postgres, store: str) -> None:
+    async with opened(store) as one:
+        told: list[int] = []
+        one.changed.append(lambda: told.append(1))
+        await asyncio.to_thread(postgres.restart)
+        async with opened(store) as two:
+            await two.create_topic(TopicRow(UUID(int=1), "orders", 3))
+        await until(lambda: told, "hearing of it")
+        assert [topic.name for topic in await one.topics()] == ["orders"]
+
+
+# --- outages --------------------------------------------------------------------------------------
+
+
+async def test_what_was_acknowledged_outlives_the_server(postgres: Postgres, store: str) -> None:
+    """Killed under writes like a machine whose power goes: their outcome is known or said to be unknown."""
+    async with opened(store, name="writing") as store_:
+        grant = await claim(store_)
+        acknowledged: list[bytes] = []
+        failed: list[StoreError] = []
+
+        async def caller(number: int) -> None:
+            for turn in range(1_000_000):
+                key = b"%d-%d" % (number, turn)
+                try:
+                    assert await write(store_, grant, key) is Outcome.WRITTEN
+                except StoreError as error:
+                    failed.append(error)
+                    return
+                acknowledged.append(key)
+
+        callers = [asyncio.ensure_future(caller(number)) for number in range(16)]
+        await until(lambda: len(acknowledged) > 500, "writes")
+        async with connected(store) as connection:
+            await connection.fetch("SELECT * FROM muster.leases FOR UPDATE")
+            await waits_for_a_lock(postgres, "writing")  # one transaction is certainly open
+            await asyncio.to_thread(postgres.kill)
+        async with asyncio.timeout(DEADLINE_S):
+            await asyncio.gather(*callers)
+        assert any(not isinstance(error, StoreBusy) for error in failed), "some had been sent"
+        with pytest.raises(StoreBusy, match="connecting"):
+            await claim(store_)
+        await asyncio.to_thread(postgres.start)
+        with pytest.raises(StoreError, match="claimed anew"):
+            await write(store_, grant, b"under the old epoch")
+        again = await claim(store_)
+        assert await write(store_, again, b"after") is Outcome.WRITTEN
+        assert set(acknowledged) | {b"after"} <= set(await keys(store_))
+
+
+async def test_a_server_that_stands_still_is_not_waited_for(postgres: Postgres, store: str) -> None:
+    async with opened(store, statement_timeout_ms=1_000, connect_timeout_ms=1_000) as store_:
+        grant = await claim(store_)
+        postgres.pause()
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                calls: list[Awaitable[object]] = [
+                    write(store_, grant, b"in doubt"),
+                    store_.renew([grant], TERM_MS),
+                    store_.register_node(NODE),
+                    store_.load(A),
+                    store_.topics(),
+                ]
+                errors = await asyncio.gather(*calls, return_exceptions=True)
+            assert all(isinstance(error, StoreError) for error in errors), errors
+            assert not isinstance(errors[0], StoreBusy), "it was sent: nobody knows what becomes of it"
+            with pytest.raises(StoreBusy, match="no answer within"):
+                await claim(store_)
+        finally:
+            postgres.resume()
+        with pytest.raises(StoreError, match="claimed anew"):
+            await write(store_, grant, b"after")
+        again = await claim(store_)
+        assert await write(store_, again, b"after") is Outcome.WRITTEN
+        assert await store_.renew([again], TERM_MS) == [TERM_MS]
+        assert b"after" in await keys(store_)
+
+
+async def test_the_time_for_leases_is_a_third_of_their_term(postgres: Postgres, store: str) -> None:
+    async with opened(store, statement_timeout_ms=3_600_000, connect_timeout_ms=3_600_000) as store_:
+        (grant,) = await store_.claim([A], 1, 3_000)
+        assert grant is not None
+        postgres.pause()
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                with pytest.raises(StoreError, match="no answer within 1000 ms"):
+                    await store_.renew([grant], 3_000)
+        finally:
+            postgres.resume()
+
+
+async def test_without_a_server_nothing_that_waits_is_in_doubt(postgres: Postgres, store: str) -> None:
+    async with opened(store) as store_:
+        grant = await claim(store_)
+        assert await write(store_, grant, b"before") is Outcome.WRITTEN
+        await asyncio.to_thread(postgres.stop)
+        calls: list[Awaitable[object]] = [
+            *(store_.create_topic(TopicRow(UUID(int=n), f"topic-{n}", 1)) for n in range(5)),
+            *(write(store_, grant, b"%d" % n) for n in range(5)),
+            store_.append([Append(A, grant.epoch, [])]),
+            store_.allocate_producer_ids(1),
+        ]
+        async with asyncio.timeout(DEADLINE_S):
+            errors = await asyncio.gather(*calls, return_exceptions=True)
+        assert all(isinstance(error, StoreBusy) for error in errors), errors
+        await asyncio.to_thread(postgres.start)
+        assert await write(store_, grant, b"after") is Outcome.WRITTEN, "under the same epoch"
+        assert await keys(store_) == [b"before", b"after"]
+
+
+async def test_connections_that_were_ended_are_made_anew(postgres: Postgres, store: str) -> None:
+    async with opened(store, name="ended") as store_:
+        grant = await claim(store_)
+        await store_.renew([grant], TERM_MS)
+        await keys(store_)
+        end = "SELECT count(pg_terminate_backend(pid, 10000)) FROM pg_stat_activity"
+        ended = f"{end} WHERE application_name = 'ended'"
+        assert int(await asyncio.to_thread(postgres.execute, ended)) >= 4
+        assert await write(store_, grant, b"a") is Outcome.WRITTEN
+        assert await store_.renew([grant], TERM_MS) == [TERM_MS]
+        assert await keys(store_) == [b"a"]
+
+
+async def test_a_connection_that_was_not_set_up_in_time_is_let_go(
+    postgres: Postgres, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hang(*_: Any) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("muster.coordinator.storage.postgres.connect._set_up", hang)
+    with pytest.raises(StoreBusy, match="no answer within 500 ms"):
+        await connect(parse(store), name="hanging", timeout_ms=500)
+    count = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'hanging'"
+    async with asyncio.timeout(DEADLINE_S):
+        while await asyncio.to_thread(postgres.execute, count) != "0":
+            pass
+
+
+async def test_a_connection_is_used_only_when_it_was_prepared(store: str) -> None:
+    prepared: list[int] = []
+
+    async def prepare(connection: Any) -> None:
+        prepared.append(1)
+        if len(prepared) == 1:
+            raise asyncpg.QueryCanceledError("canceling statement due to statement timeout")
+
+    link = Link(parse(store), name="preparing", prepare=prepare)
+    with pytest.raises(StoreBusy, match="statement timeout"):
+        await link.run("reading", statements.revision)
+    for _ in range(2):
+        assert await link.run("reading", statements.revision) >= 1
+    assert len(prepared) == 2
+    await link.close()
+
+
+async def test_nothing_is_in_doubt_when_the_end_of_an_idle_connection_came_first(
+    store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server says that it ends the connection a moment before it does."""
+    ended = asyncpg.InternalClientError("cannot switch to state 12; another operation (2) is in progress")
+    left = [1]
+    fetch = asyncpg.Connection.fetch
+
+    async def refuse(connection: Any, *arguments: Any) -> Any:
+        if left[0]:
+            left[0] -= 1
+            raise ended
+        return await fetch(connection, *arguments)
+
+    async with opened(store) as store_:
+        grant = await claim(store_)
+        monkeypatch.setattr(asyncpg.Connection, "fetch", refuse)
+        assert await write(store_, grant, b"a") is Outcome.WRITTEN, "on another connection"
+        left[0] = 2
+        with pytest.raises(StoreBusy, match="has ended the connection"):
+            await write(store_, grant, b"b")
+        assert await write(store_, grant, b"c") is Outcome.WRITTEN, "under the same epoch"
+        assert await keys(store_) == [b"a", b"c"]
+
+
+async def test_only_a_server_without_notifications_is_polled_alone(
+    store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures: list[Exception] = []
+
+    async def listen(*_: Any) -> None:
+        raise failures.pop()
+
+    async with opened(store) as store_:
+        # The watch is stopped and asked by hand, or it would meet the failures itself.
+        await store_._watch.close()
+        monkeypatch.setattr(asyncpg.Connection, "add_listener", listen)
+        for failure_, state in (
+            (asyncpg.AdminShutdownError("terminating connection"), "listening"),
+            (asyncpg.FeatureNotSupportedError("LISTEN"), "polling"),
+        ):
+            failures.append(failure_)
+            with suppress(StoreError):
+                await store_._watch._link.run("reading", statements.revision)
+            assert not failures
+            assert state in repr(store_._watch)
+        await store_._watch._link.close()
+
+
+async def test_commits_are_durable_whatever_the_database_is_set_to(postgres: Postgres, store: str) -> None:
+    database = store.rpartition("/")[2]
+    for setting, used in (("off", "on"), ("remote_apply", "remote_apply")):
+        postgres.execute(f"ALTER DATABASE {database} SET synchronous_commit = {setting}")
+        connection = await connect(parse(store), name="committing")
+        try:
+            assert await connection.fetchval("SHOW synchronous_commit") == used
+        finally:
+            await connection.close()
+
+
+async def test_a_standby_is_passed_over_and_refused(postgres: Postgres, store: str) -> None:
+    """It would tell who loads a shard of an earlier state."""
+    with Postgres() as standby:
+        standby.execute(f"CREATE DATABASE {store.rpartition('/')[2]} OWNER muster")
+        standby.stop()
+        (standby.socket_folder / "data" / "standby.signal").touch()
+        standby.start()
+        here = f"127.0.0.1:{postgres.port}/"
+        both = store.replace(here, f"127.0.0.1:{standby.port},{here}")
+        async with opened(both) as store_:
+            assert await write(store_, await claim(store_), b"a") is Outcome.WRITTEN
+            assert await keys(store_) == [b"a"]
+        there = store.replace(here, f"127.0.0.1:{standby.port}/")
+        for url, why in (
+            (there, "takes no writes, it may be a standby"),
+            (there.replace("@", f"@127.0.0.1:{standby.port},"), "none of them takes writes"),
+        ):
+            with pytest.raises(StoreBusy, match=why):
+                await PostgresStore(url).open()
+
+
+async def test_what_does_not_fit_is_said_to_be_unwritten(postgres: Postgres, store: str) -> None:
+    """The server says so by a code, whatever disk it was that had no room; here a trigger says it."""
+    database = store.rpartition("/")[2]
+    async with opened(store) as store_:
+        grant = await claim(store_)
+        await write(store_, grant, b"before")
+        postgres.execute(
+            "CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS "
+            "$$BEGIN RAISE EXCEPTION 'could not extend file' USING ERRCODE = '53100'; END$$; "
+            "CREATE TRIGGER full_disk BEFORE INSERT ON muster.records EXECUTE FUNCTION full_disk()",
+            database=database,
+        )
+        with pytest.raises(StoreFull, match="could not extend file; make some room"):
+            await write(store_, grant, b"a")
+        assert await keys(store_) == [b"before"]
+        assert await store_.renew([grant], TERM_MS) == [TERM_MS]
+        postgres.execute("DROP TRIGGER full_disk ON muster.records", database=database)
+        assert await write(store_, grant, b"b") is Outcome.WRITTEN
+        assert await keys(store_) == [b"before", b"b"]
+
+
+async def test_one_call_at_fault_fails_alone(store: str) -> None:
+    odd: Any = "not bytes", {"nor": "this"}
+    async with opened(store) as store_:
+        grant = await claim(store_)
+        results = await asyncio.gather(
+            write(store_, grant, b"a"),
+            store_.append([Append(A, grant.epoch, [odd])]),
+            write(store_, grant, b"c"),
+            return_exceptions=True,
+        )
+        assert results[0] is results[2] is Outcome.WRITTEN
+        assert isinstance(results[1], StoreError)
+        assert await keys(store_) == [b"a", b"c"]
+        assert await write(store_, grant, b"d") is Outcome.WRITTEN
+
+
+async def test_serialization_failures_are_retried(postgres: Postgres, store: str) -> None:
+    """As where transactions are serializable by default, which PostgreSQL can be told to do."""
+    database = store.rpartition("/")[2]
+    postgres.execute(
+        f"ALTER DATABASE {database} SET default_transaction_isolation = 'serializable'", database=database
+    )
+    async with opened(store) as one, opened(store) as two:
+        grants = [await claim(one, A, 1), await claim(two, B, 2)]
+
+        async def work(store_: PostgresStore, grant: Grant) -> list[int]:
+            ids = []
+            for turn in range(60):
+                ids.append(await store_.allocate_producer_ids(1))
+                assert await write(store_, grant, b"%d" % turn) is Outcome.WRITTEN
+            return ids
+
+        ids = await asyncio.gather(*map(work, (one, two), grants))
+        assert sorted(ids[0] + ids[1]) == list(range(120))
+        assert len(await keys(one, A)) == len(await keys(one, B)) == 60
+    conflicts = f"SELECT xact_rollback FROM pg_stat_database WHERE datname = '{database}'"
+    async with asyncio.timeout(DEADLINE_S):  # statistics come a little later
+        while int(await asyncio.to_thread(postgres.execute, conflicts)) == 0:
+            pass
+
+
+async def test_retrying_ends(store: str) -> None:
+    link = Link(parse(store), name="retrying")
+    tried: list[int] = []
+
+    async def use(_: Any) -> None:
+        tried.append(1)
+        raise asyncpg.SerializationError("could not serialize access")
+
+    with pytest.raises(StoreBusy, match=r"trying in .*could not serialize"):
+        await link.run("trying", use)
+    assert 3 < len(tried) < 30
+    await link.close()
+
+
+async def test_connections_are_bounded(postgres: Postgres, store: str) -> None:
+    async with opened(store, name="bounded", readers=3) as store_:
+        grant = await claim(store_)
+        count = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'bounded'"
+        for _ in range(3):
+            await asyncio.gather(
+                *(store_.load(A) for _ in range(40)),
+                *(write(store_, grant, b"%d" % n) for n in range(40)),
+                *(store_.renew([grant], TERM_MS) for _ in range(10)),
+                *(store_.nodes() for _ in range(20)),
+            )
+            assert 4 <= int(await asyncio.to_thread(postgres.execute, count)) <= 6
+
+
+async def test_a_reader_that_is_cancelled_leaves_a_connection_that_works(store: str) -> None:
+    async with opened(store, readers=1) as store_:
+        for _ in range(20):
+            call = asyncio.ensure_future(store_.topics())
+            await asyncio.sleep(0)
+            call.cancel()
+        assert await store_.topics() == []
+
+
+def test_which_errors_mean_that_nothing_was_written() -> None:
+    for error, kind in (
+        (asyncpg.DiskFullError("x"), StoreFull),
+        (asyncpg.QueryCanceledError("x"), StoreBusy),
+        (asyncpg.LockNotAvailableError("x"), StoreBusy),
+        (asyncpg.DeadlockDetectedError("x"), StoreBusy),
+        (asyncpg.AdminShutdownError("x"), StoreError),
+        (asyncpg.ConnectionDoesNotExistError("x"), StoreError),
+        (ConnectionResetError("x"), StoreError),
+    ):
+        assert type(failure("writing", error)) is kind, error
+    assert str(failure("writing", asyncpg.PostgresError("x\nDETAIL:  y"))) == "writing: x"
+    assert "pool by session" in str(failure("writing", asyncpg.InvalidSQLStatementNameError("x")))
+
+
+async def test_a_shard_of_many_rows_is_loaded_in_the_order_of_their_writes(store: str) -> None:
+    async with opened(store) as store_:
+        grant = await claim(store_)
+        records = [(b"%d" % (number * 7_919 % 12_007), b"v") for number in range(12_007)]
+        assert await store_.append([Append(A, grant.epoch, records)]) == [Outcome.WRITTEN]
+        assert await keys(store_) == [key for key, _ in records]
+
+
+async def test_a_row_keeps_what_a_node_says_of_itself(store: str) -> None:
+    node = replace(NODE, rack="r1", drained=True, listeners="IN://a:1,OUT://b:2")
+    async with opened(store) as one, opened(store) as two:
+        await one.register_node(node)
+        assert await two.nodes() == [node]
+        assert 0 <= (await two.nodes())[0].age_ms < TERM_MS
