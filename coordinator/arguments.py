@@ -8,6 +8,7 @@ from typing import Any, Final, NoReturn
 
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
+EXIT_INTERRUPTED: Final = 130
 
 
 class Help(argparse.RawDescriptionHelpFormatter):

@@ -33,9 +33,11 @@ CLIENTS: Final = {
     "groups": "list, describe and delete consumer groups, reset and delete their offsets",
     "produce": "send records, a line each",
     "consume": "print records as they arrive",
-    "cluster": "describe the cluster",
+    "cluster": "describe the cluster, drain its brokers, ask whether one is ready",
 }
 """The commands that are clients: `muster.coordinator.commands.<name>` declares and carries out each."""
+STORE: Final = "make a database ready for brokers, or upgrade it"
+"""`muster store`, which works on the store itself and asks no broker: `muster.coordinator.store_command`."""
 
 
 def main(arguments: Sequence[str] | None = None, variables: Mapping[str, str] = environ) -> int:
@@ -55,6 +57,8 @@ def main(arguments: Sequence[str] | None = None, variables: Mapping[str, str] = 
         return fail(prog, f"{unknown[0]} is not one of its options; {prog} --help lists them", EXIT_USAGE)
     if command in CLIENTS:
         return _run_client(parsed, variables)
+    if command == "store":
+        return int(parsed.work(parsed, variables))
     try:
         settings = config.read_settings(given, variables)
     except config.SettingError as error:
@@ -72,7 +76,7 @@ def _run_client(parsed: argparse.Namespace, variables: Mapping[str, str]) -> int
 
 
 def _parser(chosen: str | None) -> Parser:
-    """The parser; of the commands that are clients only the `chosen` one is there in full, since declaring it
+    """The parser; of the commands beside `serve` only the `chosen` one is there in full, since declaring it
     imports it."""
     parser = Parser(
         prog="muster",
@@ -87,6 +91,10 @@ def _parser(chosen: str | None) -> Parser:
             import_module(f"muster.coordinator.commands.{name}").declare(commands, name, summary)
         else:
             commands.add_parser(name, help=summary)
+    if chosen == "store":
+        import_module("muster.coordinator.store_command").declare(commands, chosen, STORE)
+    else:
+        commands.add_parser("store", help=STORE)
     return parser
 
 
@@ -153,13 +161,15 @@ def _run(settings: config.Settings, began: float) -> int:
     from muster.coordinator.observe.log import configure, drain
     from muster.coordinator.server.brokers import raise_open_files_limit
     from muster.coordinator.server.listener import BindError
-    from muster.coordinator.storage.store import StoreError
+    from muster.coordinator.storage.store import NodeIdTaken, StoreError
 
     configure(settings.log_level, settings.log_format, background=True)
     raise_open_files_limit()
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             return runner.run(_serve_until_stopped(settings, began))
+    except NodeIdTaken as error:
+        return fail("muster serve", f"{error}; every broker needs a --node-id of its own", EXIT_FAILED)
     except (BindError, StoreError) as error:
         return fail("muster serve", str(error), EXIT_FAILED)
     except KeyboardInterrupt:  # before there was a handler for it
@@ -199,16 +209,25 @@ async def _serve_until_stopped(settings: config.Settings, began: float) -> int:
     gc.enable()
     print(_ready(brokers, time.perf_counter() - began), flush=True)
     warming = asyncio.get_running_loop().run_in_executor(None, warm_up)
-    await stopping
+    superseded = asyncio.create_task(brokers.superseded())
+    ended, pending = await asyncio.wait([stopping, superseded], return_when=asyncio.FIRST_COMPLETED)
+    for task in pending:
+        task.cancel()
     await warming
     Logger(part="broker").info("stopping", grace_ms=settings.shutdown_grace_ms)
     await brokers.stop()
+    if superseded in ended:
+        raise superseded.result()
     return 0
 
 
 def _ready(brokers: Brokers, took_s: float) -> str:
     settings = brokers.settings
     where = "in memory" if settings.ephemeral else f"sqlite, {settings.data}"
+    if settings.store is not None:
+        from muster.coordinator.storage.postgres import server_of
+
+        where = f"postgresql, {server_of(settings.store)}"
     return f"muster ready on {brokers.bootstrap} ({where}, {brokers.shards} shards, {took_s * 1000:.0f} ms)"
 
 

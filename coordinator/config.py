@@ -11,7 +11,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
+from itertools import pairwise
 from typing import Any, Final
+
+from muster.coordinator.endpoints import Endpoint, Listening, read_endpoints
 
 INT32_MAX: Final = 2**31 - 1
 INT64_MAX: Final = 2**63 - 1
@@ -24,8 +27,8 @@ class SettingError(ValueError):
     """A setting has a value it cannot have; the text names the setting as it was given and what is
     allowed."""
 
-    def __init__(self, given: str, value: object, allowed: str) -> None:
-        shown = repr(value)
+    def __init__(self, given: str, value: object, allowed: str, *, secret: bool = False) -> None:
+        shown = "what was given" if secret else repr(value)
         if len(shown) > _SHOWN_MAX:
             shown = shown[:_SHOWN_MAX] + "…"
         super().__init__(f"{given}: {shown} is not allowed; it takes {allowed}")
@@ -49,6 +52,7 @@ class Spec:
     length_max: int | None = None  # of text that may not be empty
     kafka: bool = False  # Kafka has this setting under the same name, written with dots
     optional: bool = False  # None: not set
+    secret: bool = False  # may hold a password: its value is never shown
 
     def allowed(self, kind: type) -> str:
         """The permitted values in words: what refusals and the help say."""
@@ -79,10 +83,23 @@ def setting(
     """Declare one setting; whole numbers without explicit bounds run from 0 to Kafka's int maximum."""
     if type(default) is int:
         low, high = (0 if low is None else low), (INT32_MAX if high is None else high)
-    return field(default=default, metadata={"spec": Spec(meaning, section, low=low, high=high, **spec)})
+    declared = Spec(meaning, section, low=low, high=high, **spec)
+    return field(default=default, repr=not declared.secret, metadata={"spec": declared})
 
+
+STORE_PATTERN: Final = r"postgres(ql)?://\S+"
+STORE_SHAPE: Final = "postgresql://USER:PASSWORD@HOST:PORT/DATABASE"
 
 _PORT: Final = r"([1-9]\d{0,3}|[1-5]\d{4}|6[0-4]\d{3}|65[0-4]\d\d|655[0-2]\d|6553[0-5])"
+
+_HOST: Final = r"(\[[0-9A-Fa-f:.]+\]|[^:\s\[\],]+)"
+_LISTENER: Final = r"[A-Za-z][A-Za-z0-9_.-]*://"
+_LISTENER_SHAPE: Final = "NAME://HOST:PORT[,...]"
+
+
+def _several(pattern: str) -> str:
+    return f"{pattern}(,{pattern})*"
+
 
 _NETWORK: Final = "network"
 _STORE: Final = "store and brokers"
@@ -113,8 +130,25 @@ class Settings:
         _NETWORK,
         "address that clients are told to connect to, when it differs from host and port; with several "
         "brokers the port is that of the first",
-        pattern=r"^(\[[0-9A-Fa-f:.]+\]|[^:\s\[\]]+):" + _PORT,
+        pattern=f"{_HOST}:{_PORT}",
         shape="HOST:PORT",
+        optional=True,
+    )
+    listeners: str | None = setting(
+        None,
+        _NETWORK,
+        "several listeners with names, in place of --host and --port: for clients that reach the "
+        "broker by different addresses; with several brokers the ports are those of the first",
+        pattern=_several(f"{_LISTENER}{_HOST}:(0|{_PORT})"),
+        shape=_LISTENER_SHAPE,
+        optional=True,
+    )
+    advertised_listeners: str | None = setting(
+        None,
+        _NETWORK,
+        "address that clients of each listener are told to connect to, as --advertised is for the only one",
+        pattern=_several(f"{_LISTENER}{_HOST}:{_PORT}"),
+        shape=_LISTENER_SHAPE,
         optional=True,
     )
     max_connections: int = setting(
@@ -184,6 +218,16 @@ class Settings:
         _STORE,
         "directory of topics, records, groups and offsets; made when it is missing",
         length_max=4_096,
+    )
+    store: str | None = setting(
+        None,
+        _STORE,
+        "database that brokers of several processes and machines share, instead of the directory of --data; "
+        "`muster store migrate` makes it ready; a password may also stand in PGPASSWORD or ~/.pgpass",
+        pattern=STORE_PATTERN,
+        shape=STORE_SHAPE,
+        optional=True,
+        secret=True,
     )
     ephemeral: bool = setting(False, _STORE, "keep everything in memory and forget it at the end")
     brokers: int = setting(1, _STORE, "brokers in this process, each with its own listener", low=1, high=64)
@@ -383,8 +427,34 @@ class Settings:
         self._check_order("log_cleaner_min_compaction_lag_ms", "log_cleaner_max_compaction_lag_ms")
         self._check_room("port", self.port, PORT_MAX)
         self._check_room("node_id", self.node_id, INT32_MAX)
-        if self.advertised is not None:
-            self._check_room("advertised", int(self.advertised.rpartition(":")[2]), PORT_MAX, "a port of ")
+        if self.store is not None and self.ephemeral:
+            raise SettingError("ephemeral", True, "false beside --store: a database keeps what it is given")
+        self._check_listeners()
+
+    def _check_listeners(self) -> None:
+        if self.listeners is None:
+            if self.advertised_listeners is not None:
+                allowed = "addresses of what --listeners names, and that is not given"
+                raise SettingError("advertised_listeners", self.advertised_listeners, allowed)
+        elif self.advertised is not None:
+            allowed = "nothing beside --listeners: --advertised-listeners has their addresses"
+            raise SettingError("advertised", self.advertised, allowed)
+        listeners = read_endpoints(self.listeners or "")
+        ports = sorted(each.port for each in listeners if each.port)
+        if any(following - port < self.brokers for port, following in pairwise(ports)):
+            allowed = f"ports at least {self.brokers} apart: each broker takes one"
+            raise SettingError("listeners", self.listeners, allowed)
+        names = [each.listener for each in listeners]
+        for name in ("advertised", "listeners", "advertised_listeners"):
+            text: str | None = getattr(self, name)
+            endpoints = read_endpoints(text or "")
+            for each in endpoints:
+                self._check_room(name, each.port, PORT_MAX, "a port of ")
+            given = [each.listener for each in endpoints]
+            if len(set(given)) < len(given):
+                raise SettingError(name, text, "each listener once")
+            if names and not set(given) <= set(names):
+                raise SettingError(name, text, f"the listeners of --listeners ({', '.join(names)})")
 
     def _check_order(self, low: str, high: str) -> None:
         if getattr(self, low) > getattr(self, high):
@@ -396,6 +466,21 @@ class Settings:
         if first > first_max:
             allowed = f"{noun}at most {first_max} with {self.brokers} brokers"
             raise SettingError(name, getattr(self, name), allowed)
+
+    def listening(self, index: int) -> list[Listening]:
+        """The listeners of the broker `index` of this process, in the order given."""
+        if self.listeners is None:
+            bound = [Endpoint("", self.host, self.port)]
+        else:
+            bound = read_endpoints(self.listeners)
+        advertised = {
+            each.listener: each for each in read_endpoints(self.advertised_listeners or self.advertised or "")
+        }
+        return [
+            Listening(each.counted_up(index), told and told.counted_up(index))
+            for each in bound
+            for told in (advertised.get(each.listener),)
+        ]
 
     def kafka_text(self, kafka_name: str) -> str | None:
         """A setting's value by Kafka's name for it, as Kafka writes it; None for names that are no setting
@@ -490,7 +575,7 @@ def _parse(each: Field[Any], text: str, given: str) -> Any:
         elif kind in (int, float):
             value = kind(text)
     except (KeyError, ValueError):
-        raise SettingError(given, text, spec.allowed(kind)) from None
+        raise SettingError(given, text, spec.allowed(kind), secret=spec.secret) from None
     _check(each, value, given, text)
     return value
 
@@ -509,4 +594,4 @@ def _check(each: Field[Any], value: Any, given: str, text: str | None = None) ->
     elif right and spec.length_max is not None:
         right = 0 < len(value) <= spec.length_max
     if not right:
-        raise SettingError(given, value if text is None else text, spec.allowed(kind))
+        raise SettingError(given, value if text is None else text, spec.allowed(kind), secret=spec.secret)

@@ -24,6 +24,10 @@ from typing import Any, ClassVar, Final, NamedTuple, TypeVar, dataclass_transfor
 
 from muster.protocol.types import Array, FixedWidth, WireType
 
+OWN_TAGS: Final = 10_000
+"""The first tag of fields that Kafka's definitions do not have. Kafka counts from 0 in each struct, and
+whoever does not know a tag passes over it (KIP-482)."""
+
 VERSION_MAX: Final = 32767
 """The largest version an int16 can name; the open end of "3+"."""
 
@@ -131,6 +135,11 @@ class Field:
     def required(self) -> bool:
         """Whether the constructor must be given a value."""
         return self.default is REQUIRED and self.default_factory is None
+
+    @property
+    def own(self) -> bool:
+        """Whether it is muster's own: no definition of Kafka's has it."""
+        return self.tag is not None and self.tag >= OWN_TAGS
 
     def make_default(self) -> Any:
         """The value a reader sees in a version that lacks this field.

@@ -214,6 +214,10 @@ async def ensure_topic(cluster: Cluster, name: str, until: float) -> TopicDescri
     as for any producer."""
     await cluster.retrying(lambda: cluster.metadata([name], until, create=True), until)
     led = await _until_led(cluster, {name: 1}, min(until, deadline(_APPEARS_S)))
+    found = led[name]
+    if isinstance(found, KafkaError) and found.code == ErrorCode.LEADER_NOT_AVAILABLE:
+        # It is there. A leader that died is replaced when its term is over.
+        led = await _until_led(cluster, {name: 1}, until)
     return led.raise_for_failures()[name]
 
 
@@ -262,7 +266,7 @@ def _not_led(name: str, topic: TopicDescription | KafkaError, partitions_min: in
     if len(topic.partitions) >= partitions_min and all(each.leader >= 0 for each in topic.partitions):
         return None
     return KafkaError(
-        ErrorCode.LEADER_NOT_AVAILABLE, f"partitions of topic {name} were created, but have no leader yet"
+        ErrorCode.LEADER_NOT_AVAILABLE, f"topic {name} is there, but partitions of it have no leader yet"
     )
 
 

@@ -1,42 +1,192 @@
-"""`muster cluster`: the brokers and who is the controller."""
+"""`muster cluster`: the brokers, what each serves, and taking one out of service and back."""
 
 from __future__ import annotations
 
+import asyncio
 from argparse import Namespace
-from typing import Any
+from typing import Any, Final
 
 from muster.client.admin import cluster as cluster_calls
+from muster.client.admin.cluster import ClusterDescription, Leases
 from muster.client.network.cluster import Cluster
 from muster.client.network.connection import deadline
 from muster.coordinator.commands import output
-from muster.coordinator.commands.options import actions, command
+from muster.coordinator.commands.options import actions, command, number
+from muster.coordinator.commands.run import Failed
 
-_JSON = """\
+_LOOK_AGAIN_S: Final = 0.1
+
+_DESCRIBE: Final = """\
+Of brokers of muster it also shows which are drained, how many shards of groups and of topic data each has,
+how many of them it is still loading (clients are sent to it afterwards), and how long ago it renewed its
+registration (milliseconds). A broker that does not renew it for a lease term is not listed any more.
+
 JSON: {"cluster_id": text, "controller": node id or -1,
-       "brokers": [{"node_id": number, "host": text, "port": number, "rack": text or null}]}"""
+       "brokers": [{"node_id": number, "host": text, "port": number, "rack": text or null,
+                    "drained": true or false, "group_shards": number, "data_shards": number,
+                    "loading": number, "renewed_ago_ms": number, "term_ms": number}],
+       with --leases also
+       "leases": [{"kind": "group" or "data", "number": number, "holder": node id or null,
+                   "epoch": number or null, "remaining_ms": number or null,
+                   "announced": true, false or null}]}
+       What only brokers of muster tell is null with others."""
+
+_READY: Final = """\
+For health checks. Asks one broker, the first of --bootstrap-server that answers: it is ready when it is
+registered in the cluster and has loaded every shard that it holds. A broker that is none of muster's is ready
+when it answers.
+
+JSON: {"node_id": number, null where it is none of muster's, "ready": true or false, "why": text or null}"""
+
+_DRAIN: Final = """\
+The broker hands over its shards, without a rebalance, and takes no more until `muster cluster undrain`, also
+when it is started anew meanwhile. Returns once it has none; when --timeout is over before that, it still
+goes on handing over.
+
+JSON: {"node_id": number, "drained": true}"""
+
+_UNDRAIN: Final = """\
+Takes `muster cluster drain` back: the others hand over to it what is due to it.
+
+JSON: {"node_id": number, "drained": false}"""
 
 
 def declare(commands: Any, name: str, summary: str) -> None:
     """Add the command and its actions."""
     below = actions(commands, name, summary)
-    command(below, "describe", "show the brokers", _JSON).set_defaults(work=describe)
+    describing = command(below, "describe", "show the brokers and what each serves", _DESCRIBE)
+    describing.add_argument("--leases", action="store_true", help="show every shard's lease as well")
+    describing.set_defaults(work=describe)
+    command(below, "ready", "say whether a broker is ready for clients", _READY).set_defaults(work=ready)
+    for action, what, description, work in (
+        ("drain", "take a broker out of service", _DRAIN, drain),
+        ("undrain", "take a drained broker back into service", _UNDRAIN, undrain),
+    ):
+        parser = command(below, action, what, description)
+        parser.add_argument("node", type=number(0), metavar="NODE", help="node id of the broker")
+        parser.set_defaults(work=work)
+
+
+# --- describe -----------------------------------------------------------------------------------------------
 
 
 async def describe(cluster: Cluster, given: Namespace) -> int:
     """Show the brokers."""
-    facts = await cluster_calls.describe_cluster(cluster, deadline(given.timeout))
+    facts = await cluster_calls.describe_cluster(cluster, deadline(given.timeout), leases=True)
+    brokers = [each._asdict() | _served(facts.leases, each.node_id) for each in facts.brokers]
+    leases = None if facts.leases is None else [each._asdict() for each in facts.leases.leases]
     if given.output == "json":
-        brokers = [each._asdict() for each in facts.brokers]
-        print(
-            output.document(
-                {"cluster_id": facts.cluster_id, "controller": facts.controller, "brokers": brokers}
-            )
-        )
+        shown = {"cluster_id": facts.cluster_id, "controller": facts.controller, "brokers": brokers}
+        print(output.document({**shown, "leases": leases} if given.leases else shown))
         return 0
     print(f"cluster {facts.cluster_id}\n")
-    rows = [
-        (each.node_id, each.host, each.port, each.rack, each.node_id == facts.controller)
-        for each in facts.brokers
-    ]
-    print(output.table(("NODE", "HOST", "PORT", "RACK", "CONTROLLER"), rows))
+    print(_brokers_table(facts, brokers))
+    if facts.leases is not None:
+        without = sum(each.holder is None for each in facts.leases.leases)
+        if without:
+            print(f"\n{without} shards have no broker at the moment")
+        if given.leases:
+            columns = ("SHARD", "NUMBER", "BROKER", "EPOCH", "REMAINING MS", "LOADED")
+            print(f"\n{output.table(columns, facts.leases.leases)}")
+    elif given.leases:
+        print("\nthe brokers do not tell of leases: they are none of muster's")
+    return 0
+
+
+def _served(leases: Leases | None, node_id: int) -> dict[str, Any]:
+    """What only brokers of muster tell of one."""
+    names = ("drained", "group_shards", "data_shards", "loading", "renewed_ago_ms", "term_ms")
+    if leases is None:
+        return dict.fromkeys(names)
+    registration = leases.registrations[node_id]
+    values = (
+        registration.drained,
+        len(leases.of(node_id, "group")),
+        len(leases.of(node_id, "data")),
+        sum(not each.announced for each in leases.of(node_id)),
+        registration.registered_ago_ms,
+        registration.term_ms,
+    )
+    return dict(zip(names, values, strict=True))
+
+
+def _brokers_table(facts: ClusterDescription, brokers: list[dict[str, Any]]) -> str:
+    fields = ["node_id", "host", "port", "rack", "controller"]
+    columns = ["NODE", "HOST", "PORT", "RACK", "CONTROLLER"]
+    if facts.leases is not None:
+        fields += ["drained", "group_shards", "data_shards", "loading", "renewed_ago_ms"]
+        columns += ["DRAINED", "GROUP SHARDS", "DATA SHARDS", "LOADING", "RENEWED MS AGO"]
+    rows = [each | {"controller": each["node_id"] == facts.controller} for each in brokers]
+    return output.table(columns, [[row[name] for name in fields] for row in rows])
+
+
+# --- ready --------------------------------------------------------------------------------------------------
+
+
+async def ready(cluster: Cluster, given: Namespace) -> int:
+    """Say whether one broker is ready."""
+    facts = await cluster_calls.describe_cluster_once(cluster, deadline(given.timeout), leases=True)
+    node_id = None if facts.leases is None else facts.leases.answering
+    why = None if facts.leases is None else _why_not_ready(facts.leases)
+    if given.output == "json":
+        print(output.document({"node_id": node_id, "ready": why is None, "why": why}))
+        return int(why is not None)
+    if why is not None:
+        raise Failed(f"broker {node_id} is not ready: {why}")
+    print("ready" if node_id is None else f"broker {node_id} is ready")
+    return 0
+
+
+def _why_not_ready(leases: Leases) -> str | None:
+    if leases.answering not in leases.registrations:
+        return "its registration in the cluster has run out"
+    loading = sum(not each.announced for each in leases.of(leases.answering))
+    return f"it is still loading {loading} shards" if loading else None
+
+
+# --- drain and undrain --------------------------------------------------------------------------------------
+
+
+async def drain(cluster: Cluster, given: Namespace) -> int:
+    """Have a broker hand its leases over, and wait until it holds none."""
+    until = deadline(given.timeout)
+    registrations = (await _leases(cluster, given.node, until)).registrations
+    if all(each.drained for node_id, each in registrations.items() if node_id != given.node):
+        raise Failed(
+            f"broker {given.node} is the only one that is not drained: nobody could take its shards"
+            if len(registrations) > 1
+            else f"broker {given.node} is alone in the cluster: nobody could take its shards"
+        )
+    await cluster_calls.set_drained(cluster, given.node, True, until)
+    while left := len((await _leases(cluster, given.node, until)).of(given.node)):
+        if deadline(_LOOK_AGAIN_S) >= until:
+            raise Failed(f"broker {given.node} still has {left} shards after {given.timeout:g} s")
+        await asyncio.sleep(_LOOK_AGAIN_S)
+    return _done(given, True)
+
+
+async def undrain(cluster: Cluster, given: Namespace) -> int:
+    """Let a broker take leases again."""
+    until = deadline(given.timeout)
+    await _leases(cluster, given.node, until)
+    await cluster_calls.set_drained(cluster, given.node, False, until)
+    return _done(given, False)
+
+
+async def _leases(cluster: Cluster, node_id: int, until: float) -> Leases:
+    """The leases of a cluster of muster that has this broker."""
+    facts = await cluster_calls.describe_cluster(cluster, until, leases=True)
+    if facts.leases is None:
+        raise Failed("only brokers of muster are drained; the one that answers is none")
+    if node_id not in facts.leases.registrations:
+        there = ", ".join(str(each) for each in facts.leases.registrations)
+        raise Failed(f"broker {node_id} is not in the cluster; these are: {there}")
+    return facts.leases
+
+
+def _done(given: Namespace, drained: bool) -> int:
+    if given.output == "json":
+        print(output.document({"node_id": given.node, "drained": drained}))
+    else:
+        print(f"broker {given.node} {'is drained: it has no shards' if drained else 'takes shards again'}")
     return 0

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Final
+from uuid import uuid4
 
 from muster.coordinator.cluster.membership import Membership
 from muster.coordinator.cluster.topology import Topology, partition_lease
 from muster.coordinator.config import Settings
+from muster.coordinator.endpoints import Endpoint, Listening
 from muster.coordinator.group.config import GroupConfig
 from muster.coordinator.group.effects import TopicsImage
 from muster.coordinator.observe.log import Logger
@@ -27,7 +30,7 @@ from muster.coordinator.runtime.runtime import Runtime
 from muster.coordinator.runtime.shard_host import Limits
 from muster.coordinator.server.broker_configs import BrokerConfigs
 from muster.coordinator.server.connection import Connections
-from muster.coordinator.server.listener import WILDCARDS, Listener
+from muster.coordinator.server.listener import BindError, Listener
 from muster.coordinator.server.pausing import PausableStore
 from muster.coordinator.server.producer_ids import ProducerIds
 from muster.coordinator.server.router import APIS_AT_ONCE, HANDLERS, Router
@@ -39,18 +42,23 @@ from muster.coordinator.topics.partitions import Partitions
 from muster.protocol.api import ApiKey
 
 _READ_AGAIN_S: Final = 1.0
+_READ_PAUSE_S: Final = 0.02
+"""Between looks at a database, where what others change is heard of with a delay anyway: leases move in
+bursts, every move is a change of the store, and each broker looks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What the brokers of one process have in common. `clock` is the process's; each broker can be paused on
-    its own."""
+    """What the brokers of one process have in common. Each broker can be paused on its own."""
 
     settings: Settings
     store: Store
     counts: StoreCounts
     logs: Logs
     clock: Clock
+    """What groups, fetches and topics take their time from; a test may move it."""
+    lease_clock: Clock
+    """Real time, as the store's clock is: what leases are counted in."""
     file_threads: Executor
     upkeep_thread: Executor
     """Retention, compaction and the like: one thread, so that they hold up nothing but each other."""
@@ -63,23 +71,28 @@ class Shared:
 
 
 class Broker:
-    """One node. `bind`, then `start`; then `stop` or `kill`, once. Belongs to the event loop it was made
-    on."""
+    """One node. `bind`, `register`, `start`; then `stop` or `kill`, once. Belongs to the event loop it was
+    made on."""
 
-    def __init__(self, shared: Shared, node_id: int, port: int, advertised: tuple[str, int] | None) -> None:
-        """`port` 0 lets the system choose; `advertised` is where clients are sent, if that is not the bound
-        address."""
+    def __init__(self, shared: Shared, node_id: int, listening: Sequence[Listening]) -> None:
+        """`listening` are its listeners; the address of the first is the one others know it by."""
         settings, counts = shared.settings, shared.counts
         self.settings = settings
         self.node_id = node_id
+        self.incarnation = uuid4()
         self.cluster_id = base64.urlsafe_b64encode(counts.cluster_id.bytes).rstrip(b"=").decode("ascii")
         self._group_shards = counts.leases[LeaseKind.GROUP]
         self.clock = PausableClock(shared.clock)
+        self._lease_clock = PausableClock(shared.lease_clock)
         self._log = Logger(part="broker", node=node_id)
-        self._advertised = advertised
         self._store = PausableStore(shared.store)
         store = self._store.as_store()
-        self.membership = Membership(store, self.clock, term_ms=settings.lease_term_ms)
+        self.membership = Membership(
+            store,
+            self._lease_clock,
+            term_ms=settings.lease_term_ms,
+            log=Logger(part="cluster", node=node_id),
+        )
         offsets = offsets_topic(counts.cluster_id, counts.leases[LeaseKind.GROUP])
         self.catalogue = Catalogue(
             store,
@@ -89,7 +102,7 @@ class Broker:
             auto_create_topics=settings.auto_create_topics_enable,
             kept=[offsets],
         )
-        self.configs = BrokerConfigs(store, node_id, settings, self.catalogue.set_defaults)
+        self.configs = BrokerConfigs(store, node_id, settings, self._apply_configs)
         self.runtime = Runtime(
             store,
             self.clock,
@@ -112,6 +125,7 @@ class Broker:
             shard_of=lambda *partition: _log_shard(
                 partition_lease(offsets.topic_id, counts.leases, *partition)
             ),
+            lease_of=_log_lease,
             serving=lambda shard: self.membership.serving(_log_lease(shard)),
             retention_check_interval_ms=settings.log_retention_check_interval_ms,
             cleaner_backoff_ms=settings.log_cleaner_backoff_ms,
@@ -132,7 +146,11 @@ class Broker:
             answer_at_once=router.answer_at_once,
             apis_at_once=APIS_AT_ONCE,
         )
-        self._listener = shared.listen(settings.host, port, self.connections.connect)
+        self._listening = listening
+        self._listeners = [
+            shared.listen(bound.host, bound.port, partial(self.connections.connect, bound.listener))
+            for bound, _ in listening
+        ]
         self._catalogue_stale = asyncio.Event()
         self._catalogue_task: asyncio.Task[None] | None = None
         self._catalogue_reading: asyncio.Task[Change] | None = None  # created, but not begun yet
@@ -148,41 +166,66 @@ class Broker:
         return self.membership.topology
 
     @property
+    def store(self) -> Store:
+        """The store, for what is to be read there anew."""
+        return self._store.as_store()
+
+    @property
     def served_apis(self) -> Sequence[ApiKey]:
         """What ApiVersions advertises: exactly what has a handler."""
         return list(HANDLERS)
 
     @property
     def port(self) -> int:
-        """The port listened on, once bound."""
-        return self._listener.port
+        """The port that the first listener listens on, once bound."""
+        return self._listeners[0].port
+
+    @property
+    def listening(self) -> list[Listening]:
+        """Its listeners, at the ports they have bound."""
+        return [
+            each._replace(bound=each.bound._replace(port=listener.port))
+            for each, listener in zip(self._listening, self._listeners, strict=True)
+        ]
 
     @property
     def address(self) -> str:
-        """`host:port` that clients are told."""
-        host, port = self._reached_at()
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        """`host:port` that clients of the first listener are told."""
+        return self._reached_at()[0].address
 
-    def _reached_at(self) -> tuple[str, int]:
-        if self._advertised is not None:
-            return self._advertised
-        # Nobody can connect to "all interfaces". Clients elsewhere need --advertised.
-        return ("localhost" if self.settings.host in WILDCARDS else self.settings.host), self.port
+    def _reached_at(self) -> list[Endpoint]:
+        """What the clients of each listener are told."""
+        return [each.reached_at() for each in self.listening]
 
     # --- life -----------------------------------------------------------------------------------------------
 
     async def bind(self) -> NodeRow:
-        """Take the port; how the node will be registered. Raises BindError."""
-        await self._listener.bind()
-        host, port = self._reached_at()
-        return NodeRow(self.node_id, host, port, self.settings.rack, self.settings.lease_term_ms)
+        """Take the ports; how the node will be registered. Raises BindError."""
+        try:
+            for listener in self._listeners:
+                await listener.bind()
+        except BindError:
+            self.unbind()
+            raise
+        first, *others = self._reached_at()
+        return NodeRow(
+            self.node_id,
+            first.host,
+            first.port,
+            self.settings.rack,
+            self.settings.lease_term_ms,
+            self.incarnation,
+            listeners=",".join(map(str, [first, *others])) if others else "",
+        )
 
     def unbind(self) -> None:
-        """Give the port up; for a broker that will not be started."""
-        self._listener.release()
+        """Give the ports up; for a broker that will not be started."""
+        for listener in self._listeners:
+            listener.release()
 
-    async def start(self, node: NodeRow) -> None:
-        """Take the leases that are due to this node, and accept connections. Raises StoreError."""
+    async def register(self, node: NodeRow) -> None:
+        """Read topics and configs, and make this broker known to the others, who then give up its share of
+        the leases: `start` should follow at once. Raises NodeIdTaken and other StoreErrors."""
         self._store.changed.append(self._catalogue_stale.set)  # before the first look, or one might be missed
         await self.configs.start(self._fixed_configs())
         await self.catalogue.refresh()
@@ -193,26 +236,46 @@ class Broker:
             self._keep_catalogue(), name=f"catalogue of node {self.node_id}"
         )
         self.partitions.start()
+        await self.membership.register(node)
+
+    async def start(self, node: NodeRow) -> None:
+        """Once registered: take the leases that are due to this node, and accept connections. Returns when
+        what was free is served, or after a moment. Raises StoreError."""
         groups = _GroupShards(self.runtime, self.partitions)
+        # As long as it answers, clients would go on asking this one, which cannot tell who has taken over.
+        self.membership.changed.append(lambda: self.connections.turn_away(self.membership.cut_off))
         await self.membership.start(node, {LeaseKind.GROUP: groups, LeaseKind.DATA: self.partitions})
-        await self._listener.accept()
+        self._warn_of_a_shared_address(node)
+        for listener in self._listeners:
+            await listener.accept()
+        await self.membership.announced()
+
+    def _warn_of_a_shared_address(self, node: NodeRow) -> None:
+        for other in self.topology.nodes.values():
+            if other.node_id != node.node_id and (other.host, other.port) == (node.host, node.port):
+                self._log.warning(
+                    "clients cannot tell this broker from another: both are advertised at the same address",
+                    address=self.address,
+                    other=other.node_id,
+                )
 
     async def stop(self) -> None:
-        """Accept nothing more, finish what is in flight, hand the shards over, leave. Handing over may take
+        """Hand the shards over, accept nothing more, finish what is in flight, leave. Handing over may take
         shutdown.grace.ms, and so may what is in flight after that.
 
-        Handing over comes while connections are still open: it answers the JoinGroups and Fetches that are
-        parked.
+        What is not handed over yet is served meanwhile. Handing over answers the JoinGroups and Fetches that
+        are parked.
         """
         grace_s = self.settings.shutdown_grace_ms / 1000
-        await self._listener.close()
-        self.connections.finish()
         try:
             async with asyncio.timeout(grace_s):
                 await self.membership.stop()
         except (TimeoutError, StoreError) as error:
             self._log.warning("leaving without having handed over", why=str(error) or "it took too long")
             self.membership.kill()
+        for listener in self._listeners:
+            await listener.close()
+        self.connections.finish()
         await self.connections.drained(grace_s)
         await self.connections.cut()
         await self.runtime.close()
@@ -222,10 +285,13 @@ class Broker:
     async def kill(self) -> None:
         """Die as a process does: connections are cut, nothing is released, nothing more is written."""
         self.clock.pause()
+        self._lease_clock.pause()
+        self.connections.freeze()  # the dead do not answer that they are no coordinator any more
         self.membership.kill()
         self.runtime.kill()
         self.partitions.abandon()
-        await self._listener.close()
+        for listener in self._listeners:
+            await listener.close()
         await self.connections.cut()
         await self._end()
 
@@ -238,12 +304,14 @@ class Broker:
     def pause(self) -> None:
         """Stand still, as a process does on SIGSTOP: no timer fires, nothing is read, answered or learned."""
         self.clock.pause()
+        self._lease_clock.pause()
         self._store.pause()
         self.connections.freeze()
 
     def resume(self) -> None:
         """Go on from where it stood. Timers first: the leases may have run out, and nobody may be served from
         them."""
+        self._lease_clock.resume()
         self.clock.resume()
         self._store.resume()
         self.connections.thaw()
@@ -251,32 +319,37 @@ class Broker:
     def _fixed_configs(self) -> dict[str, str]:
         """Broker configs of Kafka's that follow from what this broker is."""
         settings, node_id = self.settings, str(self.node_id)
-        host = f"[{settings.host}]" if ":" in settings.host else settings.host
         fixed = {
-            "advertised.listeners": f"PLAINTEXT://{self.address}",
+            "advertised.listeners": _kafka_listeners(self._reached_at()),
             "broker.id": node_id,
-            "listeners": f"PLAINTEXT://{host}:{self.port}",
+            "listeners": _kafka_listeners(each.bound for each in self.listening),
             "node.id": node_id,
             "offsets.topic.num.partitions": str(self._group_shards),
             "offsets.topic.replication.factor": "1",
         }
         if settings.rack is not None:
             fixed["broker.rack"] = settings.rack
-        if not settings.ephemeral:
+        if settings.store is None and not settings.ephemeral:
             fixed["log.dirs"] = settings.data
         return fixed
+
+    def _apply_configs(self, topic_defaults: Mapping[str, str]) -> None:
+        self.catalogue.set_defaults(topic_defaults)
+        self.membership.set_drained(self.configs.drained)
 
     # --- topics ---------------------------------------------------------------------------------------------
 
     async def _keep_catalogue(self) -> None:
-        """Read the topics again whenever the store has changed; changes that come meanwhile are read
+        """Read topics and configs again whenever the store has changed; changes that come meanwhile are read
         together."""
+        pause_s = 0.0 if self.settings.store is None else _READ_PAUSE_S
         while True:
             await self._catalogue_stale.wait()
             self._catalogue_stale.clear()
             try:
                 await self.configs.refresh()
                 await self.catalogue.refresh()
+                await asyncio.sleep(pause_s)
             except StoreError as error:
                 self._log.warning("topics and configs could not be read", why=str(error))
                 self._catalogue_stale.set()  # the store does not tell of the same change again
@@ -307,9 +380,9 @@ class _GroupShards:
         self._runtime = runtime
         self._partitions = partitions
 
-    def own(self, number: int, epoch: int) -> None:
-        self._runtime.own(number, epoch)
+    def own(self, number: int, epoch: int) -> Awaitable[object]:
         self._partitions.own(_log_shard(Lease(LeaseKind.GROUP, number)), epoch)
+        return self._runtime.own(number, epoch)
 
     def disown(self, number: int) -> Awaitable[object]:
         logs = self._partitions.disown(_log_shard(Lease(LeaseKind.GROUP, number)))
@@ -320,6 +393,10 @@ class _GroupShards:
             await shard
         finally:
             await logs
+
+
+def _kafka_listeners(endpoints: Iterable[Endpoint]) -> str:
+    return ",".join(str(each if each.listener else each._replace(listener="PLAINTEXT")) for each in endpoints)
 
 
 def _log_shard(lease: Lease) -> int:

@@ -2,7 +2,8 @@
 AlterConfigs has laid over them since (KIP-226).
 
 What can be altered while it runs are the configs that topics take their defaults from. It is kept in the
-store, for all brokers (the cluster-wide default) or for one, which goes before it.
+store, for all brokers (the cluster-wide default) or for one, which goes before it. `muster.drained`, which is
+none of Kafka's, is altered on one broker alone.
 """
 
 from __future__ import annotations
@@ -64,6 +65,8 @@ class BrokerConfigSpec(NamedTuple):
     dynamic: bool
 
 
+DRAINED: Final = "muster.drained"
+
 _SYNONYMS: Final[Mapping[str, Sequence[str]]] = {
     name: names
     for names in (
@@ -121,6 +124,8 @@ _TYPES: Final = {
 
 def _declared() -> Iterator[tuple[str, BrokerConfigSpec]]:
     yield from _FIXED_HERE.items()
+    documentation = "Whether this broker hands its shards over to others and takes none, to be stopped."
+    yield DRAINED, BrokerConfigSpec(ConfigType.BOOLEAN, "false", documentation, dynamic=True)
     for each in settings_declared():
         spec, name = spec_of(each), kafka_name(each.name)
         if spec.kafka:
@@ -200,6 +205,11 @@ class BrokerConfigs:
         """What has been set on `broker`: this one's id, or "" for all."""
         return self._layers[Source.DYNAMIC_BROKER if broker else Source.DYNAMIC_DEFAULT_BROKER]
 
+    @property
+    def drained(self) -> bool:
+        """Whether this broker should have no shards."""
+        return self._layers[Source.DYNAMIC_BROKER].get(DRAINED, "").lower() == "true"
+
     # --- changing -------------------------------------------------------------------------------------------
 
     async def start(self, fixed: Mapping[str, str]) -> None:
@@ -254,7 +264,10 @@ class BrokerConfigs:
         source = Source.DYNAMIC_BROKER if broker else Source.DYNAMIC_DEFAULT_BROKER
         try:
             for name, text in configs.items():
-                _TOPIC_SPECS[name].parse(name, text)
+                if name == DRAINED:
+                    _check_drained(broker, text)
+                else:
+                    _TOPIC_SPECS[name].parse(name, text)
             validated(self._topic_defaults({**self._layers, source: configs}))
         except KafkaError as refusal:  # Kafka has another code for a broker's config than for a topic's
             raise KafkaError(ErrorCode.INVALID_REQUEST, refusal.why) from None
@@ -267,3 +280,10 @@ class BrokerConfigs:
             **layers[Source.DYNAMIC_BROKER],
         }
         return defaults_from(set_here.get)
+
+
+def _check_drained(broker: str, text: str) -> None:
+    if not broker:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"{DRAINED} is altered on one broker, not on all")
+    if text.lower() not in ("true", "false"):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"{DRAINED} takes true or false, not {text!r}")

@@ -1,18 +1,20 @@
-"""The brokers of one process: one data directory or memory, one event loop, any number of nodes.
+"""The brokers of one process: one data directory, memory or database, one event loop, any number of nodes.
 
 They share store and logs and divide shards and partitions by lease, exactly as brokers on several machines
-would.
+do that share a database.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
 from muster.coordinator.config import Settings
+from muster.coordinator.endpoints import Listening
 from muster.coordinator.observe.log import Logger
 from muster.coordinator.runtime.clock import Clock, LoopClock
 from muster.coordinator.server.broker import Broker, Shared
@@ -31,7 +33,7 @@ class Brokers:
     its index."""
 
     def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
-        """`clock` is what groups, fetches and leases take their time from; by default the loop's."""
+        """`clock` is what groups and fetches take their time from; by default the loop's."""
         self.settings = settings
         self.brokers: list[Broker] = []
         self._clock = clock
@@ -60,34 +62,29 @@ class Brokers:
         Raises StoreLocked, StoreError and BindError, with nothing left behind.
         """
         settings = self.settings
-        store: Store
-        if settings.ephemeral:
-            from muster.coordinator.storage.memory import MemoryStore
-
-            store, logs = MemoryStore(), Logs.in_memory()
-        else:
-            from muster.coordinator.storage.sqlite import SqliteStore
-
-            store, logs = SqliteStore(Path(settings.data)), Logs.on_disk(Path(settings.data) / "topics")
+        store, logs = _store_and_logs(settings)
         await store.open()
         try:
             counts = await store.counts()
         except BaseException:
             await store.close()
             raise
+        real_time = LoopClock(asyncio.get_running_loop())
         self._shared = Shared(
             settings=settings,
             store=store,
             counts=counts,
             logs=logs,
-            clock=self._clock or LoopClock(asyncio.get_running_loop()),
+            clock=self._clock or real_time,
+            lease_clock=real_time,
             file_threads=ThreadPoolExecutor(_FILE_THREADS, thread_name_prefix="muster-files"),
             upkeep_thread=ThreadPoolExecutor(1, thread_name_prefix="muster-upkeep"),
             validation_thread=ThreadPoolExecutor(1, thread_name_prefix="muster-validation"),
             connections_max=max(_connections_max() // settings.brokers, 1),
         )
         try:
-            await self._refuse_a_second(store)
+            if settings.store is None:
+                await self._refuse_a_second(store)
             await self._remove_left_over_logs()
             await self._start_all()
         except BaseException:
@@ -101,7 +98,7 @@ class Brokers:
             raise StoreLocked(f"{self.settings.data} is in use by other brokers of this process")
 
     async def _remove_left_over_logs(self) -> None:
-        """Of topics that were deleted when the process died, before their files were."""
+        """Of topics that were deleted when the process died, before their records were."""
         assert self._shared is not None
         topic_ids = [topic.topic_id for topic in await self._shared.store.topics()]
         try:
@@ -109,31 +106,44 @@ class Brokers:
                 self._shared.file_threads, self._shared.logs.delete_except, topic_ids
             )
         except OSError as error:
-            raise StoreError(f"cannot use the logs in {self.settings.data}: {error}") from error
+            where = self.settings.data if self.settings.store is None else "the database"
+            raise StoreError(f"cannot use the logs in {where}: {error}") from error
         if gone:
             _log.warning("removed the logs of deleted topics", topic_ids=[str(topic_id) for topic_id in gone])
 
     async def _start_all(self) -> None:
         assert self._shared is not None
         for index in range(self.settings.brokers):
-            port = self.settings.port
-            self.brokers.append(self._make(index, port and port + index))
+            self.brokers.append(self._make(index, self.settings.listening(index)))
         nodes = [await broker.bind() for broker in self.brokers]
         # All are registered before the first claims its leases, or it would take everything and give it away
         # again.
-        for node in nodes if len(nodes) > 1 else ():
-            await self._shared.store.register_node(node)
         for index, (broker, node) in enumerate(zip(self.brokers, nodes, strict=True)):
             self._running.add(index)
+            await broker.register(node)
+        for broker, node in zip(self.brokers, nodes, strict=True):
             await broker.start(node)
 
-    def _make(self, index: int, port: int) -> Broker:
+    def _make(self, index: int, listening: Sequence[Listening]) -> Broker:
         assert self._shared is not None
-        advertised = None
-        if self.settings.advertised is not None:
-            host, _, first = self.settings.advertised.rpartition(":")
-            advertised = (host.strip("[]"), int(first) + index)
-        return Broker(self._shared, self.settings.node_id + index, port, advertised)
+        return Broker(self._shared, self.settings.node_id + index, listening)
+
+    async def superseded(self) -> StoreError:
+        """Wait until another broker has taken the node id of one of these, which is then killed; why."""
+        waiting = {
+            asyncio.create_task(broker.membership.superseded.wait()): index
+            for index, broker in enumerate(self.brokers)
+        }
+        try:
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in waiting:
+                task.cancel()
+        index = waiting[done.pop()]
+        await self.kill_one(index)
+        why = self.brokers[index].membership.superseded_by
+        assert why is not None
+        return why
 
     # --- one by one -----------------------------------------------------------------------------------------
 
@@ -153,10 +163,15 @@ class Brokers:
     async def start_one(self, index: int) -> None:
         """Start a broker again that was stopped or killed, on the port it had."""
         if index not in self._running:
-            broker = self._make(index, self.brokers[index].port)
+            before = self.brokers[index]
+            broker = self._make(index, before.listening)
             node = await broker.bind()
+            assert self._shared is not None
+            # One that was killed is certainly dead: its registration need not run out.
+            await self._shared.store.remove_node(before.node_id, before.incarnation)
             self.brokers[index] = broker
             self._running.add(index)
+            await broker.register(node)
             await broker.start(node)
 
     async def stop(self) -> None:
@@ -173,6 +188,24 @@ class Brokers:
         shared.validation_thread.shutdown(cancel_futures=True)
         shared.file_threads.shutdown()
         shared.upkeep_thread.shutdown()
+        await asyncio.to_thread(shared.logs.close)
+
+
+def _store_and_logs(settings: Settings) -> tuple[Store, Logs]:
+    """Where state and records are kept, not opened yet; only what is used is imported. Raises StoreError."""
+    if settings.store is not None:
+        from muster.coordinator.storage.postgres import PostgresStore
+
+        name = f"muster-{settings.node_id}"
+        return PostgresStore(settings.store, name=name), Logs.in_postgres(settings.store, name=name)
+    if settings.ephemeral:
+        from muster.coordinator.storage.memory import MemoryStore
+
+        return MemoryStore(), Logs.in_memory()
+    from muster.coordinator.storage.sqlite import SqliteStore
+
+    directory = Path(settings.data)
+    return SqliteStore(directory), Logs.on_disk(directory / "topics")
 
 
 def _connections_max() -> int:

@@ -164,17 +164,18 @@ class Connections:
         self._next_id = 0
         self._sweep: Timer | None = None
         self.frozen = False
+        self._turning_away = False
 
     # --- membership -----------------------------------------------------------------------------------------
 
-    def connect(self) -> Connection:
-        """A protocol for a connection being accepted."""
+    def connect(self, listener: str = "") -> Connection:
+        """A protocol for a connection being accepted by `listener`."""
         self._next_id += 1
-        return Connection(self, self._next_id)
+        return Connection(self, self._next_id, listener)
 
     def admit(self, connection: Connection) -> bool:
-        """Whether a new connection fits under max.connections."""
-        if len(self.open) >= self._connections_max:
+        """Whether a new connection fits under max.connections, and clients are not being turned away."""
+        if self._turning_away or len(self.open) >= self._connections_max:
             self.counts.refused += 1
             return False
         self.counts.accepted += 1
@@ -209,6 +210,12 @@ class Connections:
             self._arm_sweep()
 
     # --- the end --------------------------------------------------------------------------------------------
+
+    def turn_away(self, away: bool) -> None:
+        """Finish every connection and close new ones as they come, until called with False."""
+        if away and not self._turning_away:
+            self.finish()
+        self._turning_away = away
 
     def finish(self) -> None:
         """Read no more; answer what was received and close each connection once that is done."""
@@ -274,11 +281,13 @@ class Connection(asyncio.Protocol):
         "_writable",
         "client_host",
         "connection_id",
+        "listener",
         "repeated",
     )
 
-    def __init__(self, connections: Connections, connection_id: int) -> None:
+    def __init__(self, connections: Connections, connection_id: int, listener: str) -> None:
         self.connection_id = connection_id
+        self.listener = listener
         self.client_host = ""
         self._context: RequestContext | None = None
         self.repeated: dict[bytes, Any] = {}
@@ -559,6 +568,7 @@ class Connection(asyncio.Protocol):
                 client_id=client_id,
                 client_host=self.client_host,
                 connection_id=self.connection_id,
+                listener=self.listener,
             )
         return made
 

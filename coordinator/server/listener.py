@@ -8,7 +8,6 @@ import socket
 from collections.abc import Callable
 from typing import Final
 
-WILDCARDS: Final = ("", "0.0.0.0", "::")
 _BACKLOG: Final = 1024
 _SAME_PORT_TRIES: Final = 20
 

@@ -44,11 +44,12 @@ class Cluster:
             producer = Producer({"bootstrap.servers": cluster.bootstrap})
             cluster.kill(cluster.coordinator_of("orders"))
 
-    `data` names a data directory; without one everything lives in memory. `settings` are fields of
-    `muster.coordinator.config.Settings`: Kafka's names with underscores. Two defaults are for tests: the
-    initial rebalance delay is 0 ms instead of 3 s, and leases last a second, so that a killed broker is
-    missed soon. (With kafka-python 3.0 give `group_initial_rebalance_delay_ms=200`: it sometimes loses its
-    topic's metadata when its group is complete within 100 ms, and then consumes nothing for minutes.)
+    `data` names a data directory; without one everything lives in memory, or in the database that `store`
+    names. `settings` are fields of `muster.coordinator.config.Settings`: Kafka's names with underscores. Two
+    defaults are for tests: the initial rebalance delay is 0 ms instead of 3 s, and leases last a second, so
+    that a killed broker is missed soon. (With kafka-python 3.0 give `group_initial_rebalance_delay_ms=200`:
+    it sometimes loses its topic's metadata when its group is complete within 100 ms, and then consumes
+    nothing for minutes.)
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class Cluster:
         defaults: dict[str, Any] = {
             "group_initial_rebalance_delay_ms": 0,
             "lease_term_ms": 1_000,
-            "ephemeral": data is None,
+            "ephemeral": data is None and settings.get("store") is None,
         }
         if data is not None:
             defaults["data"] = str(data)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import uuid
 from typing import Final, TypeAlias
 
-from muster.protocol.message import Message, Struct, field, request, response, struct
-from muster.protocol.types import ZERO_UUID, Array, Boolean, Int8, Int16, Int32, String, Uuid
+from muster.protocol.message import OWN_TAGS, Message, Struct, field, request, response, struct
+from muster.protocol.types import ZERO_UUID, Array, Boolean, Int8, Int16, Int32, Int64, String, Uuid
 
 AUTHORIZED_OPERATIONS_OMITTED: Final = -(2**31)
 """What a response says in an `authorized_operations` field when the request did not ask for it (KIP-430)."""
@@ -144,17 +144,28 @@ class DescribeTopicPartitionsResponse(Message):
 @request(60, versions="0-2", flexible="0+")
 class DescribeClusterRequest(Message):
     """DescribeCluster v0-2 (KIP-700): v1 endpoint type, 1 brokers or 2 controllers (KIP-919), v2 fenced
-    brokers on request (KIP-1073)."""
+    brokers on request (KIP-1073).
+
+    `include_leases` is muster's own: other brokers pass over it, and answer without what it asks for.
+    """
 
     include_cluster_authorized_operations: bool = field(Boolean, "0+")
     endpoint_type: int = field(Int8, "1+", default=1)
     include_fenced_brokers: bool = field(Boolean, "2+", default=False)
+    include_leases: bool = field(Boolean, "0+", tag=OWN_TAGS, default=False)
 
 
 @response(60, versions="0-2", flexible="0+")
 class DescribeClusterResponse(Message):
     """DescribeCluster v0-2 (KIP-700): v1 endpoint type; MISMATCHED_ENDPOINT_TYPE and
-    UNSUPPORTED_ENDPOINT_TYPE possible (KIP-919), v2 is_fenced (KIP-1073)."""
+    UNSUPPORTED_ENDPOINT_TYPE possible (KIP-919), v2 is_fenced (KIP-1073).
+
+    The tagged fields are muster's own, and are sent only when the request has `include_leases`.
+    `answering_id` is the broker that answers. A broker registers anew all the time; the last time was
+    `registered_ago_ms` ago, and `term_ms` after it the broker counts as gone. A lease of `kind` "group" or
+    "data" runs out in `remaining_ms`, unless its holder renews it; `announced`: the holder has loaded what it
+    is for. One without a holder has `holder_id` -1.
+    """
 
     @struct
     class DescribeClusterBroker(Struct):
@@ -163,6 +174,18 @@ class DescribeClusterResponse(Message):
         port: int = field(Int32, "0+")
         rack: str | None = field(String, "0+", nullable="0+", default=None)
         is_fenced: bool = field(Boolean, "2+", default=False)
+        is_drained: bool = field(Boolean, "0+", tag=OWN_TAGS, default=False)
+        registered_ago_ms: int = field(Int64, "0+", tag=OWN_TAGS + 1, default=-1)
+        term_ms: int = field(Int64, "0+", tag=OWN_TAGS + 2, default=-1)
+
+    @struct
+    class Lease(Struct):
+        kind: str = field(String, "0+")
+        number: int = field(Int32, "0+")
+        holder_id: int = field(Int32, "0+", default=-1)
+        epoch: int = field(Int64, "0+", default=-1)
+        remaining_ms: int = field(Int64, "0+", default=-1)
+        announced: bool = field(Boolean, "0+", default=False)
 
     throttle_time_ms: int = field(Int32, "0+", default=0)
     error_code: int = field(Int16, "0+", default=0)
@@ -172,6 +195,8 @@ class DescribeClusterResponse(Message):
     controller_id: int = field(Int32, "0+", default=-1)
     brokers: list[DescribeClusterBroker] = field(Array(DescribeClusterBroker), "0+")
     cluster_authorized_operations: int = field(Int32, "0+", default=AUTHORIZED_OPERATIONS_OMITTED)
+    answering_id: int = field(Int32, "0+", tag=OWN_TAGS, default=-1)
+    leases: list[Lease] = field(Array(Lease), "0+", tag=OWN_TAGS + 1, default_factory=list)
 
 
 @request(10, versions="0-6", flexible="3+")

@@ -1,4 +1,4 @@
-"""`muster groups` and `muster cluster`, as a user runs them."""
+"""`muster groups`, as a user runs it."""
 
 from __future__ import annotations
 
@@ -161,25 +161,4 @@ def test_groups_of_all_brokers(capfd: pytest.CaptureFixture[str]) -> None:
         described = muster("groups", "describe", *groups, "--output", "json").json
         assert [each["coordinator"]["node_id"] - 1 for each in described] == [
             cluster.coordinator_of(each) for each in groups
-        ]
-
-
-def test_the_cluster(capfd: pytest.CaptureFixture[str]) -> None:
-    with Cluster(2, rack="r1") as cluster:
-        muster = Muster(cluster.bootstrap, capfd)
-        facts = muster("cluster", "describe", "--output", "json").json
-        assert facts == {
-            "cluster_id": facts["cluster_id"],
-            "controller": 1,
-            "brokers": [
-                {"node_id": index + 1, "host": "127.0.0.1", "port": port, "rack": "r1"}
-                for index, port in enumerate(cluster.ports)
-            ],
-        }
-        first, _, *table = muster.done("cluster", "describe").splitlines()
-        assert first == f"cluster {facts['cluster_id']}"
-        assert [line.split() for line in table] == [
-            ["NODE", "HOST", "PORT", "RACK", "CONTROLLER"],
-            ["1", "127.0.0.1", str(cluster.ports[0]), "r1", "yes"],
-            ["2", "127.0.0.1", str(cluster.ports[1]), "r1", "no"],
         ]

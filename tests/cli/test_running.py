@@ -33,6 +33,9 @@ COMMANDS = (
     ["groups", "delete-offsets", "g", "--topic", "t"],
     ["groups", "remove-members", "g", "--all"],
     ["cluster", "describe"],
+    ["cluster", "ready"],
+    ["cluster", "drain", "1"],
+    ["cluster", "undrain", "1"],
     ["produce", "t", "--file", os.devnull],
     ["consume", "t"],
     ["consume", "t", "--group", "g"],
@@ -236,7 +239,7 @@ def test_every_help_is_there_and_says_what_json_looks_like(capfd: pytest.Capture
         assert f"usage: muster {' '.join(words)}" in ended.out
         for said in ("JSON:", "--bootstrap-server", "--timeout SECONDS", "--output", "Exit codes: 0 done"):
             assert said in ended.out
-    assert all(f"    {command}" in muster("--help").out for command in ("serve", *cli.CLIENTS))
+    assert all(f"    {command}" in muster("--help").out for command in ("serve", *cli.CLIENTS, "store"))
 
 
 def test_serve_starts_without_the_client() -> None:

@@ -168,6 +168,7 @@ def _implicit_default(kafka_type: str) -> object:
 
 
 def declared_facts(cls: type[Message]) -> MessageFacts:
+    """Without the fields that are muster's own."""
     schema = cls.__schema__
     return MessageFacts(
         key=schema.api_key,
@@ -179,6 +180,8 @@ def declared_facts(cls: type[Message]) -> MessageFacts:
 
 def _declared_fields(cls: StructType, within: Versions, path: str) -> Iterator[tuple[str, FieldFacts]]:
     for field in cls.__fields__:
+        if field.own:
+            continue
         versions = _meet(field.versions, within)
         name = path + field.name
         element = field.type.element if isinstance(field.type, Array) else field.type

@@ -8,19 +8,21 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from muster.coordinator.runtime.clock import ManualClock, Timer
-from muster.coordinator.testing import Broker
+from muster.coordinator.testing import Broker, Cluster
 from tests.group.scenario import Answer, Scenario
 from tests.kafka.wire_driver import WireDriver
 
 _MOVE_SECONDS_MAX: Final = 10.0
-_FOREVER_MS: Final = 2**31 - 1
+FOREVER_MS: Final = 2**31 - 1
 """No story lasts that long."""
-_BESIDE_THE_STORY: Final = (
-    "lease_term_ms",
-    "connections_max_idle_ms",
-    "request_receive_timeout_ms",
-    "log_cleaner_backoff_ms",
-    "log_retention_check_interval_ms",
+BESIDE_THE_STORY: Final = frozenset(
+    {
+        "lease_term_ms",
+        "connections_max_idle_ms",
+        "request_receive_timeout_ms",
+        "log_cleaner_backoff_ms",
+        "log_retention_check_interval_ms",
+    }
 )
 
 
@@ -53,11 +55,14 @@ class MovedClockDriver(WireDriver):
     """Moves the clock from timer to timer, and lets the broker come to rest after each, as the core does."""
 
     def __init__(
-        self, broker: Broker, clock: ClockMovedFromOutside, partitions: Mapping[str, int], group_id: str
+        self, broker: Cluster, clock: ClockMovedFromOutside, partitions: Mapping[str, int], group_id: str
     ) -> None:
+        """Of several brokers it talks to the one that coordinates the group."""
         self._broker = broker
         self._clock = clock
-        super().__init__("127.0.0.1", broker.port, partitions, group_id)
+        index = broker.coordinator_of(group_id)
+        assert index is not None
+        super().__init__("127.0.0.1", broker.ports[index], partitions, group_id)
 
     def replies(self, expected: int) -> list[Answer]:
         self._move(0)
@@ -85,8 +90,8 @@ def running_driver(scenario: Scenario) -> Iterator[MovedClockDriver]:
     """A broker of its own for a scenario, with the scenario's configs and otherwise Kafka's defaults."""
     settings: dict[str, Any] = {name.replace(".", "_"): int(value) for name, value in scenario.config.items()}
     settings.setdefault("group_initial_rebalance_delay_ms", 3000)
-    for beside_the_story in _BESIDE_THE_STORY:
-        settings[beside_the_story] = _FOREVER_MS
+    for beside_the_story in BESIDE_THE_STORY:
+        settings[beside_the_story] = FOREVER_MS
     clock = ClockMovedFromOutside()
     with (
         Broker(clock=clock, **settings) as broker,

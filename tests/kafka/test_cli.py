@@ -15,6 +15,8 @@ from tests.kafka.stories import KAFKA_CONFIGS
 pytestmark = pytest.mark.kafka
 
 ALL = ("--from-beginning", "--until-end")
+TOLD_BY_MUSTER = ("drained", "group_shards", "data_shards", "loading", "renewed_ago_ms", "term_ms")
+"""Of brokers; null where Apache Kafka's are described."""
 RECORDS = (
     b'{"key": "alice", "value": "tea", "headers": [["h", "1"], ["n", null]], "timestamp": 1000}\n'
     b'{"key": "bob", "value": null, "timestamp": 2000}\n'
@@ -125,13 +127,14 @@ def story(bootstrap: str) -> list[tuple[str, Ended]]:
 
 
 def comparable(ended: Ended) -> Ended:
-    """Without what differs from run to run, and what a broker says in its own words: a refusal keeps who says
-    it and Kafka's name of the error."""
+    """Without what differs from run to run, what only muster tells, and what a broker says in its own words:
+    a refusal keeps who says it and Kafka's name of the error."""
     out = re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "<uuid>", ended.out)
     out = re.sub(r'("port": |127\.0\.0\.1:)\d+', r"\1<port>", out)
     out = re.sub(r'"cluster_id": "[^"]*"', '"cluster_id": <id>', out)
     out = re.sub(r'"leader_epoch": \d+', '"leader_epoch": <epoch>', out)
     out = re.sub(r'"message": "[^"]*"', '"message": <words>', out)
+    out = re.sub(rf'"({"|".join(TOLD_BY_MUSTER)})": [^,\n]+', r'"\1": <told>', out)
     out = "\n".join(" ".join(line.split()) for line in out.splitlines())
     said = [
         f"{line.split(': ')[0]} {re.findall(r'[A-Z]+(?:_[A-Z]+)+', line)}" for line in ended.err.splitlines()
@@ -167,3 +170,22 @@ def test_many_records(kafka_of_configs: KafkaOfConfigs, tmp_path: Path) -> None:
     assert (group.code, group.out.encode()) == (0, lines)
     (described,) = run(bootstrap, "groups", "describe", "all", "--output", "json").json
     assert [each["lag"] for each in described["offsets"]] == [0]
+
+
+def test_what_only_brokers_of_muster_tell(kafka_of_configs: KafkaOfConfigs) -> None:
+    bootstrap = kafka_of_configs(KAFKA_CONFIGS).bootstrap
+    facts = run(bootstrap, "cluster", "describe", "--leases", "--output", "json").json
+    assert facts["leases"] is None
+    assert {facts["brokers"][0][name] for name in TOLD_BY_MUSTER} == {None}
+    shown = run(bootstrap, "cluster", "describe", "--leases").out
+    assert "DRAINED" not in shown
+    assert shown.endswith("\n\nthe brokers do not tell of leases: they are none of muster's\n")
+    assert run(bootstrap, "cluster", "ready").out == "ready\n"
+    ready = run(bootstrap, "cluster", "ready", "--output", "json").json
+    assert ready == {"node_id": None, "ready": True, "why": None}
+    for action in ("drain", "undrain"):
+        ended = run(bootstrap, "cluster", action, "1")
+        assert (ended.code, ended.out) == (1, "")
+        assert ended.err == (
+            f"muster cluster {action}: only brokers of muster are drained; the one that answers is none\n"
+        )

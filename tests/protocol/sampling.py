@@ -18,11 +18,13 @@ _ELEMENTS_MAX = 3
 _ALPHABET = "abcXYZ059._- é猫😀"
 
 
-def sample(cls: Any, version: int, rng: random.Random) -> Any:
+def sample(cls: Any, version: int, rng: random.Random, *, own: bool = True) -> Any:
     """A message or struct of type `cls` that encodes in `version`: fields the version lacks hold their
-    defaults."""
+    defaults, and unless `own`, those that are muster's own do too."""
     values = {
-        field.name: _value(field, version, rng) for field in cls.__fields__ if version in field.versions
+        field.name: _value(field, version, rng, own) if own or not field.own else field.make_default()
+        for field in cls.__fields__
+        if version in field.versions
     }
     absent = {
         field.name: field.make_default()
@@ -41,7 +43,7 @@ def versions_of(versions: Versions) -> range:
     return range(versions.first, versions.last + 1)
 
 
-def _value(field: Field, version: int, rng: random.Random) -> Any:
+def _value(field: Field, version: int, rng: random.Random, own: bool) -> Any:
     # Defaults matter most in tag blocks, which leave them out.
     if not field.required and rng.random() < (0.5 if version in field.tagged else 0.1):
         return field.make_default()
@@ -49,13 +51,13 @@ def _value(field: Field, version: int, rng: random.Random) -> Any:
         return None
     if isinstance(field.type, Array):
         length = rng.randrange(_ELEMENTS_MAX + 1)
-        return [_single(field.type.element, field.name, version, rng) for _ in range(length)]
-    return _single(field.type, field.name, version, rng)
+        return [_single(field.type.element, field.name, version, rng, own) for _ in range(length)]
+    return _single(field.type, field.name, version, rng, own)
 
 
-def _single(wire_type: Any, name: str, version: int, rng: random.Random) -> Any:
+def _single(wire_type: Any, name: str, version: int, rng: random.Random, own: bool) -> Any:
     if isinstance(wire_type, StructType):
-        return sample(wire_type, version, rng)
+        return sample(wire_type, version, rng, own=own)
     if name == "error_code" or name.endswith("_error_code"):
         return rng.randint(-1, 133)
     if name.endswith("_ms"):

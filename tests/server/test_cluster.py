@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
+from muster.coordinator.cluster import membership
+from muster.coordinator.config import Settings
 from muster.coordinator.server.broker import Broker
 from muster.coordinator.server.brokers import Brokers
+from muster.coordinator.server.pausing import PausableStore
+from muster.coordinator.storage.store import Lease, NodeIdTaken, StoreBusy
 from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.data import FetchRequest, ProduceRequest
-from muster.protocol.messages.metadata import MetadataRequest
+from muster.protocol.messages.metadata import FindCoordinatorRequest, MetadataRequest
 from muster.protocol.messages.offsets import OffsetFetchRequest
 from tests.server.conftest import StartBrokers
 from tests.server.test_data import batch
 from tests.server.test_offsets import codes, commit
+from tests.support.facts import until
 from tests.support.wire import Wire
 
 DEADLINE_S = 20
@@ -147,3 +154,139 @@ async def test_a_failed_start_leaves_no_lock_behind(tmp_path: Path, start_broker
     with pytest.raises(Exception, match="not an address"):
         await start_brokers(ephemeral=False, data=str(tmp_path), host="192.0.2.1")
     assert isinstance(await start_brokers(ephemeral=False, data=str(tmp_path)), Brokers)
+
+
+async def test_a_broker_accepts_clients_before_it_has_loaded_everything(
+    start_brokers: StartBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others send clients to it as soon as the first of its shards is loaded."""
+    monkeypatch.setattr(membership, "START_WAIT_MS", 600_000)
+    brokers = await start_brokers()
+    await brokers.stop_one(0)
+    go_on, method_of = asyncio.Event(), PausableStore.__getattr__
+
+    def slowly(store: PausableStore, name: str) -> object:
+        method = method_of(store, name)
+
+        async def load(lease: Lease) -> object:
+            await go_on.wait()
+            return await method(lease)
+
+        return load if name == "load" else method
+
+    monkeypatch.setattr(PausableStore, "__getattr__", slowly)
+    starting = asyncio.create_task(brokers.start_one(0))
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            while True:
+                try:
+                    wire = await Wire.connect(brokers.brokers[0].port)
+                    break
+                except ConnectionError:  # not yet
+                    assert not starting.done()
+            async with wire:
+                assert [
+                    each.node_id for each in (await wire.call(MetadataRequest(topics=[]), 12)).brokers
+                ] == [1]
+            assert not starting.done()
+    finally:
+        go_on.set()
+        await starting
+
+
+async def replaced(broker: Broker) -> None:
+    """Another broker has its node id from now on, as if its registration had run out."""
+    mine = next(node for node in await broker.store.nodes() if node.node_id == broker.node_id)
+    await broker.store.remove_node(mine.node_id, mine.incarnation)
+    other = replace(mine, incarnation=uuid4(), host="other.example", port=9, term_ms=600_000)
+    await broker.store.register_node(other)
+
+
+async def test_a_broker_whose_node_id_another_has_taken_dies_and_says_who(
+    start_brokers: StartBrokers,
+) -> None:
+    """It was paused for longer than its term, and another was started in its place meanwhile."""
+    brokers = await start_brokers(brokers=2, node_id=7, lease_term_ms=2_000)
+    first, second = brokers.brokers
+    waiting = asyncio.create_task(brokers.superseded())
+    async with await Wire.connect(first.port) as wire, await Wire.connect(second.port) as other:
+        await replaced(first)
+        async with asyncio.timeout(DEADLINE_S):
+            why = await waiting
+            assert await wire.closed()
+        assert isinstance(why, NodeIdTaken)
+        assert "node id 7 is taken by the broker at other.example:9" in str(why)
+        assert brokers.running == [second]
+        assert not any(map(first.membership.serving, first.topology.holders))
+        # It has taken nothing along: neither the other's registration nor the other broker of its process.
+        assert [(node.node_id, node.host) for node in await second.store.nodes()] == [
+            (7, "other.example"),
+            (8, "127.0.0.1"),
+        ]
+        assert (await other.call(MetadataRequest(topics=[]), 12)).brokers
+
+
+async def test_a_process_ends_all_of_whose_brokers_were_replaced(start_brokers: StartBrokers) -> None:
+    brokers = await start_brokers(brokers=2, lease_term_ms=2_000, shutdown_grace_ms=600_000)
+    for broker in brokers.brokers:
+        await replaced(broker)
+    store = brokers.brokers[0].store
+    async with asyncio.timeout(DEADLINE_S):
+        assert isinstance(await brokers.superseded(), NodeIdTaken)
+        await until(lambda: all(broker.membership.superseded_by for broker in brokers.brokers))
+        assert {node.host for node in await store.nodes()} == {"other.example"}
+        await brokers.stop()
+
+
+async def test_a_node_id_that_is_in_use_is_refused(start_brokers: StartBrokers) -> None:
+    """As another process would: with the store of brokers that run, and an incarnation of its own."""
+    brokers = await start_brokers(lease_term_ms=2_000)
+    (running,) = brokers.brokers
+    late = brokers._make(0, Settings(port=0).listening(0))
+    with pytest.raises(NodeIdTaken, match=f"taken by the broker at 127.0.0.1:{running.port}"):
+        async with asyncio.timeout(DEADLINE_S):
+            await late.register(await late.bind())
+    await late.kill()
+    assert running.membership.superseded_by is None
+
+
+async def test_a_broker_that_is_cut_off_from_the_store_sends_its_clients_away(
+    start_brokers: StartBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client asks the broker it has for as long as that answers; this one does not know who coordinates its
+    groups now."""
+    brokers = await start_brokers(brokers=2, lease_term_ms=2_000)
+    cut, other = brokers.brokers
+    find = FindCoordinatorRequest(key=group_of(cut))
+    async with asyncio.timeout(DEADLINE_S), await Wire.connect(cut.port) as wire:
+        assert (await wire.call(find, 3)).node_id == cut.node_id
+        with monkeypatch.context() as patched:
+            patched.setattr(cut._store, "register_node", unreachable)
+            assert await wire.closed(DEADLINE_S)
+            async with await Wire.connect(cut.port) as late:
+                assert await late.closed(DEADLINE_S)
+            async with await Wire.connect(other.port) as asking:
+                while (await asking.call(find, 3)).node_id != other.node_id:
+                    pass
+        await until(lambda: not cut.membership.cut_off)
+        async with await Wire.connect(cut.port) as asking:
+            assert (await asking.call(MetadataRequest(topics=[]), 12)).brokers
+
+
+async def test_a_lone_broker_without_its_store_keeps_its_clients(
+    start_brokers: StartBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is nobody to send them to."""
+    (broker,) = (await start_brokers(lease_term_ms=2_000)).brokers
+    find = FindCoordinatorRequest(key="g")
+    async with asyncio.timeout(DEADLINE_S), await Wire.connect(broker.port) as wire:
+        assert (await wire.call(find, 3)).error_code == ErrorCode.NONE
+        monkeypatch.setattr(broker._store, "register_node", unreachable)
+        while (await wire.call(find, 3)).error_code == ErrorCode.NONE:
+            pass
+        assert (await wire.call(find, 3)).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert not broker.membership.cut_off
+
+
+async def unreachable(*_: object) -> None:
+    raise StoreBusy("cannot connect")

@@ -27,6 +27,8 @@ def test_options_win_over_variables_and_variables_over_defaults() -> None:
         ("rack", "", None),
         ("rack", "b", "b"),
         ("advertised", "[::1]:9092", "[::1]:9092"),
+        ("store", "postgresql://u:p@h:5432/d?sslmode=require", "postgresql://u:p@h:5432/d?sslmode=require"),
+        ("store", "postgres:///d", "postgres:///d"),
         ("log_cleaner_min_cleanable_ratio", "0.25", 0.25),
         ("log_retention_ms", "-1", -1),
         ("log_cleanup_policy", "compact,delete", "compact,delete"),
@@ -147,3 +149,28 @@ def test_an_empty_variable_is_one_that_is_not_set() -> None:
     assert read_settings({}, {"MUSTER_PORT": "", "MUSTER_DATA": "", "MUSTER_RACK": ""}) == read_settings(
         {}, {}
     )
+
+
+@pytest.mark.parametrize("text", ["mysql://u:geheim@h/d", "u:geheim@h/d", "postgresql://u:geheim@h/d a"])
+def test_a_store_that_is_refused_is_not_shown(text: str) -> None:
+    for options, variables, given in (
+        ({"store": text}, {}, "--store"),
+        ({}, {"MUSTER_STORE": text}, "MUSTER_STORE"),
+    ):
+        with pytest.raises(SettingError) as raised:
+            read_settings(options, variables)
+        assert str(raised.value) == (
+            f"{given}: what was given is not allowed; it takes postgresql://USER:PASSWORD@HOST:PORT/DATABASE"
+        )
+    with pytest.raises(SettingError) as raised:
+        Settings(store=text)
+    assert "geheim" not in str(raised.value)
+
+
+def test_settings_are_shown_without_the_store() -> None:
+    assert "geheim" not in repr(Settings(store="postgresql://u:geheim@h/d"))
+
+
+def test_a_database_is_not_forgotten_at_the_end() -> None:
+    with pytest.raises(SettingError, match="--ephemeral: True is not allowed; it takes false beside --store"):
+        read_settings({"ephemeral": "true"}, {"MUSTER_STORE": "postgresql://u:geheim@h/d"})

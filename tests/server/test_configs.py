@@ -15,6 +15,7 @@ import pytest
 
 from muster.coordinator.observe import log
 from muster.coordinator.server.broker import Broker
+from muster.coordinator.server.broker_configs import DRAINED, Source
 from muster.coordinator.server.handlers import configs as handlers
 from muster.coordinator.storage.store import StoreBusy, StoreFull
 from muster.protocol.compression import Codec
@@ -24,6 +25,7 @@ from muster.protocol.messages.data import ProduceRequest
 from tests.server.conftest import StartBrokers
 from tests.server.test_data import batch
 from tests.server.test_metadata import creating, failing_at_the_second
+from tests.support.facts import until
 from tests.support.served import Served
 from tests.support.wire import Wire
 from tests.support.wire_configs import (
@@ -262,6 +264,43 @@ async def test_what_a_batch_may_unpack_to_follows_the_topics_configs(wire: Wire)
     assert await produce(wire, LARGE, codec=Codec.GZIP) == 0
     huge = LARGE * 100  # what takes long to validate goes another way
     assert await produce(wire, huge, codec=Codec.GZIP) == ErrorCode.INVALID_RECORD
+
+
+async def test_a_broker_is_drained_by_a_config_of_its_own(start_brokers: StartBrokers) -> None:
+    brokers = await start_brokers(brokers=2)
+    first, second = brokers.brokers
+
+    def held(broker: Broker) -> int:
+        return sum(grant.node_id == broker.node_id for grant in first.topology.holders.values())
+
+    async with await Wire.connect(second.port) as wire:
+        assert await value(wire, BROKER, "2", DRAINED) == ("false", Source.DEFAULT)
+        assert await alter(wire, BROKER, "2", (DRAINED, SET, "TRUE")) == 0
+        assert await value(wire, BROKER, "2", DRAINED) == ("TRUE", Source.DYNAMIC_BROKER)
+        await until(lambda: held(second) == 0 and held(first) == 100)
+        assert first.topology.nodes[2].drained
+        assert not first.topology.nodes[1].drained
+        assert await alter(wire, BROKER, "2", (DRAINED, DELETE, None)) == 0
+        await until(lambda: held(second) > 0)
+        assert not first.topology.nodes[2].drained
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("", (DRAINED, SET, "true")),
+        ("1", (DRAINED, SET, "yes")),
+        ("1", (DRAINED, SET, "")),
+        ("1", (DRAINED, APPEND, "true")),
+        ("2", (DRAINED, SET, "true")),
+    ],
+)
+async def test_who_is_drained_is_one_broker_and_says_true_or_false(
+    wire: Wire, name: str, change: Any
+) -> None:
+    code = ErrorCode.INVALID_CONFIG if change[1] == APPEND else ErrorCode.INVALID_REQUEST
+    assert await alter(wire, BROKER, name, change) == code
+    assert await value(wire, BROKER, "1", DRAINED) == ("false", Source.DEFAULT)
 
 
 async def test_retention_follows_the_topics_configs(start_brokers: StartBrokers) -> None:

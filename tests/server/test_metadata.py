@@ -11,6 +11,7 @@ import pytest
 from muster.coordinator.observe import log
 from muster.coordinator.server.broker import Broker
 from muster.coordinator.storage.store import StoreFull
+from muster.protocol import codec
 from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.metadata import DescribeClusterRequest, MetadataRequest
 from muster.protocol.messages.topics import CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest
@@ -132,6 +133,30 @@ async def test_describe_cluster(wire: Wire) -> None:
     assert len(response.cluster_id) == 22
     assert (await wire.call(describing(2), 1)).error_code == ErrorCode.MISMATCHED_ENDPOINT_TYPE
     assert (await wire.call(describing(3), 1)).error_code == ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+async def test_describe_cluster_tells_of_leases_on_request_alone(wire: Wire, version: int) -> None:
+    """Nothing that Kafka's definitions do not have goes to those who have not asked for it."""
+    request = DescribeClusterRequest(include_cluster_authorized_operations=False)
+    plain = await wire.call(request, version)
+    assert (plain.answering_id, plain.leases) == (-1, [])
+    assert [(each.is_drained, each.registered_ago_ms, each.term_ms) for each in plain.brokers] == [
+        (False, -1, -1)
+    ]
+    request.include_leases = True
+    told = await wire.call(request, version)
+    assert told.answering_id == 1
+    (broker,) = told.brokers
+    assert (broker.is_drained, broker.term_ms) == (False, 3_000)
+    assert 0 <= broker.registered_ago_ms <= 3_000
+    assert [(each.kind, each.number) for each in told.leases] == [
+        (kind, number) for kind in ("group", "data") for number in range(50)
+    ]
+    assert {(each.holder_id, each.announced) for each in told.leases} == {(1, True)}
+    told.answering_id, told.leases = -1, []
+    broker.registered_ago_ms = broker.term_ms = -1
+    assert codec.encode(told, version) == codec.encode(plain, version)
 
 
 @pytest.mark.parametrize(

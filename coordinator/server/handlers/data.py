@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
+from muster.coordinator.endpoints import reached_at
 from muster.coordinator.group.effects import RequestContext
 from muster.coordinator.server.connection import CloseConnection
 from muster.coordinator.server.handlers.metadata import NO_TRANSACTIONS
@@ -111,8 +112,9 @@ async def produce(broker: Broker, request: ProduceRequest, context: RequestConte
             raise CloseConnection("a Produce with acks=0 failed")
         return None
     response.node_endpoints = [
-        ProduceResponse.NodeEndpoint(node_id=node.node_id, host=node.host, port=node.port, rack=node.rack)
+        ProduceResponse.NodeEndpoint(node_id=node.node_id, host=at.host, port=at.port, rack=node.rack)
         for node in leaders.values()
+        for at in (reached_at(node, context.listener),)
     ]
     return response
 
@@ -270,8 +272,9 @@ async def _fetch(
             FetchResponse.FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=parts)
         )
     response.node_endpoints = [
-        FetchResponse.NodeEndpoint(node_id=node.node_id, host=node.host, port=node.port, rack=node.rack)
+        FetchResponse.NodeEndpoint(node_id=node.node_id, host=at.host, port=at.port, rack=node.rack)
         for node in leaders.values()
+        for at in (reached_at(node, context.listener),)
     ]
     return response
 

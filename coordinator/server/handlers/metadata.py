@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from muster.coordinator.endpoints import reached_at
 from muster.coordinator.group.effects import RequestContext
 from muster.coordinator.server.handlers.operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from muster.coordinator.server.handlers.several import Turns
 from muster.coordinator.server.refusals import coordinator_error, described_topic_error, metadata_topic_error
-from muster.coordinator.storage.store import NodeRow, StoreError
+from muster.coordinator.storage.store import Grant, Lease, LeaseKind, NodeRow, StoreError
 from muster.coordinator.topics.catalogue import Topic, check_name
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.metadata import (
@@ -67,8 +68,9 @@ async def metadata(broker: Broker, request: MetadataRequest, context: RequestCon
     topology = broker.topology
     return MetadataResponse(
         brokers=[
-            MetadataResponse.Broker(node_id=node.node_id, host=node.host, port=node.port, rack=node.rack)
+            MetadataResponse.Broker(node_id=node.node_id, host=at.host, port=at.port, rack=node.rack)
             for node in topology.nodes.values()
+            for at in (reached_at(node, context.listener),)
         ],
         cluster_id=broker.cluster_id,
         controller_id=topology.controller_id,
@@ -198,27 +200,72 @@ def _described_topic(broker: Broker, topic: Topic, page: range) -> DescribeTopic
 async def describe_cluster(
     broker: Broker, request: DescribeClusterRequest, context: RequestContext
 ) -> DescribeClusterResponse:
-    """The live brokers. There are no controllers apart from them, and none that are fenced."""
+    """The live brokers. There are no controllers apart from them, and none that are fenced.
+
+    Who asks for the leases is told what the store says of nodes and leases now; KAFKA_STORAGE_ERROR when it
+    cannot be asked.
+    """
     if request.endpoint_type == _CONTROLLERS:
         raise KafkaError(ErrorCode.MISMATCHED_ENDPOINT_TYPE, "this is a broker, not a controller")
     if request.endpoint_type != _BROKERS:
         raise KafkaError(ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"no endpoint type {request.endpoint_type}")
-    topology = broker.topology
-    return DescribeClusterResponse(
+    response = DescribeClusterResponse(
         endpoint_type=_BROKERS,
         cluster_id=broker.cluster_id,
-        controller_id=topology.controller_id,
-        brokers=[
-            DescribeClusterResponse.DescribeClusterBroker(
-                broker_id=node.node_id, host=node.host, port=node.port, rack=node.rack
-            )
-            for node in topology.nodes.values()
-        ],
+        controller_id=broker.topology.controller_id,
+        brokers=[_cluster_broker(node, context.listener) for node in broker.topology.nodes.values()],
         cluster_authorized_operations=(
             CLUSTER_OPERATIONS
             if request.include_cluster_authorized_operations
             else AUTHORIZED_OPERATIONS_OMITTED
         ),
+    )
+    if request.include_leases:
+        await _add_leases(broker, response, context.listener)
+    return response
+
+
+def _cluster_broker(node: NodeRow, listener: str) -> DescribeClusterResponse.DescribeClusterBroker:
+    at = reached_at(node, listener)
+    return DescribeClusterResponse.DescribeClusterBroker(
+        broker_id=node.node_id, host=at.host, port=at.port, rack=node.rack
+    )
+
+
+async def _add_leases(broker: Broker, response: DescribeClusterResponse, listener: str) -> None:
+    """Nodes and leases as the store has them now, which is more than other brokers tell."""
+    try:
+        nodes = await broker.store.nodes()
+        grants: dict[Lease, Grant] = {}
+        for kind in LeaseKind:
+            grants |= {grant.lease: grant for grant in (await broker.store.holders(kind)).values()}
+    except StoreError as error:
+        why = "the broker cannot read its store at the moment; its log says why"
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, why) from error
+    response.brokers = []
+    for node in nodes:
+        told = _cluster_broker(node, listener)
+        told.is_drained = node.drained
+        told.registered_ago_ms, told.term_ms = node.age_ms, node.term_ms
+        response.brokers.append(told)
+    response.answering_id = broker.node_id
+    response.leases = [
+        _lease(Lease(kind, number), grants.get(Lease(kind, number)))
+        for kind, count in broker.topology.counts.items()
+        for number in range(count)
+    ]
+
+
+def _lease(lease: Lease, grant: Grant | None) -> DescribeClusterResponse.Lease:
+    if grant is None:
+        return DescribeClusterResponse.Lease(kind=lease.kind, number=lease.number)
+    return DescribeClusterResponse.Lease(
+        kind=lease.kind,
+        number=lease.number,
+        holder_id=grant.node_id,
+        epoch=grant.epoch,
+        remaining_ms=grant.remaining_ms,
+        announced=grant.announced,
     )
 
 
@@ -229,7 +276,8 @@ async def find_coordinator(
     is."""
     if context.api_version < 4:
         node = _coordinator(broker, request.key, request.key_type, context.api_version)
-        return FindCoordinatorResponse(node_id=node.node_id, host=node.host, port=node.port)
+        at = reached_at(node, context.listener)
+        return FindCoordinatorResponse(node_id=node.node_id, host=at.host, port=at.port)
     found: list[FindCoordinatorResponse.Coordinator] = []
     turns = Turns()
     for key in request.coordinator_keys:
@@ -239,10 +287,9 @@ async def find_coordinator(
         except KafkaError as error:
             found.append(coordinator_error(key, error))
         else:
+            at = reached_at(node, context.listener)
             found.append(
-                FindCoordinatorResponse.Coordinator(
-                    key=key, node_id=node.node_id, host=node.host, port=node.port
-                )
+                FindCoordinatorResponse.Coordinator(key=key, node_id=node.node_id, host=at.host, port=at.port)
             )
     return FindCoordinatorResponse(coordinators=found)
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
+import pytest
+
+from muster.client.admin import cluster as cluster_calls
 from muster.client.admin.client import Admin
 from muster.client.admin.replicas import ElectionType
+from muster.client.network.cluster import Cluster, parse_bootstrap
+from muster.client.network.connection import deadline
 from muster.client.partitions import TopicPartition
 from muster.client.producer import Producer
 from muster.coordinator import testing
-from muster.protocol.errors import ErrorCode
+from muster.protocol.errors import ErrorCode, KafkaError
 
 
 async def test_three_brokers(tmp_path: Path) -> None:
@@ -74,3 +80,31 @@ async def test_partitions_nobody_numbered(admin: Admin, orders: list[TopicPartit
     assert outcomes.succeeded == {empty: []}
     assert outcomes.failed[beyond].code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert len((await admin.describe_producers([full])).raise_for_failures()[full]) == 1
+
+
+async def test_leases_of_brokers_of_muster() -> None:
+    with testing.Cluster(2, lease_term_ms=30_000) as brokers:
+        async with Cluster(parse_bootstrap(brokers.bootstrap)) as cluster:
+            plain = await cluster_calls.describe_cluster(cluster, deadline(30))
+            assert plain.leases is None
+            described = await cluster_calls.describe_cluster(cluster, deadline(30), leases=True)
+            assert described[:3] == plain[:3]
+            leases = described.leases
+            assert leases is not None
+            assert leases.answering in (1, 2)
+            assert list(leases.registrations) == [1, 2]
+            assert {each.kind for each in leases.of(1)} == {"group", "data"}
+            assert len(leases.of(1)) + len(leases.of(2)) == len(leases.leases) == 100
+            assert len(leases.of(1, "group")) == sum(
+                each.holder == 1 for each in leases.leases if each.kind == "group"
+            )
+            await cluster_calls.set_drained(cluster, 2, True, deadline(30))
+            async with asyncio.timeout(30):
+                while True:
+                    leases = (await cluster_calls.describe_cluster(cluster, deadline(30), leases=True)).leases
+                    assert leases is not None
+                    if leases.registrations[2].drained and not leases.of(2):
+                        break
+            assert not leases.registrations[1].drained
+            with pytest.raises(KafkaError, match="broker 9 is not in the cluster"):
+                await cluster_calls.set_drained(cluster, 9, True, deadline(30))

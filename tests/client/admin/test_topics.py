@@ -156,3 +156,30 @@ async def test_what_was_created_is_waited_for(monkeypatch: pytest.MonkeyPatch) -
         assert len(states) == 1
         late = await topics._until_led(cluster, {"t": 3}, deadline(0.2))
         assert late.failed["t"].code == ErrorCode.LEADER_NOT_AVAILABLE
+
+
+async def test_a_topic_that_is_there_is_waited_for_longer_than_one_that_may_appear(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its leader may have died, and is replaced when its term is over."""
+    unknown = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    partitions = {leader: [PartitionDescription(0, leader, 0, [1], [1], [])] for leader in (-1, 1)}
+    topic = {leader: TopicDescription("t", uuid.uuid4(), False, partitions[leader]) for leader in (-1, 1)}
+    led_from = deadline(0.3)
+    first: KafkaError | TopicDescription = topic[-1]
+
+    async def describe(*_: object) -> Outcomes[str, TopicDescription]:
+        return Outcomes({"t": first if deadline(0) < led_from else topic[1]})
+
+    async def metadata(*_: object, **__: object) -> None:
+        pass
+
+    monkeypatch.setattr(topics, "_APPEARS_S", 0.05)
+    monkeypatch.setattr(topics, "describe_topics", describe)
+    async with Cluster([Address("127.0.0.1", 1)], retry_backoff_ms=1, retry_backoff_max_ms=1) as cluster:
+        monkeypatch.setattr(cluster, "metadata", metadata)
+        assert await topics.ensure_topic(cluster, "t", deadline(60)) == topic[1]
+        led_from, first = deadline(60), unknown
+        with pytest.raises(KafkaError) as refused:
+            await topics.ensure_topic(cluster, "t", deadline(60))
+        assert refused.value is unknown

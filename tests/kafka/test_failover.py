@@ -1,0 +1,58 @@
+"""What a coordinator that died leaves behind, asked of Apache Kafka: where a story says `reload`, it is
+killed and started again on its data."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Final
+
+import pytest
+
+from tests.group.core_driver import CoreDriver
+from tests.group.core_driver import topic_id as core_topic_id
+from tests.group.scenario import Scenario, parse
+from tests.kafka.conftest import KafkaOfConfigs
+from tests.kafka.differences import differences
+from tests.kafka.recording import OF_THE_CORE, OUT_OF_CLIENTS_HANDS, record, replayable_part
+from tests.kafka.wire_driver import WireDriver
+from tests.support.apache_kafka import ApacheKafka
+
+pytestmark = pytest.mark.kafka
+
+_numbers: Final = itertools.count(1)
+
+
+class RestartedDriver(WireDriver):
+    """`reload` kills the broker, and with it every connection."""
+
+    def __init__(self, kafka: ApacheKafka, scenario: Scenario, suffix: str) -> None:
+        self._kafka = kafka
+        partitions = {name + suffix: count for name, count in scenario.topics.items()}
+        super().__init__(kafka.host, kafka.port, partitions, scenario.group + suffix)
+
+    def reload(self) -> None:
+        self.disconnect_all()
+        self._kafka.restart()
+        self.reconnect()
+
+
+def _replayable() -> list[Scenario]:
+    """Those that come to a `reload` before anything that only our own coordinator can be made to do."""
+    scenarios = (
+        replayable_part(parse(path), without=OUT_OF_CLIENTS_HANDS - {"reload"}) for path in OF_THE_CORE
+    )
+    return [scenario for scenario in scenarios if any(step.verb == "reload" for step in scenario.steps)]
+
+
+@pytest.mark.parametrize("scenario", _replayable(), ids=lambda scenario: scenario.name)
+def test_apache_kafka_comes_back_with_the_same_group(
+    scenario: Scenario, kafka_of_configs: KafkaOfConfigs
+) -> None:
+    kafka = kafka_of_configs({"group.initial.rebalance.delay.ms": "0", **scenario.config})
+    suffix = f"-restarted-{next(_numbers)}"
+    with RestartedDriver(kafka, scenario, suffix) as driver:
+        theirs = record(scenario, driver, topic_id=driver.topic_id, suffix=suffix)
+    ours = record(scenario, CoreDriver(scenario.config), topic_id=core_topic_id)
+    assert [replies.lines for replies in ours] == [step.expected for step in scenario.steps]
+    found = differences(scenario, theirs, ours)
+    assert not found, "Apache Kafka, then muster:\n" + "\n".join(map(str, found))
