@@ -5,12 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
+from muster.protocol.errors import ErrorCode
+from muster.protocol.messages.metadata import FindCoordinatorRequest, FindCoordinatorResponse
 from tests.interop.story.processes import StoryFailed
+from tests.support.wire_blocking import ConnectionClosed, WireConnection
 
 T = TypeVar("T")
 
@@ -22,6 +26,7 @@ class Oracle:
     """Every question is asked again until it is answered, for a minute. Raises StoryFailed then."""
 
     def __init__(self, bootstrap: str) -> None:
+        self._bootstrap = bootstrap
         self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
 
     def create_topic(self, name: str, partitions: int) -> None:
@@ -51,6 +56,24 @@ class Oracle:
             return dict(sorted((part.partition, part.offset) for part in _result(found).topic_partitions))
 
         return _answer(ask, f"the commits of {group}")
+
+    def wait_for_coordinator(self, group: str, is_it: Callable[[int], bool]) -> int:
+        """The node id of the group's coordinator, once there is one of which that is true."""
+        deadline = time.monotonic() + _SECONDS_MAX
+        while (found := self._coordinator(group)) is None or not is_it(found):
+            if time.monotonic() > deadline:
+                raise StoryFailed(f"the coordinator of {group} is {found}")
+            time.sleep(_PAUSE_S)
+        return found
+
+    def _coordinator(self, group: str) -> int | None:
+        """As a broker says that can be reached. An AdminClient goes on asking whom it has found once."""
+        for address in self._bootstrap.split(","):
+            host, _, port = address.rpartition(":")
+            with suppress(OSError, ConnectionClosed), WireConnection(host, int(port), "oracle") as connection:
+                answer = connection.call(FindCoordinatorRequest(key=group), 2, FindCoordinatorResponse)
+                return answer.node_id if answer.error_code == ErrorCode.NONE else None
+        return None
 
 
 def _result(future: Future[Any]) -> Any:

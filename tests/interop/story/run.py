@@ -1,4 +1,4 @@
-"""All stories: two clients side by side, one broker of each kind for everybody."""
+"""All stories: two clients side by side; one broker of each kind serves all, but where brokers are killed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Final, Self
 
 from tests.interop.story.clients.base import StockClient
 from tests.interop.story.story import Outcome, tell
-from tests.interop.story.targets import CUT, KAFKA, KAFKA_CUT, Target, running
+from tests.interop.story.targets import FOR_ONE_STORY, KAFKA, Target, running
 
 _SIDE_BY_SIDE: Final = 2
 
@@ -63,7 +63,7 @@ class Stories:
     def _target(self, name: str) -> Iterator[Target]:
         with ExitStack() as own:
             with self._starting:  # ports are looked for and taken by one at a time
-                if name in (CUT, KAFKA_CUT):  # for one story alone
+                if name in FOR_ONE_STORY:
                     target = own.enter_context(running(name))
                 elif name in self._running:
                     target = self._running[name]

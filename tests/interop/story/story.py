@@ -24,7 +24,7 @@ from tests.interop.story import checker
 from tests.interop.story.admin_calls import Verdict, judge
 from tests.interop.story.checker import Part
 from tests.interop.story.clients.base import StockClient
-from tests.interop.story.lines import AdminCall, parse_call
+from tests.interop.story.lines import AdminCall, Assigned, Committed, Heard, Revoked, parse_call
 from tests.interop.story.oracle import Oracle
 from tests.interop.story.processes import Members, StoryFailed, run_to_the_end
 from tests.interop.story.targets import KAFKA, KAFKA_CUT, Target
@@ -38,6 +38,9 @@ _EVENTS_OF_THE_GROUP: Final = 4
 """Each has a part of the records, at least: it forms, one joins, one leaves, one is killed."""
 _CUT_SESSION_TIMEOUT_MS: Final = 30_000
 """Longer than any client waits before it connects again: a cut costs no membership."""
+_KILLED_SESSION_TIMEOUT_MS: Final = 15_000
+"""Longer than it takes until another broker has the groups of one that died: two lease terms and more."""
+_RECORDS_PER_KILL: Final = 3_000
 _CUTS: Final = 3
 _RECORDS_PER_CUT: Final = 1_000
 _TURNED_AWAY: Final = 3
@@ -169,6 +172,8 @@ class _Telling:
 
     def tell(self) -> None:
         Oracle(self._target.bootstrap).create_topic(self._topic, PARTITIONS)
+        if self._target.nodes:
+            self._session_timeout_ms = _KILLED_SESSION_TIMEOUT_MS
         parts = parts_of(self._client.codecs)
         for_each_event = [parts[index::_EVENTS_OF_THE_GROUP] for index in range(_EVENTS_OF_THE_GROUP)]
 
@@ -180,6 +185,8 @@ class _Telling:
         with self._records_meanwhile(for_each_event[1]):
             self._start("fourth")
             self._wait_until_shared("first", "second", "third", "fourth")
+        if self._target.nodes:
+            self._kill_a_broker("first", "second", "third", "fourth")
         with self._records_meanwhile(for_each_event[2]):
             self._wait_for_a_record_of(for_each_event[2], "first")
             self._leave("first")
@@ -199,6 +206,38 @@ class _Telling:
         self._wait_until_delivered("fresh")
         self._leave("fresh")
         self._ask_the_broker()
+
+    def _kill_a_broker(self, *names: str) -> None:
+        """The group's coordinator dies while records are produced, and comes back. The members read on in
+        their generation."""
+        oracle = Oracle(self._target.bootstrap)
+        node_id = oracle.wait_for_coordinator(self._group, lambda _: True)
+        before = len(self._rebalances())
+        first = 2 * len(self._client.codecs) * RECORDS_PER_CODEC
+        while_gone = Part("none", first, _RECORDS_PER_KILL)
+        with self._records_meanwhile([while_gone]):
+            self._wait_for_a_record_of([while_gone], names[0])
+            self._target.nodes[node_id].kill()
+            killed_at = len(self._members.heard)
+            self._step(f"the coordinator, node {node_id}, is killed")
+            oracle.wait_for_coordinator(self._group, lambda found: found != node_id)
+            self._step("it has a successor")
+        if not self._client.looks_only_when_joining:
+            self._wait_until_delivered(*names)
+            self._wait_for_a_commit(killed_at)
+        self._target.nodes[node_id].start()
+        oracle.wait_for_coordinator(self._group, lambda found: found == node_id)
+        self._step(f"node {node_id} coordinates it again")
+        with self._records_meanwhile([Part("none", first + _RECORDS_PER_KILL, _RECORDS_PER_KILL)]):
+            pass
+        self._wait_until_delivered(*names)
+        self._wait_until_shared(*names)
+        rebalances = self._rebalances()[before:]
+        if rebalances and not self._client.looks_only_when_joining:
+            raise StoryFailed(f"members rejoined because their coordinator moved: {rebalances}")
+
+    def _rebalances(self) -> list[Heard]:
+        return [each for each in self._members.heard if isinstance(each.event, Assigned | Revoked)]
 
     def tell_with_cuts(self, proxy: Proxy) -> None:
         """Two members, and connections that break three times: all are reset, and so are those that come
@@ -313,6 +352,14 @@ class _Telling:
         except StoryFailed as failure:
             raise StoryFailed(f"{failure}; {members.committed} of {members.delivered_to_offset}") from None
         self._step("all that was delivered is committed")
+
+    def _wait_for_a_commit(self, since: int) -> None:
+        """One that is heard later. Not all: kcat repeats a commit that failed only when it has more."""
+        heard = self._members.heard
+        self._members.wait_until(
+            lambda: any(isinstance(each.event, Committed) for each in heard[since:]), "a commit"
+        )
+        self._step("the group commits")
 
     def _wait_for_a_record_of(self, parts: Sequence[Part], name: str) -> None:
         """So that what happens to this member happens while it has records to handle."""

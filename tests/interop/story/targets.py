@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.kafka_artifacts import KAFKA_VERSION
+from tests.support.postgres import Postgres
 from tests.support.proxy import Proxy
 from tests.support.served import Served
 
@@ -36,6 +37,8 @@ class Target:
     """What all connections go through, where they are to be cut."""
     kill_and_start: Callable[[], None] = _cannot
     """SIGKILL to the broker, and start it again on the same data."""
+    nodes: Mapping[int, Served] = field(default_factory=dict)
+    """Brokers that are processes of their own, by node id: one may be killed while the others go on."""
 
     def last_log_lines(self) -> str:
         lines = self.log.read_text(errors="replace").splitlines()[-_LOG_LINES_SHOWN:]
@@ -43,16 +46,19 @@ class Target:
 
 
 KAFKA: Final = "kafka"
+CLUSTER: Final = "cluster"
 CUT: Final = "cut"
 TARGETS: Final = {
     KAFKA: f"Apache Kafka {KAFKA_VERSION}",
     "serve": "`muster serve`",
-    "brokers3": "`muster serve --brokers 3`",
+    CLUSTER: "three `muster serve` over PostgreSQL, `kill -9`",
     CUT: "`muster serve`, connections cut, `kill -9`",
 }
 """By their names on the command line: as in the README's table, Apache Kafka first."""
 KAFKA_CUT: Final = "kafka-cut"
 """Apache Kafka with its connections cut: to try a change of that story, not in the table."""
+FOR_ONE_STORY: Final = frozenset({CLUSTER, CUT, KAFKA_CUT})
+"""What happens to these would happen to everybody who is there."""
 
 
 @contextmanager
@@ -78,25 +84,37 @@ def _running(name: str, proxy: Proxy | None) -> Iterator[Target]:
                 proxy.upstream_port = kafka.port
             yield Target(name, kafka.bootstrap, kafka.folder / "output.txt")
         return
-    brokers = 3 if name == "brokers3" else 1
-    options = {
-        "--group-initial-rebalance-delay-ms": str(_INITIAL_REBALANCE_DELAY_MS),
-        "--brokers": str(brokers),
-    }
-    if proxy is not None:
-        options["--advertised"] = f"127.0.0.1:{proxy.port}"
-    flat = [word for option in options.items() for word in option]
+    options = ["--group-initial-rebalance-delay-ms", str(_INITIAL_REBALANCE_DELAY_MS)]
     folder = Path(tempfile.mkdtemp(prefix="muster-story-"))
     log = folder / "log.txt"
     try:
-        with Served(folder / "data", *flat, log=log, ports=brokers) as served:
+        if name == CLUSTER:
+            with _nodes(folder / "unused", log, options) as nodes:
+                addresses = ",".join(node.bootstrap for node in nodes.values())
+                yield Target(name, addresses, log, nodes=nodes)
+            return
+        if proxy is not None:
+            options += ["--advertised", f"127.0.0.1:{proxy.port}"]
+        with Served(folder / "data", *options, log=log) as served:
             if proxy is not None:
                 proxy.upstream_port = served.port
-            ports = range(served.port, served.port + brokers)
-            addresses = ",".join(f"127.0.0.1:{port}" for port in ports)
-            yield Target(name, addresses, log, kill_and_start=lambda: _kill_and_start(served))
+            yield Target(name, served.bootstrap, log, kill_and_start=lambda: _kill_and_start(served))
     finally:
         shutil.rmtree(folder)
+
+
+@contextmanager
+def _nodes(data: Path, log: Path, options: Sequence[str]) -> Iterator[dict[int, Served]]:
+    """Three brokers over a database of their own; they write one log, and nothing into `data`."""
+    with Postgres() as postgres, ExitStack() as running:
+        url = postgres.new_database()
+        nodes = {
+            node_id: Served(data, *options, "--store", url, "--node-id", str(node_id), log=log)
+            for node_id in (1, 2, 3)
+        }
+        for node in nodes.values():
+            running.enter_context(node)
+        yield nodes
 
 
 def _kill_and_start(served: Served) -> None:

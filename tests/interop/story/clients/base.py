@@ -34,7 +34,7 @@ Anything else goes to standard error, of which the last lines are shown when a s
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -49,6 +49,10 @@ class StockClient(ABC):
     """As in the README's table."""
     codecs: tuple[str, ...]
     """What it can produce, of none, gzip, snappy, lz4, zstd."""
+
+    looks_only_when_joining: bool = field(default=False, kw_only=True)
+    """It looks for a coordinator, or for another leader than one that is dead, only when it joins the group,
+    which from its leader is a request for a rebalance, by Kafka's rules."""
 
     @abstractmethod
     def version(self) -> str:

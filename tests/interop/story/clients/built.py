@@ -97,6 +97,6 @@ def _go_build(folder: Path) -> None:
     run(["go", "build", "-trimpath", "-o", str(folder / "franz_go"), "."], PROGRAMS / "franz_go")
 
 
-KAFKAJS: Final = KafkaJs("kafkajs", ("none", "gzip", "snappy", "zstd"))
+KAFKAJS: Final = KafkaJs("kafkajs", ("none", "gzip", "snappy", "zstd"), looks_only_when_joining=True)
 FRANZ_GO: Final = FranzGo("franz-go", ALL_CODECS)
 KCAT: Final = Kcat("kcat", ALL_CODECS)

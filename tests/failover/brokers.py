@@ -1,0 +1,171 @@
+"""Three brokers, each of which can go in every way there is, and take what it had back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any, Final, TypeVar
+
+from muster.coordinator.cluster.placement import place, shard_of
+from muster.coordinator.group.classic import ClassicGroup
+from muster.coordinator.runtime.clock import Clock
+from muster.coordinator.storage.store import LeaseKind, Store
+from muster.coordinator.testing import Cluster
+from muster.protocol.errors import ErrorCode
+from muster.protocol.messages.configs import IncrementalAlterConfigsResponse
+from tests.support.ports import free_ports
+from tests.support.wire_blocking import WireConnection
+from tests.support.wire_configs import BROKER, SET, altering
+
+T = TypeVar("T")
+
+COUNT: Final = 3
+_NODE_IDS: Final = tuple(range(1, COUNT + 1))
+TERM_MS: Final = 30_000
+"""No test waits for it, and no stall of the machine lasts that long."""
+DEADLINE_S: Final = 60.0
+_PAUSE_S: Final = 0.005  # between two questions about a fact
+
+
+class Fault(StrEnum):
+    """How a broker goes. What `again` does brings it back."""
+
+    KILL = "kill"
+    """It dies, and its leases run out."""
+    STOP = "stop"
+    """It leaves in good order."""
+    PAUSE = "pause"
+    """It stands still while its leases run out, and goes on: then it has been replaced, and joins anew."""
+    DRAIN = "drain"
+    """It stays, and gives its shards away."""
+
+
+def homes(group_id: str) -> tuple[int, int]:
+    """To which of three brokers, by index, placement gives the group's shard, and to which without it."""
+    shard = shard_of(group_id)
+    first = place(LeaseKind.GROUP.value, shard, _NODE_IDS)
+    second = place(LeaseKind.GROUP.value, shard, [node_id for node_id in _NODE_IDS if node_id != first])
+    assert first is not None
+    assert second is not None
+    return first - 1, second - 1
+
+
+class ThreeBrokers(Cluster):
+    """Their leases run out when a test says so: nobody waits for a term, and none runs out by accident."""
+
+    def __init__(self, *, clock: Clock | None = None, **settings: Any) -> None:
+        # Ports that nobody takes while a broker is down.
+        super().__init__(COUNT, port=free_ports(COUNT), clock=clock, **{"lease_term_ms": TERM_MS, **settings})
+        self._still: set[int] = set()
+
+    @property
+    def store(self) -> Store:
+        shared = self._started._shared
+        assert shared is not None
+        return shared.store
+
+    def holder(self, group_id: str) -> int | None:
+        """Index of the broker that serves the group's shard: it holds the lease, and has loaded it. One that
+        stands still is none, nor one that woke up and does not know yet that it was replaced."""
+        number = shard_of(group_id)
+        found = [
+            (status.epoch, self._started.brokers.index(node))
+            for node in self._started.running
+            for status in node.runtime.shards()
+            if status.number == number and status.state == "active"
+        ]
+        epoch, index = max(found, default=(0, -1))
+        return index if epoch and index not in self._still else None
+
+    def loads(self, group_id: str) -> int | None:
+        """Index of the broker that is loading the group's shard."""
+        for node in self._started.running:
+            for status in node.runtime.shards():
+                if status.number == shard_of(group_id) and status.state == "loading":
+                    return self._started.brokers.index(node)
+        return None
+
+    def asked(self, ask: Callable[[], T]) -> T:
+        """What it returns when the brokers' loop calls it."""
+
+        async def call() -> T:
+            return ask()
+
+        return self._call(call())
+
+    def all_heard(self, group_id: str) -> bool:
+        """Whether every member has been heard of since the group's coordinator loaded it."""
+        group = self._group_of(group_id)
+        return all(member.connection_id is not None for member in group.members.values())
+
+    def generation_id(self, group_id: str) -> int:
+        """As the group's coordinator has it."""
+        return self._group_of(group_id).generation_id
+
+    def _group_of(self, group_id: str) -> ClassicGroup:
+        index = self.holder(group_id)
+        assert index is not None
+        hosts = {host.lease.number: host for host in self._started.brokers[index].runtime.hosts()}
+        shard = hosts[shard_of(group_id)].shard
+        assert shard is not None
+        return shard.groups[group_id]
+
+    # --- faults ---------------------------------------------------------------------------------------------
+
+    def let_leases_run_out(self, index: int) -> None:
+        """What is left of the terms of a broker that does not renew them passes at once."""
+        self._call(self._let_leases_run_out(index))
+
+    async def _let_leases_run_out(self, index: int) -> None:
+        node = self._started.brokers[index]
+        await self.store.remove_node(node.node_id, node.incarnation)
+        for kind in LeaseKind:
+            held = (await self.store.holders(kind)).values()
+            await self.store.release([grant for grant in held if grant.node_id == node.node_id])
+
+    def goes(self, fault: Fault, group_id: str) -> int:
+        """The group's coordinator goes; its index. Others have its shard on return."""
+        index, _ = homes(group_id)
+        match fault:
+            case Fault.KILL:
+                self.kill(index)
+                self.let_leases_run_out(index)
+            case Fault.STOP:
+                self.stop(index)
+            case Fault.PAUSE:
+                self.pause(index)
+                self._still.add(index)
+                self.let_leases_run_out(index)
+            case Fault.DRAIN:
+                self._set_drained(index, drained=True)
+        self.wait_until(lambda: self.holder(group_id) not in (None, index), f"a new holder of {group_id}")
+        return index
+
+    def again(self, fault: Fault, index: int, group_id: str) -> None:
+        """It comes back, and has the group's shard on return."""
+        match fault:
+            case Fault.KILL | Fault.STOP:
+                self.restart(index)
+            case Fault.PAUSE:
+                self._still.discard(index)
+                self.resume(index)
+            case Fault.DRAIN:
+                self._set_drained(index, drained=False)
+        self.wait_until(lambda: self.holder(group_id) == index, f"{group_id} back at its broker")
+
+    def _set_drained(self, index: int, *, drained: bool) -> None:
+        """By the config that `muster cluster drain` sets."""
+        change = ("muster.drained", SET, str(drained).lower())
+        request = altering((BROKER, str(self.settings.node_id + index), [change]))
+        with WireConnection("127.0.0.1", self.ports[index], "drain") as connection:
+            response = connection.call(request, 1, IncrementalAlterConfigsResponse)
+        assert [each.error_code for each in response.responses] == [ErrorCode.NONE], response
+
+    def wait_until(self, fact: Callable[[], bool], what: str) -> None:
+        """Ask on the brokers' loop until it is so."""
+        deadline = time.monotonic() + DEADLINE_S
+        while not self.asked(fact):
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{what}: not within {DEADLINE_S:g} s")
+            time.sleep(_PAUSE_S)

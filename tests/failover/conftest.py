@@ -1,0 +1,45 @@
+"""Where the brokers of these tests keep their state. With --postgres all of them run over PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.failover.brokers import ThreeBrokers
+
+if TYPE_CHECKING:
+    from tests.support.postgres import Postgres
+
+Start = Callable[..., ThreeBrokers]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "kept_in" in metafunc.fixturenames:
+        names = ["postgres"] if metafunc.config.getoption("--postgres") else ["memory", "sqlite"]
+        metafunc.parametrize("kept_in", names, indirect=True)
+
+
+@pytest.fixture
+def kept_in(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
+    """The settings that say so."""
+    if request.param == "postgres":
+        server: Postgres = request.getfixturevalue("postgres_server")
+        return {"ephemeral": False, "store": server.new_database()}
+    return {"data": tmp_path / "data"} if request.param == "sqlite" else {}
+
+
+@pytest.fixture
+def start(kept_in: dict[str, Any]) -> Iterator[Start]:
+    """Starts three brokers with these settings, which end with the test."""
+    clusters: list[ThreeBrokers] = []
+
+    def start(**settings: Any) -> ThreeBrokers:
+        clusters.append(ThreeBrokers(**{**kept_in, **settings}).start())
+        return clusters[-1]
+
+    yield start
+    for cluster in clusters:
+        cluster.close()

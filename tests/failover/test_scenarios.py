@@ -1,0 +1,46 @@
+"""Stories in which the coordinator goes, told on three brokers: whoever takes over answers as if it had been
+there all along, and so does the first one when it is back.
+
+The same stories are played against the core (`tests/group`), whose transcripts are the measure, and against
+Apache Kafka, killed and started again (`tests/kafka/test_failover.py`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pytest
+
+from tests.failover.brokers import Fault
+from tests.failover.moving import running_driver, suffix_for
+from tests.group.play import play
+from tests.group.scenario import Scenario, parse
+from tests.kafka.recording import OF_THE_CORE, replayable_part
+
+# Settings are for the start of a process; a shard that is unloaded and not loaded again is nobody's.
+_ONLY_THE_CORE_CAN: Final = frozenset({"unload", "config"})
+
+
+def _stories() -> list[Scenario]:
+    scenarios = (replayable_part(parse(path), without=_ONLY_THE_CORE_CAN) for path in OF_THE_CORE)
+    return [scenario for scenario in scenarios if any(step.verb == "reload" for step in scenario.steps)]
+
+
+@pytest.mark.parametrize(
+    ("fault", "comes_back"),
+    [
+        (Fault.KILL, False),
+        (Fault.KILL, True),
+        (Fault.STOP, False),
+        (Fault.PAUSE, True),
+        (Fault.DRAIN, True),
+    ],
+)
+@pytest.mark.parametrize("scenario", _stories(), ids=lambda scenario: scenario.name)
+def test_a_group_outlives_its_coordinator(
+    scenario: Scenario, kept_in: dict[str, Any], fault: Fault, comes_back: bool
+) -> None:
+    suffix = suffix_for(scenario)
+    with running_driver(scenario, suffix, kept_in, fault, comes_back=comes_back) as driver:
+        printed = play(scenario, driver, topic_id=driver.topic_id, suffix=suffix)
+    assert printed == [step.expected for step in scenario.steps]
