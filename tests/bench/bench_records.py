@@ -132,7 +132,7 @@ def fetch(partition: int) -> Message:
 async def _move(port: int, pid: int, batch_bytes: int, fetching: bool, *, prepare: bool) -> dict[str, float]:
     contents = batch(batch_bytes)
     if prepare:
-        await _prepare(port, contents)
+        await _prepare(port, contents, fill=fetching)
     loop = asyncio.get_running_loop()
     links: list[Bulk] = []
     for partition in range(PARTITIONS):
@@ -163,27 +163,34 @@ async def _move(port: int, pid: int, batch_bytes: int, fetching: bool, *, prepar
     return {"rate": rate, "cpu_us": cpu_us}
 
 
-async def _prepare(port: int, contents: bytes) -> None:
-    """The topic, with something to fetch in each partition; a request that is refused stops the benchmark."""
-    (link,) = await load.connect(port, 1)
+async def _prepare(port: int, contents: bytes, *, fill: bool) -> None:
+    """The topic, with something to fetch in each partition if wanted; a request that is refused stops the
+    benchmark."""
+    links = await load.connect(port, PARTITIONS)
     config = CreateTopicsRequest.CreatableTopic.CreatableTopicConfig(
         name="retention.bytes", value=str(KEPT_BYTES)
     )
     topic = CreateTopicsRequest.CreatableTopic(
         name=TOPIC, num_partitions=PARTITIONS, replication_factor=1, assignments=[], configs=[config]
     )
-    created = await link.call(CreateTopicsRequest(topics=[topic], timeout_ms=30_000), CREATE_VERSION)
+    created = await links[0].call(CreateTopicsRequest(topics=[topic], timeout_ms=30_000), CREATE_VERSION)
     if created.topics[0].error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
         raise RuntimeError(f"CreateTopics: {created}")
-    for partition in range(PARTITIONS):
-        for _ in range(2 * sink.FETCHED_BYTES // len(contents)):
-            produced = await link.call(produce(partition, contents), PRODUCE_VERSION)
-            if produced.responses[0].partition_responses[0].error_code != ErrorCode.NONE:
-                raise RuntimeError(f"Produce: {produced}")
+    batches = 2 * sink.FETCHED_BYTES // len(contents) if fill else 1
+    await asyncio.gather(*(_fill(link, partition, contents, batches) for partition, link in enumerate(links)))
+    wanted_bytes = min(batches * len(contents), sink.FETCHED_BYTES) // 2
+    for partition, link in enumerate(links):
         fetched = await link.call(fetch(partition), FETCH_VERSION)
-        if len(fetched.responses[0].partitions[0].records) < sink.FETCHED_BYTES // 2:
+        if len(fetched.responses[0].partitions[0].records) < wanted_bytes:
             raise RuntimeError(f"Fetch: {fetched.responses[0].partitions[0].error_code}")
-    link.close()
+        link.close()
+
+
+async def _fill(link: load.Link, partition: int, contents: bytes, batches: int) -> None:
+    for _ in range(batches):
+        produced = await link.call(produce(partition, contents), PRODUCE_VERSION)
+        if produced.responses[0].partition_responses[0].error_code != ErrorCode.NONE:
+            raise RuntimeError(f"Produce: {produced}")
 
 
 def move(port: int, pid: int, batch_bytes: int, fetching: bool, prepare: bool) -> dict[str, float]:

@@ -139,9 +139,12 @@ def tell(ready: str) -> None:
     Path(ready).touch()
 
 
-def wait_for(ready: Path) -> None:
+def wait_for(ready: Path, load: subprocess.Popen[bytes] | None = None) -> None:
+    """Wait until it is made, by `load` if that is given: then not longer than that runs."""
     end = time.monotonic() + _START_SECONDS_MAX
     while not ready.exists():
+        if load is not None and load.poll() is not None:
+            raise RuntimeError(f"the load ended with {load.returncode} before it was ready")
         if time.monotonic() > end:
             raise TimeoutError(f"the load was not ready within {_START_SECONDS_MAX} s")
         time.sleep(0.02)
