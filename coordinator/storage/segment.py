@@ -12,11 +12,12 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final
 
 import google_crc32c
 
 from muster.coordinator.storage.files import File, Folder
+from muster.coordinator.storage.records import Batch
 from muster.protocol.errors import DecodeError
 from muster.protocol.record_batch import (
     HEADER_BYTES,
@@ -38,14 +39,6 @@ _LENGTH_MIN: Final = HEADER_BYTES - _LENGTH_START
 _INDEX_HEAD = Struct(">4sI")  # form, CRC-32C of what follows
 _INDEX_BODY = Struct(">qqqqi")  # log size, next offset, newest and first timestamp, entries
 _INDEX_FORM: Final = b"MSX1"
-
-
-class Batch(NamedTuple):
-    """A stored batch: its header, its position in the file, and all of its bytes."""
-
-    header: Header
-    position: int
-    contents: bytes
 
 
 class Index:
@@ -242,7 +235,7 @@ class Segment:
             position += header.size
             at += header.size
 
-    def whole_batches(self, position: int) -> Iterator[Batch]:
+    def whole_batches(self, position: int = 0) -> Iterator[Batch]:
         """As `batches`, up to `size`, and DecodeError when it does not come that far."""
         size = self.size
         for batch in self.batches(position):

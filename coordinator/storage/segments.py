@@ -19,69 +19,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import takewhile
 from struct import Struct
 from threading import Lock
-from typing import Final, Protocol
+from typing import Final
 
 import google_crc32c
 
 from muster.coordinator.storage.files import Folder
-from muster.coordinator.storage.segment import DRAFT, Batch, Segment, parse_stem
+from muster.coordinator.storage.records import (
+    Batch,
+    Derived,
+    Limits,
+    RecordDraft,
+    RecordSegment,
+    Recovery,
+    from_offset,
+    place_of,
+    roll_due,
+)
+from muster.coordinator.storage.segment import DRAFT, Segment, parse_stem
 from muster.protocol.record_batch import Header, prefix
 
 _START_NAME: Final = "start"
 _CLEANED_NAME: Final = "cleaned"
 _SNAPSHOT: Final = ".snapshot"
-_LOG: Final = ".log"
+LOG_ENDING: Final = ".log"
 _INDEX: Final = ".index"
 _SNAPSHOT_CRC = Struct(">I")
 _DISCARDED: Final = ".discarded"
-
-
-class Derived(Protocol):
-    """What the layer above derives from the batches: producer state, leader epochs."""
-
-    def observe(self, header: Header) -> None:
-        """A batch is in the log: appended just now, or found there on opening. In order of offsets."""
-
-    def snapshot(self) -> bytes: ...
-
-    def restore(self, snapshot: bytes) -> None:
-        """Only before the first `observe`. ValueError: it cannot be read; the log is scanned from its start
-        then."""
-
-    def reset(self) -> None:
-        """Forget everything observed."""
-
-
-@dataclass(slots=True)
-class Limits:
-    """When a segment is closed; may be changed at any time."""
-
-    segment_bytes: int = 1 << 30
-    segment_ms: int = 604_800_000
-    index_interval_bytes: int = 4_096
-
-
-@dataclass(frozen=True, slots=True)
-class Recovery:
-    """What opening found broken. A crash leaves a torn tail, which is cut. Anything else is damage from
-    outside, and what is taken out of the log because of it is kept in files beside it."""
-
-    cut_bytes: int = 0
-    """Cut off the last segment, which is not followed by others any more."""
-    cut_at: str = ""
-    """File and byte."""
-    damaged: bool = False
-    """Sound records were behind the cut: it was not the end of what was written."""
-    discarded: tuple[str, ...] = ()
-    """Files with what was behind the cut."""
-    missing: tuple[tuple[int, int], ...] = ()
-    """Offsets from, to (excluded) whose segment is gone."""
-    known_end: int = 0
-    """The log had come to here at least, and now ends before; 0 when it does not."""
 
 
 class SegmentLog:
@@ -162,7 +129,8 @@ class SegmentLog:
         unless `failed` is set: then the file could not be put back, and the log must be opened anew.
         """
         assigned = header._replace(base_offset=self.next_offset, leader_epoch=leader_epoch)
-        if self._roll_due(assigned):
+        open_ms = self._now_ms() - self._segment_since_ms
+        if not self._segments or roll_due(self._segments[-1], assigned, self.limits, open_ms):
             self.roll()
         lead = prefix(header, assigned.base_offset, leader_epoch)
         active = self._segments[-1]
@@ -176,6 +144,9 @@ class SegmentLog:
         self._unsynced_messages += assigned.last_offset_delta + 1
         self._derived.observe(assigned)
         return assigned
+
+    def commit(self) -> None:
+        """Nothing: what was appended has been given to the operating system."""
 
     def sync(self) -> None:
         """Make everything appended survive the death of the machine."""
@@ -207,20 +178,6 @@ class SegmentLog:
         self._names_synced = False
         self._marked_size = 0
         self._segment_since_ms = self._now_ms()
-
-    def _roll_due(self, header: Header) -> bool:
-        if not self._segments:
-            return True
-        active = self._segments[-1]
-        if active.size == 0:
-            return False
-        if active.size + header.size > self.limits.segment_bytes:
-            return True
-        # Kafka counts from the records' own time where they have one, so that old data imported in one go
-        # still gets segments which retention can tell apart.
-        if active.first_timestamp >= 0 and header.max_timestamp >= 0:
-            return header.max_timestamp - active.first_timestamp > self.limits.segment_ms
-        return self._now_ms() - self._segment_since_ms > self.limits.segment_ms
 
     def seal(self) -> None:
         """Sync closed segments and write their indexes and the snapshot, so that a start need not scan them.
@@ -302,13 +259,9 @@ class SegmentLog:
                 return found
         return b""
 
-    def segments_from(self, offset: int) -> tuple[Segment, ...]:
+    def segments_from(self, offset: int) -> Sequence[Segment]:
         """The segments that may hold `offset` or what comes after it."""
-        segments = self._segments
-        for number in range(len(segments) - 1, -1, -1):
-            if segments[number].base_offset <= offset:
-                return segments[number:]
-        return segments
+        return from_offset(self._segments, offset)
 
     def batches(self, offset: int) -> Iterator[Batch]:
         """The batches from the one that holds `offset` on, as far as they were written when their segment is
@@ -376,35 +329,40 @@ class SegmentLog:
         draft.open_to_write()
         return draft
 
-    def replace(self, old: Sequence[Segment], draft: Segment) -> None:
+    def replace(self, old: Sequence[RecordSegment], draft: RecordDraft) -> None:
         """Put `draft` in the place of neighbouring sealed segments (compaction). ValueError when they are no
         such."""
-        first = next(
-            (n for n, segment in enumerate(self._segments) if segment is old[0]), len(self._segments)
-        )
-        if self._segments[first : first + len(old)] != tuple(old) or first + len(old) >= len(self._segments):
-            raise ValueError("the segments are not neighbours, or not closed")
+        assert isinstance(draft, Segment)
+        place = place_of(old, self._segments)
+        gone = self._segments[place]
         draft.open_to_write().sync()
         draft.release()
         draft_name = draft.log_name
         draft.draft = False
         self._folder.rename(draft_name, draft.log_name)  # from here on recovery takes the new file
         self._folder.sync()
-        draft.next_offset = old[
-            -1
-        ].next_offset  # even if its last records went: the next segment begins there
-        draft.written_ms = old[-1].written_ms
+        # Even if its last records went: the next segment begins there.
+        draft.next_offset = gone[-1].next_offset
+        draft.written_ms = gone[-1].written_ms
         draft.save_index()
-        self._segments = (*self._segments[:first], draft, *self._segments[first + len(old) :])
-        for segment in old:
+        self._segments = (*self._segments[: place.start], draft, *self._segments[place.stop :])
+        for segment in gone:
             segment.remove_files()
+
+    def discard(self, draft: RecordDraft) -> None:
+        """The draft is not needed any more; harmless after `replace`."""
+        assert isinstance(draft, Segment)
+        if self._abandoned:
+            draft.release()  # another leader may have the folder by now, with a draft of this name of its own
+        elif draft.draft:
+            draft.remove_files()
 
     # --- opening ----------------------------------------------------------------------------------
 
     def _recover(self) -> None:
         names = self._folder.names()
         for name in names:
-            widowed = name.endswith(_INDEX) and name.removesuffix(_INDEX) + _LOG not in names
+            widowed = name.endswith(_INDEX) and name.removesuffix(_INDEX) + LOG_ENDING not in names
             if name.endswith(DRAFT) or widowed:
                 self._folder.remove(name)
         self._snapshot_offset = snapshot_offset = self._restore_snapshot(names)
@@ -435,7 +393,7 @@ class SegmentLog:
     def _load_segments(self, names: Sequence[str], snapshot_offset: int) -> None:
         """Take in the segment files, observing the batches from `snapshot_offset` on; cut the log at the
         first torn one."""
-        stems = (parse_stem(name.removesuffix(_LOG)) for name in names if name.endswith(_LOG))
+        stems = (parse_stem(name.removesuffix(LOG_ENDING)) for name in names if name.endswith(LOG_ENDING))
         found = sorted(stem for stem in stems if stem is not None)
         newest = dict(
             found
@@ -543,18 +501,6 @@ class SegmentLog:
         for name in self._folder.names():
             if name.endswith(_SNAPSHOT) and name != _snapshot_name(keep):
                 self._folder.remove(name)
-
-
-def segments_size(folder: Folder) -> int:
-    """Bytes of the segments in `folder`, whose log need not be open."""
-    size = 0
-    for name in folder.names():
-        if name.endswith(_LOG):
-            with suppress(FileNotFoundError):  # removed since it was listed
-                file = folder.open(name)
-                size += file.size()
-                file.close()
-    return size
 
 
 def _snapshot_name(offset: int) -> str:

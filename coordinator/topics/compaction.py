@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from muster.coordinator.storage.segment import Batch, Segment
+from muster.coordinator.storage.records import Batch, RecordDraft, RecordSegment
 from muster.coordinator.topics.log import PartitionLog
 from muster.protocol.compression import Codec
 from muster.protocol.errors import DecodeError, ErrorCode, KafkaError
@@ -52,7 +52,7 @@ def compact(log: PartitionLog, now_ms: int, *, keys_max: int = KEYS_MAX) -> bool
     return True
 
 
-def _cleanable(log: PartitionLog, now_ms: int) -> list[Segment]:
+def _cleanable(log: PartitionLog, now_ms: int) -> list[RecordSegment]:
     lag_ms = log.config.min_compaction_lag_ms
     cleanable = []
     for segment in log.segments.sealed_segments:
@@ -62,7 +62,9 @@ def _cleanable(log: PartitionLog, now_ms: int) -> list[Segment]:
     return cleanable
 
 
-def _due(log: PartitionLog, cleanable: Sequence[Segment], dirty: Sequence[Segment], now_ms: int) -> bool:
+def _due(
+    log: PartitionLog, cleanable: Sequence[RecordSegment], dirty: Sequence[RecordSegment], now_ms: int
+) -> bool:
     dirty_bytes = sum(segment.size for segment in dirty)
     total_bytes = sum(segment.size for segment in cleanable)
     if not dirty_bytes:
@@ -100,9 +102,9 @@ def _readable(batch: Batch) -> list[Record] | None:
         return None
 
 
-def _groups(segments: Sequence[Segment], bytes_max: int) -> Iterator[list[Segment]]:
+def _groups(segments: Sequence[RecordSegment], bytes_max: int) -> Iterator[list[RecordSegment]]:
     """Neighbours that fit into one segment become one, so that a cleaned log is not a heap of small files."""
-    group: list[Segment] = []
+    group: list[RecordSegment] = []
     size = 0
     for segment in segments:
         if group and size + segment.size > bytes_max:
@@ -114,7 +116,9 @@ def _groups(segments: Sequence[Segment], bytes_max: int) -> Iterator[list[Segmen
         yield group
 
 
-def _rewrite(log: PartitionLog, group: Sequence[Segment], newest: dict[bytes, int], now_ms: int) -> bool:
+def _rewrite(
+    log: PartitionLog, group: Sequence[RecordSegment], newest: dict[bytes, int], now_ms: int
+) -> bool:
     """Clean a group of segments into one. False when the log was closed or the segments removed meanwhile."""
     generation = max(segment.generation for segment in group) + 1
     with log.lock:
@@ -131,39 +135,29 @@ def _rewrite(log: PartitionLog, group: Sequence[Segment], newest: dict[bytes, in
     except ValueError:
         pass  # removed meanwhile
     finally:
-        if draft.draft:
-            _discard(log, draft)
+        with log.lock:
+            log.segments.discard(draft)
     return False
 
 
-def _discard(log: PartitionLog, draft: Segment) -> None:
-    with log.lock:
-        if log.closed:
-            # Another leader may have the folder by now, with a draft of this name of its own.
-            draft.release()
-        else:
-            draft.remove_files()
-
-
 def _clean(
-    log: PartitionLog, segment: Segment, newest: dict[bytes, int], draft: Segment, now_ms: int
+    log: PartitionLog, segment: RecordSegment, newest: dict[bytes, int], draft: RecordDraft, now_ms: int
 ) -> None:
     """Append what stays of a segment to `draft`."""
-    end = 0
-    for batch in segment.batches():
-        if end >= segment.size or log.closed:
-            return
-        cleaned = _cleaned(batch, newest, log, now_ms)
-        if cleaned is not None:
-            draft.append([cleaned], peek(cleaned))
-        end = batch.position + len(batch.contents)
-    if end < segment.size:
+    try:
+        for batch in segment.whole_batches():
+            if log.closed:
+                return
+            cleaned = _cleaned(batch, newest, log, now_ms)
+            if cleaned is not None:
+                draft.append([cleaned], peek(cleaned))
+    except DecodeError as error:
         # What is behind a header that cannot be read would be lost with the file.
-        raise _not_compacted(log, str(segment.damaged_at(end)))
+        raise _not_compacted(log, str(error)) from error
 
 
 def _not_compacted(log: PartitionLog, why: str) -> KafkaError:
-    return KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{log.name} in {log.folder} is not compacted: {why}")
+    return KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{log.name} in {log.path} is not compacted: {why}")
 
 
 def _cleaned(batch: Batch, newest: dict[bytes, int], log: PartitionLog, now_ms: int) -> bytes | None:

@@ -1,25 +1,25 @@
 """One partition's log as its leader sees it: validation, offsets, the high watermark, lookups by time and
 epoch.
 
-Blocks on files: every method but the plain attributes is called from an executor. `lock` serialises what
-changes the log; reads need no lock.
+Blocks on files or on a database: every method but the plain attributes is called from an executor. `lock`
+serialises what changes the log; reads need no lock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from enum import IntEnum
 from errno import EDQUOT, ENOSPC
 from itertools import chain, takewhile
 from threading import RLock
 from typing import Final, NamedTuple
 
-from muster.coordinator.storage.files import Folder
-from muster.coordinator.storage.segment import Batch
-from muster.coordinator.storage.segments import Limits, SegmentLog
+from muster.coordinator.storage.records import Batch, Fenced, Limits, Place, RecordLog, RecordStorage
 from muster.coordinator.topics.config import TopicConfig
 from muster.coordinator.topics.epochs import Epochs
 from muster.coordinator.topics.producers import ActiveProducer, Producers
+from muster.coordinator.topics.refused import Refused
 from muster.coordinator.topics.validation import Validated, validate
 from muster.protocol.errors import DecodeError, ErrorCode, KafkaError
 from muster.protocol.record_batch import Header, Record, batches, records
@@ -57,7 +57,7 @@ NOTHING_LISTED: Final = Listed(-1, -1, -1)
 
 
 class _State:
-    """What is derived from the batches; see `segments.Derived`."""
+    """What is derived from the batches; see `records.Derived`."""
 
     def __init__(self) -> None:
         self.producers = Producers()
@@ -86,21 +86,28 @@ class PartitionLog:
     disk (56)."""
 
     def __init__(
-        self, folder: Folder, name: str, config: TopicConfig, leader_epoch: int, now_ms: Callable[[], int]
+        self,
+        place: Place,
+        name: str,
+        config: TopicConfig,
+        leader_epoch: int,
+        now_ms: Callable[[], int],
+        refused: Refused | None = None,
     ) -> None:
-        """Open or begin the log in `folder`: recovers what a crash left. `name` is for messages
-        ("orders-3")."""
+        """Open or begin the log at `place`: recovers what a crash left. `name` is for messages ("orders-3");
+        `refused` outlives the log, and is noted in by whoever appends."""
         self.name = name
         self.leader_epoch = leader_epoch
         self.lock = RLock()
-        self._folder = folder
+        self._place = place
         self._now_ms = now_ms
         self._state = _State()
+        self._refused = Refused() if refused is None else refused
         self._config = config
         self._closed = False
         self._synced_ms = now_ms()
         try:
-            self._segments = SegmentLog.open(folder, self._state, _limits(config), now_ms)
+            self._segments = place.open(self._state, _limits(config), now_ms)
         except OSError as error:
             raise self._storage_error("open", error) from error
         self._state.epochs.forget_before(self._segments.start_offset)
@@ -116,12 +123,12 @@ class PartitionLog:
         return self._segments.start_offset
 
     @property
-    def folder(self) -> str:
-        """Where its files are, for messages."""
-        return self._folder.path
+    def path(self) -> str:
+        """Where its records are, for messages."""
+        return self._place.path
 
     @property
-    def segments(self) -> SegmentLog:
+    def segments(self) -> RecordLog:
         """For retention and compaction, which hold `lock` while they change it."""
         return self._segments
 
@@ -140,7 +147,7 @@ class PartitionLog:
 
     @property
     def failed(self) -> bool:
-        """The disk failed in a way that leaves the files unknown: close this and open the log anew."""
+        """Writing failed in a way that leaves unknown what is stored: close this and open the log anew."""
         return self._segments.failed
 
     @property
@@ -155,10 +162,20 @@ class PartitionLog:
         return self.write(validate(data, self._config, self._now_ms(), zstd_allowed=zstd_allowed))
 
     def write(self, validated: Validated) -> Appended:
-        """Write a batch at the log end; visible and acknowledged after `commit`. Codes 6, 45, 47, 56."""
+        """Write a batch at the log end; visible and acknowledged after `commit`. Codes 6, 45, 47, 56.
+
+        A repeat is answered as the first time was, which may not be durable either before `commit`.
+        """
         batch, header, log_append_time_ms = validated
         with self.lock:
             self.check_open()
+            if self._refused and self._refused.misses(
+                header, self._state.producers.due(header), self._now_ms()
+            ):
+                raise KafkaError(
+                    ErrorCode.KAFKA_STORAGE_ERROR,
+                    f"producer {header.producer_id} must first send again what {self.name} could not take",
+                )
             repeated = self._state.producers.check(header)
             if repeated is not None:
                 return Appended(repeated, -1, self.start_offset, self.leader_epoch)
@@ -176,10 +193,29 @@ class PartitionLog:
         """
         with self.lock:
             self.check_open()
-            if self._segments.unsynced_messages >= self._config.flush_messages:
-                self._sync()
-            self.high_watermark = self._segments.next_offset
-            return self.high_watermark
+            try:
+                self._segments.commit()
+            except OSError as error:
+                raise self._storage_error("write", error) from error
+            return self._committed()
+
+    def _committed(self) -> int:
+        """The records survive the death of the process."""
+        if self._segments.unsynced_messages >= self._config.flush_messages:
+            self._sync()
+        self.high_watermark = self._segments.next_offset
+        return self.high_watermark
+
+    def _settle(self, error: OSError | None) -> KafkaError | None:
+        """What came of a commit together with other logs."""
+        try:
+            self.check_open()
+            if error is not None:
+                raise self._storage_error("write", error)
+            self._committed()
+        except KafkaError as refusal:
+            return refusal
+        return None
 
     def sync_if_due(self) -> None:
         """flush.ms: sync what has waited for so long."""
@@ -407,14 +443,27 @@ class PartitionLog:
         )
 
     def _damaged(self, error: DecodeError) -> KafkaError:
-        return KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{self.name} in {self._folder.path}: {error}")
+        return KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{self.name} in {self.path}: {error}")
 
     def _storage_error(self, doing: str, error: OSError) -> KafkaError:
+        if isinstance(error, Fenced):
+            self._closed = True
+            return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.name}: {error}")
         what = "the disk is full" if error.errno in (ENOSPC, EDQUOT) else str(error)
         return KafkaError(
-            ErrorCode.KAFKA_STORAGE_ERROR,
-            f"cannot {doing} the log of {self.name} in {self._folder.path}: {what}",
+            ErrorCode.KAFKA_STORAGE_ERROR, f"cannot {doing} the log of {self.name} in {self.path}: {what}"
         )
+
+
+def commit_together(storage: RecordStorage, logs: Sequence[PartitionLog]) -> list[KafkaError | None]:
+    """`PartitionLog.commit` of all of them, in one go as far as `storage`, on which they stand, can; why not,
+    of each."""
+    with ExitStack() as locks:
+        for log in logs:  # nobody else holds the locks of two
+            locks.enter_context(log.lock)
+        ready = [log for log in logs if not log.closed]
+        outcomes = dict(zip(ready, storage.commit([log.segments for log in ready]), strict=True))
+        return [log._settle(outcomes.get(log)) for log in logs]
 
 
 def _limits(config: TopicConfig) -> Limits:

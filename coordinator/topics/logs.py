@@ -3,18 +3,21 @@ process."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import NamedTuple
 from uuid import UUID
 
-from muster.coordinator.storage.files import DiskFolder, Folder, MemoryFolder
-from muster.coordinator.storage.segments import segments_size
+from muster.coordinator.storage.files import DiskFolder, MemoryFolder
+from muster.coordinator.storage.folders import Folders
+from muster.coordinator.storage.records import RecordStorage
+from muster.coordinator.storage.store import Lease
 from muster.coordinator.topics.config import TopicConfig
-from muster.coordinator.topics.log import PartitionLog
+from muster.coordinator.topics.log import PartitionLog, commit_together
+from muster.coordinator.topics.refused import Refused
 from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.record_batch import Header
 
 
 class PartitionId(NamedTuple):
@@ -33,35 +36,45 @@ class Volume(NamedTuple):
 class _Holder:
     """Who has one partition's log. `lock` is held while it changes hands."""
 
-    __slots__ = ("epoch", "lock", "log")
+    __slots__ = ("epoch", "lock", "log", "refused")
 
     def __init__(self) -> None:
         self.lock = Lock()
         self.epoch = -1
         self.log: PartitionLog | None = None
+        self.refused = Refused()
 
 
 class Logs:
-    """The logs below one folder, or in memory (`--ephemeral`). One object per process, shared by its brokers.
+    """The logs of one storage. One object per process, shared by its brokers.
 
     A log is open for one leader epoch at a time: opening it with a higher epoch fences the one before, whose
     appends then raise NOT_LEADER_OR_FOLLOWER even if its broker has not yet noticed that its lease is gone.
-    All methods block and are called from executors.
+    Where other processes have logs in the same storage, their leases fence them there. All methods block and
+    are called from executors.
     """
 
-    def __init__(self, root: Folder) -> None:
-        self._root = root
+    def __init__(self, storage: RecordStorage) -> None:
+        self._storage = storage
         self._lock = Lock()
         self._holders: dict[tuple[UUID, int], _Holder] = {}
 
     @classmethod
     def on_disk(cls, directory: Path) -> Logs:
         """`directory/<topic id>/<partition>/`; made at the first append."""
-        return cls(DiskFolder(directory.absolute()))
+        return cls(Folders(DiskFolder(directory.absolute())))
 
     @classmethod
     def in_memory(cls) -> Logs:
-        return cls(MemoryFolder())
+        return cls(Folders(MemoryFolder()))
+
+    @classmethod
+    def in_postgres(cls, url: str, name: str = "muster") -> Logs:
+        """In the database of the store, which must have its tables by the time anything is asked; `name` is
+        what the connections are called there. StoreError for what is no url."""
+        from muster.coordinator.storage.postgres.record_storage import Rows
+
+        return cls(Rows.at(url, name))
 
     def open(
         self,
@@ -69,11 +82,12 @@ class Logs:
         partition: int,
         name: str,
         config: TopicConfig,
+        lease: Lease,
         leader_epoch: int,
         now_ms: Callable[[], int],
     ) -> PartitionLog:
-        """Open the log for the leader of `leader_epoch`; NOT_LEADER_OR_FOLLOWER (6) if a later one has had
-        it."""
+        """Open the log for the leader, who holds `lease` in `leader_epoch`; NOT_LEADER_OR_FOLLOWER (6) if a
+        later one has had it."""
         with self._lock:
             holder = self._holders.setdefault((topic_id, partition), _Holder())
         with holder.lock:
@@ -85,18 +99,23 @@ class Logs:
             if holder.log is not None:
                 holder.log.fence()
             holder.epoch, holder.log = leader_epoch, None
-            folder = self._root.folder(str(topic_id)).folder(str(partition))
-            holder.log = PartitionLog(folder, name, config, leader_epoch, now_ms)
+            place = self._storage.place(topic_id, partition, lease, leader_epoch)
+            holder.log = PartitionLog(place, name, config, leader_epoch, now_ms, holder.refused)
             return holder.log
 
+    def note_refused(self, topic_id: UUID, partition: int, header: Header, now_ms: int) -> None:
+        """A batch was refused, and comes again: see `refused`. Does not block."""
+        with self._lock:
+            holder = self._holders.setdefault((topic_id, partition), _Holder())
+        holder.refused.note(header, now_ms)
+
+    def commit(self, logs: Sequence[PartitionLog]) -> list[KafkaError | None]:
+        """`PartitionLog.commit` of all of them together; why not, of each."""
+        return commit_together(self._storage, logs)
+
     def stored(self) -> list[PartitionId]:
-        """The partitions that have files, in no order."""
-        return [
-            PartitionId(topic_id, int(name))
-            for topic_id in self._topic_ids()
-            for name in self._root.folder(str(topic_id)).names()
-            if name.isdecimal()
-        ]
+        """The partitions that have records stored, in no order."""
+        return [PartitionId(*each) for each in self._storage.stored()]
 
     def size(self, topic_id: UUID, partition: int) -> int:
         """Bytes of the partition's segments, whether its log is open or not; 0 when nothing was written.
@@ -106,21 +125,17 @@ class Logs:
         log = None if holder is None else holder.log
         if log is not None and not log.closed:
             return log.segments.size
-        return segments_size(self._root.folder(str(topic_id)).folder(str(partition)))
+        return self._storage.size(topic_id, partition)
 
     def volume(self) -> Volume:
         try:
-            return Volume(self._root.path, *self._root.room())
+            return Volume(self._storage.path, *self._storage.room())
         except OSError:
-            return Volume(self._root.path, -1, -1)
-
-    def _topic_ids(self) -> Iterator[UUID]:
-        for name in self._root.names():
-            with suppress(ValueError):  # not ours
-                yield UUID(name)
+            return Volume(self._storage.path, -1, -1)
 
     def delete(self, topic_id: UUID) -> None:
-        """The topic is gone: fence its logs and remove their files. Harmless when there are none."""
+        """The topic is gone: fence its logs and remove their records. Harmless when there are none.
+        OSError."""
         with self._lock:
             keys = [key for key in self._holders if key[0] == topic_id]
             holders = [self._holders.pop(key) for key in keys]
@@ -128,14 +143,18 @@ class Logs:
             with holder.lock:
                 if holder.log is not None:
                     holder.log.fence()
-        self._root.folder(str(topic_id)).remove_tree()
+        self._storage.delete(topic_id)
 
     def delete_except(self, topic_ids: Iterable[UUID]) -> list[UUID]:
         """Remove what topics left behind that were deleted when nobody could remove their logs (the process
         died in between); which. Only before the first broker of the process serves, with all topics of the
         store."""
-        kept = set(topic_ids)
-        gone = [topic_id for topic_id in self._topic_ids() if topic_id not in kept]
-        for topic_id in gone:
-            self.delete(topic_id)
-        return gone
+        return self._storage.delete_except(set(topic_ids))
+
+    def remove_left_over(self) -> list[UUID]:
+        """Remove what deleted topics left behind since, of which. OSError."""
+        return self._storage.remove_left_over()
+
+    def close(self) -> None:
+        """Let go of the storage, once no log is open any more. Harmless when repeated."""
+        self._storage.close()

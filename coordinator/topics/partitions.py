@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
+from contextlib import suppress
 from functools import partial
 from threading import Lock
 from typing import Any, NamedTuple, TypeVar
@@ -13,13 +14,16 @@ from uuid import UUID
 from muster.coordinator.cluster.placement import data_shard
 from muster.coordinator.observe.log import Logger
 from muster.coordinator.runtime.clock import Clock, Timer
+from muster.coordinator.storage.store import Lease, LeaseKind
 from muster.coordinator.topics.catalogue import Catalogue, Change, Topic
 from muster.coordinator.topics.log import Appended, Listed, ListTimestamp, PartitionLog
 from muster.coordinator.topics.logs import Logs, PartitionId, Volume
 from muster.coordinator.topics.producers import ActiveProducer
+from muster.coordinator.topics.refused import COMES_AGAIN
 from muster.coordinator.topics.upkeep import Upkeep
 from muster.coordinator.topics.writer import Writer, refuse
-from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.errors import DecodeError, ErrorCode, KafkaError
+from muster.protocol.record_batch import peek
 
 __all__ = ["Appended", "FetchPartition", "FetchedPartition", "ListTimestamp", "Listed", "Partitions"]
 
@@ -145,6 +149,7 @@ class Partitions:
         upkeep_executor: Executor | None = None,
         shards: int,
         shard_of: Callable[[UUID, int], int] | None = None,
+        lease_of: Callable[[int], Lease] = lambda shard: Lease(LeaseKind.DATA, shard),
         serving: Callable[[int], bool] = lambda shard: True,
         fetches_parked_max: int = 100_000,
         append_queue_bytes_max: int = 268_435_456,
@@ -153,7 +158,8 @@ class Partitions:
         producer_expiration_ms: int = 86_400_000,
     ) -> None:
         """`shards`: how many data leases the store has; `shard_of`: which of them is a partition's, by
-        default as `placement.data_shard` says; `serving`: whether the lease of such a shard certainly
+        default as `placement.data_shard` says; `lease_of`: the lease of a shard, under which its logs are
+        written; `serving`: whether the lease of such a shard certainly
         still is this broker's, asked at each use. `validation_executor` runs what takes
         long to validate, by default `executor` does; `upkeep_executor`, of one thread, runs what nobody waits
         for. The intervals are Kafka's log.retention.check.interval.ms, log.cleaner.backoff.ms and
@@ -168,6 +174,7 @@ class Partitions:
         self._clock = clock
         self._executor = executor
         self._shard_of = shard_of or partial(data_shard, count=shards)
+        self._lease_of = lease_of
         self._serving = serving
         self._fetches_parked_max = fetches_parked_max
         self._epochs: dict[int, int] = {}  # of the data shards this broker has
@@ -176,7 +183,9 @@ class Partitions:
         self._parked_count = 0
         self._writer: Writer[_Led] = Writer(
             opened=self._opened,
+            commit=logs.commit,
             settled=self._append_settled,
+            refused=self._append_refused,
             now_ms=clock.now_ms,
             write=self._in_executor,
             validate=partial(self._track, validation_executor or executor),
@@ -332,6 +341,7 @@ class Partitions:
                     led.partition,
                     led.name,
                     topic.config,
+                    self._lease_of(led.shard),
                     led.leader_epoch,
                     self._clock.now_ms,
                 )
@@ -357,6 +367,7 @@ class Partitions:
             led = self._leading(topic, partition)
             return self._writer.append(led, records, zstd_allowed=zstd_allowed)
         except KafkaError as refusal:
+            self._note_refused(topic, partition, records, refusal)
             refused: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
             refuse(refused, refusal)
             return refused
@@ -371,6 +382,15 @@ class Partitions:
         log = led.log
         if log is not None and log.segments.unsealed and not log.closed:
             self._upkeep.seal(log)
+
+    def _append_refused(self, led: _Led, records: bytes, refusal: KafkaError) -> None:
+        self._note_refused(led.topic, led.partition, records, refusal)
+
+    def _note_refused(self, topic: Topic, partition: int, records: bytes, refusal: KafkaError) -> None:
+        """On the loop or in the executor: an append was refused. See `topics.refused`."""
+        if refusal.code in COMES_AGAIN:
+            with suppress(DecodeError):
+                self._logs.note_refused(topic.topic_id, partition, peek(records), self._clock.now_ms())
 
     # --- fetch ------------------------------------------------------------------------------------
 
@@ -604,7 +624,7 @@ def _close(led: _Led) -> None:
 def _report_recovery(log: PartitionLog) -> None:
     """Say what opening a log found broken: a torn tail is what a crash leaves, the rest is damage."""
     found = log.segments.recovery
-    place: dict[str, object] = {"partition": log.name, "folder": log.folder, "end_offset": log.high_watermark}
+    place: dict[str, object] = {"partition": log.name, "folder": log.path, "end_offset": log.high_watermark}
     if found.cut_bytes:
         cut = {"at": found.cut_at, "bytes": found.cut_bytes}
         if found.damaged:

@@ -100,6 +100,18 @@ class Producers:
             raise self._out_of_order(header, f"the last one was {newest}")
         return None
 
+    def due(self, header: Header) -> int | None:
+        """The first sequence that `check` would take for a new batch; None for any, since the producer is not
+        known."""
+        producer = self._by_id.get(header.producer_id)
+        if producer is None:
+            return None
+        if header.producer_epoch > producer.epoch:
+            return 0
+        if header.producer_epoch < producer.epoch:
+            return header.base_sequence  # its sequence is not what it is refused for
+        return (producer.batches[-1].last_sequence + 1) & SEQUENCE_MAX
+
     def observe(self, header: Header) -> None:
         """A batch is in the log."""
         if header.producer_id == NO_PRODUCER_ID or header.is_control:

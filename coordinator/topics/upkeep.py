@@ -107,6 +107,8 @@ class Upkeep:
     async def _sweep_and_arm(self) -> None:
         try:
             await self.sweep(retention=self._clock.now_ms() >= self._retention_due_ms)
+        except OSError as error:
+            _log.warning("a sweep failed", error=str(error))
         except Exception as error:
             _log.error("a sweep failed", exc_info=error)
         finally:
@@ -126,7 +128,7 @@ class Upkeep:
         async with self._sweeping:
             if retention:
                 self._retention_due_ms = self._clock.now_ms() + self._retention_check_interval_ms
-            ids = await self._run(self._logs.stored) if retention else self._leaderships.in_use()
+            ids = await self._run(self._stored) if retention else self._leaderships.in_use()
             done = 0
             while done < len(ids) and not self._ended:
                 done += await self._turn(ids[done : done + _TURN_LOGS_MAX], retention=retention)
@@ -150,6 +152,13 @@ class Upkeep:
         return borrowed[count] if count < len(borrowed) else len(ids)
 
     # --- in the executor --------------------------------------------------------------------------
+
+    def _stored(self) -> list[PartitionId]:
+        """What is stored of topics that there are."""
+        gone = self._logs.remove_left_over()
+        if gone:
+            _log.info("removed the logs of deleted topics", topic_ids=[str(topic_id) for topic_id in gone])
+        return self._logs.stored()
 
     def _tend_some(self, logs: Sequence[Callable[[], PartitionLog]], *, retention: bool) -> int:
         """Tend all, or up to the first that took long; how many. What fails with one of them is logged, and

@@ -35,7 +35,7 @@ class _Write(NamedTuple, Generic[P]):
 
 class Writer(Generic[P]):
     """Takes appends on the loop and writes them in an executor, one turn at a time: everything that came
-    while the last turn ran goes into the next, and each log is made durable once for all of it.
+    while the last turn ran goes into the next, and all logs of a turn are made durable in one go.
 
     A batch that takes long to validate is held, and validated in another executor; so is whatever follows it
     in its partition, which must not overtake it. Other partitions do not wait for that.
@@ -45,17 +45,23 @@ class Writer(Generic[P]):
         self,
         *,
         opened: Callable[[P], PartitionLog],
+        commit: Callable[[Sequence[PartitionLog]], Sequence[KafkaError | None]],
         settled: Callable[[P, int, Appended | BaseException], None],
+        refused: Callable[[P, bytes, KafkaError], None],
         now_ms: Callable[[], int],
         write: Run,
         validate: Run,
         queue_bytes_max: int,
     ) -> None:
-        """`opened` gives a partition's log, in an executor. `settled` hears of each append's outcome and size
-        in bytes before the one who waits for it does. `write` and `validate` run the two kinds of work.
+        """`opened` gives a partition's log and `commit` makes what was written to several durable, both in an
+        executor. `settled` hears of each append's outcome and size in bytes before the one who waits for it
+        does. `refused` hears of each that is refused, before any that follows is looked at; on the loop or in
+        an executor. `write` and `validate` run the two kinds of work.
         """
         self._opened = opened
+        self._commit = commit
         self._settled = settled
+        self._refused = refused
         self._now_ms = now_ms
         self._write_in_executor = write
         self._validate_in_executor = validate
@@ -103,29 +109,34 @@ class Writer(Generic[P]):
         turn.add_done_callback(lambda turn: self._end_turn(writes, turn))
 
     def _write(self, writes: Sequence[_Write[P]]) -> list[Appended | Exception]:
-        """Append all, then make each log durable once (in the executor). A laborious batch is left, and what
+        """Append all, then make the logs durable (in the executor). A laborious batch is left, and what
         follows it in its partition."""
         outcomes: list[Appended | Exception] = []
         left: set[P] = set()
         logs: dict[PartitionLog, list[int]] = {}
+        log_of: dict[P, PartitionLog] = {}
         for number, write in enumerate(writes):
             try:
                 if write.partition in left:
                     raise Laborious
                 log = self._opened(write.partition)
+                if log_of.setdefault(write.partition, log) is not log:
+                    # What this turn appended to the partition so far is lost, and comes first.
+                    raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log.name} was opened anew meanwhile")
                 outcomes.append(log.write(write.validated or self._validate(write, at_once=True)))
                 logs.setdefault(log, []).append(number)
             except Laborious as error:
                 left.add(write.partition)
                 outcomes.append(error)
             except Exception as error:
+                if isinstance(error, KafkaError):
+                    self._refused(write.partition, write.records, error)  # before what follows it here
                 outcomes.append(error)
-        for log, numbers in logs.items():
-            try:
-                log.commit()
-            except Exception as error:
+        refusals = self._commit(list(logs))
+        for numbers, refusal in zip(logs.values(), refusals, strict=True):
+            if refusal is not None:
                 for number in numbers:
-                    outcomes[number] = error
+                    outcomes[number] = refusal
         return outcomes
 
     def _end_turn(
@@ -149,6 +160,8 @@ class Writer(Generic[P]):
     def _settle(self, write: _Write[P], outcome: Appended | BaseException) -> None:
         self._bytes -= len(write.records)
         self._settled(write.partition, len(write.records), outcome)
+        if isinstance(outcome, KafkaError):
+            self._refused(write.partition, write.records, outcome)
         if write.done.done():
             return  # whoever asked has gone
         if isinstance(outcome, Appended):

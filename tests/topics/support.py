@@ -1,17 +1,24 @@
 """What the tests of the data plane share: batches as clients send them, and a log or a broker's partitions
-over memory."""
+over files in memory or over rows of PostgreSQL."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
-from typing import Any
+from functools import partial
+from itertools import count
+from typing import Any, ClassVar
+from uuid import UUID, uuid4
 
 import google_crc32c
 
 from muster.coordinator.runtime.clock import ManualClock
 from muster.coordinator.storage.files import Folder, MemoryFolder
+from muster.coordinator.storage.folders import FolderPlace
 from muster.coordinator.storage.memory import MemoryStore
+from muster.coordinator.storage.postgres.record_storage import Rows
+from muster.coordinator.storage.records import Place
+from muster.coordinator.storage.store import Lease, LeaseKind, TopicRow
 from muster.coordinator.topics.catalogue import Catalogue
 from muster.coordinator.topics.config import parse
 from muster.coordinator.topics.log import Appended, PartitionLog
@@ -63,11 +70,64 @@ def read_records(data: bytes) -> list[Record]:
     return found
 
 
+class TestRows:
+    """Partition logs in a database whose leases are claimed by whoever says so."""
+
+    __test__ = False
+    in_use: ClassVar[TestRows | None] = None
+    """Where the logs of the present test are; None: in files."""
+
+    def __init__(self, url: str, *, first_lease: int = 1_000) -> None:
+        """`first_lease`: from which number on its leases are new."""
+        self.storage = Rows.at(url, "test")
+        self._numbers = count(first_lease)
+
+    def execute(self, statement: str, *values: object) -> list[Any]:
+        found: list[Any] = self.storage.database.run(
+            lambda connection: connection.fetch(statement, *values), repeatable=False
+        )
+        return found
+
+    def new_leases(self, many: int) -> int:
+        """The first number of so many leases that nobody else uses."""
+        numbers = [next(self._numbers) for _ in range(many)]
+        self.execute(
+            "INSERT INTO muster.leases (lease_id, kind, number, epoch, next_seq) "
+            "SELECT n, 'data', n, 0, 1 FROM unnest($1::integer[]) AS n",
+            numbers,
+        )
+        return numbers[0]
+
+    def claim(self, lease: Lease, epoch: int) -> None:
+        self.execute(
+            "UPDATE muster.leases SET epoch = greatest(epoch, $3) WHERE kind = $1 AND number = $2",
+            lease.kind.value,
+            lease.number,
+            epoch,
+        )
+
+    def check_nothing_is_left_over(self, topic_ids: Sequence[UUID]) -> None:
+        """No batches without a segment, and of those topics no segments that are not live. What a dead leader
+        left must have been sealed by the next."""
+        widowed = (
+            "SELECT count(*) FROM muster.batches AS b WHERE NOT EXISTS "
+            "(SELECT 1 FROM muster.segments AS s WHERE s.segment_id = b.segment_id)"
+        )
+        assert self.execute(widowed)[0][0] == 0
+        dead = "SELECT segment_id FROM muster.segments WHERE state <> 1 AND topic_id = ANY ($1::uuid[])"
+        assert self.execute(dead, topic_ids) == []
+
+
 class OneLog:
-    """A partition's log in a folder, opened again and again, with a clock to move."""
+    """A partition's log in a folder, or where the test's logs are, opened again and again, with a clock to
+    move."""
 
     def __init__(self, folder: Folder | None = None, **configs: str) -> None:
         self.folder = folder or MemoryFolder()
+        self.rows = TestRows.in_use if folder is None else None
+        if self.rows is not None:
+            self.topic_id = uuid4()
+            self.lease = Lease(LeaseKind.DATA, self.rows.new_leases(1))
         self.configs = {name.replace("_", "."): value for name, value in configs.items()}
         self.now_ms = NOW_MS
         self.epoch = 0
@@ -75,8 +135,15 @@ class OneLog:
 
     def reopen(self, *, epoch: int | None = None) -> PartitionLog:
         self.epoch = self.epoch + 1 if epoch is None else epoch
-        self.log = PartitionLog(self.folder, "orders-0", parse(self.configs), self.epoch, lambda: self.now_ms)
+        place = self.place(self.epoch)
+        self.log = PartitionLog(place, "orders-0", parse(self.configs), self.epoch, lambda: self.now_ms)
         return self.log
+
+    def place(self, epoch: int) -> Place:
+        if self.rows is None:
+            return FolderPlace(self.folder)
+        self.rows.claim(self.lease, epoch)
+        return self.rows.storage.place(self.topic_id, 0, self.lease, epoch)
 
     def append(self, *values: bytes | None, **kinds: Any) -> Appended:
         """Append a batch and make it visible."""
@@ -136,6 +203,39 @@ class HeldExecutor(Executor):
         self.waiting.pop(0)()
 
 
+class TopicsBesideRows(MemoryStore):
+    """Its topics are in the database too, where upkeep looks for those that are gone."""
+
+    def __init__(self, rows: TestRows) -> None:
+        super().__init__()
+        self._rows = rows
+
+    async def create_topic(self, topic: TopicRow) -> None:
+        await super().create_topic(topic)
+        self._rows.execute(
+            "INSERT INTO muster.topics (topic_id, name, partitions, configs, created_ms) "
+            "VALUES ($1, $2, 1, '', 0)",
+            topic.topic_id,
+            str(topic.topic_id),
+        )
+
+    async def delete_topic(self, topic_id: UUID) -> bool:
+        self._rows.execute("DELETE FROM muster.topics WHERE topic_id = $1", topic_id)
+        return await super().delete_topic(topic_id)
+
+
+class RowPartitions(Partitions):
+    """Claims what it is told that it owns."""
+
+    def __init__(self, *, rows: TestRows, lease_of: Callable[[int], Lease], **options: Any) -> None:
+        super().__init__(lease_of=lease_of, **options)
+        self._claim = lambda shard, epoch: rows.claim(lease_of(shard), epoch)
+
+    def own(self, shard: int, epoch: int) -> None:
+        self._claim(shard, epoch)
+        super().own(shard, epoch)
+
+
 class Brokers:
     """Catalogues and partitions of one or more brokers over one store, one set of logs and one clock."""
 
@@ -143,7 +243,12 @@ class Brokers:
         self, *, logs: Logs | None = None, defaults: Mapping[str, str] | None = None, **options: Any
     ) -> None:
         self.clock = ManualClock(NOW_MS)
+        self.rows = TestRows.in_use if logs is None else None
         self.store = MemoryStore()
+        if self.rows is not None:
+            self.store = TopicsBesideRows(self.rows)
+            logs, first = Logs(self.rows.storage), self.rows.new_leases(SHARDS)
+            self.lease_of = lambda shard: Lease(LeaseKind.DATA, first + shard)
         self.logs = logs or Logs.in_memory()
         self.defaults = defaults
         self.options = options
@@ -155,7 +260,10 @@ class Brokers:
             await self.store.open()
         catalogue = Catalogue(self.store, self.clock, defaults=self.defaults)
         await catalogue.refresh()
-        partitions = Partitions(
+        made: Callable[..., Partitions] = Partitions
+        if self.rows is not None:
+            made = partial(RowPartitions, rows=self.rows, lease_of=self.lease_of)
+        partitions = made(
             node_id=len(self.nodes) + 1,
             catalogue=catalogue,
             logs=self.logs,

@@ -15,7 +15,7 @@ from muster.coordinator.topics.compaction import compact
 from muster.protocol import record_batch
 from muster.protocol.compression import Codec
 from muster.protocol.errors import ErrorCode, KafkaError
-from tests.topics.support import NOW_MS, OneLog
+from tests.topics.support import NOW_MS, OneLog, batch
 
 DAY_MS = 86_400_000
 
@@ -30,6 +30,7 @@ def put(one: OneLog, *pairs: tuple[bytes, bytes | None], **kinds: Any) -> None:
 
 def close_segment(one: OneLog) -> None:
     one.log.segments.roll()
+    one.log.commit()
     one.log.seal()
 
 
@@ -140,6 +141,7 @@ def test_small_segments_become_one() -> None:
     assert [offset for offset, _, _ in stored(one)] == [9, 10, 11, 12]
 
 
+@pytest.mark.files
 def test_the_last_sequence_of_a_producer_outlives_its_records() -> None:
     one = compacted_log()
     put(one, (b"a", b"1"), producer=(7, 0, 0))
@@ -217,6 +219,18 @@ def test_segments_closed_meanwhile_do_not_pass_for_cleaned(monkeypatch: pytest.M
     assert stored(one) == [(1, b"a", b"2"), (3, b"b", b"2")]
 
 
+def test_what_is_not_committed_yet_is_not_lost_by_compaction() -> None:
+    one = compacted_log(internal_segment_bytes="200")
+    for number in range(8):  # several segments
+        one.log.append(batch(b"x" * 50, keys=[b"k%d" % number]))
+    one.log.seal()
+    compact(one.log, NOW_MS)
+    one.log.commit()
+    assert [key for _, key, _ in stored(one)] == [b"k%d" % number for number in range(8)]
+    one.reopen()
+    assert [key for _, key, _ in stored(one)] == [b"k%d" % number for number in range(8)]
+
+
 @pytest.mark.parametrize("keys_max", [1, 3, 1_000])
 def test_any_history_keeps_its_last_values(keys_max: int) -> None:
     seed = random.randrange(2**32)
@@ -278,6 +292,7 @@ def harm(one: OneLog, position: int) -> None:
     file.contents[position] ^= 0xFF
 
 
+@pytest.mark.files
 def test_a_batch_that_cannot_be_read_stays_as_it_is() -> None:
     one = compacted_log()
     put(one, (b"a", b"1" * 50), codec=Codec.GZIP)
@@ -293,6 +308,7 @@ def test_a_batch_that_cannot_be_read_stays_as_it_is() -> None:
     assert after == [0, 2]
 
 
+@pytest.mark.files
 def test_what_is_behind_a_header_that_cannot_be_read_is_not_lost() -> None:
     one = compacted_log()
     put(one, (b"a", b"1"))
@@ -308,6 +324,7 @@ def test_what_is_behind_a_header_that_cannot_be_read_is_not_lost() -> None:
     assert (one.log.segments.size, sorted(one.folder.names())) == (size, names)
 
 
+@pytest.mark.files
 def test_the_folder_of_a_topic_deleted_meanwhile_does_not_come_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

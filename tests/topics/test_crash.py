@@ -1,10 +1,12 @@
-"""A process that dies at any file operation: what it had acknowledged is there, and so is what it knew of its
-producers."""
+"""A process that dies at any file operation, or before or after any statement: what it had acknowledged is
+there, and so is what it knew of its producers."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -12,7 +14,7 @@ from muster.coordinator.storage.files import MemoryFile, MemoryFolder
 from muster.coordinator.topics.compaction import compact
 from muster.coordinator.topics.retention import expire
 from muster.protocol.errors import ErrorCode, KafkaError
-from tests.topics.support import OneLog
+from tests.topics.support import OneLog, TestRows
 
 
 class Died(BaseException):
@@ -72,14 +74,34 @@ class MortalFile(MemoryFile):
         super().truncate(size)
 
 
+class MortalRows:
+    """Raises Died around the database's next call but `left`: before it when that is even, else after it."""
+
+    def __init__(self, rows: TestRows, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.left: int | None = None
+        self._run = rows.storage.database.run
+        monkeypatch.setattr(rows.storage.database, "run", self.run)
+
+    def run(self, call: Any, *, repeatable: bool) -> Any:
+        if self.left is None:
+            return self._run(call, repeatable=repeatable)
+        self.left -= 2
+        if self.left == -2:
+            raise Died
+        found = self._run(call, repeatable=repeatable)
+        if self.left == -1:
+            raise Died
+        return found
+
+
 class Life:
     """A log's life of some fifty steps, each drawn from `seed`, and what it was told."""
 
-    def __init__(self, seed: int, policy: str) -> None:
+    def __init__(self, seed: int, policy: str, mortal: MortalFolder | MortalRows) -> None:
         self.dice = random.Random(seed)
-        self.folder = MortalFolder()
+        self.mortal = mortal
         self.one = OneLog(
-            self.folder,
+            mortal if isinstance(mortal, MortalFolder) else None,
             cleanup_policy=policy,
             internal_segment_bytes="400",
             min_cleanable_dirty_ratio="0",
@@ -124,23 +146,36 @@ class Life:
 
 
 @pytest.mark.parametrize("policy", ["delete", "compact", "compact,delete"])
-def test_whenever_it_dies_nothing_acknowledged_is_lost_or_taken_twice(policy: str) -> None:
+def test_whenever_it_dies_nothing_acknowledged_is_lost_or_taken_twice(
+    policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = TestRows.in_use
+    mortal_rows = None if rows is None else MortalRows(rows, monkeypatch)
     seed = random.randrange(2**32)
+    steps = random.Random(seed)
     died_at = 0
+    topic_ids: list[UUID] = []
     while True:
         print(f"seed {seed}, operation {died_at}")
-        life = Life(seed, policy)
-        life.folder.left = died_at
+        life = Life(seed, policy, mortal_rows or MortalFolder())
+        if rows is not None:
+            topic_ids.append(life.one.topic_id)
+        life.mortal.left = died_at
         try:
             life.live()
         except Died:
-            life.folder.left = None
+            life.mortal.left = None
             life.one.reopen()
             check(life)
         else:
+            life.mortal.left = None
+            life.one.log.seal()
             break
-        died_at += 1
-    assert died_at > 50
+        # A statement takes a hundred times as long as an operation in memory.
+        died_at += 1 if rows is None else steps.randint(1, 6)
+    assert died_at > 25  # some lives have few operations
+    if rows is not None:
+        rows.check_nothing_is_left_over(topic_ids)
 
 
 def check(life: Life) -> None:
@@ -158,3 +193,4 @@ def check(life: Life) -> None:
                 one.append(b"", keys=[b""], producer=(producer, 0, sequence + 5))
             assert caught.value.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         one.append(b"", keys=[b""], producer=(producer, 0, sequence))
+    one.log.seal()

@@ -285,6 +285,7 @@ def test_a_time_is_found_behind_any_number_of_emptied_batches() -> None:
     assert one.log.list_offset(NOW_MS - 1) == Listed(1_099, NOW_MS, 1)
 
 
+@pytest.mark.files
 def test_a_segment_that_is_lost_is_a_storage_error() -> None:
     one = OneLog()
     one.append(b"a")
@@ -390,6 +391,7 @@ class Counting(MemoryFolder):
         return File()
 
 
+@pytest.mark.files
 def test_syncs_follow_the_flush_configs() -> None:
     folder = Counting()
     one = OneLog(folder, flush_messages="3", flush_ms="1000")
@@ -413,6 +415,7 @@ def test_syncs_follow_the_flush_configs() -> None:
     assert unsynced.folder.syncs == 0
 
 
+@pytest.mark.files
 def test_a_full_disk_is_said_in_words() -> None:
     class Full(MemoryFolder):
         def new_file(self) -> MemoryFile:

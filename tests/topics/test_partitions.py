@@ -15,6 +15,7 @@ import pytest
 
 from muster.coordinator.cluster.placement import data_shard
 from muster.coordinator.storage.files import MemoryFile, MemoryFolder
+from muster.coordinator.storage.folders import Folders
 from muster.coordinator.topics.catalogue import Topic
 from muster.coordinator.topics.config import ConfigChange, Operation
 from muster.coordinator.topics.logs import Logs
@@ -493,6 +494,7 @@ async def test_a_late_message_of_an_old_lease_changes_nothing(brokers: Brokers) 
     assert node.leader_epoch(topic, 0) == 4
 
 
+@pytest.mark.files
 async def test_what_a_broker_acknowledged_before_it_was_killed_is_there(tmp_path: Path) -> None:
     with ThreadPoolExecutor(2) as executor:
         brokers = Brokers(logs=Logs.on_disk(tmp_path))
@@ -511,6 +513,7 @@ async def test_what_a_broker_acknowledged_before_it_was_killed_is_there(tmp_path
         await brokers.close()
 
 
+@pytest.mark.files
 async def test_logs_of_deleted_topics_are_removed(tmp_path: Path) -> None:
     logs = Logs.on_disk(tmp_path)
     brokers = Brokers(logs=logs)
@@ -540,6 +543,7 @@ async def test_changed_configs_hold_for_open_logs(brokers: Brokers) -> None:
     assert await code_of(node.append(topic, 0, batch(b"a" * 100))) is ErrorCode.MESSAGE_TOO_LARGE
 
 
+@pytest.mark.files
 async def test_a_disk_that_is_full_shows_and_recovers() -> None:
     full = False
 
@@ -558,7 +562,7 @@ async def test_a_disk_that_is_full_shows_and_recovers() -> None:
 
             return File()
 
-    brokers = Brokers(logs=Logs(Folder()))
+    brokers = Brokers(logs=Logs(Folders(Folder())))
     node = await brokers.add()
     topic = await topic_at(brokers)
     await node.append(topic, 0, batch(b"a"))
@@ -595,3 +599,27 @@ async def test_retention_runs_at_its_interval_and_reaches_untouched_partitions()
     await settled()
     assert await node.offsets(topic, 0) == (2, 2)
     await brokers.close()
+
+
+# --- what was under way behind a refused batch -----------------------------------------------------
+
+
+async def test_what_is_under_way_behind_a_batch_that_came_before_the_leadership_is_not_out_of_order(
+    brokers: Brokers,
+) -> None:
+    node = await brokers.add(own=())
+    topic = await topic_at(brokers)
+
+    async def told(sequence: int) -> int | ErrorCode:
+        try:
+            return (await node.append(topic, 0, batch(b"x", producer=(7, 0, sequence)))).base_offset
+        except KafkaError as error:
+            return error.code
+
+    assert await told(0) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    for shard in range(SHARDS):
+        node.own(shard, 1)
+    assert await told(1) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert [await told(0), await told(1)] == [0, 1]
+    assert await told(3) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert await told(2) == 2

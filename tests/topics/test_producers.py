@@ -6,10 +6,11 @@ import pytest
 
 from muster.coordinator.storage.files import MemoryFolder
 from muster.coordinator.topics.producers import Producers
+from muster.coordinator.topics.refused import KEPT_MS, PRODUCERS_MAX, Refused
 from muster.protocol import record_batch
 from muster.protocol.errors import ErrorCode, KafkaError
-from muster.protocol.record_batch import NO_PRODUCER_ID, Header
-from tests.topics.support import NOW_MS, OneLog
+from muster.protocol.record_batch import NO_PRODUCER_ID, SEQUENCE_MAX, Header
+from tests.topics.support import NOW_MS, OneLog, batch
 
 
 @pytest.fixture
@@ -102,6 +103,7 @@ def test_a_restart_forgets_nothing(one: OneLog, clean: bool) -> None:
     assert send(one, 7) == 7
 
 
+@pytest.mark.files
 def test_the_snapshot_of_closed_segments_is_enough() -> None:
     one = OneLog(internal_segment_bytes="300")
     for sequence in range(10):
@@ -154,3 +156,65 @@ def test_a_repeat_does_not_grow_the_log(one: OneLog) -> None:
     send(one, 0, count=4)
     assert one.log.segments.size == size
     assert record_batch.peek(one.log.read(0, 1, first_may_exceed=True)).record_count == 4
+
+
+# --- what was refused though nothing was wrong with it ---------------------------------------------
+
+
+def sent(sequence: int, *, epoch: int = 0, count: int = 1) -> Header:
+    return record_batch.peek(batch(*[b"x"] * count, producer=(9, epoch, sequence)))
+
+
+def test_what_follows_a_refused_batch_misses_it_and_nothing_else() -> None:
+    refused = Refused()
+    assert not refused
+    refused.note(sent(20), NOW_MS)
+    assert refused
+    refused.note(sent(21, count=2), NOW_MS + 1)
+    for sequence, due, misses in (
+        (21, 20, True),
+        (23, 20, True),
+        (23, 22, True),
+        (20, 20, False),  # it comes again
+        (23, 23, False),  # they were stored after all
+        (19, 20, False),  # a repeat
+        (25, 24, False),  # a gap behind them
+        (20, 19, False),  # a gap before them
+        (21, None, True),
+        (20, None, False),
+        (19, None, False),
+    ):
+        assert refused.misses(sent(sequence), due, NOW_MS) is misses, (sequence, due)
+    assert not refused.misses(sent(21, epoch=1), 20, NOW_MS)
+    assert refused.misses(sent(21), 20, NOW_MS + KEPT_MS)
+    assert not refused.misses(sent(21), 20, NOW_MS + KEPT_MS + 1)
+
+
+def test_refused_batches_are_noted_over_the_end_of_the_sequence_and_by_epoch() -> None:
+    refused = Refused()
+    refused.note(sent(0), NOW_MS)
+    refused.note(sent(SEQUENCE_MAX), NOW_MS)
+    assert refused.misses(sent(0), SEQUENCE_MAX, NOW_MS)
+    assert refused.misses(sent(1), 0, NOW_MS)
+    refused.note(sent(0, epoch=1), NOW_MS)
+    refused.note(sent(7), NOW_MS)  # of before
+    assert refused.misses(sent(1, epoch=1), 0, NOW_MS)
+    assert not refused.misses(sent(1), 0, NOW_MS)
+
+
+def test_what_was_refused_long_ago_is_forgotten() -> None:
+    refused = Refused()
+    refused.note(sent(0), NOW_MS)
+    refused.note(record_batch.peek(batch(b"x")), NOW_MS + 2 * KEPT_MS)
+    assert refused
+    refused.note(record_batch.peek(batch(b"x", producer=(10, 0, 0))), NOW_MS + 2 * KEPT_MS)
+    assert len(refused._by_id) == 1
+
+
+def test_of_too_many_producers_the_oldest_are_forgotten() -> None:
+    refused = Refused()
+    for producer_id in range(PRODUCERS_MAX + 1):
+        refused.note(record_batch.peek(batch(b"x", producer=(producer_id, 0, 0))), NOW_MS)
+    for producer_id, misses in ((0, False), (1, True), (PRODUCERS_MAX, True)):
+        header = record_batch.peek(batch(b"x", producer=(producer_id, 0, 1)))
+        assert refused.misses(header, 0, NOW_MS) is misses

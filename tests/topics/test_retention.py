@@ -72,6 +72,7 @@ def test_a_closed_log_is_left_alone() -> None:
     assert expire(one.log, NOW_MS) == 0
 
 
+@pytest.mark.files
 def test_files_of_removed_segments_are_gone() -> None:
     one = filled(retention_ms="3000")
     one.log.seal()
@@ -94,6 +95,7 @@ def test_segments_whose_records_have_no_time_go_by_their_last_append(reopened: b
     assert expire(one.log, NOW_MS + 3_001) == 2
 
 
+@pytest.mark.files
 def test_the_age_of_a_file_is_known_after_a_start(tmp_path: Path) -> None:
     one = OneLog(DiskFolder(tmp_path), internal_segment_bytes="250", retention_ms="3000")
     one.append(b"x" * 150, timestamps=[-1])

@@ -73,6 +73,7 @@ async def finished(task: Awaitable[None], threads: HeldExecutor) -> None:
     await running
 
 
+@pytest.mark.files
 async def test_requests_do_not_wait_for_upkeep() -> None:
     threads = HeldExecutor()
     brokers = Brokers(upkeep_executor=threads)
@@ -96,6 +97,7 @@ async def test_requests_do_not_wait_for_upkeep() -> None:
     await finished(brokers.close(), threads)
 
 
+@pytest.mark.files
 async def test_sealing_does_not_wait_for_the_end_of_a_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upkeep, "compact", lambda log, now_ms: True)
     threads = HeldExecutor()

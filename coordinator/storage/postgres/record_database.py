@@ -1,0 +1,189 @@
+"""How blocking code reaches the database that holds topic records: a thread with an event loop, and a few
+connections of its own, so that large rows hold up neither heartbeats nor the store's statements."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import CancelledError, Future
+from concurrent.futures import TimeoutError as NotDone
+from contextlib import suppress
+from errno import ENOSPC
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+if TYPE_CHECKING:
+    import asyncpg
+
+_CONNECTIONS_MAX: Final = 6
+_CALL_TIMEOUT_S: Final = 10.0
+"""For one call with all its retries: longer than a statement and a connect may take."""
+_CLOSE_TIMEOUT_S: Final = 10.0
+_ATTEMPTS_MAX: Final = 5
+_AWAY_S: Final = 0.5
+"""How long calls are refused at once after one had no answer or could not connect, so that those that queue
+up do not each wait as long."""
+_DISK_FULL: Final = "53100"
+_TRANSIENT: Final = ("40001", "40P01")
+"""Serialization failure and deadlock: nothing was changed."""
+_LOST: Final = ("08", "57P")
+"""How the codes of errors begin that are a connection's end."""
+
+_T = TypeVar("_T")
+Call = Callable[["asyncpg.Connection[Any]"], Awaitable[_T]]
+
+
+class RecordDatabase:
+    """Runs calls on connections. Begins its thread with the first call; usable from any thread."""
+
+    def __init__(self, path: str, connect: Callable[[], Awaitable[asyncpg.Connection[Any]]]) -> None:
+        """`path` says where the database is, without the password; `connect` is called in the thread, and
+        ends in bounded time."""
+        self.path = path
+        self._connect = connect
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        # Of the loop's thread:
+        self._idle: list[asyncpg.Connection[Any]] = []
+        self._free = asyncio.Semaphore(_CONNECTIONS_MAX)
+        self._away_until = 0.0
+        self._away_why = ""
+
+    def run(self, call: Call[_T], *, repeatable: bool) -> _T:
+        """Run `call` and return what it returns. Blocks, at most some ten seconds. OSErrors.
+
+        It is called again after a serialization failure or a deadlock; a `repeatable` one also after a
+        connection was lost under it. One that writes is a single statement, so that no lock of its is ever
+        held by a process that does not run.
+        """
+        turn = self._submit(self._run(call, repeatable))
+        try:
+            return turn.result(_CALL_TIMEOUT_S + 5)
+        except NotDone:
+            turn.cancel()
+            raise OSError(f"{self.path}: no answer in {_CALL_TIMEOUT_S + 5:g} s") from None
+        except CancelledError:
+            raise OSError(f"{self.path}: closed meanwhile") from None
+
+    def close(self) -> None:
+        """Refuse further calls and let go of the connections. Harmless when repeated."""
+        with self._lock:
+            self._closed = True
+            loop, self._loop = self._loop, None
+        if loop is not None and self._thread is not None:
+            with suppress(NotDone):
+                asyncio.run_coroutine_threadsafe(self._disconnect(), loop).result(_CLOSE_TIMEOUT_S)
+            loop.call_soon_threadsafe(loop.stop)
+            self._thread.join(_CLOSE_TIMEOUT_S)
+
+    def _submit(self, call: Coroutine[Any, Any, _T]) -> Future[_T]:
+        with self._lock:
+            if self._closed:
+                call.close()
+                raise OSError(f"{self.path}: closed")
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(
+                    target=_run_loop, args=[self._loop], name="muster-records", daemon=True
+                )
+                self._thread.start()
+            return asyncio.run_coroutine_threadsafe(call, self._loop)
+
+    # --- in the thread ----------------------------------------------------------------------------
+
+    async def _run(self, call: Call[_T], repeatable: bool) -> _T:
+        try:
+            async with asyncio.timeout(_CALL_TIMEOUT_S), self._free:
+                attempt = 1
+                while True:
+                    connection = await self._connection()
+                    try:
+                        return await self._on(connection, call)
+                    except Exception as error:
+                        if attempt == _ATTEMPTS_MAX or not _may_repeat(error, repeatable):
+                            raise
+                    await asyncio.sleep(random.uniform(0, 0.02 * attempt))
+                    attempt += 1
+        except TimeoutError:
+            why = f"{self.path}: no answer in {_CALL_TIMEOUT_S:g} s"
+            self._note_away(why)
+            raise OSError(why) from None
+        except Exception as error:
+            if getattr(error, "sqlstate", None) == _DISK_FULL:
+                raise OSError(ENOSPC, f"{self.path}: {error}") from error
+            if isinstance(error, OSError) and not isinstance(error, ConnectionError):
+                raise
+            text = str(error)
+            raise OSError(text if self.path in text else f"{self.path}: {text}") from error
+
+    async def _on(self, connection: asyncpg.Connection[Any], call: Call[_T]) -> _T:
+        try:
+            found = await call(connection)
+        except BaseException as error:
+            if _is_lost(error):
+                connection.terminate()  # perhaps in the middle of something
+                # The others may have ended with it, and the next statements are not to find out one by one:
+                # what is written must not be sent again.
+                self._drop_idle()
+            else:
+                self._idle.append(connection)
+            raise
+        self._idle.append(connection)
+        return found
+
+    async def _connection(self) -> asyncpg.Connection[Any]:
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.is_closed():
+                return connection
+        if asyncio.get_running_loop().time() < self._away_until:
+            raise ConnectionError(self._away_why)
+        try:
+            return await self._connect()
+        except Exception as error:
+            self._note_away(str(error))
+            raise
+
+    def _note_away(self, why: str) -> None:
+        """No other call is to find out on its own, one after the other, that nobody answers."""
+        self._away_until, self._away_why = asyncio.get_running_loop().time() + _AWAY_S, why
+        self._drop_idle()
+
+    def _drop_idle(self) -> None:
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.terminate()
+
+    async def _disconnect(self) -> None:
+        under_way = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in under_way:
+            task.cancel()
+        await asyncio.gather(*under_way, return_exceptions=True)
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            try:
+                await connection.close(timeout=1)
+            except Exception:
+                connection.terminate()
+
+
+def _may_repeat(error: Exception, repeatable: bool) -> bool:
+    return getattr(error, "sqlstate", None) in _TRANSIENT or (repeatable and _is_lost(error))
+
+
+def _is_lost(error: BaseException) -> bool:
+    """Whether the connection is of no use any more, as the server, the operating system or asyncpg says it,
+    or since a call on it was cancelled."""
+    sqlstate: str | None = getattr(error, "sqlstate", None)
+    return sqlstate is None or sqlstate.startswith(_LOST)
+
+
+def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()

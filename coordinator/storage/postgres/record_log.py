@@ -1,0 +1,579 @@
+"""One partition's log in rows of PostgreSQL; see `storage.records.RecordLog`.
+
+What is appended waits in memory until `commit` (or whatever else is written first) brings it to the database
+in one statement, which refuses it when the lease has another epoch, or when the log was changed since by
+anyone else: by an earlier object of this leader, whose last statement was thought to be lost. So whenever it
+is not known what came of a statement, the log has `failed`, and is opened anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import takewhile
+from threading import Lock
+from typing import TYPE_CHECKING, Final, Self
+from uuid import UUID, uuid4
+
+from muster.coordinator.storage.postgres import record_statements as statements
+from muster.coordinator.storage.postgres.record_database import RecordDatabase
+from muster.coordinator.storage.postgres.record_statements import BatchRow, Change, SegmentRow
+from muster.coordinator.storage.records import (
+    Batch,
+    Derived,
+    Fenced,
+    Limits,
+    RecordDraft,
+    RecordSegment,
+    Recovery,
+    from_offset,
+    place_of,
+    roll_due,
+)
+from muster.coordinator.storage.store import Lease
+from muster.protocol.errors import DecodeError
+from muster.protocol.record_batch import NO_TIMESTAMP, Header, peek, prefix
+
+if TYPE_CHECKING:
+    from muster.coordinator.storage.postgres.record_storage import Rows
+
+_PAGE_BYTES: Final = 1 << 20
+_PAGE_ROWS_MAX: Final = 4_096
+_HEADERS_MAX: Final = 5_000
+"""What is read at a time when a log is walked through, and when it is opened."""
+_NOTED_BATCHES: Final = 1_000
+"""How many batches an opening has to look at, about."""
+_OPENINGS_MAX: Final = 5
+
+
+class RowPlace:
+    """One partition's rows, for the holder of `lease` in `epoch`."""
+
+    def __init__(self, rows: Rows, topic_id: UUID, partition: int, lease: Lease, epoch: int) -> None:
+        self.rows = rows
+        self.topic_id = topic_id
+        self.partition = partition
+        self.lease = lease
+        self.epoch = epoch
+
+    @property
+    def path(self) -> str:
+        return self.rows.path
+
+    @property
+    def database(self) -> RecordDatabase:
+        return self.rows.database
+
+    def open(self, derived: Derived, limits: Limits, now_ms: Callable[[], int]) -> RowLog:
+        return RowLog.open(self, derived, limits, now_ms)
+
+
+class RowSegment:
+    """See `records.RecordSegment`. Of the active one `durable_offset` says how far its rows are there."""
+
+    __slots__ = (
+        "_database",
+        "base_offset",
+        "batch_count",
+        "durable_offset",
+        "first_timestamp",
+        "generation",
+        "newest_timestamp",
+        "next_offset",
+        "segment_id",
+        "size",
+        "written_ms",
+    )
+
+    def __init__(self, database: RecordDatabase, row: SegmentRow) -> None:
+        self._database = database
+        self.segment_id = row.segment_id
+        self.generation = row.generation
+        self.base_offset = row.base_offset
+        self.next_offset = self.durable_offset = row.next_offset
+        self.size = row.size_bytes
+        self.batch_count = row.batch_count
+        self.first_timestamp = row.first_timestamp
+        self.newest_timestamp = row.newest_timestamp
+        self.written_ms = row.written_ms
+
+    @classmethod
+    def new(cls, database: RecordDatabase, base_offset: int, generation: int = 0) -> Self:
+        row = SegmentRow(
+            uuid4(), generation, base_offset, base_offset, 0, 0, NO_TIMESTAMP, NO_TIMESTAMP, 0, None
+        )
+        return cls(database, row)
+
+    def __repr__(self) -> str:
+        offsets = f"{self.base_offset}..{self.next_offset}"
+        return f"<RowSegment {self.segment_id} offsets={offsets} bytes={self.size}>"
+
+    @property
+    def newest_ms(self) -> int:
+        return self.newest_timestamp if self.newest_timestamp >= 0 else self.written_ms
+
+    def note(self, header: Header) -> None:
+        """Count in a batch that stands at the end."""
+        if not self.size:
+            self.first_timestamp = header.max_timestamp
+        if header.max_timestamp > self.newest_timestamp:
+            self.newest_timestamp = header.max_timestamp
+        self.next_offset = header.next_offset
+        self.size += header.size
+        self.batch_count += 1
+
+    def row(self, derived: bytes | None) -> SegmentRow:
+        return SegmentRow(
+            self.segment_id,
+            self.generation,
+            self.base_offset,
+            self.next_offset,
+            self.size,
+            self.batch_count,
+            self.first_timestamp,
+            self.newest_timestamp,
+            self.written_ms,
+            derived,
+        )
+
+    def read(self, offset: int, bytes_max: int, *, first_may_exceed: bool) -> list[bytes] | None:
+        """Batches from the one that holds `offset` on, together at most `bytes_max` bytes; None when there is
+        nothing. FileNotFoundError when the segment was removed."""
+        end = self.durable_offset
+        if offset >= end or not self.size:
+            return None
+        # As many as bytes_max takes if they are of half the usual size.
+        rows_max = min(2 * bytes_max * self.batch_count // self.size + 2, _PAGE_ROWS_MAX)
+        found = self._database.run(
+            lambda connection: statements.read(
+                connection, self.segment_id, offset, end, rows_max, bytes_max, first_may_exceed
+            ),
+            repeatable=True,
+        )
+        if found:
+            return found
+        live, more = self._database.run(
+            lambda connection: statements.at_all(connection, self.segment_id, offset, end), repeatable=True
+        )
+        if not live:
+            raise FileNotFoundError(f"segment {self.segment_id} was removed")
+        return [] if more else None
+
+    def whole_batches(self, offset: int = 0) -> Iterator[Batch]:
+        """As far as they are durable; from the one that holds `offset` on."""
+        position = 0
+        offset = max(offset, self.base_offset)
+        while page := self.read(offset, _PAGE_BYTES, first_may_exceed=True):
+            for contents in page:
+                header = peek(contents)
+                if header.size != len(contents) or header.last_offset < offset:
+                    raise DecodeError(f"segment {self.segment_id} is damaged at offset {offset}")
+                yield Batch(header, position, contents)
+                position += header.size
+                offset = header.next_offset
+
+    def first_batch_at(self, timestamp: int, from_offset: int) -> Batch | None:
+        """The first batch that reaches `from_offset` and has a timestamp >= `timestamp`."""
+        if self.newest_timestamp < timestamp:
+            return None
+        start = max(self._reaching(timestamp), from_offset)
+        for batch in self.whole_batches(start):
+            if batch.header.max_timestamp >= timestamp:
+                return batch
+        return None
+
+    def _reaching(self, timestamp: int) -> int:
+        """Where the first batch begins with a timestamp >= `timestamp`. The newest timestamp up to a batch
+        never falls, so that halving finds it."""
+        first, behind = self.base_offset, self.durable_offset
+        while first < behind:
+            middle = (first + behind) // 2
+            found = self._database.run(
+                lambda connection, at=middle: statements.newest_up_to(connection, self.segment_id, at),  # type: ignore[misc]
+                repeatable=True,
+            )
+            if found is None or found[0] < first or found[1] < timestamp:
+                first = middle + 1
+            else:
+                behind = found[0]
+        return first
+
+
+class RowDraft(RowSegment):
+    """See `records.RecordDraft`."""
+
+    __slots__ = ("_pending", "_pending_bytes", "placed")
+
+    def __init__(self, database: RecordDatabase, row: SegmentRow) -> None:
+        super().__init__(database, row)
+        self._pending: list[BatchRow] = []
+        self._pending_bytes = 0
+        self.placed = False
+
+    def append(self, buffers: Sequence[bytes | memoryview], header: Header) -> None:
+        self.note(header)
+        contents = b"".join(buffers)
+        self._pending.append(
+            BatchRow(self.segment_id, header.base_offset, header.next_offset, self.newest_timestamp, contents)
+        )
+        self._pending_bytes += len(contents)
+        if self._pending_bytes >= _PAGE_BYTES or len(self._pending) >= _PAGE_ROWS_MAX:
+            self.flush()
+
+    def flush(self) -> None:
+        pending, self._pending, self._pending_bytes = self._pending, [], 0
+        if pending and not self._database.run(
+            lambda connection: statements.fill_draft(connection, self.segment_id, pending), repeatable=False
+        ):
+            raise FileNotFoundError(f"draft {self.segment_id} was removed")
+
+
+class RowLog:
+    """See `records.RecordLog`."""
+
+    def __init__(self, place: RowPlace, derived: Derived, limits: Limits, now_ms: Callable[[], int]) -> None:
+        """Use `RowLog.open`."""
+        self.place = place
+        self._derived = derived
+        self._now_ms = now_ms
+        self._segments: tuple[RowSegment, ...] = ()
+        self._version = 0
+        self._pending: list[BatchRow] = []  # appended, and not in the database yet
+        self._to_note: dict[RowSegment, None] = {}  # segments whose rows the next change writes
+        self._unnoted = 0  # batches that the active segment's row does not speak of
+        self._drafts: list[UUID] = []  # of earlier leaders: killed with the next change
+        self._dead: list[UUID] = []  # what `seal` deletes
+        self._segment_since_ms = now_ms()
+        self._sealing = Lock()
+        self._swapping = Lock()  # held while segments go from the database, and then from `_segments`
+        self._abandoned = False
+        self.limits = limits
+        self.start_offset = 0
+        self.cleaned_offset = 0
+        self.failed = False
+        self.recovery = Recovery()
+        self.unsynced_messages = 0  # what is committed survives the death of the machine
+        self.unmarked_bytes = 0  # and is noted with that
+
+    @classmethod
+    def open(cls, place: RowPlace, derived: Derived, limits: Limits, now_ms: Callable[[], int]) -> RowLog:
+        for _ in range(_OPENINGS_MAX):
+            log = cls(place, derived, limits, now_ms)
+            if log._recover():
+                return log
+            derived.reset()  # an earlier statement of this leader came to its end in between
+        raise OSError(f"{place.path}: batches of partition {place.partition} of {place.topic_id} are missing")
+
+    def __repr__(self) -> str:
+        offsets = f"{self.start_offset}..{self.next_offset}"
+        return f"<RowLog {self.place.topic_id}/{self.place.partition} offsets={offsets}>"
+
+    # --- what is there ----------------------------------------------------------------------------
+
+    @property
+    def segments(self) -> tuple[RowSegment, ...]:
+        return self._segments
+
+    @property
+    def sealed_segments(self) -> tuple[RowSegment, ...]:
+        """Those that are in the database to their end."""
+        return tuple(takewhile(lambda each: each.durable_offset == each.next_offset, self._segments[:-1]))
+
+    @property
+    def next_offset(self) -> int:
+        return self._segments[-1].next_offset if self._segments else self.start_offset
+
+    @property
+    def size(self) -> int:
+        return sum(segment.size for segment in self._segments)
+
+    @property
+    def unsealed(self) -> bool:
+        return bool(self._dead)
+
+    @property
+    def pending(self) -> bool:
+        """There is something to commit."""
+        return bool(self._pending or self._to_note)
+
+    # --- opening ----------------------------------------------------------------------------------
+
+    def _recover(self) -> bool:
+        """False when what was read does not fit together."""
+        database, place = self.place.database, self.place
+        found = database.run(
+            lambda connection: statements.stored(connection, place.topic_id, place.partition), repeatable=True
+        )
+        self._version = found.log.version
+        self.start_offset, self.cleaned_offset = found.log.start_offset, found.log.cleaned_offset
+        self._drafts, self._dead = found.drafts, found.dead
+        self._segments = tuple(RowSegment(database, row) for row in found.live)
+        if not self._segments:
+            return found.log.next_offset == 0
+        active = self._segments[-1]
+        self._restore(found.live[-1].derived)
+        while active.next_offset < found.log.next_offset:
+            headers = self._headers(active, active.next_offset, found.log.next_offset)
+            if not headers:
+                return False
+            for header in headers:
+                if header.base_offset != active.next_offset:
+                    return False
+                active.note(header)
+                self._derived.observe(header)
+            self._unnoted += len(headers)
+            active.written_ms = self._now_ms()  # when exactly is not noted with each batch
+        active.durable_offset = active.next_offset
+        return active.next_offset == found.log.next_offset
+
+    def _restore(self, derived: bytes | None) -> None:
+        """Bring `derived` up to where the active segment's row speaks."""
+        try:
+            self._derived.restore(derived or b"")
+        except ValueError:
+            self._derived.reset()
+            for segment in self._segments:
+                offset = segment.base_offset
+                while headers := self._headers(segment, offset, segment.next_offset):
+                    for header in headers:
+                        self._derived.observe(header)
+                    offset = headers[-1].next_offset
+
+    def _headers(self, segment: RowSegment, start: int, end: int) -> list[Header]:
+        """Of the batches that begin in [start, end), as many as are read at a time."""
+        found = self.place.database.run(
+            lambda connection: statements.headers(connection, segment.segment_id, start, end, _HEADERS_MAX),
+            repeatable=True,
+        )
+        return [peek(each) for each in found]
+
+    # --- writing ----------------------------------------------------------------------------------
+
+    def append(self, batch: bytes, header: Header, leader_epoch: int) -> Header:
+        """See `records.RecordLog.append`."""
+        self._check()
+        assigned = header._replace(base_offset=self.next_offset, leader_epoch=leader_epoch)
+        open_ms = self._now_ms() - self._segment_since_ms
+        if not self._segments or roll_due(self._segments[-1], assigned, self.limits, open_ms):
+            self.roll()
+        active = self._segments[-1]
+        active.note(assigned)
+        active.written_ms = self._now_ms()
+        lead = prefix(header, assigned.base_offset, leader_epoch)
+        self._pending.append(
+            BatchRow(
+                active.segment_id,
+                assigned.base_offset,
+                assigned.next_offset,
+                active.newest_timestamp,
+                b"".join((lead, memoryview(batch)[len(lead) :])),
+            )
+        )
+        self._unnoted += 1
+        self._derived.observe(assigned)
+        return assigned
+
+    def roll(self) -> None:
+        """See `records.RecordLog.roll`."""
+        segment = RowSegment.new(self.place.database, self.next_offset)
+        if self._segments:
+            self._to_note[self._segments[-1]] = None
+        self._to_note[segment] = None
+        self._segments += (segment,)
+        self._segment_since_ms = self._now_ms()
+
+    def commit(self) -> None:
+        """See `records.RecordLog.commit`."""
+        if self.pending:
+            self._write(self.change())
+
+    def change(
+        self,
+        *,
+        start_offset: int | None = None,
+        cleaned_offset: int | None = None,
+        gone: Sequence[RowSegment] = (),
+        placed: RowSegment | None = None,
+    ) -> Change:
+        """What is pending, and what is given: a new log start, how far the log is cleaned, segments that go,
+        and one that takes a place."""
+        self._check()
+        place, active = self.place, self._segments[-1] if self._segments else None
+        if active is not None and self._unnoted >= _NOTED_BATCHES:
+            self._to_note[active] = None
+        away = {segment.segment_id for segment in gone}
+        noted = [segment for segment in self._to_note if segment.segment_id not in away]
+        rows = [segment.row(self._derived.snapshot() if segment is active else None) for segment in noted]
+        size = self.size - sum(segment.size for segment in gone)
+        if placed is not None:
+            rows.append(placed.row(None))
+            size += placed.size
+        return Change(
+            place.lease,
+            place.epoch,
+            place.topic_id,
+            place.partition,
+            self._version,
+            self.start_offset if start_offset is None else start_offset,
+            self.next_offset,
+            self.cleaned_offset if cleaned_offset is None else cleaned_offset,
+            size,
+            rows,
+            [*away, *self._drafts],
+            [row for row in self._pending if row.segment_id not in away] if away else self._pending,
+        )
+
+    def changed(self, change: Change) -> None:
+        """The change was written."""
+        self._version = change.version + 1
+        self.start_offset, self.cleaned_offset = change.start_offset, change.cleaned_offset
+        self._pending = []
+        if self._segments:
+            active = self._segments[-1]
+            if active in self._to_note:
+                self._unnoted = 0
+            for segment in self._to_note:
+                segment.durable_offset = segment.next_offset
+            active.durable_offset = active.next_offset
+        self._to_note = {}
+        self._drafts = []
+        self._dead += change.dead
+
+    def _write(self, change: Change) -> None:
+        (error,) = self.place.rows.write([(self, change)])
+        if error is not None:
+            raise error
+
+    def _check(self) -> None:
+        if self.failed:
+            raise OSError(f"{self.place.path}: an earlier write failed")
+        if self._abandoned:
+            raise OSError(f"{self.place.path}: the log was given up")
+
+    def sync(self) -> None:
+        """Nothing: what is committed is synced."""
+
+    def seal(self) -> None:
+        """Delete what dead segments hold, in slices."""
+        with self._sealing:
+            while self._dead and not self._abandoned:
+                self.place.rows.delete_segment(self._dead[0], lambda: self._abandoned)
+                del self._dead[0]
+
+    def mark(self) -> Callable[[], None]:
+        """Nothing: commits note how far the log is."""
+        return lambda: None
+
+    def rest(self) -> None:
+        """Nothing is held open."""
+
+    def close(self) -> None:
+        """Drop what was not committed."""
+        self.abandon()
+
+    def abandon(self) -> None:
+        self._abandoned = True
+        self._pending = []
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def read(self, offset: int, bytes_max: int, *, first_may_exceed: bool = True) -> bytes:
+        """See `records.RecordLog.read`."""
+        with self._looking():
+            for segment in self.segments_from(offset):
+                found = segment.read(offset, bytes_max, first_may_exceed=first_may_exceed)
+                if found is not None:
+                    return found[0] if len(found) == 1 else b"".join(found)
+            return b""
+
+    @contextmanager
+    def _looking(self) -> Iterator[None]:
+        """Around a read: a segment that is not there is gone from `segments` too, or the log has failed,
+        since someone else changed it."""
+        segments = self._segments
+        try:
+            yield
+        except FileNotFoundError:
+            with self._swapping:
+                if self._segments is segments:
+                    self.failed = True
+            raise
+
+    def segments_from(self, offset: int) -> Sequence[RowSegment]:
+        return from_offset(self._segments, offset)
+
+    def batches(self, offset: int) -> Iterator[Batch]:
+        with self._looking():
+            for segment in self.segments_from(offset):
+                yield from segment.whole_batches(offset)
+
+    def first_batch_at(self, timestamp: int) -> Batch | None:
+        with self._looking():
+            for segment in self.segments_from(self.start_offset):
+                batch = segment.first_batch_at(timestamp, self.start_offset)
+                if batch is not None:
+                    return batch
+            return None
+
+    # --- removing ---------------------------------------------------------------------------------
+
+    def set_start_offset(self, offset: int) -> None:
+        if offset > self.start_offset:
+            below = takewhile(lambda segment: segment.next_offset <= offset, self._segments[:-1])
+            self._remove(tuple(below), offset)
+
+    def remove_first(self, count: int) -> None:
+        if count:
+            self._remove(self._segments[:count], max(self.start_offset, self._segments[count].base_offset))
+
+    def _remove(self, gone: Sequence[RowSegment], start_offset: int) -> None:
+        with self._swapping:
+            self._write(self.change(start_offset=start_offset, gone=gone))
+            if gone:
+                self._segments = self._segments[len(gone) :]
+
+    def note_cleaned(self, offset: int) -> None:
+        self._write(self.change(cleaned_offset=offset))
+
+    def new_draft(self, base_offset: int, generation: int) -> RowDraft:
+        self._check()
+        place = self.place
+        draft = RowDraft.new(place.database, base_offset, generation)
+        place.database.run(
+            lambda connection: statements.begin_draft(
+                connection, place.topic_id, place.partition, draft.row(None)
+            ),
+            repeatable=False,
+        )
+        return draft
+
+    def replace(self, old: Sequence[RecordSegment], draft: RecordDraft) -> None:
+        assert isinstance(draft, RowDraft)
+        segments = self._segments
+        place = place_of(old, segments)
+        gone = segments[place]
+        draft.flush()
+        # Even if its last records went: the next segment begins there.
+        draft.next_offset = draft.durable_offset = gone[-1].next_offset
+        draft.written_ms = gone[-1].written_ms
+        with self._swapping:
+            self._write(self.change(gone=gone, placed=draft))
+            self._segments = (*segments[: place.start], draft, *segments[place.stop :])
+        draft.placed = True
+
+    def discard(self, draft: RecordDraft) -> None:
+        """Left to whoever opens the log next when it is abandoned, or has failed: what is a draft here may be
+        in its place by now."""
+        assert isinstance(draft, RowDraft)
+        if not draft.placed and not self._abandoned and not self.failed:
+            self._dead.append(draft.segment_id)
+
+
+def refusal(change: Change, written: statements.Changed, path: str) -> OSError | None:
+    """Why a change was not written."""
+    if written.written:
+        return None
+    if written.epoch != change.epoch:
+        kind, number = change.lease
+        return Fenced(f"lease {kind} {number} is in epoch {written.epoch}, not {change.epoch}")
+    return OSError(f"{path}: the log was changed by an earlier write that had seemed lost")
