@@ -1,4 +1,5 @@
-"""How many kills, and from which seed (`make faults` passes both on); and a data directory to be harmed."""
+"""How many kills and rounds, and from which seed (`make faults` passes both on); and a data directory to be
+harmed."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from tests.faults.lived import Lived
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--kills", type=int, default=50, help="how often the broker is killed under load")
+    parser.addoption("--rounds", type=int, default=2, help="how often each fault strikes a cluster")
     parser.addoption("--seed", type=int, default=None, help="replays the plan of a run that printed it")
 
 

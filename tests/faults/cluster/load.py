@@ -1,0 +1,257 @@
+"""All clients of a drill: steady groups on every broker, groups that change all the time, producers."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from tests.faults.batches import Violation
+from tests.faults.cluster import checker, stock
+from tests.faults.cluster.audit import Noted
+from tests.faults.cluster.history import GroupHistory
+from tests.faults.cluster.ours import OurMember, OurProducer
+from tests.faults.cluster.setting import GIVEN_UP_S, PARTITIONS, Kind
+from tests.faults.cluster.stock import StockMember, StockProducer
+
+Member: TypeAlias = OurMember | StockMember
+
+KINDS: Final = [Kind(cooperative, static) for cooperative in (False, True) for static in (False, True)]
+RESTLESS_S: Final = (1.0, 4.0)
+"""How long a restless member stays, or stays away."""
+
+
+@dataclass
+class Group:
+    """A group's members at the moment, and all that they ever did."""
+
+    history: GroupHistory
+    ours: bool
+    kind: Kind
+    members: list[Member] = field(default_factory=list)
+
+    @property
+    def served_at(self) -> float:
+        """Every member has had a commit acknowledged that it sent then or later."""
+        return min(each.committed_at for each in self.members)
+
+    @property
+    def settled(self) -> bool:
+        """Every member has partitions, and all of them have somebody."""
+        held = [each.partitions for each in self.members]
+        return all(held) and sum(map(len, held)) == PARTITIONS == len(frozenset().union(*held))
+
+
+class Load:
+    """`start`, and `stop` at the end; `look` raises what went wrong with anybody. Steady groups do not change
+    by themselves."""
+
+    def __init__(self, bootstrap: str, directory: Path, dice: random.Random) -> None:
+        self.steady: list[Group] = []
+        self.restless: list[Group] = []
+        self.producers = [
+            OurProducer("our-producer", PARTITIONS, bootstrap),
+            StockProducer("stock-producer", bootstrap, directory / "stock-producer.log"),
+        ]
+        self._bootstrap = bootstrap
+        self._directory = directory
+        self._dice = dice
+        self._names = count(1)
+        self._changing: list[asyncio.Task[None]] = []
+        self._stopped = asyncio.Event()
+        self._log: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
+
+    @property
+    def groups(self) -> list[Group]:
+        return [*self.steady, *self.restless]
+
+    @property
+    def records(self) -> int:
+        """Read back so far."""
+        return sum(map(len, self._log))
+
+    @property
+    def commits(self) -> int:
+        """Acknowledged, partition by partition."""
+        return sum(
+            each.acknowledged_at is not None
+            for group in self.groups
+            for sent in group.history.commits.values()
+            for each in sent
+        )
+
+    def repeated(self) -> dict[tuple[str, int], set[int]]:
+        """By group and partition, the offsets that librdkafka may have given up on and sent again."""
+        return {
+            (group.history.group, partition): {
+                each.offset for each in list(sent) if each.took_long(GIVEN_UP_S)
+            }
+            for group in self.groups
+            if not group.ours
+            for partition, sent in list(group.history.commits.items())
+        }
+
+    def start(self, names: Sequence[str]) -> None:
+        """Steady groups of these names, half of them ours, of all kinds; and a restless one of each
+        client."""
+        for producer in self.producers:
+            producer.start()
+        kinds = self._dice.sample(KINDS, len(KINDS))
+        for number, name in enumerate(names):
+            group = Group(GroupHistory(name), number % 2 == 0, kinds[number % len(kinds)])
+            self.steady.append(group)
+            for _ in range(2):
+                self._join(group)
+        for ours in (True, False):
+            kind = Kind(cooperative=self._dice.random() < 0.5, static=False)
+            group = Group(GroupHistory(f"restless-{'ours' if ours else 'stock'}"), ours, kind)
+            self.restless.append(group)
+            for _ in range(2):
+                self._join(group)
+            self._changing.append(asyncio.create_task(self._come_and_go(group), name=group.history.group))
+
+    def look(self) -> None:
+        for each in (*self.producers, *(member for group in self.groups for member in group.members)):
+            each.look()
+        for task in self._changing:
+            if task.done():
+                task.result()
+
+    async def stop(self) -> None:
+        self._stopped.set()
+        ends = [
+            *self._changing,
+            *(producer.stop() for producer in self.producers),
+            *(member.stop() for group in self.groups for member in group.members),
+        ]
+        for ended in await asyncio.gather(*ends, return_exceptions=True):
+            if isinstance(ended, BaseException):
+                raise ended
+
+    async def served(self, since: float, seconds: float) -> float:
+        """Wait until every steady group's members have had commits acknowledged that were sent after `since`,
+        and every producer a record by each partition; how long after `since` that was so.
+        AssertionError when it is not within `seconds` of now."""
+        ends = time.monotonic() + seconds
+        while True:
+            self.look()
+            waiting = [group.history.group for group in self.steady if group.served_at <= since]
+            silent = [
+                f"{each.produced[0].producer}, partition {partition}"
+                for each in self.producers
+                for partition, at in enumerate(each.served_at)
+                if at <= since
+            ]
+            if not waiting and not silent:
+                return time.monotonic() - since
+            if time.monotonic() > ends:
+                raise AssertionError(
+                    f"not served within {seconds:.0f} s: {waiting}, {silent[:9]}\n{self._says(waiting)}"
+                )
+            await asyncio.sleep(0.02)
+
+    def rebalances(self, noted: Noted) -> dict[str, tuple[int, int]]:
+        """Of the steady groups: the generation written last, and how many assignments their members got."""
+        return {
+            group.history.group: (noted.generation(group.history.group), group.history.rebalances)
+            for group in self.steady
+        }
+
+    async def settled(self, seconds: float) -> None:
+        """Wait until every steady group has shared out the partitions."""
+        ends = time.monotonic() + seconds
+        while waiting := [group.history.group for group in self.steady if not group.settled]:
+            self.look()
+            if time.monotonic() > ends:
+                raise AssertionError(f"not settled within {seconds:.0f} s: {waiting}\n{self._says(waiting)}")
+            await asyncio.sleep(0.05)
+
+    async def check(self) -> None:
+        """Read what has been written since the last time, and judge all that was seen. Raises Violation."""
+        since = [len(each) for each in self._log]
+        for whole, more in zip(
+            self._log, await asyncio.to_thread(stock.logs, self._bootstrap, since), strict=True
+        ):
+            whole += more
+        found = await asyncio.gather(
+            *(
+                asyncio.to_thread(stock.committed, group.history.group, self._bootstrap)
+                for group in self.groups
+            )
+        )
+        self._judge(found)
+
+    async def check_whole(self) -> None:
+        """When everybody has stopped: all logs from the beginning, where what was read before must still be,
+        and all that was ever acknowledged."""
+        again = await asyncio.to_thread(stock.logs, self._bootstrap, [0] * PARTITIONS)
+        for partition, (before, now) in enumerate(zip(self._log, again, strict=True)):
+            if now[: len(before)] != before:
+                raise Violation(f"partition {partition} does not say what it said before")
+            checker.check_log(
+                f"partition {partition}", now, [each.produced[partition] for each in self.producers]
+            )
+        self._log = again
+        await self.check()
+        for group in self.groups:
+            for partition, reads in group.history.reads.items():
+                if reads and max(reads) >= len(again[partition]):
+                    place = f"group {group.history.group}, partition {partition}"
+                    raise Violation(
+                        f"{place}: {max(reads)} was read, and the log has {len(again[partition])}"
+                    )
+
+    def _judge(self, found: Sequence[dict[int, stock.Seen]]) -> None:
+        for partition, values in enumerate(self._log):
+            # What is acknowledged by now and was not yet when the log was read is judged next time.
+            acknowledged = [each.produced[partition].up_to(len(values)) for each in self.producers]
+            checker.check_log(f"partition {partition}", values, acknowledged)
+        for group, seen in zip(self.groups, found, strict=True):
+            history = group.history
+            checker.check_stints(history)
+            for partition, each in seen.items():
+                place = f"group {history.group}, partition {partition}"
+                commits = list(history.commits.get(partition, []))
+                checker.check_commits(place, commits, [each])
+                committed = min(max(each.offset, 0), len(self._log[partition]))
+                checker.check_reads(history, partition, self._log[partition], committed)
+
+    def _says(self, groups: Sequence[str]) -> str:
+        return "\n".join(
+            f"{member.name}: {member.says()}"
+            for group in self.steady
+            if group.history.group in groups
+            for member in group.members
+        )
+
+    def _join(self, group: Group) -> Member:
+        name = f"{group.history.group}-{next(self._names)}"
+        member: Member
+        if group.ours:
+            member = OurMember(name, group.kind, group.history, self._bootstrap)
+        else:
+            log = self._directory / f"{name}.log"
+            member = StockMember(name, group.kind, group.history, self._bootstrap, log)
+        group.members.append(member)
+        member.start()
+        return member
+
+    async def _come_and_go(self, group: Group) -> None:
+        """Two members stay, a third comes and goes."""
+        while not await self._stopped_within(self._dice.uniform(*RESTLESS_S)):
+            third = self._join(group)
+            await self._stopped_within(self._dice.uniform(*RESTLESS_S))
+            group.members.remove(third)
+            await third.stop()
+
+    async def _stopped_within(self, seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._stopped.wait()
+        except TimeoutError:
+            return False

@@ -1,0 +1,141 @@
+"""The hosts of the drills: what is joined, what is cut, and that nothing is left behind."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.faults.cluster import netns
+from tests.faults.cluster.cuts import CLIENTS, Cuts
+from tests.faults.cluster.netns import Network, address
+
+PORT = 9092
+ECHO = f"""
+import socket
+bound = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+bound.bind(("0.0.0.0", {PORT}))
+print("bound", flush=True)
+while True:
+    said, whose = bound.recvfrom(100)
+    bound.sendto(said, whose)
+"""
+"""Answers each datagram."""
+
+
+@pytest.fixture
+def network() -> Iterator[Network]:
+    with Network(2) as made:
+        yield made
+
+
+@pytest.fixture
+def echo(network: Network) -> Iterator[None]:
+    """Host 1 answers."""
+    with subprocess.Popen(
+        [*network.inside(1), sys.executable, "-c", ECHO], stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"bound\n"
+        yield
+        process.kill()
+
+
+def answered(network: Network, host: int) -> bool:
+    """Whether an answer of host 1 comes back to `host`, of several tries."""
+    with network.entered(host), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        asking.settimeout(0.2)
+        for _ in range(3):
+            asking.sendto(b"there?", (address(1), PORT))
+            try:
+                return asking.recv(100) == b"there?"
+            except TimeoutError:
+                pass
+    return False
+
+
+@pytest.mark.usefixtures("echo")
+def test_hosts_reach_each_other_until_they_are_cut_off(network: Network) -> None:
+    cuts = Cuts(network)
+    assert answered(network, CLIENTS)
+    assert answered(network, 2)
+    for cut in (
+        lambda: cuts.both_ways(1, 2),
+        lambda: cuts.one_way(1, 2),
+        lambda: cuts.one_way(2, 1),
+    ):
+        cut()
+        assert not answered(network, 2)
+        assert answered(network, CLIENTS)
+        cuts.mend()
+        assert answered(network, 2)
+    cuts.one_way(1, CLIENTS)
+    assert not answered(network, CLIENTS)
+    assert answered(network, 2)
+    cuts.mend()
+    network.unplug(1)
+    assert not answered(network, CLIENTS)
+    assert not answered(network, 2)
+    network.plug(1)
+    assert answered(network, CLIENTS)
+
+
+@pytest.mark.usefixtures("echo")
+def test_the_machines_own_network_is_out_of_reach(network: Network) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as outside:
+        port = outside.getsockname()[1]
+        with network.entered(CLIENTS), pytest.raises(OSError, match="refused"):
+            socket.create_connection(("127.0.0.1", port), 5)
+        socket.create_connection(("127.0.0.1", port), 5).close()
+
+
+def test_what_runs_there_ends_with_the_network() -> None:
+    class Failed(Exception):
+        pass
+
+    with suppress(Failed), Network(1) as network:
+        names = [network.name(1), network.name(CLIENTS)]
+        process = subprocess.Popen([*network.inside(1), sys.executable, "-c", ECHO], stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"bound\n"
+        assert {Path("/run/netns", name).exists() for name in names} == {True}
+        raise Failed
+    assert process.wait(30) == -signal.SIGKILL
+    process.stdout.close()
+    assert {Path("/run/netns", name).exists() for name in names} == {False}
+
+
+KILLED = """
+import os, signal, subprocess
+from tests.faults.cluster.netns import Network
+with Network(1) as network:
+    left = subprocess.Popen([*network.inside(1), "sleep", "600"], stdout=subprocess.DEVNULL)
+    print(network.name(1), left.pid, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_killed_run_has_left_is_found(network: Network) -> None:
+    done = subprocess.run([sys.executable, "-c", KILLED], stdout=subprocess.PIPE, text=True)
+    assert done.returncode == -signal.SIGKILL
+    name, pid = done.stdout.split()
+    assert lives(pid)
+    stale = netns.remove_stale()
+    assert name in stale
+    assert network.name(1) not in stale, "that one is in use"
+    assert not Path("/run/netns", name).exists()
+    assert not lives(pid)
+
+
+def lives(pid: str) -> bool:
+    """Whether it runs; one that nobody has waited for yet does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
