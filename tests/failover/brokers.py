@@ -68,6 +68,11 @@ class ThreeBrokers(Cluster):
     def holder(self, group_id: str) -> int | None:
         """Index of the broker that serves the group's shard: it holds the lease, and has loaded it. One that
         stands still is none, nor one that woke up and does not know yet that it was replaced."""
+        epoch, index = self._served(group_id)
+        return index if epoch and index not in self._still else None
+
+    def _served(self, group_id: str) -> tuple[int, int]:
+        """The highest epoch under which the group's shard is loaded, and where; (0, -1) without any."""
         number = shard_of(group_id)
         found = [
             (status.epoch, self._started.brokers.index(node))
@@ -75,8 +80,7 @@ class ThreeBrokers(Cluster):
             for status in node.runtime.shards()
             if status.number == number and status.state == "active"
         ]
-        epoch, index = max(found, default=(0, -1))
-        return index if epoch and index not in self._still else None
+        return max(found, default=(0, -1))
 
     def loads(self, group_id: str) -> int | None:
         """Index of the broker that is loading the group's shard."""
@@ -143,7 +147,13 @@ class ThreeBrokers(Cluster):
         return index
 
     def again(self, fault: Fault, index: int, group_id: str) -> None:
-        """It comes back, and has the group's shard on return."""
+        """It comes back, and has the group's shard on return: anew, not as it remembers it."""
+        replaced, _ = self.asked(lambda: self._served(group_id))
+
+        def is_back() -> bool:
+            epoch, at = self._served(group_id)
+            return epoch > replaced and at == index
+
         match fault:
             case Fault.KILL | Fault.STOP:
                 self.restart(index)
@@ -152,7 +162,7 @@ class ThreeBrokers(Cluster):
                 self.resume(index)
             case Fault.DRAIN:
                 self._set_drained(index, drained=False)
-        self.wait_until(lambda: self.holder(group_id) == index, f"{group_id} back at its broker")
+        self.wait_until(is_back, f"{group_id} back at its broker")
 
     def _set_drained(self, index: int, *, drained: bool) -> None:
         """By the config that `muster cluster drain` sets."""
