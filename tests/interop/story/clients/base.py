@@ -52,7 +52,7 @@ class StockClient(ABC):
 
     looks_only_when_joining: bool = field(default=False, kw_only=True)
     """It looks for a coordinator, or for another leader than one that is dead, only when it joins the group,
-    which from its leader is a request for a rebalance, by Kafka's rules."""
+    which from its leader is a request for a rebalance, by Kafka's rules. No broker is killed under it."""
 
     @abstractmethod
     def version(self) -> str:
