@@ -190,12 +190,15 @@ class BrokerReader:
                 return
             async with asyncio.timeout(None) as waiting:
                 self._waiting = waiting if choice.max_wait_ms else None
-                response: FetchResponse = await self._cluster.call(
-                    Versioned(ApiKey.FETCH, build, VERSION_MAX if have_ids else _TOPIC_IDS - 1),
-                    until,
-                    node=self._node,
-                    lane=self._lane,
-                )
+                try:
+                    response: FetchResponse = await self._cluster.call(
+                        Versioned(ApiKey.FETCH, build, VERSION_MAX if have_ids else _TOPIC_IDS - 1),
+                        until,
+                        node=self._node,
+                        lane=self._lane,
+                    )
+                finally:
+                    self._waiting = None  # A timeout that has been left cannot be moved any more.
         except TimeoutError:
             # Left for something else; its answer is dropped when it comes.
             self._session.failed()
@@ -207,7 +210,7 @@ class BrokerReader:
             self._unanswered(choice.wanted, eras, error)
             return
         finally:
-            self._waiting, self._asked = None, {}
+            self._asked = {}
         self._session.answered(response.error_code, response.session_id)
         if response.throttle_time_ms > 0:
             self._not_before = deadline(response.throttle_time_ms / 1000)

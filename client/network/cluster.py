@@ -199,8 +199,7 @@ class Cluster:
                 request, share_of(until, 2) if node == ANY else until, last_version=last_version
             )
         except RequestTimedOut:
-            if connection.node_id != ANY:
-                self._pool.failed(connection.node_id)
+            self._pool.failed(connection.node_id, connection.address)
             raise
 
     async def call_controller(self, request: Request, until: float) -> Any:
@@ -409,8 +408,8 @@ class Cluster:
         return self._pool.address_of(node)
 
     def least_loaded(self, lane: str = "") -> int:
-        """The node with the fewest requests in flight, not in reconnect backoff if there is such; ANY while
-        no node is known."""
+        """The node with the fewest requests in flight, of those that have not just failed if there are such;
+        ANY while no node is known."""
         return self._pool.least_loaded(lane)
 
     async def connection(self, node: int, until: float, lane: str = "") -> Connection:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import struct
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, Self, TypeAlias, TypeVar, cast
@@ -42,6 +43,22 @@ IN_FLIGHT_MAX: Final = 16
 
 _CLOSE_S: Final = 1.0  # how long closing waits for what is still to be written
 _WRITE_BUFFER_BYTES: Final = 1024 * 1024  # beyond it, senders wait for the socket
+_LINGER_NOT_AT_ALL: Final = struct.pack("ii", 1, 0)
+_MAY_COME_LATE: Final = frozenset(
+    {
+        ApiKey.API_VERSIONS,
+        ApiKey.METADATA,
+        ApiKey.FIND_COORDINATOR,
+        ApiKey.FETCH,
+        ApiKey.LIST_OFFSETS,
+        ApiKey.OFFSET_FOR_LEADER_EPOCH,
+        ApiKey.OFFSET_FETCH,
+        ApiKey.HEARTBEAT,
+        ApiKey.LEAVE_GROUP,
+    }
+)
+"""Requests that do no harm when they arrive after they were given up: those that change no data, and
+LeaveGroup, which a closing member wants delivered even if it cannot wait for the answer."""
 
 LAST_VERSIONS: Final[dict[ApiKey, int]] = {
     # Topics by name: who knows their ids says so with `last_version` (Produce 13, Fetch 13, OffsetCommit 10).
@@ -125,6 +142,8 @@ class Connection(asyncio.BufferedProtocol):
         """Whether somebody has waited in vain, and nothing has come since."""
         self.node_id = -1
         """Whom its owner takes the other side for; -1 when it does not know."""
+        self.on_failed: Callable[[Address], None] | None = None
+        """Called when the other side ends it, or has to be given up, while it owes an answer."""
         self._client_id = client_id
         self._request_timeout_s = request_timeout_s
         self._loop = asyncio.get_running_loop()
@@ -208,8 +227,8 @@ class Connection(asyncio.BufferedProtocol):
         self._abort()
 
     async def close(self) -> None:
-        """End it; what is in flight fails with ConnectionLost, what is still to be written gets a second.
-        Harmless when repeated."""
+        """End it; what is in flight fails with ConnectionLost, what is still to be written gets a second, if
+        it does no harm later on. Harmless when repeated."""
         self._end(ConnectionLost(f"the connection to {self.address} was closed"), at_once=False)
         if self._transport is None or self._gone.done():
             return
@@ -281,7 +300,7 @@ class Connection(asyncio.BufferedProtocol):
                     await asyncio.wait([self._writable])
         except TimeoutError:
             why = self._timed_out_text(api_key)
-            self._end(ConnectionLost(why))
+            self._fail(ConnectionLost(why))
             raise RequestTimedOut(why) from None
         if self._ended is not None:
             raise again(self._ended)
@@ -340,18 +359,18 @@ class Connection(asyncio.BufferedProtocol):
             for frame in self._receiver.received(nbytes):
                 self._take(frame)
         except DecodeError as error:
-            self._end(NotKafka(f"{self.address} does not answer as a Kafka broker does: {error}"))
+            self._fail(NotKafka(f"{self.address} does not answer as a Kafka broker does: {error}"))
 
     def eof_received(self) -> bool:
         cut = ", in the middle of an answer" if self._receiver.unfinished else ""
-        self._end(ConnectionLost(f"{self.address} closed the connection{cut}"))
+        self._fail(ConnectionLost(f"{self.address} closed the connection{cut}"))
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
         why = f"{self.address} closed the connection"
         if isinstance(error, OSError):
             why = f"the connection to {self.address} broke: {reason(error)}"
-        self._end(ConnectionLost(why))
+        self._fail(ConnectionLost(why))
         self.resume_writing()
         if not self._gone.done():
             self._gone.set_result(None)
@@ -383,16 +402,26 @@ class Connection(asyncio.BufferedProtocol):
         if not answer.done():
             answer.set_result(message)
 
+    def _fail(self, why: ClientError) -> None:
+        """The end, by the other side's fault if it owes an answer, or does not take what is sent."""
+        owes = self._ended is None and (self._waiting or self._writable is not None)
+        self._end(why)
+        if owes and self.on_failed is not None:
+            self.on_failed(self.address)
+
     def _end(self, why: ClientError, *, at_once: bool = True) -> None:
         """The end, once; `at_once`: what is still to be written is not worth waiting for."""
         if self._ended is not None:
             return
         self._ended = why
-        if self._transport is not None:
-            if at_once and self._transport.get_write_buffer_size():
-                self._transport.abort()
+        transport = self._transport
+        if transport is not None and not transport.is_closing():
+            unwritten = at_once and transport.get_write_buffer_size()
+            if unwritten or any(each.api_key not in _MAY_COME_LATE for each in self._waiting.values()):
+                self._take_back(transport)
+                transport.abort()
             else:
-                self._transport.close()
+                transport.close()
         waiting, self._waiting = self._waiting, {}
         for _, _, answer, _, timer in waiting.values():
             timer.cancel()
@@ -400,6 +429,17 @@ class Connection(asyncio.BufferedProtocol):
             if not answer.done():
                 answer.set_exception(again(why))
                 answer.exception()  # looked at, so that asyncio does not complain when the caller went away
+
+    def _take_back(self, transport: asyncio.Transport) -> None:
+        """Have the kernel drop what it has not delivered, and reset the connection.
+
+        After an ordinary close, and an abort as well, it goes on sending for minutes. Once the network is
+        well again, the broker would carry out what was given up long ago: an OffsetCommit, say, after those
+        that were made over another connection since, and the group's offset would go back.
+        """
+        with suppress(OSError):
+            sock = transport.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NOT_AT_ALL)
 
     def _expire(self, correlation_id: int) -> None:
         """The caller's deadline, and later, if need be, the request's."""
@@ -412,7 +452,7 @@ class Connection(asyncio.BufferedProtocol):
             waiting.answer.set_exception(RequestTimedOut(why))
             waiting.answer.exception()
         if self._loop.time() >= waiting.ends_at:
-            self._end(ConnectionLost(why))
+            self._fail(ConnectionLost(why))
             return
         timer = self._loop.call_at(waiting.ends_at, self._expire, correlation_id)
         self._waiting[correlation_id] = waiting._replace(timer=timer)

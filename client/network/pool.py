@@ -1,13 +1,14 @@
 """The connections of a cluster: one per node and lane, opened as they are needed.
 
 A node that does not let us connect is left alone for a while, which doubles with every failure (KIP-580).
-Where any broker will do, the one with the fewest requests in flight is taken; when none of those known
-answers, the search begins again at the addresses first given (KIP-899).
+Where any broker will do, the one with the fewest requests in flight is taken, of those that have not just
+failed; when none of those known answers, the search begins again at the addresses first given (KIP-899).
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,10 @@ ANY: Final = -1
 _STAGGER_S: Final = 1.0  # how long one address may be silent before the next one is tried beside it
 _TURNS_TO_HEAR: Final = 2  # of the loop: it looks at its sockets in the first, and tells us in the second
 _QUIET_S: Final = 1.0  # after which it is worth a turn of the loop to see whether a connection is still there
+_DISTRUST_S: Final = 10.0
+"""How long whoever failed comes after the others where any broker will do. Longer than the reconnect
+backoff, which may be over at the next try: a broker that takes connections and closes them would be asked
+every time, being the one with the fewest requests in flight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +101,9 @@ class Pool:
         self._cluster_id: str | None = None
         self._lanes: dict[tuple[int, str], _Lane] = {}
         self._failures: dict[int, _Failures] = {}
+        self._distrust_s = max(_DISTRUST_S, settings.reconnect_backoff_max_ms / 1000)
+        self._failed_at: dict[Address, tuple[float, int]] = {}  # with the number of the failure
+        self._failure_count = 0
         self._sweep: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -122,19 +130,24 @@ class Pool:
         return None if node is None else Address(node.host, node.port)
 
     def least_loaded(self, lane: str = "") -> int:
-        """The node with the fewest requests in flight: of those connected, else of those not in reconnect
-        backoff, else of all. ANY when no node is known."""
-        now = deadline(0)
+        """The node with the fewest requests in flight: of those that have not just failed and are connected,
+        else of those that have not failed, else who failed longest ago. ANY when no node is known."""
 
-        def burden(node_id: int) -> tuple[bool, bool, int, float]:
-            there = self._open(node_id, lane)
+        def burden(node: Node) -> tuple[int, bool, int, float]:
+            there = self._open(node.node_id, lane)
             in_flight = there.in_flight if there else 0
-            return self._backs_off(node_id, now), there is None, in_flight, random.random()
+            rank = self._rank(Address(node.host, node.port))
+            return rank, there is None, in_flight, random.random()
 
-        return min(self._nodes, key=burden, default=ANY)
+        best = min(self._nodes.values(), key=burden, default=None)
+        return ANY if best is None else best.node_id
 
-    def failed(self, node_id: int) -> None:
-        """The node did not do what it should: leave it alone for a while where another will do."""
+    def failed(self, node_id: int, address: Address) -> None:
+        """It did not do what it should: leave the node alone for a while, and the address where another will
+        do."""
+        self._distrust(address)
+        if node_id == ANY:
+            return
         failures = self._failures.setdefault(node_id, _Failures())
         settings = self._settings
         failures.again_at = deadline(
@@ -142,9 +155,23 @@ class Pool:
         )
         failures.count += 1
 
-    def _backs_off(self, node_id: int, now: float) -> bool:
-        failures = self._failures.get(node_id)
-        return failures is not None and failures.again_at > now
+    def _distrust(self, address: Address) -> None:
+        since = deadline(-self._distrust_s)
+        recent = {each: (at, number) for each, (at, number) in self._failed_at.items() if at > since}
+        self._failure_count += 1
+        self._failed_at = recent | {address: (deadline(0), self._failure_count)}
+
+    def _rank(self, address: Address) -> int:
+        """The lowest comes first where any broker will do: 0 for who has not failed of late, then by how long
+        ago that was."""
+        at, number = self._failed_at.get(address, (-math.inf, 0))
+        return number if at > deadline(-self._distrust_s) else 0
+
+    def _candidates(self) -> list[_Candidate]:
+        """Where there may be a broker: the nodes known, then the addresses given."""
+        nodes = [_Candidate(node.node_id, Address(node.host, node.port)) for node in self._nodes.values()]
+        known = {each.address for each in nodes}
+        return nodes + [_Candidate(ANY, address) for address in self._bootstrap if address not in known]
 
     # --- connections ----------------------------------------------------------------------------------------
 
@@ -197,18 +224,20 @@ class Pool:
 
     def _open_to_any(self, lane: str) -> Connection | None:
         """Of the open connections the one with the fewest requests in flight; nodes first. One over which
-        somebody has waited in vain is left out: what any broker may answer can be asked elsewhere."""
-        open_to_nodes = [
-            connection
-            for connection in (self._open(node_id, lane) for node_id in self._nodes)
-            if connection is not None and not connection.suspect
-        ]
+        somebody has waited in vain is left out, and one to a broker that failed later than another that can
+        be tried: what any broker may answer can be asked elsewhere."""
+        best = min((self._rank(each.address) for each in self._candidates()), default=0)
+
+        def serves(connection: Connection) -> bool:
+            return connection.is_open and not connection.suspect and self._rank(connection.address) <= best
+
+        nodes = (self._open(node_id, lane) for node_id in self._nodes)
+        open_to_nodes = [each for each in nodes if each is not None and serves(each)]
         if open_to_nodes:
             return min(open_to_nodes, key=lambda connection: connection.in_flight)
         given = self._lanes.get((ANY, lane))
-        if given is None or given.connection is None:
-            return None
-        return given.connection if given.connection.is_open and not given.connection.suspect else None
+        there = None if given is None else given.connection
+        return there if there is not None and serves(there) else None
 
     async def _opened(self, node_id: int, lane: str, until: float) -> Connection:
         """Open a connection, or wait for one that another caller is opening."""
@@ -277,17 +306,11 @@ class Pool:
             raise Unreachable(f"{error}{origin}") from error
 
     async def _open_any(self, until: float) -> Connection:
-        """A connection to the first that answers: of the nodes known, then of the addresses given. One that
-        is silent for a while does not hold up the others."""
-        now = deadline(0)
-        nodes = [_Candidate(node.node_id, Address(node.host, node.port)) for node in self._nodes.values()]
-        given = [_Candidate(ANY, address) for address in self._bootstrap]
-        random.shuffle(nodes)
-        random.shuffle(given)
-        # What has just failed comes last. Sorting keeps the order of the rest.
-        nodes.sort(key=lambda each: self._backs_off(each.node_id, now))
-        known = {each.address for each in nodes}
-        candidates = nodes + [each for each in given if each.address not in known]
+        """A connection to the first that answers: of the nodes known, then of the addresses given, then of
+        those that have just failed. One that is silent for a while does not hold up the others."""
+        candidates = self._candidates()
+        random.shuffle(candidates)
+        candidates.sort(key=lambda each: (self._rank(each.address), each.node_id == ANY))
         return await _first(partial(self._open_candidate, each, until) for each in candidates)
 
     async def _open_candidate(self, candidate: _Candidate, until: float) -> Connection:
@@ -301,6 +324,7 @@ class Pool:
         expected = None
         if node_id != ANY and self._cluster_id is not None:
             expected = BrokerIdentity(self._cluster_id, node_id)
+        began = deadline(0)
         try:
             connection = await Connection.open(
                 address,
@@ -309,13 +333,17 @@ class Pool:
                 expected=expected,
                 request_timeout_s=self._request_timeout_s,
             )
+        except asyncio.CancelledError:
+            if deadline(0) - began >= _STAGGER_S:
+                self._distrust(address)  # another was faster
+            raise
         except ClientError as error:
-            if node_id != ANY:
-                self.failed(node_id)
+            self.failed(node_id, address)
             if isinstance(error, WrongBroker):
                 self._on_wrong_broker(node_id)
             raise
         connection.node_id = node_id
+        connection.on_failed = self._distrust
         self.reached = True
         self._failures.pop(node_id, None)
         return connection

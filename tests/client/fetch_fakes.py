@@ -175,6 +175,8 @@ class FakeCluster(Cluster):
     async def _fetch(self, request: FetchRequest, node: int, version: int) -> FetchResponse:
         if node in self.hangs:
             await self.released.wait()
+            if node in self.fails:
+                raise self.fails[node]
         if self.response_errors:
             return FetchResponse(error_code=self.response_errors.pop(0), responses=[])
         names = {topic_id: name for name, topic_id in self.ids.items()}

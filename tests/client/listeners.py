@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -18,8 +19,9 @@ Handle = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 @asynccontextmanager
-async def listener(handle: Handle, port: int = 0) -> AsyncIterator[Address]:
-    """Where `handle` is called for every connection; what is still open at the end is closed."""
+async def listener(handle: Handle, port: int = 0, *, receive_bytes: int = 0) -> AsyncIterator[Address]:
+    """Where `handle` is called for every connection; what is still open at the end is closed.
+    `receive_bytes`: the kernel takes little more than this of what is not read."""
     handling: set[asyncio.Task[None]] = set()
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -34,7 +36,12 @@ async def listener(handle: Handle, port: int = 0) -> AsyncIterator[Address]:
             writer.close()
             handling.discard(task)
 
-    server = await asyncio.start_server(connected, "127.0.0.1", port)
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if receive_bytes:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+    sock.bind(("127.0.0.1", port))
+    server = await asyncio.start_server(connected, sock=sock)
     try:
         yield Address("127.0.0.1", server.sockets[0].getsockname()[1])
     finally:

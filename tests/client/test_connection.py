@@ -25,12 +25,15 @@ from muster.coordinator.testing import Broker
 from muster.protocol.api import ApiKey
 from muster.protocol.errors import EncodeError, ErrorCode, KafkaError
 from muster.protocol.header import encode_response
+from muster.protocol.messages.classic_group import LeaveGroupRequest
+from muster.protocol.messages.data import ProduceRequest
 from muster.protocol.messages.metadata import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
     MetadataRequest,
     MetadataResponse,
 )
+from muster.protocol.messages.offsets import OffsetCommitRequest
 from muster.protocol.messages.topics import CreateTopicsRequest
 from tests.client.listeners import answer, listener, read_frame, read_request, shake_hands
 from tests.support.facts import turns, until
@@ -286,6 +289,82 @@ async def test_closing_twice_is_harmless_and_fails_what_is_in_flight() -> None:
             await connection.close()
             with pytest.raises(ConnectionLost):
                 await connection.call(METADATA, deadline(LONG_S))
+
+
+class ReadsLate:
+    """A broker that reads nothing but ApiVersions before `let_go`; `received` is what came after it."""
+
+    def __init__(self) -> None:
+        self.let_go = asyncio.Event()
+        self.over = asyncio.Event()
+        self.received = bytearray()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await shake_hands(reader, writer, {18: (0, 4), 0: (3, 9), 8: (2, 8), 13: (0, 5)})
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await self.let_go.wait()
+        writer.transport.resume_reading()  # type: ignore[attr-defined]
+        with contextlib.suppress(ConnectionResetError):
+            while some := await reader.read(10_000):
+                self.received += some
+        self.over.set()
+
+    async def heard(self) -> tuple[int, bytes]:
+        """How long the first request says it is, and what there is of it."""
+        self.let_go.set()
+        async with asyncio.timeout(LONG_S):
+            await self.over.wait()
+        return int.from_bytes(self.received[:4], "big"), bytes(self.received[4:])
+
+
+MUCH = "x" * 30_000  # more than the broker's kernel takes unread, less than ours takes unsent
+
+
+@pytest.mark.parametrize("gives_up", ["at the request timeout", "by closing", "by another way"])
+async def test_what_was_given_up_does_not_arrive_later(gives_up: str) -> None:
+    late = ReadsLate()
+    async with listener(late.serve, receive_bytes=4_096) as address, connected(address) as connection:
+        part = OffsetCommitRequest.Topic.Partition(
+            partition_index=0, committed_offset=401, committed_metadata=MUCH
+        )
+        commit = OffsetCommitRequest(
+            group_id="g", member_id="", topics=[OffsetCommitRequest.Topic(name="t", partitions=[part])]
+        )
+        at_timeout = gives_up == "at the request timeout"
+        committing = asyncio.create_task(connection.call(commit, deadline(SHORT_S if at_timeout else LONG_S)))
+        await until(lambda: connection.in_flight)
+        assert connection._transport.get_write_buffer_size() == 0  # it is the kernel's by now
+        if gives_up == "by closing":
+            await connection.close()
+        elif not at_timeout:
+            connection.abandon("test")
+        with pytest.raises(RequestTimedOut if at_timeout else ConnectionLost):
+            await committing
+        await connection.close()
+        length, received = await late.heard()
+        assert len(received) < length or not received
+
+
+@pytest.mark.parametrize("asks", ["to leave", "for nothing"])
+async def test_what_does_no_harm_late_is_delivered_after_the_end(asks: str) -> None:
+    """LeaveGroup, and what is told without waiting for an answer."""
+    late = ReadsLate()
+    async with listener(late.serve, receive_bytes=4_096) as address, connected(address) as connection:
+        if asks == "to leave":
+            member = LeaveGroupRequest.MemberIdentity(member_id="m", reason=MUCH)
+            leave = LeaveGroupRequest(group_id="g", members=[member])
+            with pytest.raises(RequestTimedOut):
+                await connection.call(leave, deadline(SHORT_S))
+        else:
+            part = ProduceRequest.TopicProduceData.PartitionProduceData(index=0, records=MUCH.encode())
+            topic = ProduceRequest.TopicProduceData(name="t", partition_data=[part])
+            await connection.tell(
+                ProduceRequest(acks=0, timeout_ms=30_000, topic_data=[topic]), deadline(LONG_S)
+            )
+        assert connection._transport.get_write_buffer_size() == 0
+        await connection.close()
+        length, received = await late.heard()
+        assert len(received) == length > len(MUCH)
 
 
 async def test_a_name_without_an_address_that_answers_says_what_was_tried(

@@ -56,6 +56,26 @@ async def test_a_broker_that_hangs_holds_up_its_own_partitions_alone() -> None:
             assert await reader.values(1) == [b"%d" % offset]
 
 
+async def test_what_moves_to_a_broker_while_its_connection_is_lost_is_read() -> None:
+    cluster = one_topic(2, nodes=(1, 2))
+    cluster.logs[T1].leader = 2
+    cluster.hangs.add(1)
+    async with Reader(cluster) as reader:
+        reader.fetcher.set_assigned([T0, T1])
+        for where in (T0, T1):
+            reader.fetcher.seek(where, Position(0))
+        await until(lambda: {node for _, node, _ in cluster.requests} == {1, 2})
+        # The fetcher hears of the move when the Fetch that waits at the new leader fails.
+        cluster.logs[T1].leader = 1
+        cluster.learn()
+        cluster.fails[1] = ConnectionLost("gone")
+        cluster.released.set()
+        await until(lambda: reader.fetcher.troubles)
+        cluster.fails.clear()
+        cluster.append(T1, batch(0, b"1"))
+        assert await reader.values(1) == [b"1"]
+
+
 async def test_what_two_brokers_answer_while_a_partition_moves_is_taken_once() -> None:
     cluster = one_topic(nodes=(1, 2))
     cluster.append(T0, batch(0, b"0"))

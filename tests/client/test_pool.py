@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import random
 import socket
 
 import pytest
@@ -15,13 +16,15 @@ from muster.client.network.connection import Address, deadline
 from muster.coordinator import testing
 from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.metadata import MetadataRequest
-from tests.client.fake_cluster import FakeCluster
-from tests.client.listeners import listener
+from tests.client.fake_cluster import VERSIONS, FakeCluster
+from tests.client.listeners import Handle, listener, read_request, shake_hands
 from tests.support.facts import turns, until
 from tests.support.ports import free_ports
 
 LONG_S = 60.0
 NEVER_MS = 3_600_000
+DISTRUSTING = ConnectionSettings(reconnect_backoff_max_ms=NEVER_MS)
+"""Who failed comes last for as long as any test takes."""
 
 METADATA = MetadataRequest(topics=[])
 
@@ -129,6 +132,76 @@ async def test_a_connection_that_ends_before_anything_was_asked_never_came_about
         assert not cluster.is_final(failed.value)
 
 
+@pytest.fixture(params=["in order", "reversed"])
+def order(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Candidates are tried in one order, or the other: nothing is left to chance."""
+    monkeypatch.setattr(random, "shuffle", list.reverse if request.param == "reversed" else lambda _: None)
+
+
+async def accepts_and_closes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """As a broker does that turns its clients away."""
+
+
+async def closes_when_asked(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await shake_hands(reader, writer, VERSIONS)
+    await read_request(reader)
+
+
+@pytest.mark.parametrize("bad", [accepts_and_closes, closes_when_asked])
+async def test_a_broker_that_closes_is_not_begun_with_again(order: None, bad: Handle) -> None:
+    fake = FakeCluster()
+    async with (
+        fake.listening(1) as (good,),
+        listener(bad) as address,
+        Cluster([address, good], settings=DISTRUSTING) as cluster,
+    ):
+        tries = 0
+
+        async def ask() -> None:
+            nonlocal tries
+            tries += 1
+            await cluster.call(METADATA, deadline(LONG_S))
+
+        await cluster.retrying(ask, deadline(LONG_S))
+        assert tries <= 2
+
+
+async def test_a_node_that_closes_is_not_asked_again_while_another_answers(order: None) -> None:
+    """Though others have use for it, and connect to it again and again, so that it has the least to do."""
+    fake = FakeCluster()
+    async with (
+        listener(closes_when_asked) as bad,
+        fake.listening(2) as addresses,
+        Cluster(addresses, settings=DISTRUSTING) as cluster,
+    ):
+        fake.nodes = {1: bad, **fake.nodes}
+        fake.coordinator = 2
+        await cluster.refresh([], deadline(LONG_S))
+        failures = 0
+        for _ in range(5):
+            await cluster.connection(1, deadline(LONG_S))
+            try:
+                await cluster.coordinators(["g"], deadline(LONG_S))
+            except ConnectionLost:
+                failures += 1
+        assert failures == 1
+        assert cluster.least_loaded() == 2
+
+
+async def test_of_those_that_have_failed_the_first_to_fail_is_asked_first(order: None) -> None:
+    fake = FakeCluster()
+    async with fake.listening(1, 2, 3) as addresses, Cluster(addresses, settings=DISTRUSTING) as cluster:
+        await cluster.refresh([], deadline(LONG_S))
+        for node in (2, 3, 1):
+            await cluster.connection(node, deadline(LONG_S))
+            cluster._pool.failed(node, addresses[node - 1])
+        for node in (2, 3, 1):
+            assert cluster.least_loaded() == node
+            connection = await cluster.connection(ANY, deadline(LONG_S))
+            assert connection.node_id == node
+            cluster._pool.failed(node, addresses[node - 1])
+
+
 async def test_reconnect_backoff_doubles_and_ends_with_success() -> None:
     fake = FakeCluster()
     settings = ConnectionSettings(reconnect_backoff_ms=100, reconnect_backoff_max_ms=100_000)
@@ -199,17 +272,19 @@ async def test_a_broker_may_ask_to_begin_anew() -> None:
         assert set(cluster.image.nodes) == {1, 2}
 
 
-async def test_an_address_that_is_silent_does_not_hold_up_the_others() -> None:
+async def test_an_address_that_is_silent_does_not_hold_up_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(random, "shuffle", lambda _: None)
     fake = FakeCluster()
     async with (
         fake.listening(1) as (good,),
         listener(mute) as first,
         listener(mute) as second,
-        Cluster([first, second, good]) as cluster,
+        Cluster([first, second, good], settings=DISTRUSTING) as cluster,
     ):
         began = deadline(0)
         await cluster.refresh([], deadline(10 * LONG_S))
         assert deadline(0) - began < LONG_S
+        await until(lambda: cluster._pool._rank(first) > cluster._pool._rank(good) == 0)
 
 
 async def test_setting_up_a_connection_takes_no_longer_than_it_may() -> None:
