@@ -285,7 +285,7 @@ class Membership:
             raise
         if self.cut_off:
             self.cut_off = False
-            self._log.warning("the store is reached again: clients are accepted again")
+            self._log.warning("the store is reached again")
             self._tell_changed()
         await self._renew_leases(self._held.grants() + self._handovers.grants())
         self._placing.wake()

@@ -242,8 +242,6 @@ class Broker:
         """Once registered: take the leases that are due to this node, and accept connections. Returns when
         what was free is served, or after a moment. Raises StoreError."""
         groups = _GroupShards(self.runtime, self.partitions)
-        # As long as it answers, clients would go on asking this one, which cannot tell who has taken over.
-        self.membership.changed.append(lambda: self.connections.turn_away(self.membership.cut_off))
         await self.membership.start(node, {LeaseKind.GROUP: groups, LeaseKind.DATA: self.partitions})
         self._warn_of_a_shared_address(node)
         for listener in self._listeners:

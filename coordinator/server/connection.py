@@ -164,7 +164,6 @@ class Connections:
         self._next_id = 0
         self._sweep: Timer | None = None
         self.frozen = False
-        self._turning_away = False
 
     # --- membership -----------------------------------------------------------------------------------------
 
@@ -174,8 +173,8 @@ class Connections:
         return Connection(self, self._next_id, listener)
 
     def admit(self, connection: Connection) -> bool:
-        """Whether a new connection fits under max.connections, and clients are not being turned away."""
-        if self._turning_away or len(self.open) >= self._connections_max:
+        """Whether a new connection fits under max.connections."""
+        if len(self.open) >= self._connections_max:
             self.counts.refused += 1
             return False
         self.counts.accepted += 1
@@ -210,12 +209,6 @@ class Connections:
             self._arm_sweep()
 
     # --- the end --------------------------------------------------------------------------------------------
-
-    def turn_away(self, away: bool) -> None:
-        """Finish every connection and close new ones as they come, until called with False."""
-        if away and not self._turning_away:
-            self.finish()
-        self._turning_away = away
 
     def finish(self) -> None:
         """Read no more; answer what was received and close each connection once that is done."""

@@ -102,6 +102,12 @@ _POSITION: Final = structs.Struct(">qi")
 _BEHIND_POSITION_BYTES: Final = 4
 _SHORT_BYTES_MAX: Final = 126
 _TAGS_TO_COMMIT_FROM: Final = 8
+_ABOUT_THE_CLUSTER: Final = frozenset(
+    {ApiKey.METADATA, ApiKey.FIND_COORDINATOR, ApiKey.DESCRIBE_TOPIC_PARTITIONS}
+)
+"""What a broker that has lost sight of the cluster answers by closing the connection: as long as it answers,
+clients go on asking it and no other. Not sooner: librdkafka takes a broker that closes during ApiVersions for
+one without groups, and never asks it again."""
 _NO_ANSWER: Final = object()
 
 
@@ -120,6 +126,8 @@ class Router:
         if handler is None:
             raise CloseConnection(f"{ApiKey(api_key).name} is not served")
         connection.recognised()
+        if api_key in _ABOUT_THE_CLUSTER and self._broker.membership.cut_off:
+            raise CloseConnection(f"{ApiKey(api_key).name}: cut off from the store, others know")
         if version not in versions(api_key):
             if api_key == ApiKey.API_VERSIONS:
                 response, version = connections.unsupported_api_versions(version)

@@ -16,6 +16,7 @@ from muster.coordinator.server.brokers import Brokers
 from muster.coordinator.server.pausing import PausableStore
 from muster.coordinator.storage.store import Lease, NodeIdTaken, StoreBusy
 from muster.protocol.errors import ErrorCode
+from muster.protocol.messages.connection import ApiVersionsRequest
 from muster.protocol.messages.data import FetchRequest, ProduceRequest
 from muster.protocol.messages.metadata import FindCoordinatorRequest, MetadataRequest
 from muster.protocol.messages.offsets import OffsetFetchRequest
@@ -262,9 +263,12 @@ async def test_a_broker_that_is_cut_off_from_the_store_sends_its_clients_away(
         assert (await wire.call(find, 3)).node_id == cut.node_id
         with monkeypatch.context() as patched:
             patched.setattr(cut._store, "register_node", unreachable)
-            assert await wire.closed(DEADLINE_S)
-            async with await Wire.connect(cut.port) as late:
-                assert await late.closed(DEADLINE_S)
+            await until(lambda: cut.membership.cut_off)
+            for ask in (find, MetadataRequest(topics=[])):
+                async with await Wire.connect(cut.port) as late:
+                    assert (await late.call(ApiVersionsRequest(), 0)).api_keys
+                    with pytest.raises(asyncio.IncompleteReadError):
+                        await late.call(ask, 3)
             async with await Wire.connect(other.port) as asking:
                 while (await asking.call(find, 3)).node_id != other.node_id:
                     pass

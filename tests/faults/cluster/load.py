@@ -211,13 +211,14 @@ class Load:
             # What is acknowledged by now and was not yet when the log was read is judged next time.
             acknowledged = [each.produced[partition].up_to(len(values)) for each in self.producers]
             checker.check_log(f"partition {partition}", values, acknowledged)
+        repeated = self.repeated()
         for group, seen in zip(self.groups, found, strict=True):
             history = group.history
-            checker.check_stints(history)
+            checker.check_stints(history, repeated)
             for partition, each in seen.items():
                 place = f"group {history.group}, partition {partition}"
                 commits = list(history.commits.get(partition, []))
-                checker.check_commits(place, commits, [each])
+                checker.check_commits(place, commits, [each], repeated.get((history.group, partition), ()))
                 committed = min(max(each.offset, 0), len(self._log[partition]))
                 checker.check_reads(history, partition, self._log[partition], committed)
 

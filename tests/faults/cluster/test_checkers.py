@@ -118,6 +118,15 @@ def test_an_offset_that_was_sent_twice_may_come_late_and_no_other() -> None:
         checker.check_offset_writes((OffsetWrite("orders", "t", 0, each) for each in (9, 8, 7)), repeated)
 
 
+def test_an_older_commit_is_found_only_if_it_was_sent_twice() -> None:
+    commits = [Commit(8, 1, 9), Commit(9, 10, 11)]
+    checker.check_commits(PLACE, commits, [Seen(8, 12, 13)], {8})
+    with pytest.raises(Violation, match="offset 8 is committed, and 9 was acknowledged before"):
+        checker.check_commits(PLACE, commits, [Seen(8, 12, 13)], {7})
+    with pytest.raises(Violation, match="which nobody has sent"):
+        checker.check_commits(PLACE, commits, [Seen(7, 12, 13)], {7})
+
+
 def test_commits_that_took_long_are_told_from_others() -> None:
     assert Commit(5, sent_at=1).took_long(4)
     assert Commit(5, sent_at=1, acknowledged_at=5).took_long(4)
