@@ -136,7 +136,7 @@ async def test_all_brokers_come_back_at_once_after_a_kill(
 async def test_a_store_that_hangs_does_not_keep_a_broker_from_stopping(
     start_brokers: StartBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    brokers = await start_brokers(shutdown_grace_ms=50)
+    brokers = await start_brokers(shutdown_grace_ms=1_500)
     asked = asyncio.Event()
 
     async def hang(*_: object) -> None:
