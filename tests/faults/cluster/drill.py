@@ -27,7 +27,7 @@ from tests.faults.cluster.agreement import agreed
 from tests.faults.cluster.audit import Audit, Noted
 from tests.faults.cluster.faults import FAULTS, SETS_CLOCKS
 from tests.faults.cluster.lab import NODES, PORT, TERM_S, Lab
-from tests.faults.cluster.load import Load
+from tests.faults.cluster.load import ClientStoodStill, Load
 from tests.faults.cluster.netns import SWITCH
 from tests.faults.cluster.setting import PARTITIONS, TOPIC
 
@@ -57,11 +57,14 @@ class Figures:
     taken_over_s: dict[str, list[float]] = field(default_factory=dict)
     """By fault: from the strike until everybody was served by those that were left."""
     failures: list[str] = field(default_factory=list)
+    stood_still: int = 0
+    """How often a stock client stopped of its own accord; the round was begun again in a new cluster."""
     begun: float = field(default_factory=time.monotonic)
 
     def __str__(self) -> str:
         lines = [
-            f"{self.rounds} rounds in {time.monotonic() - self.begun:.0f} s, {len(self.failures)} failed; "
+            f"{self.rounds} rounds in {time.monotonic() - self.begun:.0f} s, {len(self.failures)} failed, "
+            f"{self.stood_still} begun again because a stock client had stopped; "
             f"{self.records} records and {self.commits} commits acknowledged, {self.writes} writes under "
             f"{self.claims} claims looked at, {self.generations} generations"
         ]
@@ -228,13 +231,13 @@ def campaign(
     figures = Figures()
     planned = plan(random.Random(seed), rounds, faults)
     done = 0
-    while done < len(planned) and len(figures.failures) < FAILURES_MAX:
+    while done < len(planned) and len(figures.failures) + figures.stood_still < FAILURES_MAX:
         here = directory / f"from-round-{done + 1}"
         failed = len(figures.failures)
         done = _live(seed, planned, done, here, say, figures)
         if len(figures.failures) == failed:
             shutil.rmtree(here)
-    if figures.failures:
+    if figures.failures or done < len(planned):
         raise Violation("\n\n".join((str(figures), *figures.failures)))
     return figures
 
@@ -263,6 +266,11 @@ def _live(
                     say(f"seed {seed}, round {number}: {said}")
                 fault = "the end"
                 await drill.end()
+            except ClientStoodStill as stood:
+                figures.stood_still += 1
+                say(f"seed {seed}, round {number}, {fault}: once more, a stock client has stopped: {stood}")
+                await drill.give_up()
+                return number - 1
             except Exception as failure:
                 where = f"seed {seed}, round {number}, {fault}: {drill.said}"
                 figures.failures.append(f"{where}: {type(failure).__name__}: {failure}\n(logs: {directory})")

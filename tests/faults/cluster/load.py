@@ -26,6 +26,10 @@ RESTLESS_S: Final = (1.0, 4.0)
 """How long a restless member stays, or stays away."""
 
 
+class ClientStoodStill(Exception):
+    """A stock client has stopped of its own accord; the text says which."""
+
+
 @dataclass
 class Group:
     """A group's members at the moment, and all that they ever did."""
@@ -150,9 +154,10 @@ class Load:
             if not waiting and not silent:
                 return time.monotonic() - since
             if time.monotonic() > ends:
-                raise AssertionError(
-                    f"not served within {seconds:.0f} s: {waiting}, {silent[:9]}\n{self._says(waiting)}"
-                )
+                told = f"not served within {seconds:.0f} s: {waiting}, {silent[:9]}\n{self._says(waiting)}"
+                if not silent and all(map(self._stands_still, waiting)):
+                    raise ClientStoodStill(told)
+                raise AssertionError(told)
             await asyncio.sleep(0.02)
 
     def rebalances(self, noted: Noted) -> dict[str, tuple[int, int]]:
@@ -221,6 +226,11 @@ class Load:
                 checker.check_commits(place, commits, [each], repeated.get((history.group, partition), ()))
                 committed = min(max(each.offset, 0), len(self._log[partition]))
                 checker.check_reads(history, partition, self._log[partition], committed)
+
+    def _stands_still(self, name: str) -> bool:
+        """Whether the group is kept waiting by nothing but a librdkafka that does not run any more."""
+        members = [each for group in self.steady if group.history.group == name for each in group.members]
+        return any(isinstance(each, StockMember) and each.stands_still() for each in members)
 
     def _says(self, groups: Sequence[str]) -> str:
         return "\n".join(

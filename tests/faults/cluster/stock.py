@@ -18,6 +18,7 @@ from tests.faults.batches import Violation
 from tests.faults.cluster.history import Commit, GroupHistory, Produced, Seen, Stint
 from tests.faults.cluster.setting import (
     COMMIT_EVERY_S,
+    GIVEN_UP_S,
     HEARTBEAT_INTERVAL_MS,
     PARTITIONS,
     PRODUCE_EVERY_S,
@@ -29,6 +30,8 @@ from tests.faults.cluster.setting import (
 
 _FETCH_WAIT_MS: Final = 500
 _COMMIT_S: Final = 120.0
+_STANDS_STILL_S: Final = 5 * GIVEN_UP_S
+"""A member says something with every heartbeat, every second."""
 _END_S: Final = 90.0
 _PASSING: Final = (
     KafkaError.NOT_COORDINATOR,
@@ -198,6 +201,13 @@ class StockMember(_Working):
     def _revoked(self, consumer: Any, partitions: Sequence[TopicPartition]) -> None:
         for each in partitions:
             self._stints.pop(each.partition, None)
+
+    def stands_still(self) -> bool:
+        """Whether librdkafka itself has stopped: with a commit under way it has said nothing for a long time,
+        not even that it gave the request up, as it does after its own timeout. It was seen to, seldom."""
+        sent_at = min((each.sent_at for each in self._on_its_way.values()), default=time.monotonic())
+        silent_s = time.time() - self._log.stat().st_mtime if self._log.exists() else 0.0
+        return min(time.monotonic() - sent_at, silent_s) > _STANDS_STILL_S
 
     def _commit(self, consumer: confluent_kafka.Consumer) -> None:
         """One at a time; librdkafka tells in `poll` what became of it."""
