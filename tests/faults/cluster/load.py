@@ -16,7 +16,7 @@ from tests.faults.cluster import checker, stock
 from tests.faults.cluster.audit import Noted
 from tests.faults.cluster.history import GroupHistory
 from tests.faults.cluster.ours import OurMember, OurProducer
-from tests.faults.cluster.setting import GIVEN_UP_S, PARTITIONS, Kind
+from tests.faults.cluster.setting import PARTITIONS, REPEATED_AFTER_S, Kind
 from tests.faults.cluster.stock import StockMember, StockProducer
 
 Member: TypeAlias = OurMember | StockMember
@@ -93,7 +93,7 @@ class Load:
         """By group and partition, the offsets that librdkafka may have given up on and sent again."""
         return {
             (group.history.group, partition): {
-                each.offset for each in list(sent) if each.took_long(GIVEN_UP_S)
+                each.offset for each in list(sent) if each.took_long(REPEATED_AFTER_S)
             }
             for group in self.groups
             if not group.ours

@@ -12,7 +12,8 @@ HEARTBEAT_INTERVAL_MS: Final = 1_000
 REQUEST_TIMEOUT_MS: Final = 4_000
 """After this a client gives a silent broker up; long enough for a machine that stalls."""
 GIVEN_UP_S: Final = REQUEST_TIMEOUT_MS / 1000
-"""A request that took longer may have been sent twice."""
+REPEATED_AFTER_S: Final = 0.5
+"""A commit that took longer may have been sent twice: its connection was given up, or its coordinator."""
 COMMIT_EVERY_S: Final = 0.4
 PRODUCE_EVERY_S: Final = 0.2
 """A record to each partition, from each producer."""
