@@ -4,19 +4,17 @@ the server passes notifications on (not every server that speaks PostgreSQL's pr
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from muster.coordinator.observe.log import Logger
 from muster.coordinator.storage.postgres import statements
 from muster.coordinator.storage.postgres.connect import Link, Server
 from muster.coordinator.storage.store import StoreError
 
 if TYPE_CHECKING:
     from asyncpg import Connection
-
-log = logging.getLogger(__name__)
 
 POLL_MS_DEFAULT: Final = 100
 _CHANNEL: Final = "muster_changed"
@@ -42,7 +40,7 @@ class Watch:
         listen: bool,
     ) -> None:
         self._changed = changed
-        self._name = name
+        self._log = Logger(part="store", name=name)
         self._poll_ms = poll_ms
         self._listen = listen
         self._link = Link(
@@ -95,10 +93,10 @@ class Watch:
                 await self._link.run("watching the store", self._poll)
             except StoreError as error:
                 if not away:
-                    log.warning("%s does not see the changes of others: %s", self._name, error)
+                    self._log.warning("the changes of others are not seen", why=str(error))
                 away = True
-            except Exception:
-                log.exception("%s does not see the changes of others", self._name)
+            except Exception as error:
+                self._log.error("the changes of others are not seen", exc_info=error)
             else:
                 away = False
             await asyncio.sleep(_PAUSE_S)
@@ -121,7 +119,7 @@ class Watch:
             # Not supported, or no such syntax. Any other failure may be over the next time.
             if not str(getattr(error, "sqlstate", None)).startswith(("0A", "42")):
                 raise
-            log.info("%s finds changes of others by polling alone: %s", self._name, error)
+            self._log.info("the changes of others are found by polling alone", why=str(error))
             self._listen = False
 
     def _hear(self, *_: Any) -> None:
