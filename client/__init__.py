@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from muster.client.admin.reset import Earliest as Earliest
     from muster.client.admin.reset import Latest as Latest
     from muster.client.admin.reset import Offset as Offset
+    from muster.client.admin.reset import PerPartition as PerPartition
     from muster.client.admin.reset import ResetOffset as ResetOffset
     from muster.client.admin.reset import Shift as Shift
     from muster.client.admin.topics import CreatedTopic as CreatedTopic
@@ -139,6 +140,7 @@ _HOMES: Final = {
     "OffsetOutOfRange": "errors",
     "Outcomes": "admin.answers",
     "PartitionDescription": "admin.topics",
+    "PerPartition": "admin.reset",
     "Partitioner": "produce.partitioner",
     "Producer": "producer",
     "ProducerState": "admin.replicas",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple
@@ -80,7 +80,19 @@ class By:
             raise ValueError(f"By: it takes how old records may be, which is not below 0 like {self.age}")
 
 
-Target = Earliest | Latest | Current | Offset | Shift | At | By
+@dataclass(frozen=True, slots=True)
+class PerPartition:
+    """An offset for each partition; partitions that it does not name cannot be reset to it."""
+
+    offsets: Mapping[TopicPartition, int]
+
+    def __post_init__(self) -> None:
+        for where, offset in self.offsets.items():
+            if offset < 0:
+                raise ValueError(f"PerPartition: it takes offsets from 0 on, not {offset} for {where}")
+
+
+Target = Earliest | Latest | Current | Offset | Shift | At | By | PerPartition
 
 
 class ResetOffset(NamedTuple):
@@ -103,21 +115,25 @@ async def reset_group_offsets(
     dry_run: bool = False,
 ) -> Outcomes[TopicPartition, ResetOffset]:
     """Put a group that has no members at `to` in all partitions of these topics and in these partitions;
-    without either, in all for which it has committed an offset. `dry_run`: find out where that is.
+    without either, in those that `to` names (PerPartition), or all for which it has committed an offset.
+    `dry_run`: find out where that is.
 
     Raises KafkaError(NON_EMPTY_GROUP) for a group that has members. A group that is not there comes to be. A
     topic that is not there stands in the outcomes as one partition, -1.
     """
     if not isinstance(to, Target):
         raise TypeError(
-            f"to: it takes Earliest(), Latest(), Current(), Offset(n), Shift(n), At(datetime) or"
-            f" By(timedelta), not {to!r}"
+            f"to: it takes Earliest(), Latest(), Current(), Offset(n), Shift(n), At(datetime),"
+            f" By(timedelta) or PerPartition(offsets), not {to!r}"
         )
     moment_ms = _moment_ms(to)
     await _refuse_active(cluster, group_id, until)
     committed = (await list_group_offsets(cluster, [group_id], until)).raise_for_failures()[group_id]
     outcomes: Outcomes[TopicPartition, ResetOffset] = Outcomes()
-    wanted = set(committed) if topics is None and partitions is None else set(partitions or ())
+    if topics is None and partitions is None:
+        wanted = set(to.offsets if isinstance(to, PerPartition) else committed)
+    else:
+        wanted = set(partitions or ())
     for name, topic in (await describe_topics(cluster, topics or (), until)).items():
         if isinstance(topic, KafkaError):
             outcomes[TopicPartition(name, -1)] = topic
@@ -205,6 +221,10 @@ def _place(
             return ResetOffset(before, wanted, wanted)
         case Offset(offset):
             wanted = offset
+        case PerPartition(offsets):
+            if where not in offsets:
+                return KafkaError(ErrorCode.INVALID_REQUEST, f"{where} has no offset among those given")
+            wanted = offsets[where]
         case Shift(by):
             if before is None:
                 return KafkaError(

@@ -4,30 +4,36 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from argparse import Namespace
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from muster.client.network.cluster import Cluster
 from muster.client.network.connection import deadline
 from muster.client.partitions import TopicPartition
+from muster.coordinator.arguments import printable
 from muster.coordinator.commands import output
 from muster.coordinator.commands.options import command, number, timestamp_ms
-from muster.coordinator.commands.run import error_json, report_failures
+from muster.coordinator.commands.reset_plan import Plan, read_plan
+from muster.coordinator.commands.run import Usage, error_json, report_failures
 from muster.protocol.errors import KafkaError
 
 if TYPE_CHECKING:
-    from muster.client.admin.reset import Target
+    from muster.client.admin.answers import Outcomes
+    from muster.client.admin.reset import ResetOffset, Target
 
 _INT64_MAX = 2**63 - 1
 
 _RESET = """\
-The group must have no members; one that does not exist comes to be. An offset that a log does not have
+The groups must have no members; one that does not exist comes to be. An offset that a log does not have
 becomes the nearest that it has, except with --to-current. Without --execute nothing is changed.
 
-JSON: [{"topic": text, "partition": number, "committed_offset": number or null,
-        "new_offset": number or null, "error": null or {"code": Kafka's name, "message": text}}]"""
+JSON: [{"group_id": text, "topic": text, "partition": number, "committed_offset": number or null,
+        "new_offset": number or null, "error": null or {"code": Kafka's name, "message": text}}]
+CSV: lines "topic,partition,new offset", which begin with the group where there are several. --from-file
+takes them, and so does Kafka's own tool."""
 
 _DELETE = """\
 The offsets of a topic that members of the group subscribe to stay.
@@ -37,9 +43,12 @@ JSON: [{"topic": text, "partition": number, "error": null or {"code": Kafka's na
 
 def declare(below: Any) -> None:
     """Add the actions."""
-    reset = command(below, "reset-offsets", "put a group elsewhere in its topics", _RESET)
-    reset.add_argument("group", metavar="GROUP")
-    scopes = reset.add_mutually_exclusive_group(required=True)
+    reset = command(
+        below, "reset-offsets", "put groups elsewhere in their topics", _RESET, output=output.FORMATS
+    )
+    reset.add_argument("groups", metavar="GROUP", nargs="*")
+    reset.add_argument("--all-groups", action="store_true", help="every group there is")
+    scopes = reset.add_mutually_exclusive_group()
     _add_topic(scopes)
     scopes.add_argument(
         "--all-topics", action="store_true", help="all partitions for which an offset is committed"
@@ -68,6 +77,12 @@ def declare(below: Any) -> None:
         type=_duration,
         metavar="DURATION",
         help="the first record not older than this, such as PT1H30M or P7D; else the end",
+    )
+    targets.add_argument(
+        "--from-file",
+        type=_plan,
+        metavar="FILE",
+        help="what the lines of a CSV file say, - for standard input",
     )
     reset.add_argument("--execute", action="store_true", help="do it, instead of showing what would be done")
     reset.set_defaults(work=reset_offsets)
@@ -116,36 +131,105 @@ def _duration(text: str) -> timedelta:
     return timedelta(milliseconds=strategy.duration_ms)
 
 
-async def reset_offsets(cluster: Cluster, given: Namespace) -> int:
-    """Put a group elsewhere, or show where that would be."""
-    from muster.client.admin.reset import ResetOffset, reset_group_offsets
+def _plan(path: str) -> Plan:
+    try:
+        with sys.stdin if path == "-" else open(path, encoding="utf-8", newline="") as file:
+            return read_plan(file)
+    except (OSError, ValueError) as error:  # of what is no UTF-8 as well
+        why = error.strerror or error if isinstance(error, OSError) else error
+        raise argparse.ArgumentTypeError(f"{path}: {why}") from None
 
-    topics, partitions = _scopes(given)
-    outcomes = await reset_group_offsets(
-        cluster,
-        given.group,
-        _target(given),
-        deadline(given.timeout),
-        topics=None if given.all_topics else topics,
-        partitions=None if given.all_topics else partitions,
-        dry_run=not given.execute,
-    )
-    places = [
-        (*where, each.before, each.after) if isinstance(each, ResetOffset) else (*where, None, None)
-        for where, each in sorted(outcomes.items())
-    ]
-    if given.output == "json":
-        columns = ("topic", "partition", "committed_offset", "new_offset")
-        errors = [error_json(outcomes.failed.get(TopicPartition(*place[:2]))) for place in places]
-        shown = [dict(zip(columns, place, strict=True)) for place in places]
-        print(output.document([each | {"error": error} for each, error in zip(shown, errors, strict=True)]))
-    else:
-        rows = [(given.group, *place) for place in places if place[-1] is not None]
-        print(output.table(("GROUP", "TOPIC", "PARTITION", "COMMITTED", "NEW OFFSET"), rows))
-    code = report_failures(given, _named(outcomes.failed))
-    if code == 0 and not given.execute and given.output != "json":
+
+async def reset_offsets(cluster: Cluster, given: Namespace) -> int:
+    """Put groups elsewhere, or show where that would be."""
+    from muster.client.admin.groups import list_groups
+
+    until = deadline(given.timeout)
+    groups = _groups_of_reset(given)
+    if given.all_groups:
+        groups = [each.group_id for each in await list_groups(cluster, until)]
+    failures: dict[str, KafkaError] = {}
+    places: list[Place] = []
+    for group in groups:
+        try:
+            outcomes = await _reset(cluster, group, given, until)
+        except KafkaError as error:
+            if len(groups) == 1:
+                raise
+            failures[f"group {printable(group)}"] = error
+            continue
+        failures |= _named(outcomes.failed)
+        places += [Place.of(group, where, outcome) for where, outcome in sorted(outcomes.items())]
+    _show(given, places, with_groups=len(groups) > 1)
+    code = report_failures(given, failures)
+    if code == 0 and not given.execute and given.output == "table":
         print("\nNothing is changed yet: --execute does it.")
     return code
+
+
+class Place(NamedTuple):
+    """Where a group is put in a partition, or why it is not."""
+
+    group_id: str
+    topic: str
+    partition: int
+    committed_offset: int | None
+    new_offset: int | None
+    error: KafkaError | None
+
+    @classmethod
+    def of(cls, group_id: str, where: TopicPartition, outcome: ResetOffset | KafkaError) -> Place:
+        if isinstance(outcome, KafkaError):
+            return cls(group_id, *where, None, None, outcome)
+        return cls(group_id, *where, outcome.before, outcome.after, None)
+
+
+def _groups_of_reset(given: Namespace) -> list[str]:
+    """The groups named, here or in the file. Raises Usage for what does not go together."""
+    plan: Plan | None = given.from_file
+    scoped = bool(given.topic or given.all_topics)
+    if plan is None and not scoped:
+        raise Usage("one of the arguments --topic --all-topics is required")
+    if plan is not None and scoped:
+        raise Usage("--from-file says which partitions, so neither --topic nor --all-topics goes with it")
+    named = [*given.groups, *(() if plan is None else plan.groups)]
+    if plan is not None and plan.groups and (given.groups or given.all_groups):
+        raise Usage("--from-file: its lines name groups, so no GROUP goes with it")
+    if given.all_groups == bool(named):
+        raise Usage("it takes GROUPs, or --all-groups")
+    return list(dict.fromkeys(named))
+
+
+async def _reset(
+    cluster: Cluster, group: str, given: Namespace, until: float
+) -> Outcomes[TopicPartition, ResetOffset]:
+    from muster.client.admin.reset import reset_group_offsets
+
+    topics, partitions = _scopes(given)
+    everything = given.all_topics or given.from_file is not None
+    return await reset_group_offsets(
+        cluster,
+        group,
+        _target(given, group),
+        until,
+        topics=None if everything else topics,
+        partitions=None if everything else partitions,
+        dry_run=not given.execute,
+    )
+
+
+def _show(given: Namespace, places: list[Place], *, with_groups: bool) -> None:
+    if given.output == "json":
+        print(output.document([each._asdict() | {"error": error_json(each.error)} for each in places]))
+        return
+    done = [each for each in places if each.error is None]
+    if given.output == "csv":
+        behind = 0 if with_groups else 1
+        rows = [(each.group_id, each.topic, each.partition, each.new_offset)[behind:] for each in done]
+        print(output.csv(rows), end="")
+    elif done or not places:
+        columns = ("GROUP", "TOPIC", "PARTITION", "COMMITTED", "NEW OFFSET")
+        print(output.table(columns, [each[:-1] for each in done]))
 
 
 async def delete_offsets(cluster: Cluster, given: Namespace) -> int:
@@ -176,9 +260,11 @@ def _scopes(given: Namespace) -> tuple[list[str], list[TopicPartition]]:
     return whole, [TopicPartition(name, each) for name, numbers in scopes for each in numbers or ()]
 
 
-def _target(given: Namespace) -> Target:
-    from muster.client.admin.reset import At, By, Current, Earliest, Latest, Offset, Shift
+def _target(given: Namespace, group: str) -> Target:
+    from muster.client.admin.reset import At, By, Current, Earliest, Latest, Offset, PerPartition, Shift
 
+    if given.from_file is not None:
+        return PerPartition(given.from_file.of(group))
     if given.to_earliest:
         return Earliest()
     if given.to_latest:

@@ -1,19 +1,15 @@
-"""`muster groups`: list, describe, delete, remove-members (and what `group_offsets` has)."""
+"""`muster groups`: list, describe, delete, evict (and what `group_offsets` has)."""
 
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from muster.client.admin import groups as group_calls
-from muster.client.admin import offsets as offset_calls
-from muster.client.admin.groups import GroupDescription, MemberDescription
-from muster.client.admin.offsets import GroupOffsets
+from muster.client.admin.groups import GroupDescription
 from muster.client.network.cluster import Cluster
 from muster.client.network.connection import deadline
-from muster.client.partitions import OffsetAndMetadata, TopicPartition
-from muster.coordinator.commands import group_offsets, output
+from muster.coordinator.commands import group_offsets, group_views, output
 from muster.coordinator.commands.options import actions, command
 from muster.coordinator.commands.run import Usage, report_outcomes
 from muster.protocol.errors import ErrorCode
@@ -35,36 +31,17 @@ An assignment is null when its bytes are not those of consumers."""
 _DELETE_JSON = """\
 JSON: [{"group_id": text, "error": null or {"code": Kafka's name, "message": text}}]"""
 
-_REMOVE_JSON = """\
-Members that still run join again.
+_EVICT_JSON = """\
+Members that still run join again. The reason is for the group's journal and the broker's log.
 
 JSON: [{"member": text, "error": null or {"code": Kafka's name, "message": text}}]"""
-
-
-class Position(NamedTuple):
-    """How far a group is in a partition; None for what is not known."""
-
-    topic: str
-    partition: int
-    committed_offset: int | None
-    log_end_offset: int | None
-    lag: int | None
-    metadata: str | None
-    member: MemberDescription | None
-
-
-class Described(NamedTuple):
-    """A group and its positions."""
-
-    group: GroupDescription
-    positions: list[Position]
 
 
 def declare(commands: Any, name: str, summary: str) -> None:
     """Add the command and its actions."""
     below = actions(commands, name, summary)
 
-    listing = command(below, "list", "list groups", _LIST_JSON)
+    listing = command(below, "list", "list groups", _LIST_JSON, output=output.FORMATS)
     listing.add_argument(
         "--state", action="append", default=[], metavar="STATE", help="only these; may be repeated"
     )
@@ -78,15 +55,20 @@ def declare(commands: Any, name: str, summary: str) -> None:
         "describe",
         "show how far groups are, who their members are, or their state",
         "LAG is what is between the committed offset and the end of the log.\n\n" + _DESCRIBE_JSON,
+        output=output.FORMATS,
     )
-    describe.add_argument("groups", metavar="GROUP", nargs="+")
+    describe.add_argument("groups", metavar="GROUP", nargs="*")
+    describe.add_argument("--all-groups", action="store_true", help="every group there is")
     views = describe.add_mutually_exclusive_group()
     for view, meaning in (
         ("offsets", "committed offset, log end and lag of each partition (the default)"),
-        ("members", "the members and what they are assigned"),
+        ("members", "the members and how many partitions they have"),
         ("state", "coordinator, assignor, state and number of members"),
     ):
         views.add_argument(f"--{view}", dest="view", action="store_const", const=view, help=meaning)
+    describe.add_argument(
+        "--verbose", action="store_true", help="also: which partitions, metadata of commits, types of groups"
+    )
     describe.set_defaults(work=describe_groups, view="offsets")
 
     delete = command(below, "delete", "delete groups without members, with their offsets", _DELETE_JSON)
@@ -95,15 +77,15 @@ def declare(commands: Any, name: str, summary: str) -> None:
 
     group_offsets.declare(below)
 
-    remove = command(below, "remove-members", "remove members from a group", _REMOVE_JSON)
-    remove.add_argument("group", metavar="GROUP")
-    remove.add_argument("--member", action="append", metavar="ID", help="this member id; may be repeated")
-    remove.add_argument(
+    evict = command(below, "evict", "remove members from a group", _EVICT_JSON, aliases=("remove-members",))
+    evict.add_argument("group", metavar="GROUP")
+    evict.add_argument("--member", action="append", metavar="ID", help="this member id; may be repeated")
+    evict.add_argument(
         "--instance", action="append", metavar="ID", help="this group instance id; may be repeated"
     )
-    remove.add_argument("--all", action="store_true", help="all members")
-    remove.add_argument("--reason", default=group_calls.REASON, metavar="TEXT", help="for the broker's log")
-    remove.set_defaults(work=remove_members)
+    evict.add_argument("--all", action="store_true", help="all members")
+    evict.add_argument("--reason", default=group_calls.REASON, metavar="TEXT", help="why")
+    evict.set_defaults(work=evict_members)
 
 
 async def list_groups(cluster: Cluster, given: Namespace) -> int:
@@ -123,24 +105,46 @@ async def list_groups(cluster: Cluster, given: Namespace) -> int:
         ]
         print(output.document(shown))
     else:
-        print(output.table(("GROUP", "TYPE", "PROTOCOL", "STATE"), groups))
+        _show(given, group_views.View(("group_id", "type", "protocol_type", "state"), list(groups)))
     return 0
 
 
 async def describe_groups(cluster: Cluster, given: Namespace) -> int:
     """Show groups in the view asked for."""
+    if given.all_groups == bool(given.groups):
+        raise Usage("it takes GROUPs, or --all-groups")
     until = deadline(given.timeout)
-    groups = (await group_calls.describe_groups(cluster, given.groups, until)).raise_for_failures()
-    offsets: Mapping[str, GroupOffsets] = {}
-    if given.output == "json" or given.view == "offsets":
-        offsets = (await offset_calls.list_group_offsets(cluster, groups, until)).raise_for_failures()
-    described = [await _described(cluster, group, offsets.get(name), until) for name, group in groups.items()]
+    wanted = await _all_groups(cluster, until) if given.all_groups else given.groups
+    groups = await _existing(cluster, wanted, until, may_be_gone=given.all_groups)
+    positions = given.output == "json" or given.view == "offsets"
+    described = await group_views.describe(cluster, groups, until, positions=positions)
     if given.output == "json":
-        print(output.document([_json(each) for each in described]))
-        return 0
-    view = {"offsets": _offsets_table, "members": _members_table, "state": _state_table}[given.view]
-    print(view(described))
+        print(output.document([group_views.as_json(each) for each in described]))
+    else:
+        _show(given, group_views.VIEWS[given.view](described, given.verbose))
     return 0
+
+
+async def _all_groups(cluster: Cluster, until: float) -> list[str]:
+    return [each.group_id for each in await group_calls.list_groups(cluster, until)]
+
+
+async def _existing(
+    cluster: Cluster, wanted: list[str], until: float, *, may_be_gone: bool
+) -> dict[str, GroupDescription]:
+    """`may_be_gone`: nobody asked for these by name, so those deleted meanwhile are passed over."""
+    outcomes = await group_calls.describe_groups(cluster, wanted, until)
+    for error in outcomes.failed.values():
+        if not (may_be_gone and error.code == ErrorCode.GROUP_ID_NOT_FOUND):
+            raise error
+    return outcomes.succeeded
+
+
+def _show(given: Namespace, view: group_views.View) -> None:
+    if given.output == "csv":
+        print(output.csv([view.columns, *view.rows]), end="")
+    else:
+        print(output.table(group_views.headings(view.columns), view.rows))
 
 
 async def delete_groups(cluster: Cluster, given: Namespace) -> int:
@@ -149,7 +153,7 @@ async def delete_groups(cluster: Cluster, given: Namespace) -> int:
     return report_outcomes(given, outcomes, "group_id", "deleted")
 
 
-async def remove_members(cluster: Cluster, given: Namespace) -> int:
+async def evict_members(cluster: Cluster, given: Namespace) -> int:
     """Remove members; those that still run join again."""
     if given.all == bool(given.member or given.instance):
         raise Usage("it takes --member and --instance, or --all")
@@ -161,139 +165,4 @@ async def remove_members(cluster: Cluster, given: Namespace) -> int:
         instance_ids=None if given.all else given.instance or [],
         reason=given.reason,
     )
-    return report_outcomes(given, outcomes, "member", "removed")
-
-
-# --- what is known of a group -------------------------------------------------------------------------------
-
-
-async def _described(
-    cluster: Cluster, group: GroupDescription, committed: GroupOffsets | None, until: float
-) -> Described:
-    """`committed` is None where positions are not asked for."""
-    if committed is None:
-        return Described(group, [])
-    assigned = {where: member for member in group.members for where in member.assignment or []}
-    ends = await _ends(cluster, {*committed, *assigned}, until)
-    return Described(
-        group,
-        [
-            _position(where, committed.get(where), ends.get(where), assigned.get(where))
-            for where in sorted({*committed, *assigned})
-        ],
-    )
-
-
-async def _ends(cluster: Cluster, partitions: set[TopicPartition], until: float) -> dict[TopicPartition, int]:
-    """Where the logs end; of a topic that is gone nothing is known, its offsets are shown all the same."""
-    found = await offset_calls.list_offsets(cluster, dict.fromkeys(partitions, offset_calls.LATEST), until)
-    for error in found.failed.values():
-        if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            raise error
-    return {where: end.offset for where, end in found.succeeded.items() if end is not None}
-
-
-def _position(
-    where: TopicPartition,
-    committed: OffsetAndMetadata | None,
-    end: int | None,
-    member: MemberDescription | None,
-) -> Position:
-    offset = None if committed is None else committed.offset
-    # Below zero when the log was cut or made anew after the commit; Kafka's tool shows that as well.
-    lag = None if offset is None or end is None else end - offset
-    return Position(
-        where.topic,
-        where.partition,
-        offset,
-        end,
-        lag,
-        None if committed is None else committed.metadata,
-        member,
-    )
-
-
-# --- views --------------------------------------------------------------------------------------------------
-
-
-def _json(described: Described) -> dict[str, Any]:
-    group = described.group
-    return {
-        "group_id": group.group_id,
-        "state": group.state,
-        "protocol_type": group.protocol_type,
-        "assignor": group.assignor,
-        "coordinator": {
-            "node_id": group.coordinator.node_id,
-            "host": group.coordinator.host,
-            "port": group.coordinator.port,
-        },
-        "members": [
-            each._asdict()
-            | {"assignment": None if each.assignment is None else [tp._asdict() for tp in each.assignment]}
-            for each in group.members
-        ],
-        "offsets": [
-            {name: value for name, value in each._asdict().items() if name != "member"}
-            | {"member_id": each.member and each.member.member_id}
-            for each in described.positions
-        ],
-    }
-
-
-def _offsets_table(described: list[Described]) -> str:
-    columns = ("GROUP", "TOPIC", "PARTITION", "COMMITTED", "LOG END", "LAG", "MEMBER", "HOST", "CLIENT")
-    return output.table(
-        columns,
-        [
-            (
-                each.group.group_id,
-                position.topic,
-                position.partition,
-                position.committed_offset,
-                position.log_end_offset,
-                position.lag,
-                position.member and position.member.member_id,
-                position.member and position.member.host,
-                position.member and position.member.client_id,
-            )
-            for each in described
-            for position in each.positions
-        ],
-    )
-
-
-def _members_table(described: list[Described]) -> str:
-    columns = ("GROUP", "MEMBER", "INSTANCE", "HOST", "CLIENT", "PARTITIONS", "ASSIGNMENT")
-    return output.table(
-        columns,
-        [
-            (
-                each.group.group_id,
-                member.member_id,
-                member.group_instance_id,
-                member.host,
-                member.client_id,
-                None if member.assignment is None else len(member.assignment),
-                member.assignment,
-            )
-            for each in described
-            for member in sorted(each.group.members)
-        ],
-    )
-
-
-def _state_table(described: list[Described]) -> str:
-    return output.table(
-        ("GROUP", "COORDINATOR", "ASSIGNOR", "STATE", "MEMBERS"),
-        [
-            (
-                each.group.group_id,
-                f"{each.group.coordinator.address} ({each.group.coordinator.node_id})",
-                each.group.assignor,
-                each.group.state,
-                len(each.group.members),
-            )
-            for each in described
-        ],
-    )
+    return report_outcomes(given, outcomes, "member", "evicted")

@@ -20,12 +20,19 @@ Exit codes: 0 done; 1 could not be carried out, the message says why; 2 wrong us
 
 
 def command(
-    commands: Any, name: str, summary: str, description: str, *, output: tuple[str, ...] = ("table", "json")
+    commands: Any,
+    name: str,
+    summary: str,
+    description: str,
+    *,
+    output: tuple[str, ...] = ("table", "json"),
+    aliases: tuple[str, ...] = (),
 ) -> Parser:
     """A command below `commands` with the options that all have; `description` follows its summary in the
     help."""
     parser: Parser = commands.add_parser(
         name,
+        aliases=aliases,
         help=summary,
         description=f"{summary[0].upper()}{summary[1:]}.\n\n{description}".rstrip() + f"\n\n{EXIT_CODES}",
     )
@@ -45,7 +52,10 @@ def command(
         help=f"how long the cluster may take to answer (default {TIMEOUT_DEFAULT_S:g})",
     )
     shared.add_argument(
-        "--output", choices=output, default=output[0], help=f"{output[0]} for people, json for programs"
+        "--output",
+        choices=output,
+        default=output[0],
+        help=f"{output[0]} for people, {' or '.join(output[1:])} for programs",
     )
     return parser
 

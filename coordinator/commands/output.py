@@ -1,12 +1,17 @@
-"""What commands print: tables for people, JSON for programs."""
+"""What commands print: tables for people, JSON and CSV for programs."""
 
 from __future__ import annotations
 
+import csv as csv_files
+import io
 import json
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from muster.coordinator.arguments import printable
+
+FORMATS: Final = ("table", "json", "csv")
+"""Of commands that show rows."""
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -46,3 +51,15 @@ def document(value: Any) -> str:
 def line(value: Any) -> str:
     """One line of JSON."""
     return json.dumps(value, ensure_ascii=False)
+
+
+def csv(rows: Iterable[Sequence[object]]) -> str:
+    """Lines of RFC 4180, ended by a newline alone as Kafka's tools do; None is an empty field, several values
+    in one stand with commas between them."""
+    text = io.StringIO()
+    writer = csv_files.writer(text, lineterminator="\n")
+    for row in rows:
+        writer.writerow(
+            [",".join(map(str, each)) if isinstance(each, (list, tuple)) else each for each in row]
+        )
+    return text.getvalue()

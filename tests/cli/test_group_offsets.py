@@ -1,6 +1,8 @@
-"""`muster groups reset-offsets`, `delete-offsets` and `remove-members`, as a user runs them."""
+"""`muster groups reset-offsets`, `delete-offsets` and `evict`, as a user runs them."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 
@@ -52,7 +54,14 @@ def test_targets(muster: Muster, target: list[str], offset: int) -> None:
     with_offsets(muster)
     reset = ["groups", "reset-offsets", "billing", "--topic", "orders:0", *target, "--output", "json"]
     expected = [
-        {"topic": "orders", "partition": 0, "committed_offset": 3, "new_offset": offset, "error": None}
+        {
+            "group_id": "billing",
+            "topic": "orders",
+            "partition": 0,
+            "committed_offset": 3,
+            "new_offset": offset,
+            "error": None,
+        }
     ]
     assert muster(*reset).json == expected
     assert committed(muster) == {0: 3, 1: 0}
@@ -79,6 +88,79 @@ def test_what_cannot_be_reset_is_named(muster: Muster) -> None:
     as_json = muster(*reset, "--topic", "audit", "--output", "json")
     (failed,) = as_json.json
     assert (as_json.code, failed["new_offset"], failed["error"]["code"]) == (1, None, "INVALID_REQUEST")
+
+
+def test_several_groups(muster: Muster, broker: Broker) -> None:
+    for group in ("billing", "audit"):
+        with_offsets(muster, group) if group == "billing" else muster.done(
+            "groups", "reset-offsets", group, "--topic", "orders:1", "--to-latest", "--execute"
+        )
+    reset = ("groups", "reset-offsets", "--to-earliest", "--all-topics", "--execute")
+    assert muster.done(*reset, "--all-groups", "--output", "csv") == (
+        "audit,orders,1,0\nbilling,orders,0,0\nbilling,orders,1,0\n"
+    )
+    with member(broker, "audit", "orders"):
+        ended = muster(*reset, "billing", "audit")
+        assert (ended.code, ended.out.split()[-5:]) == (1, ["billing", "orders", "1", "0", "0"])
+        assert ended.err.startswith("muster groups reset-offsets: group audit: group audit is Stable with 1")
+
+
+@pytest.mark.parametrize("lines", ["orders,0,4\norders,1,0\n", "billing,orders,0,4\n\nbilling,orders,1,0\n"])
+def test_offsets_from_a_file(muster: Muster, tmp_path: Path, lines: str) -> None:
+    """What --output csv prints, --from-file takes; a line may name its group."""
+    with_offsets(muster)
+    before = muster.done(
+        "groups", "reset-offsets", "billing", "--all-topics", "--to-current", "--output", "csv"
+    )
+    assert before == "orders,0,3\norders,1,0\n"
+    plan = tmp_path / "plan.csv"
+    plan.write_text(lines)
+    named = [] if lines.startswith("billing") else ["billing"]
+    reset = ("groups", "reset-offsets", *named, "--from-file", str(plan))
+    assert muster.done(*reset, "--output", "csv") == "orders,0,4\norders,1,0\n"
+    assert committed(muster) == {0: 3, 1: 0}
+    muster.done(*reset, "--execute")
+    assert committed(muster) == {0: 4, 1: 0}
+    plan.write_text(before)
+    assert run(
+        muster.bootstrap,
+        *("groups", "reset-offsets", "billing", "--from-file", "-", "--execute"),
+        stdin=before.encode(),
+    ).out.endswith("billing  orders          1          0           0\n")
+    assert committed(muster) == {0: 3, 1: 0}
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ("", "it has no lines"),
+        (
+            "orders,0\n",
+            "line 1: it takes topic,partition,offset in every line, or group,topic,partition,offset",
+        ),
+        ("orders,0,1\nbilling,orders,1,1\n", "line 2: it takes topic,partition,offset in every line"),
+        ("orders,0,1\norders,x,1\n", "line 2: partition 'x' is not allowed; it takes a whole number, 0 to"),
+        ("orders,0,-1\n", "line 1: offset '-1' is not allowed"),
+        ("orders,0,1\norders,0,2\n", "line 2: orders-0 stands there twice"),
+        ('orders,0,"1\n', "line 1: unexpected end of data"),
+        ("g,orders,0,1\n", "--from-file: its lines name groups, so no GROUP goes with it"),
+    ],
+)
+def test_a_wrong_file(muster: Muster, tmp_path: Path, lines: str, said: str) -> None:
+    plan = tmp_path / "plan.csv"
+    plan.write_text(lines)
+    assert said in muster.misused("groups", "reset-offsets", "billing", "--from-file", str(plan))
+
+
+def test_a_file_that_cannot_be_read(muster: Muster, tmp_path: Path) -> None:
+    reset = ("groups", "reset-offsets", "billing", "--from-file")
+    assert "No such file or directory" in muster.misused(*reset, str(tmp_path / "none"))
+    (tmp_path / "bytes").write_bytes(b"\xff,0,1\n")
+    assert "utf-8" in muster.misused(*reset, str(tmp_path / "bytes"))
+    (tmp_path / "plan").write_text("orders,0,1\n")
+    assert "neither --topic nor --all-topics" in muster.misused(
+        *reset, str(tmp_path / "plan"), "--all-topics"
+    )
 
 
 def test_an_active_group_is_left_alone(muster: Muster, broker: Broker) -> None:
@@ -110,14 +192,15 @@ def test_offsets_are_deleted(muster: Muster) -> None:
 
 def test_members_are_removed(muster: Muster, broker: Broker) -> None:
     with_offsets(muster)
-    ended = muster("groups", "remove-members", "billing", "--member", "m", "--instance", "i")
+    ended = muster("groups", "evict", "billing", "--member", "m", "--instance", "i")
     assert (ended.code, ended.out) == (1, "")
     assert [line.split(": ")[1] for line in ended.err.splitlines()] == ["m", "i"]
-    assert muster.done("groups", "remove-members", "billing", "--all") == ""
+    assert muster.done("groups", "evict", "billing", "--all") == ""
+    assert muster.done("groups", "remove-members", "billing", "--all") == ""  # as Kafka's tool calls it
     with member(broker, "billing", "orders"):
         (described,) = muster("groups", "describe", "billing", "--output", "json").json
         (id,) = [each["member_id"] for each in described["members"]]
-        assert muster("groups", "remove-members", "billing", "--all", "--output", "json").json == [
+        assert muster("groups", "evict", "billing", "--all", "--output", "json").json == [
             {"member": id, "error": None}
         ]
 
@@ -125,7 +208,9 @@ def test_members_are_removed(muster: Muster, broker: Broker) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["reset-offsets"], "GROUP"),
+        (["reset-offsets"], "one of the arguments --to-earliest"),
+        (["reset-offsets", "--topic", "t", "--to-latest"], "it takes GROUPs, or --all-groups"),
+        (["reset-offsets", "g", "--all-groups", "--topic", "t", "--to-latest"], "it takes GROUPs, or"),
         (["reset-offsets", "g", "--topic", "t"], "one of the arguments --to-earliest"),
         (["reset-offsets", "g", "--to-latest"], "one of the arguments --topic --all-topics is required"),
         (["reset-offsets", "g", "--to-latest", "--to-earliest", "--topic", "t"], "not allowed with argument"),
@@ -139,8 +224,8 @@ def test_members_are_removed(muster: Muster, broker: Broker) -> None:
             "'1h' is not allowed",
         ),
         (["delete-offsets", "g"], "--topic"),
-        (["remove-members", "g"], "it takes --member and --instance, or --all"),
-        (["remove-members", "g", "--all", "--member", "m"], "it takes --member and --instance, or --all"),
+        (["evict", "g"], "it takes --member and --instance, or --all"),
+        (["evict", "g", "--all", "--member", "m"], "it takes --member and --instance, or --all"),
     ],
 )
 def test_a_wrong_command_line(muster: Muster, arguments: list[str], said: str) -> None:

@@ -48,7 +48,20 @@ def test_how_far_a_group_is(muster: Muster) -> None:
         f"billing  {muster.bootstrap} (1)  -         Empty        0\n"
     )
     assert muster.done("groups", "describe", "billing", "--members") == (
-        "GROUP  MEMBER  INSTANCE  HOST  CLIENT  PARTITIONS  ASSIGNMENT\n"
+        "GROUP  MEMBER  INSTANCE  HOST  CLIENT  PARTITIONS\n"
+    )
+    row = muster.done("groups", "describe", "billing", "--state", "--verbose").splitlines()[1]
+    assert row.split()[-3:] == ["0", "classic", "consumer"]
+    assert muster.done("groups", "describe", "--all-groups", "--output", "csv") == (
+        "group_id,topic,partition,committed_offset,log_end_offset,lag,member_id,host,client_id\n"
+        "billing,orders,0,3,5,2,,,\n"
+        "billing,orders,1,0,0,0,,,\n"
+    )
+    assert muster.done("groups", "describe", "billing", "--verbose", "--output", "csv").startswith(
+        "group_id,topic,partition,committed_offset,log_end_offset,lag,member_id,host,client_id,metadata\n"
+    )
+    assert muster.done("groups", "list", "--output", "csv") == (
+        "group_id,type,protocol_type,state\nbilling,classic,consumer,Empty\n"
     )
 
 
@@ -65,7 +78,10 @@ def test_members(muster: Muster, broker: Broker) -> None:
             "assignment": [{"topic": "orders", "partition": 0}, {"topic": "orders", "partition": 1}],
         }
         assert (described["state"], described["assignor"]) == ("Stable", "range")
-        columns, row = muster.done("groups", "describe", "billing", "--members").splitlines()
+        assert muster.done("groups", "describe", "billing", "--members").splitlines()[1].split()[-1] == "2"
+        as_csv = muster.done("groups", "describe", "billing", "--members", "--verbose", "--output", "csv")
+        assert as_csv.splitlines()[1].endswith(',/127.0.0.1,muster,2,"orders-0,orders-1"')
+        columns, row = muster.done("groups", "describe", "billing", "--members", "--verbose").splitlines()
         assert columns.split() == [
             "GROUP",
             "MEMBER",
@@ -143,7 +159,13 @@ def test_a_terminal_does_not_obey_a_group_id(muster: Muster) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["describe"], ["delete"], ["describe", "g", "--members", "--state"], ["describe", "g", "--x"]],
+    [
+        ["describe"],
+        ["describe", "g", "--all-groups"],
+        ["delete"],
+        ["describe", "g", "--members", "--state"],
+        ["describe", "g", "--x"],
+    ],
 )
 def test_a_wrong_command_line(muster: Muster, arguments: list[str]) -> None:
     assert f"muster groups {arguments[0]}" in muster.misused("groups", *arguments)

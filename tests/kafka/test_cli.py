@@ -81,12 +81,12 @@ def story(bootstrap: str) -> list[tuple[str, Ended]]:
     try:
         assert member.stderr is not None
         assert b"assigned" in member.stderr.readline()
-        muster("groups", "describe", "g", "--members")
+        muster("groups", "describe", "g", "--members", "--verbose")
         muster("groups", "describe", "g", "--output", "json")
         muster("groups", "delete", "g")
         muster("groups", "reset-offsets", "g", "--topic", "orders", "--to-earliest")
         muster("groups", "delete-offsets", "g", "--topic", "orders:0")
-        muster("groups", "remove-members", "g", "--member", "nobody")
+        muster("groups", "evict", "g", "--member", "nobody")
     finally:
         member.terminate()
         member.communicate(timeout=DEADLINE_S)
@@ -103,8 +103,13 @@ def story(bootstrap: str) -> list[tuple[str, Ended]]:
     )
     muster("groups", "delete-offsets", "g", "--topic", "orders:1", "--topic", "orders:9")
     muster("groups", "describe", "g")
-    muster("groups", "remove-members", "g", "--all")
-    muster("groups", "remove-members", "nope", "--all")
+    muster("groups", "describe", "--all-groups", "--state", "--verbose", "--output", "csv")
+    plan = b"g,orders,0,1\nh,orders,1,1\n"
+    muster("groups", "reset-offsets", "--from-file", "-", "--execute", "--output", "csv", stdin=plan)
+    muster("groups", "reset-offsets", "--all-groups", "--all-topics", "--to-latest", "--execute")
+    muster("groups", "evict", "g", "--all")
+    muster("groups", "evict", "nope", "--all")
+    muster("groups", "delete", "h")
     muster("groups", "delete", "g", "nope", "--output", "json")
     muster(
         "topics",

@@ -1,0 +1,177 @@
+"""What `muster groups describe` knows of a group, and how it shows it: tables, CSV, JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from muster.client.admin import offsets as offset_calls
+from muster.client.admin.groups import GroupDescription, MemberDescription
+from muster.client.admin.offsets import GroupOffsets
+from muster.client.network.cluster import Cluster
+from muster.client.partitions import OffsetAndMetadata, TopicPartition
+from muster.protocol.errors import ErrorCode
+
+
+class Position(NamedTuple):
+    """How far a group is in a partition; None for what is not known."""
+
+    topic: str
+    partition: int
+    committed_offset: int | None
+    log_end_offset: int | None
+    lag: int | None
+    metadata: str | None
+    member: MemberDescription | None
+
+
+class Described(NamedTuple):
+    """A group and its positions."""
+
+    group: GroupDescription
+    positions: list[Position]
+
+
+class View(NamedTuple):
+    """Columns and rows of a table. The names of the columns are those of the JSON, where it has them."""
+
+    columns: Sequence[str]
+    rows: list[Sequence[object]]
+
+
+# --- what is known ------------------------------------------------------------------------------------------
+
+
+async def describe(
+    cluster: Cluster, groups: Mapping[str, GroupDescription], until: float, *, positions: bool
+) -> list[Described]:
+    """The groups, with how far they are if `positions`."""
+    if not positions:
+        return [Described(group, []) for group in groups.values()]
+    committed = (await offset_calls.list_group_offsets(cluster, groups, until)).raise_for_failures()
+    assigned = {
+        name: {where: member for member in group.members for where in member.assignment or []}
+        for name, group in groups.items()
+    }
+    wanted = {name: sorted({*committed[name], *assigned[name]}) for name in groups}
+    ends = await _ends(cluster, {where for each in wanted.values() for where in each}, until)
+    return [
+        Described(group, _positions(wanted[name], committed[name], ends, assigned[name]))
+        for name, group in groups.items()
+    ]
+
+
+async def _ends(cluster: Cluster, partitions: set[TopicPartition], until: float) -> dict[TopicPartition, int]:
+    """Where the logs end; of a topic that is gone nothing is known, its offsets are shown all the same."""
+    found = await offset_calls.list_offsets(cluster, dict.fromkeys(partitions, offset_calls.LATEST), until)
+    for error in found.failed.values():
+        if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise error
+    return {where: end.offset for where, end in found.succeeded.items() if end is not None}
+
+
+def _positions(
+    wanted: Sequence[TopicPartition],
+    committed: GroupOffsets,
+    ends: Mapping[TopicPartition, int],
+    assigned: Mapping[TopicPartition, MemberDescription],
+) -> list[Position]:
+    return [_position(each, committed.get(each), ends.get(each), assigned.get(each)) for each in wanted]
+
+
+def _position(
+    where: TopicPartition,
+    committed: OffsetAndMetadata | None,
+    end: int | None,
+    member: MemberDescription | None,
+) -> Position:
+    offset = None if committed is None else committed.offset
+    # Below zero when the log was cut or made anew after the commit; Kafka's tool shows that as well.
+    lag = None if offset is None or end is None else end - offset
+    metadata = None if committed is None else committed.metadata
+    return Position(where.topic, where.partition, offset, end, lag, metadata, member)
+
+
+# --- how it is shown ----------------------------------------------------------------------------------------
+
+
+def as_json(described: Described) -> dict[str, Any]:
+    """A group as every view's JSON has it."""
+    group = described.group
+    return {
+        "group_id": group.group_id,
+        "state": group.state,
+        "protocol_type": group.protocol_type,
+        "assignor": group.assignor,
+        "coordinator": {
+            "node_id": group.coordinator.node_id,
+            "host": group.coordinator.host,
+            "port": group.coordinator.port,
+        },
+        "members": [
+            each._asdict()
+            | {"assignment": None if each.assignment is None else [tp._asdict() for tp in each.assignment]}
+            for each in group.members
+        ],
+        "offsets": [
+            {name: value for name, value in each._asdict().items() if name != "member"}
+            | {"member_id": each.member and each.member.member_id}
+            for each in described.positions
+        ],
+    }
+
+
+def offsets_view(described: Sequence[Described], verbose: bool) -> View:
+    """How far the groups are; `verbose` adds the metadata of the commits."""
+    columns = ["group_id", "topic", "partition", "committed_offset", "log_end_offset", "lag"]
+    columns += ["member_id", "host", "client_id", *(["metadata"] if verbose else [])]
+    rows: list[Sequence[object]] = []
+    for group, positions in described:
+        for each in positions:
+            member = each.member
+            who = (None, None, None) if member is None else (member.member_id, member.host, member.client_id)
+            metadata = [each.metadata] if verbose else []
+            rows.append([group.group_id, *each[:5], *who, *metadata])
+    return View(columns, rows)
+
+
+def members_view(described: Sequence[Described], verbose: bool) -> View:
+    """Who the members are and how many partitions they have; `verbose` adds which."""
+    columns = ["group_id", "member_id", "group_instance_id", "host", "client_id", "partitions"]
+    rows: list[Sequence[object]] = []
+    for group, _ in described:
+        for member in sorted(group.members):
+            count = None if member.assignment is None else len(member.assignment)
+            which = [member.assignment] if verbose else []
+            rows.append([group.group_id, *member[:2], member.host, member.client_id, count, *which])
+    return View([*columns, "assignment"] if verbose else columns, rows)
+
+
+def state_view(described: Sequence[Described], verbose: bool) -> View:
+    """What the groups do; `verbose` adds their types."""
+    columns = ["group_id", "coordinator", "assignor", "state", "members"]
+    rows: list[Sequence[object]] = []
+    for group, _ in described:
+        at = f"{group.coordinator.address} ({group.coordinator.node_id})"
+        types = [group.group_type, group.protocol_type] if verbose else []
+        rows.append([group.group_id, at, group.assignor, group.state, len(group.members), *types])
+    return View([*columns, "type", "protocol_type"] if verbose else columns, rows)
+
+
+VIEWS: Final = {"offsets": offsets_view, "members": members_view, "state": state_view}
+
+HEADINGS: Final = {
+    "group_id": "GROUP",
+    "committed_offset": "COMMITTED",
+    "log_end_offset": "LOG END",
+    "member_id": "MEMBER",
+    "group_instance_id": "INSTANCE",
+    "client_id": "CLIENT",
+    "protocol_type": "PROTOCOL",
+}
+"""Of columns that stand in tables by another word than their name."""
+
+
+def headings(columns: Sequence[str]) -> list[str]:
+    """The columns as a table for people has them."""
+    return [HEADINGS.get(each, each.upper()) for each in columns]
