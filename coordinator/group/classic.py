@@ -18,8 +18,11 @@ from muster.coordinator.group.config import GroupConfig
 from muster.coordinator.group.connections import Connections
 from muster.coordinator.group.deadlines import Deadlines
 from muster.coordinator.group.effects import BrokenInvariant, Effects, RequestContext, Ticket
-from muster.coordinator.group.events import MemberIdentity, StateChanged, Trigger
+from muster.coordinator.group.events import Event, MemberIdentity, StateChanged, Trigger
 from muster.coordinator.group.hard_state import UNKNOWN_TIME, HardState, StoredGroup
+from muster.coordinator.group.ownership import Ownership
+from muster.coordinator.group.rations import Rations
+from muster.coordinator.group.subscriptions import PartitionCounts, partition_counts
 from muster.protocol.embedded import subscribed_topics
 from muster.protocol.errors import DecodeError, ErrorCode, KafkaError
 from muster.protocol.java import hash_map_order
@@ -27,6 +30,11 @@ from muster.protocol.messages.classic_group import JoinGroupResponse, SyncGroupR
 
 CONSUMER: Final = "consumer"
 """The protocol type of consumers: the coordinator understands their subscriptions."""
+
+_SLOWEST_JOINS: Final = 5
+_GENERATIONS_MAX: Final = 16
+"""Of how many generations the beginning is remembered."""
+_NOTED_MAX: Final = 1_000
 
 
 class GroupState(StrEnum):
@@ -45,6 +53,8 @@ class GroupState(StrEnum):
     DEAD = "Dead"
     """The shard gives the group up."""
 
+
+_DEAD: Final = GroupState.DEAD  # looked up by Python code, and every heartbeat asks
 
 _PREDECESSORS: Final[dict[GroupState, frozenset[GroupState]]] = {
     GroupState.EMPTY: frozenset({GroupState.PREPARING_REBALANCE}),
@@ -68,6 +78,8 @@ class TimerKind(StrEnum):
     """The group waits for SyncGroups."""
     SWEEP = "sweep"
     """The shard looks for offsets past their retention."""
+    PRESUMPTION = "presumption"
+    """Members are no longer presumed alive."""
 
 
 class TimerKey(NamedTuple):
@@ -112,6 +124,16 @@ class InitialDelay(NamedTuple):
     remaining_ms: int
 
 
+class Topics:
+    """What a shard knows of the topics there are."""
+
+    __slots__ = ("partitions",)
+
+    def __init__(self) -> None:
+        self.partitions: PartitionCounts | None = None
+        """How many each has; None: not told yet."""
+
+
 class Shared(NamedTuple):
     """What a group shares with the others of its shard."""
 
@@ -119,11 +141,49 @@ class Shared(NamedTuple):
     hard: HardState
     deadlines: Deadlines[TimerKey]
     connections: Connections
+    topics: Topics
+    rations: Rations
+    noted: list[Event]
 
 
 class ClassicGroup:
     """A classic group. Everything here is soft state but what `store` puts into `hard`: a group that is
     loaded again is Stable or Empty, as of its last GroupMetadata."""
+
+    # Without, each would have a dictionary of its own: instances share one of up to thirty attributes only.
+    __slots__ = (
+        "_generations",
+        "_noted",
+        "_supporters",
+        "config",
+        "connections",
+        "deadlines",
+        "former_leader",
+        "generation_id",
+        "group_id",
+        "hard",
+        "initial_delay",
+        "joins_parked",
+        "last_joins",
+        "leader",
+        "member_added_during_delay",
+        "members",
+        "ownership",
+        "partition_counts",
+        "pending_members",
+        "pending_syncs",
+        "previous_state",
+        "protocol_name",
+        "protocol_type",
+        "rations",
+        "rebalance",
+        "state",
+        "state_timestamp",
+        "static_members",
+        "subscribed_topics",
+        "syncs_parked",
+        "topics",
+    )
 
     def __init__(self, group_id: str, shared: Shared, now_ms: int) -> None:
         self.group_id = group_id
@@ -131,6 +191,9 @@ class ClassicGroup:
         self.hard = shared.hard
         self.deadlines = shared.deadlines
         self.connections = shared.connections
+        self.topics = shared.topics
+        self.rations = shared.rations
+        self._noted = shared.noted
         self.state = GroupState.EMPTY
         self.previous_state = GroupState.EMPTY
         self.state_timestamp = now_ms
@@ -148,11 +211,20 @@ class ClassicGroup:
         """What the members of this generation subscribe to; None: not known."""
         self.joins_parked = 0
         self.syncs_parked = 0
-        self.last_joined: MemberIdentity | None = None
-        """Whose JoinGroup came last in the rebalance under way."""
+        self.last_joins: tuple[tuple[MemberIdentity, int], ...] = ()
+        """Whose JoinGroups came last in the rebalance under way, and when, the last one last."""
         self.initial_delay: InitialDelay | None = None
         self.member_added_during_delay = False
         self.rebalance: Rebalance | None = None
+        # What the events compare a generation with.
+        self.former_leader: str | None = None
+        """Who leads, or led, the last generation; None: it had no members."""
+        self.ownership: Ownership = {}
+        """By the last assignment."""
+        self.partition_counts: PartitionCounts | None = None
+        """Of the subscribed topics, at the last assignment; None: not known."""
+        self._generations: tuple[tuple[int, int], ...] = ()
+        """The last ones, and when they began."""
         self._supporters: Counter[str] = Counter()  # how many members offer a protocol
 
     def __repr__(self) -> str:
@@ -175,12 +247,16 @@ class ClassicGroup:
         for stored_member in stored.members:
             group.add(ClassicMember.loaded(stored_member, stored.protocol_name or "", now_ms))
         group.subscribed_topics = group.subscriptions()
+        group.former_leader = group.leader
+        group.ownership = {member: member.assignment for member in group.members.values()}
         return group
 
     # --- states ---------------------------------------------------------------------------------------------
 
-    def become(self, to_state: GroupState, cause: Cause, now_ms: int, out: Effects) -> None:
-        """Enter a state. The only writer of `state`."""
+    def become(
+        self, to_state: GroupState, cause: Cause, now_ms: int, out: Effects, *, until_ms: int | None = None
+    ) -> None:
+        """Enter a state, which lasts until `until_ms` at most. The only writer of `state`."""
         if self.state not in _PREDECESSORS[to_state]:
             raise BrokenInvariant(f"{self!r} cannot become {to_state}")
         self.previous_state, self.state = self.state, to_state
@@ -196,6 +272,7 @@ class ClassicGroup:
                 phase_ms=0 if entered_ms == UNKNOWN_TIME else now_ms - entered_ms,
                 waiting_for=self._waited_for(),
                 pending_member_ids=tuple(self.pending_members),
+                until_ms=until_ms,
             )
         )
 
@@ -211,9 +288,20 @@ class ClassicGroup:
             member.identity for member in self.members.values() if member.member_id in self.pending_syncs
         )
 
+    def next_generation(self, now_ms: int) -> None:
+        self.generation_id += 1
+        self._generations = (*self._generations[1 - _GENERATIONS_MAX :], (self.generation_id, now_ms))
+
+    def ended_ms(self, generation_id: int) -> int | None:
+        """When a generation ended: when the next began. None: it has not, or nobody remembers."""
+        for began_id, began_ms in self._generations:
+            if began_id == generation_id + 1:
+                return began_ms
+        return None
+
     def alive(self) -> ClassicGroup:
         """This group, unless the shard is giving it up."""
-        if self.state is GroupState.DEAD:
+        if self.state is _DEAD:
             raise KafkaError(
                 ErrorCode.COORDINATOR_NOT_AVAILABLE, f"group {self.group_id!r} is being unloaded"
             )
@@ -234,7 +322,7 @@ class ClassicGroup:
         self._supporters.update(member.protocol_names)
         self.pending_members.pop(member.member_id, None)
 
-    def remove(self, member: ClassicMember) -> None:
+    def remove(self, member: ClassicMember, now_ms: int) -> None:
         """Let a member go, with its timer. Its parked requests are the caller's to answer, before."""
         if member.parked_join is not None or member.parked_sync is not None:
             raise BrokenInvariant(f"{member!r} would never be answered")
@@ -244,14 +332,15 @@ class ClassicGroup:
             del self.static_members[member.group_instance_id]
         self.pending_syncs.discard(member.member_id)
         self.deadlines.cancel(self.session_timer(member.member_id))
-        self.connections.forget(member)
+        self.connections.removed(self.group_id, member, now_ms)
         if self.leader == member.member_id:
             # Any member will do for now; the next join phase makes sure that the leader is one that rejoined.
             self.leader = next(iter(self.members), None)
 
-    def replace(self, member: ClassicMember, member_id: str) -> None:
+    def replace(self, member: ClassicMember, identity: MemberIdentity) -> None:
         """A static member goes on under a new id; the old one is fenced (KIP-345). Client id and host stay as
-        they were when the instance first joined, as in Kafka."""
+        they were when the instance first joined, as in Kafka; only the events tell of the new ones."""
+        member_id = identity.member_id
         if member.group_instance_id is None or self.members.get(member.member_id) is not member:
             raise BrokenInvariant(f"{self!r} cannot replace {member!r}")
         # In place, so that the order of members, and with it the leader's list, does not change.
@@ -262,11 +351,14 @@ class ClassicGroup:
         self.deadlines.cancel(self.session_timer(member.member_id))
         if self.leader == member.member_id:
             self.leader = member_id
+        if self.former_leader == member.member_id:
+            self.former_leader = member_id
         if member.member_id in self.pending_syncs:
             # Kafka leaves the old id behind here, and rebalances when its SyncGroup does not come.
             self.pending_syncs.remove(member.member_id)
             self.pending_syncs.add(member_id)
-        member.member_id = member_id
+        member.member_id, member.identity = member_id, identity
+        member.late_at_ms, member.heartbeats, member.former_interval_ms = (), 0, None
         member.session_timer = self.session_timer(member_id)
         member.is_new = False
 
@@ -275,7 +367,7 @@ class ClassicGroup:
     ) -> None:
         """Take over what a known member says in a new JoinGroup."""
         self._supporters -= Counter(member.protocol_names)  # and names that nobody offers any more go
-        member.protocols = protocols
+        member.protocols, member.protocols_known = protocols, True
         self._supporters.update(member.protocol_names)
         member.rebalance_timeout_ms = rebalance_timeout_ms
         member.session_timeout_ms = session_timeout_ms
@@ -324,13 +416,17 @@ class ClassicGroup:
             self._supporters[name] == len(self.members) for name in protocol_names
         )
 
-    def select_protocol(self) -> str:
-        """The vote: each member for the first of its protocols which all offer. Of those with the most votes
-        Kafka takes the first in a hash table's order, which nobody chose but which everybody sees."""
+    def votes(self) -> Counter[str]:
+        """The vote: each member for the first of its protocols which all offer."""
         if not self.members:
             raise BrokenInvariant(f"{self!r} has nobody to vote")
         candidates = {name for name, count in self._supporters.items() if count == len(self.members)}
-        votes = Counter(member.vote(candidates) for member in self.members.values())
+        return Counter(member.vote(candidates) for member in self.members.values())
+
+    def select_protocol(self, votes: Counter[str] | None = None) -> str:
+        """Of the protocols with the most votes Kafka takes the first in a hash table's order, which nobody
+        chose but which everybody sees."""
+        votes = self.votes() if votes is None else votes
         return max(hash_map_order(votes), key=votes.__getitem__)
 
     def subscriptions(self) -> frozenset[str] | None:
@@ -358,6 +454,13 @@ class ClassicGroup:
             return self.protocol_type == CONSUMER
         return topic in self.subscribed_topics
 
+    def count_partitions(self) -> None:
+        """Remember how many partitions the subscribed topics have."""
+        if self.subscribed_topics is None or self.topics.partitions is None:
+            self.partition_counts = None
+        else:
+            self.partition_counts = partition_counts(self.subscribed_topics, self.topics.partitions)
+
     # --- timers ---------------------------------------------------------------------------------------------
 
     def session_timer(self, member_id: str) -> TimerKey:
@@ -372,6 +475,7 @@ class ClassicGroup:
         return TimerKey(TimerKind.SYNC, self.group_id)
 
     def restart_session(self, member: ClassicMember, now_ms: int) -> None:
+        member.session_from_ms = now_ms
         self.deadlines.set(member.session_timer, now_ms + member.session_timeout_ms)
 
     def cancel_timers(self) -> None:
@@ -383,13 +487,14 @@ class ClassicGroup:
 
     # --- parked requests ------------------------------------------------------------------------------------
 
-    def park_join(self, member: ClassicMember, ticket: Ticket, out: Effects) -> None:
+    def park_join(self, member: ClassicMember, ticket: Ticket, now_ms: int, out: Effects) -> None:
         # The member asked again, on another connection: nobody reads the first answer any more. Kafka never
         # gives one.
         self.refuse_join(member, ErrorCode.REBALANCE_IN_PROGRESS, out)
         member.parked_join = ticket
         self.joins_parked += 1
-        self.last_joined = member.identity
+        earlier = [joined for joined in self.last_joins if joined[0].member_id != member.member_id]
+        self.last_joins = (*earlier[1 - _SLOWEST_JOINS :], (member.identity, now_ms))
 
     def answer_join(self, member: ClassicMember, response: JoinGroupResponse, out: Effects) -> None:
         """Answer the member's parked JoinGroup, if there is one."""
@@ -463,7 +568,13 @@ class ClassicGroup:
     def heard(self, member: ClassicMember, context: RequestContext, now_ms: int) -> None:
         """Remember when and over which connection a member was last heard of. Only the events tell of it."""
         member.heard_ms = now_ms
-        self.connections.heard(self.group_id, member, context.connection_id)
+        if member.connection_id != context.connection_id:
+            self.connections.heard(self.group_id, member, context.connection_id)
+
+    def note(self, event: Event) -> None:
+        """Tell of something where there is no `out` to tell it in: the next step will."""
+        if len(self._noted) < _NOTED_MAX:
+            self._noted.append(event)
 
     # --- hard state -----------------------------------------------------------------------------------------
 

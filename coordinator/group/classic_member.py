@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
+from typing import Any, Final
 
 from muster.coordinator.group.effects import BrokenInvariant, Ticket
 from muster.coordinator.group.events import MemberIdentity
@@ -11,6 +11,11 @@ from muster.coordinator.group.hard_state import StoredMember
 
 Protocols = tuple[tuple[str, bytes], ...]
 """The protocols a member offers, most wanted first: name and metadata."""
+
+LATE_WITHIN_MS: Final = 600_000
+_HEARTBEATS_OBSERVED_MIN: Final = 5
+_LATE_MAX: Final = 100
+"""How often at most a member is counted to have been late."""
 
 
 class ClassicMember:
@@ -22,14 +27,22 @@ class ClassicMember:
         "client_host",
         "client_id",
         "connection_id",
+        "disconnected_at_ms",
+        "former_interval_ms",
         "group_instance_id",
         "heard_ms",
+        "heartbeats",
+        "heartbeats_from_ms",
+        "identity",
         "is_new",
+        "late_at_ms",
         "member_id",
         "parked_join",
         "parked_sync",
         "protocols",
+        "protocols_known",
         "rebalance_timeout_ms",
+        "session_from_ms",
         "session_timeout_ms",
         "session_timer",
     )
@@ -57,25 +70,37 @@ class ClassicMember:
         self.assignment = assignment
         self.parked_join: Ticket | None = None
         self.parked_sync: Ticket | None = None
+        self.identity = MemberIdentity(member_id, client_id, client_host, group_instance_id)
+        """Who it is for the events: as it joined last, while client id and host stay those of its first join.
+        """
         self.is_new = False
         """Added in the rebalance that is under way: it has no id to heartbeat with, so waiting is no sign of
         life."""
+        self.protocols_known = True
+        """Whether `protocols` is all that it offers."""
         self.heard_ms = heard_ms
+        self.session_from_ms = heard_ms
+        """When its session last began anew."""
+        self.heartbeats = 0
+        """How many have come since `heartbeats_from_ms`: since it joined last."""
+        self.heartbeats_from_ms = heard_ms
+        self.former_interval_ms: int | None = None
+        """Between two heartbeats, when it was last known."""
+        self.late_at_ms: tuple[int, ...] = ()
+        """When it was late in the last ten minutes."""
         self.session_timer: Any = None
         """The key of its session's deadline; set by the group that takes it in."""
         self.connection_id: int | None = None
         """The connection it was last heard on, while that is open. None for a member that was loaded and not
         heard of since, too."""
+        self.disconnected_at_ms: int | None = None
+        """When the connection it was last heard on has closed."""
 
     def __repr__(self) -> str:
         parked = "join" if self.parked_join is not None else "sync" if self.parked_sync is not None else None
         instance = f" instance={self.group_instance_id}" if self.group_instance_id is not None else ""
         new = " new" if self.is_new else ""
         return f"<ClassicMember {self.member_id}{instance} client={self.client_id}{new} parked={parked}>"
-
-    @property
-    def identity(self) -> MemberIdentity:
-        return MemberIdentity(self.member_id, self.client_id, self.client_host, self.group_instance_id)
 
     @property
     def is_static(self) -> bool:
@@ -105,6 +130,30 @@ class ClassicMember:
         not to wait for longer than its own timer."""
         return not self.is_new and (self.parked_join is not None or self.parked_sync is not None)
 
+    def heartbeat_interval_ms(self) -> int | None:
+        """How often it sends heartbeats, as observed; None: there were too few."""
+        if self.heartbeats < _HEARTBEATS_OBSERVED_MIN:
+            return self.former_interval_ms
+        return (self.session_from_ms - self.heartbeats_from_ms) // self.heartbeats
+
+    def begin_heartbeats(self, now_ms: int) -> None:
+        """It begins to heartbeat anew, after a join."""
+        self.former_interval_ms = self.heartbeat_interval_ms()
+        self.heartbeats, self.heartbeats_from_ms = 0, now_ms
+
+    def late_count(self, now_ms: int) -> int:
+        """How often it was late in the last ten minutes."""
+        return sum(late_ms > now_ms - LATE_WITHIN_MS for late_ms in self.late_at_ms)
+
+    def was_late(self, silent_ms: int, now_ms: int) -> None:
+        """Count a late heartbeat, before it is one of `heartbeats`."""
+        usual_ms = self.heartbeat_interval_ms()
+        if usual_ms is not None:
+            self.heartbeats_from_ms += silent_ms - usual_ms  # the pause tells nothing of what is usual
+        since_ms = now_ms - LATE_WITHIN_MS
+        recent = [late_ms for late_ms in self.late_at_ms if late_ms > since_ms]
+        self.late_at_ms = (*recent[1 - _LATE_MAX :], now_ms)
+
     def stored(self, protocol_name: str) -> StoredMember:
         """The member as a GroupMetadata record keeps it."""
         return StoredMember(
@@ -122,7 +171,7 @@ class ClassicMember:
     def loaded(cls, stored: StoredMember, protocol_name: str, now_ms: int) -> ClassicMember:
         """The member as a GroupMetadata record has kept it: of its protocols, only the selected one is
         known."""
-        return cls(
+        member = cls(
             member_id=stored.member_id,
             group_instance_id=stored.group_instance_id,
             client_id=stored.client_id,
@@ -133,3 +182,5 @@ class ClassicMember:
             heard_ms=now_ms,
             assignment=stored.assignment,
         )
+        member.protocols_known = False
+        return member

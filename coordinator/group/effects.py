@@ -94,3 +94,5 @@ class TopicsImage(NamedTuple):
     live: Mapping[str, uuid.UUID] | None = None
     """Name and id of every topic that exists, at least as new as any offset of the shard: a topic that is not
     among them was deleted, perhaps while nobody had the shard. None: not told."""
+    partitions: Mapping[str, int] | None = None
+    """How many partitions each of them has. None: not told."""

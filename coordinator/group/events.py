@@ -3,13 +3,20 @@
 Each event carries the trigger of the step that caused it. What a person reads as the *cause* of a rebalance
 is computed from these by whoever reads them, and may be refined by what happens later (a LeaveGroup followed
 by the end of the connection is a clean shutdown; one without is a client that missed its poll deadline).
+
+A reader of the journal sees an event's class as its type and the class's fields under their names, so both
+are published (docs/journal.schema.json): they are added to, not renamed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+MOVES_MAX: Final = 1_000
+"""Moves told of one assignment."""
 
 
 class Trigger(StrEnum):
@@ -42,6 +49,9 @@ class Trigger(StrEnum):
     REBALANCE_TIMED_OUT = "rebalance timed out"
     """The largest rebalance timeout passed before every member had joined."""
     LEADER_SYNCED = "leader sent the assignment"
+    MEMBER_SYNCED = "member synced"
+    """A member's SyncGroup."""
+    HEARTBEAT = "heartbeat"
     LOADED_OVERSIZE = "loaded with more members than allowed"
     SHARD_UNLOADED = "coordinator moved"
     REQUESTED = "requested"
@@ -101,6 +111,71 @@ class StateChanged(Event):
     it)."""
     pending_member_ids: tuple[str, ...]
     """Ids that were issued and not come back with: they are waited for as well."""
+    until_ms: int | None
+    """How long at most the group waits in `to_state`, epoch milliseconds: for JoinGroups (an initial delay
+    may be prolonged) or for SyncGroups. None: it does not wait."""
+
+
+# --- a rebalance --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ProtocolChosen(Event):
+    """The members' vote fell on another protocol than that of the last generation."""
+
+    protocol: str
+    before: str | None
+    """None: the group had no members."""
+    votes: Mapping[str, int]
+    """How many members voted for which: each for the first of its protocols that all offer."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderChanged(Event):
+    """`member` leads the generation that begins, another one led the last. A static leader that returned
+    under a new id is no other."""
+
+    old_member_id: str
+
+
+class Move(NamedTuple):
+    """A partition that has another owner than in the last generation. None: nobody."""
+
+    topic: str
+    partition: int
+    from_member_id: str | None
+    to_member_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned(Event):
+    """The leader sent the assignment. Everything but the trigger is None when the coordinator cannot read it
+    (not a group of consumers, damaged bytes) or it is too large to be looked into."""
+
+    partitions: int | None
+    """Partitions that have an owner now."""
+    kept: int | None
+    """Those with the same owner as in the last generation."""
+    moved: int | None
+    """Those that another member owned. What remains is newly assigned."""
+    lost: int | None
+    """Partitions that had an owner and have none now."""
+    moves: tuple[Move, ...] | None
+    """Those moved, newly assigned and lost, MOVES_MAX at most."""
+    owned: Mapping[str, int] | None
+    """How many partitions a member id owns now; the first MOVES_MAX members."""
+    truncated: bool
+    """Whether `moves` or `owned` leaves something out."""
+
+
+@dataclass(frozen=True, slots=True)
+class AllSynced(Event):
+    """Every member of the generation has asked for its assignment."""
+
+    after_ms: int
+    """Since the leader's assignment came."""
+    last: MemberIdentity
+    """Whose SyncGroup came last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +186,7 @@ class RebalanceCompleted(Event):
     started_ms: int
     join_ms: int
     """How long the group waited for JoinGroups."""
-    sync_ms: int
+    assignment_ms: int
     """How long it then waited for the leader's SyncGroup; 0 for a group that became Empty."""
     restarts: int
     """How often the rebalance began anew before it completed (a member came or went before the leader's
@@ -121,11 +196,11 @@ class RebalanceCompleted(Event):
     """Members that did not rejoin in time and were removed."""
     last_joined: MemberIdentity | None
     """The member whose JoinGroup came last: the one the others waited for."""
+    joins: tuple[tuple[MemberIdentity, int], ...]
+    """The last JoinGroups, the slowest first, five at most: whose, and how long after `started_ms`."""
 
 
-@dataclass(frozen=True, slots=True)
-class MemberAdded(Event):
-    """`member` is in the group now, waiting for the rebalance to complete."""
+# --- members ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +208,9 @@ class MemberIdIssued(Event):
     """`member` was told its id and is waited for (MEMBER_ID_REQUIRED, KIP-394)."""
 
     expires_ms: int
+    former_member_id: str | None
+    """A former member of the group that was last heard of over the same connection: most likely the same
+    client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +222,39 @@ class PendingMemberRemoved(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class MemberAdded(Event):
+    """`member` is in the group now, waiting for the rebalance to complete."""
+
+    protocols: tuple[str, ...]
+    """What it offers, most wanted first."""
+    topics: tuple[str, ...] | None
+    """What it subscribes to. None: it is no consumer, or its metadata no subscription."""
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    former_member_id: str | None
+    """As in MemberIdIssued."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberRejoined(Event):
+    """A known member sent its JoinGroup to a group that waits for them; told in groups of up to 100
+    members."""
+
+    after_ms: int
+    """Since the rebalance began."""
+
+
+@dataclass(frozen=True, slots=True)
+class JoinRefused(Event):
+    """A client may not join: the group is full and has no place for it, or it offers no protocol that the
+    others do; told once a minute for each client id and host. Its member id is "" if it has none."""
+
+    error: str
+    size_max: int | None
+    """How many members the group may have, when that is why."""
+
+
+@dataclass(frozen=True, slots=True)
 class MemberRemoved(Event):
     """`member` is no longer in the group."""
 
@@ -152,6 +263,16 @@ class MemberRemoved(Event):
     connected: bool
     """Whether the connection it was last heard on was still open: a process that stalled rather than died.
     False, too, for a member that was not heard of since its group was loaded."""
+    disconnected_ms: int | None
+    """How long ago that connection closed. None: it is open, or the member was not heard of."""
+    late: int
+    """How many of its heartbeats in the last ten minutes were late (HeartbeatLate)."""
+    heartbeat_interval_ms: int | None
+    """How often it used to send one, as observed. None: not known."""
+    session_timeout_ms: int
+    requested_by: MemberIdentity | None
+    """The client that asked for it over another connection than the member's own: an admin. Only client id
+    and host are known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,12 +282,75 @@ class MemberReplaced(Event):
 
     old_member_id: str
     old_client_host: str
+    old_silent_ms: int
+    """How long ago its former self was last heard of."""
+    old_connected: bool
+    """Whether the connection of its former self was open, and another one than its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberFenced(Event):
+    """Somebody sent a request under an old member id of the instance `member`, or under an instance id that
+    is not its own (FENCED_INSTANCE_ID, KIP-345); told once a minute for each instance."""
+
+    api: str
+    """Kafka's name of the request: Heartbeat, JoinGroup, SyncGroup, LeaveGroup, OffsetCommit."""
+    old_member_id: str
+    old_client_id: str
+    old_client_host: str
+    """Who sent it: the process that is fenced."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemberDisconnected(Event):
     """The connection over which `member` was last heard of has closed. It stays a member until its session
-    expires."""
+    expires, unless it had been removed before."""
+
+    silent_ms: int
+    """How long ago it was last heard of."""
+    after_removal_ms: int | None
+    """How long ago it was removed from the group. None: it is a member."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatLate(Event):
+    """A near miss: `member` was not heard of for so long that little was missing to its eviction, or that it
+    cannot be its usual pace."""
+
+    late_ms: int
+    """Since its session last began anew."""
+    heartbeat_interval_ms: int | None
+    """Its usual pace, as observed. None: not known yet."""
+    session_timeout_ms: int
+
+
+# --- what members work on -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataChanged(Event):
+    """`member` joined with other metadata than before. During a rebalance, only a change of topics or
+    protocols is told: the rest changes with every rebalance."""
+
+    topics_added: tuple[str, ...]
+    topics_removed: tuple[str, ...]
+    protocols_before: tuple[str, ...]
+    """Empty when not known: the coordinator has loaded the group and stored only the protocol in use."""
+    protocols_after: tuple[str, ...]
+    user_data_changed: bool
+    """The assignor's own data changed, or bytes that nobody here can read."""
+    owned_changed: bool
+    """It owns other partitions than it said before (KIP-429): so a cooperative consumer says that it has
+    given up what it was to give up."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsGrown(Event):
+    """Topics that the members subscribe to have another number of partitions than at the last assignment;
+    found when the leader rejoins, and at the latest when the next assignment comes."""
+
+    topics: tuple[tuple[str, int, int], ...]
+    """Name, partitions then, partitions now; 0: there was or is no such topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +362,17 @@ class OffsetsRemoved(Event):
 
 @dataclass(frozen=True, slots=True)
 class CommitRefused(Event):
-    """`member`'s OffsetCommit was refused: what it had processed will be delivered again."""
+    """An OffsetCommit of `member` (or of one that is a member no longer) was refused: what it had processed
+    will be delivered again. Told twenty times in ten seconds for each group at most."""
 
     error: str
     committed_generation_id: int
+    partitions: int
+    """How many the commit was about."""
+    superseded_ms: int | None
+    """How long ago its generation ended. None: it has not, or that is not known."""
+    owner: MemberIdentity | None
+    """Who has the first of the partitions by the last assignment. None: nobody, or that cannot be read."""
+    topic: str
+    partition: int
+    """The first of the partitions; "" and -1 if there is none."""

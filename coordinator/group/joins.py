@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-from muster.coordinator.group import rebalance
-from muster.coordinator.group.classic import Cause, ClassicGroup, GroupState, PendingMember, refused_join
+from typing import Final
+
+from muster.coordinator.group import rebalance, subscriptions
+from muster.coordinator.group.classic import (
+    CONSUMER,
+    Cause,
+    ClassicGroup,
+    GroupState,
+    PendingMember,
+    refused_join,
+)
 from muster.coordinator.group.classic_member import ClassicMember, Protocols
 from muster.coordinator.group.config import NEW_MEMBER_JOIN_TIMEOUT_MS
 from muster.coordinator.group.effects import BrokenInvariant, Effects, RequestContext, Ticket
 from muster.coordinator.group.events import (
+    JoinRefused,
     MemberAdded,
     MemberIdentity,
     MemberIdIssued,
+    MemberRejoined,
     MemberReplaced,
+    MetadataChanged,
+    TopicsGrown,
     Trigger,
 )
 from muster.protocol.errors import ErrorCode, KafkaError
@@ -19,6 +32,8 @@ from muster.protocol.messages.classic_group import JoinGroupRequest
 
 _MEMBER_ID_REQUIRED_FROM = 4  # KIP-394
 _SKIP_ASSIGNMENT_FROM = 9  # KIP-814
+_REJOINS_TOLD_MAX: Final = 100
+"""Members of a group in which each JoinGroup is told."""
 
 
 def join(
@@ -39,8 +54,9 @@ def join(
     """
     group.alive()
     if not _admits(group, request.member_id):
-        _refuse_full(group, request.member_id, ticket, now_ms, out)
+        _refuse_full(group, request, context, ticket, now_ms, out)
     elif not group.supports(request.protocol_type, [protocol.name for protocol in request.protocols]):
+        _tell_refused(group, request, context, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, now_ms, out)
         raise KafkaError(
             ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
             f"{group!r} of type {group.protocol_type!r} has no protocol in common with "
@@ -75,15 +91,52 @@ def _admits(group: ClassicGroup, member_id: str) -> bool:
             return member is not None or len(group.members) < size_max
 
 
-def _refuse_full(group: ClassicGroup, member_id: str, ticket: Ticket, now_ms: int, out: Effects) -> None:
+def _refuse_full(
+    group: ClassicGroup,
+    request: JoinGroupRequest,
+    context: RequestContext,
+    ticket: Ticket,
+    now_ms: int,
+    out: Effects,
+) -> None:
     """GROUP_MAX_SIZE_REACHED; whoever asked is no member any more."""
+    member_id = request.member_id
     member = group.members.get(member_id)
     if member is not None:
         rebalance.remove(group, member, Cause(Trigger.GROUP_FULL, member.identity), now_ms, out)
     elif member_id in group.pending_members:
         pending = group.pending_members[member_id]
         rebalance.remove_pending(group, member_id, Cause(Trigger.GROUP_FULL, pending.identity), now_ms, out)
+    else:
+        _tell_refused(group, request, context, ErrorCode.GROUP_MAX_SIZE_REACHED, now_ms, out)
     out.reply(ticket, refused_join(ErrorCode.GROUP_MAX_SIZE_REACHED, ""))
+
+
+def _tell_refused(
+    group: ClassicGroup,
+    request: JoinGroupRequest,
+    context: RequestContext,
+    error: ErrorCode,
+    now_ms: int,
+    out: Effects,
+) -> None:
+    full = error is ErrorCode.GROUP_MAX_SIZE_REACHED
+    who = (group.group_id, context.client_id, context.client_host)
+    if group.rations.joins_refused.allows(who, now_ms):
+        identity = MemberIdentity(
+            request.member_id, context.client_id, context.client_host, request.group_instance_id
+        )
+        cause = Cause(Trigger.GROUP_FULL if full else Trigger.REQUESTED, identity, request.reason)
+        out.events.append(
+            JoinRefused(
+                now_ms,
+                group.group_id,
+                group.generation_id,
+                *cause,
+                error=error.name,
+                size_max=group.config.group_max_size if full else None,
+            )
+        )
 
 
 # --- new members --------------------------------------------------------------------------------------------
@@ -106,7 +159,14 @@ def _issue_member_id(
     group.deadlines.set(group.session_timer(member_id), expires_ms)
     cause = Cause(Trigger.MEMBER_ID_ISSUED, identity, request.reason)
     out.events.append(
-        MemberIdIssued(now_ms, group.group_id, group.generation_id, *cause, expires_ms=expires_ms)
+        MemberIdIssued(
+            now_ms,
+            group.group_id,
+            group.generation_id,
+            *cause,
+            expires_ms=expires_ms,
+            former_member_id=group.connections.former_member_id(group.group_id, context.connection_id),
+        )
     )
     out.reply(ticket, refused_join(ErrorCode.MEMBER_ID_REQUIRED, member_id))
 
@@ -135,12 +195,25 @@ def _add(
         heard_ms=now_ms,
     )
     member.is_new = True
+    former_member_id = group.connections.former_member_id(group.group_id, context.connection_id)
     group.add(member)
     group.heard(member, context, now_ms)
     if group.initial_delay is not None:
         group.member_added_during_delay = True
     cause = Cause(Trigger.MEMBER_JOINED, member.identity, request.reason)
-    out.events.append(MemberAdded(now_ms, group.group_id, group.generation_id, *cause))
+    out.events.append(
+        MemberAdded(
+            now_ms,
+            group.group_id,
+            group.generation_id,
+            *cause,
+            protocols=subscriptions.protocol_names(member.protocols),
+            topics=subscriptions.topics(member.protocols) if group.protocol_type == CONSUMER else None,
+            session_timeout_ms=session_timeout_ms,
+            rebalance_timeout_ms=rebalance_timeout_ms,
+            former_member_id=former_member_id,
+        )
+    )
     # It has no id to heartbeat with yet, so its session cannot be what bounds its stay.
     group.deadlines.set(group.session_timer(member_id), now_ms + NEW_MEMBER_JOIN_TIMEOUT_MS)
     _park_and_rebalance(group, member, cause, ticket, now_ms, out)
@@ -167,7 +240,8 @@ def _join_known(
         _add(group, request, context, member_id, ticket, now_ms, out)
         return
     member = group.validate(member_id, request.group_instance_id)
-    changed = member.protocols != _protocols(request)
+    protocols = _protocols(request)
+    changed = member.protocols != protocols
     match group.state:
         case GroupState.PREPARING_REBALANCE:
             trigger = Trigger.MEMBER_REJOINED
@@ -192,10 +266,72 @@ def _join_known(
             return
         case state:
             raise BrokenInvariant(f"{group!r} has {member!r} in {state}")
-    group.heard(member, context, now_ms)
-    group.update(member, _protocols(request), *_timeouts(request, context))
     cause = Cause(trigger, member.identity, request.reason)
+    _tell_rejoined(group, member, protocols, cause, now_ms, out)
+    group.heard(member, context, now_ms)
+    group.update(member, protocols, *_timeouts(request, context))
     _park_and_rebalance(group, member, cause, ticket, now_ms, out)
+
+
+def _tell_rejoined(
+    group: ClassicGroup,
+    member: ClassicMember,
+    protocols: Protocols,
+    cause: Cause,
+    now_ms: int,
+    out: Effects,
+) -> None:
+    """Tell what is new with a known member, before it is taken over."""
+    if group.state is GroupState.STABLE and member.member_id == group.leader:
+        tell_grown(group, cause, now_ms, out)
+    _tell_metadata(group, member, protocols, cause, now_ms, out)
+    rebalancing = group.rebalance if group.state is GroupState.PREPARING_REBALANCE else None
+    if rebalancing is not None and member.parked_join is None and len(group.members) <= _REJOINS_TOLD_MAX:
+        after_ms = now_ms - rebalancing.started_ms
+        out.events.append(
+            MemberRejoined(now_ms, group.group_id, group.generation_id, *cause, after_ms=after_ms)
+        )
+
+
+def _tell_metadata(
+    group: ClassicGroup,
+    member: ClassicMember,
+    protocols: Protocols,
+    cause: Cause,
+    now_ms: int,
+    out: Effects,
+) -> None:
+    before, consumers = member.protocols, group.protocol_type == CONSUMER
+    if before == protocols:
+        return
+    if cause.trigger is not Trigger.METADATA_CHANGED:
+        # Not what is due to the rebalance. That a loaded member offers more than was stored is no news.
+        after = protocols if member.protocols_known else _of_protocols(protocols, before)
+        if subscriptions.subscribes_alike(before, after, consumers=consumers):
+            return
+    changed = subscriptions.difference(before, protocols, consumers=consumers)
+    if not member.protocols_known:
+        changed = changed._replace(protocols_before=())
+    out.events.append(
+        MetadataChanged(now_ms, group.group_id, group.generation_id, *cause, **changed._asdict())
+    )
+
+
+def _of_protocols(protocols: Protocols, known: Protocols) -> Protocols:
+    names = subscriptions.protocol_names(known)
+    return tuple(each for each in protocols if each[0] in names)
+
+
+def tell_grown(group: ClassicGroup, cause: Cause, now_ms: int, out: Effects) -> None:
+    """Tell, once, whether topics of the last assignment have other numbers of partitions now."""
+    if group.partition_counts is None or group.topics.partitions is None:
+        return
+    grown = subscriptions.grown(group.partition_counts, group.topics.partitions)
+    if grown:
+        group.partition_counts = {**group.partition_counts, **{name: count for name, _, count in grown}}
+        out.events.append(
+            TopicsGrown(now_ms, group.group_id, group.generation_id, *cause, topics=tuple(grown))
+        )
 
 
 def _replace(
@@ -211,16 +347,13 @@ def _replace(
     self, without a rebalance if it can (KIP-345)."""
     assert request.group_instance_id is not None
     member = group.members[group.static_members[request.group_instance_id]]
-    old_member_id, old_client_host, old_leader = member.member_id, member.client_host, group.leader
+    old, old_silent_ms, old_leader = member.identity, now_ms - member.heard_ms, group.leader
+    old_connected = member.connection_id not in (None, context.connection_id)
     fenced = KafkaError(
         ErrorCode.FENCED_INSTANCE_ID, f"instance {request.group_instance_id!r} is {member_id!r} now"
     )
     group.refuse_join(member, fenced.code, out)
     group.answer_sync(member, fenced, out)
-    group.replace(member, member_id)
-    group.update(member, _protocols(request), *_timeouts(request, context))
-    group.heard(member, context, now_ms)
-    group.restart_session(member, now_ms)
     identity = MemberIdentity(member_id, context.client_id, context.client_host, request.group_instance_id)
     cause = Cause(Trigger.STATIC_MEMBER_REPLACED, identity, request.reason)
     out.events.append(
@@ -229,10 +362,19 @@ def _replace(
             group.group_id,
             group.generation_id,
             *cause,
-            old_member_id=old_member_id,
-            old_client_host=old_client_host,
+            old_member_id=old.member_id,
+            old_client_host=old.client_host,
+            old_silent_ms=old_silent_ms,
+            old_connected=old_connected,
         )
     )
+    protocols = _protocols(request)
+    _tell_metadata(group, member, protocols, cause, now_ms, out)
+    group.replace(member, identity)
+    group.update(member, protocols, *_timeouts(request, context))
+    group.heard(member, context, now_ms)
+    member.begin_heartbeats(now_ms)
+    group.restart_session(member, now_ms)
     match group.state:
         case GroupState.STABLE if group.select_protocol() == group.protocol_name:
             # The assignment stands, even if the subscription has changed.
@@ -255,7 +397,7 @@ def _replace(
 def _park_and_rebalance(
     group: ClassicGroup, member: ClassicMember, cause: Cause, ticket: Ticket, now_ms: int, out: Effects
 ) -> None:
-    group.park_join(member, ticket, out)
+    group.park_join(member, ticket, now_ms, out)
     rebalance.prepare_or_complete(group, cause, now_ms, out)
 
 

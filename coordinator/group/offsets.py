@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -229,20 +229,30 @@ def remove(
 
 def expired(group: ClassicGroup, config: GroupConfig, hard: HardState, now_ms: int) -> list[TopicPartition]:
     """The partitions whose offsets are past their retention, and that no member subscribes to (KIP-211)."""
+    return [partition for partition, end_ms in _retention_ends(group, config, hard) if now_ms >= end_ms]
+
+
+def next_expiry(group: ClassicGroup, config: GroupConfig, hard: HardState) -> int | None:
+    """When the first of the group's offsets is past its retention, as the group is now; perhaps it is
+    already. None when none will be."""
+    return min((end_ms for _, end_ms in _retention_ends(group, config, hard)), default=None)
+
+
+def _retention_ends(
+    group: ClassicGroup, config: GroupConfig, hard: HardState
+) -> Iterator[tuple[TopicPartition, int]]:
+    """Until when each of the group's offsets is kept, as the group is now; those that no end is in sight of
+    are left out."""
     retention_begins = _retention_base(group)
     if retention_begins is None:
-        return []
-
-    def is_past(committed: CommittedOffset) -> bool:
+        return
+    for (topic, partition), committed in hard.offsets.get(group.group_id, {}).items():
+        if group.is_subscribed(topic):
+            continue
         if committed.expire_timestamp != -1:
-            return now_ms >= committed.expire_timestamp
-        return now_ms - retention_begins(committed) >= config.offsets_retention_ms
-
-    return [
-        (topic, partition)
-        for (topic, partition), committed in hard.offsets.get(group.group_id, {}).items()
-        if not group.is_subscribed(topic) and is_past(committed)
-    ]
+            yield (topic, partition), committed.expire_timestamp
+        else:
+            yield (topic, partition), retention_begins(committed) + config.offsets_retention_ms
 
 
 def _retention_base(group: ClassicGroup) -> Callable[[CommittedOffset], int] | None:

@@ -14,8 +14,11 @@ from muster.coordinator.group.classic import Cause, ClassicGroup, GroupState, In
 from muster.coordinator.group.classic_member import ClassicMember
 from muster.coordinator.group.effects import BrokenInvariant, Effects
 from muster.coordinator.group.events import (
+    LeaderChanged,
+    MemberIdentity,
     MemberRemoved,
     PendingMemberRemoved,
+    ProtocolChosen,
     RebalanceCompleted,
     Trigger,
 )
@@ -46,17 +49,17 @@ def prepare(group: ClassicGroup, cause: Cause, now_ms: int, out: Effects) -> Non
     group.pending_syncs.clear()
     group.deadlines.cancel(group.sync_timer)
     first = group.state is GroupState.EMPTY
-    group.become(GroupState.PREPARING_REBALANCE, cause, now_ms, out)
+    delay_ms = group.config.group_initial_rebalance_delay_ms if first else group.rebalance_timeout_ms
+    group.become(GroupState.PREPARING_REBALANCE, cause, now_ms, out, until_ms=now_ms + delay_ms)
     if first:
         # A new group: more members are probably starting up (KIP-134).
-        delay_ms = group.config.group_initial_rebalance_delay_ms
         group.initial_delay = InitialDelay(delay_ms, max(group.rebalance_timeout_ms - delay_ms, 0))
         group.member_added_during_delay = False
         group.deadlines.set(group.join_timer, now_ms + delay_ms)
     elif group.all_joined:
         complete(group, Cause(Trigger.ALL_JOINED), now_ms, out)
     else:
-        group.deadlines.set(group.join_timer, now_ms + group.rebalance_timeout_ms)
+        group.deadlines.set(group.join_timer, now_ms + delay_ms)
 
 
 def _recall_assignments(group: ClassicGroup, now_ms: int, out: Effects) -> None:
@@ -102,7 +105,7 @@ def complete(group: ClassicGroup, cause: Cause, now_ms: int, out: Effects) -> No
         # expire or they come back.
         group.deadlines.set(group.join_timer, now_ms + max(group.rebalance_timeout_ms, _WAIT_AGAIN_MIN_MS))
         return
-    group.generation_id += 1
+    group.next_generation(now_ms)
     if group.members:
         _begin_generation(group, cause, now_ms, out)
     else:
@@ -112,8 +115,8 @@ def complete(group: ClassicGroup, cause: Cause, now_ms: int, out: Effects) -> No
 def _drop(group: ClassicGroup, member: ClassicMember, cause: Cause, now_ms: int, out: Effects) -> None:
     if group.rebalance is not None:
         group.rebalance.dropped.append(member.identity)
-    out.events.append(_removed(group, member, cause, now_ms))
-    group.remove(member)
+    out.events.append(_removed(group, member, cause, now_ms, None))
+    group.remove(member, now_ms)
 
 
 def _elect_joined_leader(group: ClassicGroup) -> bool:
@@ -128,23 +131,56 @@ def _elect_joined_leader(group: ClassicGroup) -> bool:
 
 
 def _begin_generation(group: ClassicGroup, cause: Cause, now_ms: int, out: Effects) -> None:
-    group.protocol_name = group.select_protocol()
+    _choose_protocol(group, cause, now_ms, out)
     group.subscribed_topics = group.subscriptions()
-    group.become(GroupState.COMPLETING_REBALANCE, cause, now_ms, out)
+    _tell_leader(group, cause, now_ms, out)
+    until_ms = now_ms + group.rebalance_timeout_ms
+    group.become(GroupState.COMPLETING_REBALANCE, cause, now_ms, out, until_ms=until_ms)
     if group.rebalance is not None:
         group.rebalance.joined_ms = now_ms
     for member in group.members.values():
         response = group.joined_response(member, with_members=member.member_id == group.leader)
         group.answer_join(member, response, out)
+        member.begin_heartbeats(now_ms)
         group.restart_session(member, now_ms)
         member.is_new = False
     group.pending_syncs = set(group.members)
-    group.deadlines.set(group.sync_timer, now_ms + group.rebalance_timeout_ms)
+    group.deadlines.set(group.sync_timer, until_ms)
+
+
+def _choose_protocol(group: ClassicGroup, cause: Cause, now_ms: int, out: Effects) -> None:
+    votes, before = group.votes(), group.protocol_name
+    group.protocol_name = chosen = group.select_protocol(votes)
+    if chosen != before:
+        out.events.append(
+            ProtocolChosen(
+                now_ms,
+                group.group_id,
+                group.generation_id,
+                *cause,
+                protocol=chosen,
+                before=before,
+                votes=dict(votes),
+            )
+        )
+
+
+def _tell_leader(group: ClassicGroup, cause: Cause, now_ms: int, out: Effects) -> None:
+    if group.leader is not None and group.former_leader not in (None, group.leader):
+        leader = Cause(cause.trigger, group.members[group.leader].identity)
+        out.events.append(
+            LeaderChanged(
+                now_ms, group.group_id, group.generation_id, *leader, old_member_id=group.former_leader
+            )
+        )
+    group.former_leader = group.leader
 
 
 def _become_empty(group: ClassicGroup, cause: Cause, now_ms: int, out: Effects) -> None:
     group.protocol_name = None
     group.subscribed_topics = group.subscriptions()
+    group.former_leader = group.partition_counts = None
+    group.ownership = {}
     group.become(GroupState.EMPTY, cause, now_ms, out)
     group.store(out)
     finished(group, now_ms, out)
@@ -155,7 +191,7 @@ def finished(group: ClassicGroup, now_ms: int, out: Effects) -> None:
     rebalance, group.rebalance = group.rebalance, None
     if rebalance is None:
         raise BrokenInvariant(f"{group!r} was not rebalancing")
-    last_joined, group.last_joined = group.last_joined, None
+    last_joins, group.last_joins = group.last_joins, ()
     joined_ms = rebalance.joined_ms if group.members else now_ms
     out.events.append(
         RebalanceCompleted(
@@ -165,11 +201,16 @@ def finished(group: ClassicGroup, now_ms: int, out: Effects) -> None:
             *rebalance.cause,
             started_ms=rebalance.started_ms,
             join_ms=joined_ms - rebalance.started_ms,
-            sync_ms=now_ms - joined_ms,
+            assignment_ms=now_ms - joined_ms,
             restarts=rebalance.restarts,
             members=len(group.members),
             dropped=tuple(rebalance.dropped),
-            last_joined=last_joined,
+            last_joined=last_joins[-1][0] if last_joins else None,
+            joins=tuple(
+                (identity, at_ms - rebalance.started_ms)
+                for identity, at_ms in reversed(last_joins)
+                if identity.member_id in group.members
+            ),
         )
     )
 
@@ -184,15 +225,23 @@ def sync_timer_fired(group: ClassicGroup, now_ms: int, out: Effects) -> None:
     prepare(group, cause, now_ms, out)
 
 
-def remove(group: ClassicGroup, member: ClassicMember, cause: Cause, now_ms: int, out: Effects) -> None:
+def remove(
+    group: ClassicGroup,
+    member: ClassicMember,
+    cause: Cause,
+    now_ms: int,
+    out: Effects,
+    *,
+    requested_by: MemberIdentity | None = None,
+) -> None:
     """Let a member go; what that means for the group is for the caller to see to."""
     # Without the member id, which is void now: the client is to come back as a new member.
     group.refuse_join(member, ErrorCode.UNKNOWN_MEMBER_ID, out, member_id="")
     # Kafka forgets this one, and the client finds out by its request timeout.
     refusal = KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"{member.member_id!r} was removed: {cause.trigger}")
     group.answer_sync(member, refusal, out)
-    out.events.append(_removed(group, member, cause, now_ms))
-    group.remove(member)
+    out.events.append(_removed(group, member, cause, now_ms, requested_by))
+    group.remove(member, now_ms)
 
 
 def remove_pending(group: ClassicGroup, member_id: str, cause: Cause, now_ms: int, out: Effects) -> None:
@@ -206,7 +255,14 @@ def remove_pending(group: ClassicGroup, member_id: str, cause: Cause, now_ms: in
     )
 
 
-def _removed(group: ClassicGroup, member: ClassicMember, cause: Cause, now_ms: int) -> MemberRemoved:
+def _removed(
+    group: ClassicGroup,
+    member: ClassicMember,
+    cause: Cause,
+    now_ms: int,
+    requested_by: MemberIdentity | None,
+) -> MemberRemoved:
+    disconnected_at_ms = member.disconnected_at_ms
     return MemberRemoved(
         now_ms,
         group.group_id,
@@ -216,4 +272,9 @@ def _removed(group: ClassicGroup, member: ClassicMember, cause: Cause, now_ms: i
         cause.reason,
         silent_ms=now_ms - member.heard_ms,
         connected=member.connection_id is not None,
+        disconnected_ms=None if disconnected_at_ms is None else now_ms - disconnected_at_ms,
+        late=member.late_count(now_ms),
+        heartbeat_interval_ms=member.heartbeat_interval_ms(),
+        session_timeout_ms=member.session_timeout_ms,
+        requested_by=requested_by,
     )

@@ -6,8 +6,9 @@ from typing import Final
 
 from muster.coordinator.group import rebalance
 from muster.coordinator.group.classic import Cause, ClassicGroup, GroupState
+from muster.coordinator.group.classic_member import ClassicMember
 from muster.coordinator.group.effects import BrokenInvariant, Effects, RequestContext, Ticket
-from muster.coordinator.group.events import Trigger
+from muster.coordinator.group.events import HeartbeatLate, MemberFenced, MemberIdentity, Trigger
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.classic_group import (
     HeartbeatRequest,
@@ -17,6 +18,13 @@ from muster.protocol.messages.classic_group import (
 )
 
 _LEAVES_BATCHED_FROM = 3  # KIP-345
+_LATE_TOLD_MAX: Final = 10
+"""In ten minutes, of a member: one whose usual pace is close to its session timeout is late every time."""
+
+# A member of an Enum is looked up by Python code, and nothing is asked as often as a heartbeat.
+_STABLE: Final = GroupState.STABLE
+_COMPLETING: Final = GroupState.COMPLETING_REBALANCE
+_PREPARING: Final = GroupState.PREPARING_REBALANCE
 
 ALIVE: Final = HeartbeatResponse()
 REJOIN: Final = HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
@@ -34,17 +42,74 @@ def heartbeat(
     member = group.alive().validate(request.member_id, request.group_instance_id)
     # Before the state: a member of an old generation hears of it even while the group prepares the next one.
     group.validate_generation(request.generation_id)
-    match group.state:
-        case GroupState.STABLE | GroupState.COMPLETING_REBALANCE:
-            # Clients begin to heartbeat with the JoinGroup response, before they have their assignment.
-            response = ALIVE
-        case GroupState.PREPARING_REBALANCE:
-            response = REJOIN
-        case state:
-            raise BrokenInvariant(f"{group!r} has {member!r} in {state}")
+    state = group.state
+    if state is _STABLE or state is _COMPLETING:
+        # Clients begin to heartbeat with the JoinGroup response, before they have their assignment.
+        response = ALIVE
+    elif state is _PREPARING:
+        response = REJOIN
+    else:
+        raise BrokenInvariant(f"{group!r} has {member!r} in {state}")
+    silent_ms = now_ms - member.session_from_ms
+    if silent_ms * 3 >= member.session_timeout_ms and is_late(member, silent_ms):
+        _tell_late(group, member, silent_ms, now_ms)
+    member.heartbeats += 1
     group.heard(member, context, now_ms)
     group.restart_session(member, now_ms)
     return response
+
+
+def is_late(member: ClassicMember, silent_ms: int) -> bool:
+    """Whether so long a silence is a near miss: two thirds of the session, or a third and more than three
+    times what is usual."""
+    usual_ms = member.heartbeat_interval_ms()
+    return silent_ms * 3 >= member.session_timeout_ms * 2 or (
+        silent_ms * 3 >= member.session_timeout_ms and usual_ms is not None and silent_ms > 3 * usual_ms
+    )
+
+
+def _tell_late(group: ClassicGroup, member: ClassicMember, silent_ms: int, now_ms: int) -> None:
+    usual_ms = member.heartbeat_interval_ms()
+    member.was_late(silent_ms, now_ms)
+    if len(member.late_at_ms) <= _LATE_TOLD_MAX:
+        cause = Cause(Trigger.HEARTBEAT, member.identity)
+        group.note(
+            HeartbeatLate(
+                now_ms,
+                group.group_id,
+                group.generation_id,
+                *cause,
+                late_ms=silent_ms,
+                heartbeat_interval_ms=usual_ms,
+                session_timeout_ms=member.session_timeout_ms,
+            )
+        )
+
+
+def fenced(
+    group: ClassicGroup,
+    api: str,
+    member_id: str,
+    group_instance_id: str | None,
+    context: RequestContext,
+    now_ms: int,
+) -> list[MemberFenced]:
+    """What there is to tell of a request that was refused with FENCED_INSTANCE_ID: nothing, or one event."""
+    owner = group.members.get(group.static_members.get(group_instance_id or "", ""))
+    if owner is None or not group.rations.fenced.allows((group.group_id, group_instance_id), now_ms):
+        return []
+    return [
+        MemberFenced(
+            now_ms,
+            group.group_id,
+            group.generation_id,
+            *Cause(Trigger.REQUESTED, owner.identity),
+            api=api,
+            old_member_id=member_id,
+            old_client_id=context.client_id,
+            old_client_host=context.client_host,
+        )
+    ]
 
 
 def leave(
@@ -66,9 +131,13 @@ def leave(
     cause: Cause | None = None
     for identity in identities:
         try:
-            left = _leave(group, identity, now_ms, out)
+            left = _leave(group, identity, context, now_ms, out)
         except KafkaError as refusal:
             outcomes.append(refusal.code)
+            if refusal.code is ErrorCode.FENCED_INSTANCE_ID:
+                out.events += fenced(
+                    group, "LeaveGroup", identity.member_id, identity.group_instance_id, context, now_ms
+                )
         else:
             outcomes.append(ErrorCode.NONE)
             cause = cause or left
@@ -79,7 +148,11 @@ def leave(
 
 
 def _leave(
-    group: ClassicGroup, identity: LeaveGroupRequest.MemberIdentity, now_ms: int, out: Effects
+    group: ClassicGroup,
+    identity: LeaveGroupRequest.MemberIdentity,
+    context: RequestContext,
+    now_ms: int,
+    out: Effects,
 ) -> Cause:
     """Let one member go. Raises UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
     member_id = identity.member_id
@@ -92,8 +165,18 @@ def _leave(
         return cause
     member = group.validate(member_id, identity.group_instance_id)
     cause = Cause(Trigger.MEMBER_LEFT, member.identity, identity.reason)
-    rebalance.remove(group, member, cause, now_ms, out)
+    rebalance.remove(group, member, cause, now_ms, out, requested_by=_requested_by(member, context))
     return cause
+
+
+def _requested_by(member: ClassicMember, context: RequestContext) -> MemberIdentity | None:
+    """Who lets the member go, if it is another client than itself. A client may leave over a new
+    connection."""
+    if context.connection_id == member.connection_id:
+        return None
+    if (context.client_id, context.client_host) == member.identity[1:3]:
+        return None
+    return MemberIdentity("", context.client_id, context.client_host)
 
 
 def leaving(request: LeaveGroupRequest, context: RequestContext) -> list[LeaveGroupRequest.MemberIdentity]:

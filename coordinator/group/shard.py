@@ -4,10 +4,10 @@ them."""
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
-from muster.coordinator.group import joins, offsets, rebalance, records, sessions, syncs
+from muster.coordinator.group import joins, offsets, ownership, rebalance, records, sessions, syncs
 from muster.coordinator.group.classic import (
     Cause,
     ClassicGroup,
@@ -15,6 +15,7 @@ from muster.coordinator.group.classic import (
     Shared,
     TimerKey,
     TimerKind,
+    Topics,
 )
 from muster.coordinator.group.config import GroupConfig
 from muster.coordinator.group.connections import Connections
@@ -29,9 +30,12 @@ from muster.coordinator.group.effects import (
 )
 from muster.coordinator.group.events import (
     CommitRefused,
+    Event,
     GroupCreated,
     GroupRemoved,
     MemberDisconnected,
+    MemberFenced,
+    MemberIdentity,
     OffsetsRemoved,
     Trigger,
 )
@@ -41,6 +45,8 @@ from muster.coordinator.group.hard_state import (
     StoredGroup,
     TopicPartition,
 )
+from muster.coordinator.group.presumption import Presumption
+from muster.coordinator.group.rations import Rations
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.classic_group import (
     HeartbeatRequest,
@@ -60,6 +66,7 @@ from muster.protocol.types import STRING_BYTES_MAX
 _GROUP_ID_NOT_FOUND_TO_COMMIT_FROM = 9  # KIP-848
 _GROUP_ID_NOT_FOUND_TO_DESCRIBE_FROM = 6
 _SWEEP: Final = TimerKey(TimerKind.SWEEP)
+_PRESUMPTION: Final = TimerKey(TimerKind.PRESUMPTION)
 
 Durable = tuple[dict[str, StoredGroup], dict[str, dict[TopicPartition, CommittedOffset]]]
 
@@ -91,6 +98,11 @@ class Shard:
         self.hard = HardState()
         self.deadlines: Deadlines[TimerKey] = Deadlines()
         self.connections = Connections()
+        self.topics = Topics()
+        self.rations = Rations()
+        self.noted: list[Event] = []
+        """What happened where there was no `out`: in `beat`. `tell_noted` tells it."""
+        self._presumption: Presumption | None = None
         self._ids = ids
 
     def __repr__(self) -> str:
@@ -124,6 +136,7 @@ class Shard:
 
     def unload(self, now_ms: int, out: Effects) -> None:
         """Another coordinator takes over: parked requests are to ask there."""
+        self.tell_noted(out)
         moved = KafkaError(ErrorCode.NOT_COORDINATOR, f"shard {self.number} is being unloaded")
         for group in self.groups.values():
             group.become(GroupState.DEAD, Cause(Trigger.SHARD_UNLOADED), now_ms, out)
@@ -132,6 +145,7 @@ class Shard:
                 group.answer_sync(member, moved, out)
             group.cancel_timers()
         self.deadlines.cancel(_SWEEP)
+        self.deadlines.cancel(_PRESUMPTION)
 
     def next_deadline(self) -> int | None:
         """When `advance` has something to do, in epoch milliseconds."""
@@ -143,16 +157,48 @@ class Shard:
 
     def advance(self, now_ms: int, out: Effects) -> None:
         """Do what is due."""
+        self.tell_noted(out)
         for kind, group_id, member_id in self.deadlines.due(now_ms):
             match kind:
                 case TimerKind.SESSION:
-                    sessions.session_timer_fired(self.groups[group_id], member_id, now_ms, out)
+                    group = self.groups[group_id]
+                    if self._presumption is None or not self._presumption.keeps(group, member_id):
+                        sessions.session_timer_fired(group, member_id, now_ms, out)
                 case TimerKind.JOIN:
                     rebalance.join_timer_fired(self.groups[group_id], now_ms, out)
                 case TimerKind.SYNC:
                     rebalance.sync_timer_fired(self.groups[group_id], now_ms, out)
                 case TimerKind.SWEEP:
                     self._sweep(now_ms, out)
+                case TimerKind.PRESUMPTION:
+                    self._end_presumption(now_ms)
+
+    def tell_noted(self, out: Effects) -> None:
+        """Tell what `beat` has noted. Who calls that looks at `noted` after it: it is empty as a rule."""
+        if self.noted:
+            out.events += self.noted
+            self.noted.clear()
+
+    def presume_alive(
+        self, until_ms: int, now_ms: int, stalled: Collection[tuple[str, str]], out: Effects
+    ) -> None:
+        """Time is about to be moved up to `until_ms`, by a test: members whose clients' clocks do not move
+        count as heartbeating meanwhile, and begin a full session then. They are those whose connection is
+        open and who are not late now, but for those `stalled` (group id, member id). New members that wait
+        in JoinGroup and clients that were told an id get no more time than they have.
+
+        Told again it replaces what it said before, which ends at that moment; and so it does with a time that
+        has passed."""
+        self._end_presumption(now_ms)
+        if until_ms > now_ms:
+            self._presumption = Presumption(self.groups.values(), until_ms, now_ms, frozenset(stalled))
+            self.deadlines.set(_PRESUMPTION, until_ms)
+
+    def _end_presumption(self, now_ms: int) -> None:
+        if self._presumption is not None:
+            presumption, self._presumption = self._presumption, None
+            self.deadlines.cancel(_PRESUMPTION)
+            presumption.end(self.groups.values(), now_ms)
 
     def knows_connection(self, connection_id: int) -> bool:
         """Whether `connection_closed` would find anybody."""
@@ -160,14 +206,45 @@ class Shard:
 
     def connection_closed(self, connection_id: int, now_ms: int, out: Effects) -> None:
         """A client hung up, or died. Its members stay until their sessions expire."""
-        for group_id, member in self.connections.closed(connection_id):
-            generation_id = self.groups[group_id].generation_id
-            cause = Cause(Trigger.CONNECTION_CLOSED, member.identity)
-            out.events.append(MemberDisconnected(now_ms, group_id, generation_id, *cause))
+        present, former = self.connections.closed(connection_id)
+        for group_id, member in present:
+            member.disconnected_at_ms = now_ms
+            if self._presumption is not None:
+                self._presumption.disconnected(self.groups[group_id], member, now_ms)
+            self._tell_disconnected(group_id, member.identity, member.heard_ms, None, now_ms, out)
+        for group_id, identity, heard_ms, removed_ms in former:
+            if group_id in self.groups:
+                self._tell_disconnected(group_id, identity, heard_ms, removed_ms, now_ms, out)
+
+    def _tell_disconnected(
+        self,
+        group_id: str,
+        identity: MemberIdentity,
+        heard_ms: int,
+        removed_ms: int | None,
+        now_ms: int,
+        out: Effects,
+    ) -> None:
+        cause = Cause(Trigger.CONNECTION_CLOSED, identity)
+        out.events.append(
+            MemberDisconnected(
+                now_ms,
+                group_id,
+                self.groups[group_id].generation_id,
+                *cause,
+                silent_ms=now_ms - heard_ms,
+                after_removal_ms=None if removed_ms is None else now_ms - removed_ms,
+            )
+        )
 
     def topics_changed(self, image: TopicsImage, now_ms: int, out: Effects) -> None:
         """Forget the offsets of topics that are gone. Telling the same image again changes nothing more."""
+        if image.partitions is not None:
+            self.topics.partitions = image.partitions
         for group in self.groups.values():
+            if group.members and group.partition_counts is None:
+                # It was loaded: what has changed since its last assignment, nobody here knows.
+                group.count_partitions()
             orphaned = offsets.orphaned(group.group_id, image, self.hard)
             self._remove_offsets(group, orphaned, Cause(Trigger.TOPIC_DELETED), now_ms, out)
 
@@ -191,9 +268,19 @@ class Shard:
         group = self.groups.get(request.group_id)
         new_member_id = _member_id(request.group_instance_id or context.client_id, self._ids())
         if group is not None:
-            joins.join(
-                group, request, context, new_member_id=new_member_id, ticket=ticket, now_ms=now_ms, out=out
-            )
+            try:
+                joins.join(
+                    group,
+                    request,
+                    context,
+                    new_member_id=new_member_id,
+                    ticket=ticket,
+                    now_ms=now_ms,
+                    out=out,
+                )
+            except KafkaError as refusal:
+                out.events += _fenced("JoinGroup", group, request, refusal, context, now_ms)
+                raise
             return
         if request.member_id != "":
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"there is no group {request.group_id!r}")
@@ -215,18 +302,31 @@ class Shard:
         """SyncGroup. Raises, beside what `syncs.sync` raises, INVALID_GROUP_ID."""
         syncs.require_protocol(request, context)
         group = self._member_group(request.group_id)
-        syncs.sync(group, request, context, ticket=ticket, now_ms=now_ms, out=out)
+        try:
+            syncs.sync(group, request, context, ticket=ticket, now_ms=now_ms, out=out)
+        except KafkaError as refusal:
+            out.events += _fenced("SyncGroup", group, request, refusal, context, now_ms)
+            raise
 
     def heartbeat(
         self, request: HeartbeatRequest, context: RequestContext, ticket: Ticket, now_ms: int, out: Effects
     ) -> None:
         """Heartbeat. Raises what `beat` raises."""
-        out.reply(ticket, self.beat(request, context, now_ms))
+        try:
+            out.reply(ticket, self.beat(request, context, now_ms))
+        finally:
+            self.tell_noted(out)
 
     def beat(self, request: HeartbeatRequest, context: RequestContext, now_ms: int) -> HeartbeatResponse:
-        """All that `heartbeat` does: it has no effect but its answer. Raises, beside what
-        `sessions.heartbeat` raises, INVALID_GROUP_ID."""
-        return sessions.heartbeat(self._member_group(request.group_id), request, context, now_ms)
+        """All that `heartbeat` does: it has no effect but its answer, and what it leaves in `noted`. Raises,
+        beside what `sessions.heartbeat` raises, INVALID_GROUP_ID."""
+        group = self._member_group(request.group_id)
+        try:
+            return sessions.heartbeat(group, request, context, now_ms)
+        except KafkaError as refusal:
+            for event in _fenced("Heartbeat", group, request, refusal, context, now_ms):
+                group.note(event)
+            raise
 
     def leave(
         self, request: LeaveGroupRequest, context: RequestContext, ticket: Ticket, now_ms: int, out: Effects
@@ -280,23 +380,35 @@ class Shard:
         try:
             offsets.validate_commit(group, request)
         except KafkaError as refusal:
-            self._commit_refused(group, request, refusal, now_ms, out)
+            out.events += _fenced("OffsetCommit", group, request, refusal, context, now_ms)
+            self._tell_commit_refused(group, request, refusal, context, now_ms, out)
             raise
         member = group.members.get(request.member_id)
         if member is not None:
             group.heard(member, context, now_ms)
             group.restart_session(member, now_ms)
 
-    def _commit_refused(
+    def _tell_commit_refused(
         self,
         group: ClassicGroup,
         request: OffsetCommitRequest,
         refusal: KafkaError,
+        context: RequestContext,
         now_ms: int,
         out: Effects,
     ) -> None:
-        member = group.members.get(request.member_id)
-        cause = Cause(Trigger.REQUESTED, member.identity if member is not None else None)
+        if not self.rations.commits_refused.allows(group.group_id, now_ms):
+            return
+        identity = MemberIdentity(
+            request.member_id, context.client_id, context.client_host, request.group_instance_id
+        )
+        cause = Cause(Trigger.REQUESTED, identity)
+        generation_id = request.generation_id_or_member_epoch
+        ended_ms = group.ended_ms(generation_id)
+        topic, partition = _first_partition(request)
+        owner = ownership.owner(group.ownership, topic, partition)
+        if owner is not None and group.members.get(owner.member_id) is not owner:
+            owner = None  # it has gone
         out.events.append(
             CommitRefused(
                 now_ms,
@@ -304,7 +416,12 @@ class Shard:
                 group.generation_id,
                 *cause,
                 error=refusal.code.name,
-                committed_generation_id=request.generation_id_or_member_epoch,
+                committed_generation_id=generation_id,
+                partitions=sum(len(topic.partitions) for topic in request.topics),
+                superseded_ms=None if ended_ms is None else now_ms - ended_ms,
+                owner=None if owner is None else owner.identity,
+                topic=topic,
+                partition=partition,
             )
         )
 
@@ -393,7 +510,15 @@ class Shard:
 
     @property
     def _shared(self) -> Shared:
-        return Shared(self.config, self.hard, self.deadlines, self.connections)
+        return Shared(
+            self.config,
+            self.hard,
+            self.deadlines,
+            self.connections,
+            self.topics,
+            self.rations,
+            self.noted,
+        )
 
     def _existing(self, group_id: str) -> ClassicGroup:
         group = self.groups.get(group_id)
@@ -445,6 +570,26 @@ class Shard:
                 self._remove(group, cause, now_ms, out)
         self._set_sweep(now_ms)
 
+    def skip_sweeps(self, until_ms: int, now_ms: int) -> None:
+        """Time is about to be moved to `until_ms`, perhaps past a thousand sweeps: leave out those that would
+        find nothing, and have one the moment the first offset is past its retention.
+
+        To be told again after a step that may have changed what there is to find.
+        """
+        sweep_ms = self.deadlines.get(_SWEEP)
+        if sweep_ms is None:
+            return
+        interval_ms = max(self.config.offsets_retention_check_interval_ms, 1)
+        regular_ms = now_ms + (sweep_ms - now_ms) % interval_ms
+        next_ms = regular_ms + max((until_ms - regular_ms) // interval_ms + 1, 0) * interval_ms
+        for group in self.groups.values():
+            if group.state is GroupState.EMPTY and group.group_id not in self.hard.offsets:
+                next_ms = min(next_ms, regular_ms)  # which ends the group, if it stays as it is
+            expiry_ms = offsets.next_expiry(group, self.config, self.hard)
+            if expiry_ms is not None:
+                next_ms = min(next_ms, max(expiry_ms, now_ms))
+        self.deadlines.set(_SWEEP, next_ms)
+
     def _set_sweep(self, now_ms: int) -> None:
         self.deadlines.set(_SWEEP, now_ms + max(self.config.offsets_retention_check_interval_ms, 1))
 
@@ -454,6 +599,28 @@ def _require_group_id(group_id: str) -> None:
     INVALID_GROUP_ID."""
     if group_id == "":
         raise KafkaError(ErrorCode.INVALID_GROUP_ID, "the group id is empty")
+
+
+def _fenced(
+    api: str,
+    group: ClassicGroup,
+    request: JoinGroupRequest | SyncGroupRequest | HeartbeatRequest | OffsetCommitRequest,
+    refusal: KafkaError,
+    context: RequestContext,
+    now_ms: int,
+) -> list[MemberFenced]:
+    """What there is to tell of a refusal."""
+    if refusal.code is not ErrorCode.FENCED_INSTANCE_ID:
+        return []
+    return sessions.fenced(group, api, request.member_id, request.group_instance_id, context, now_ms)
+
+
+def _first_partition(request: OffsetCommitRequest) -> tuple[str, int]:
+    """The first partition of a commit; ("", -1) if it has none."""
+    for topic in request.topics:
+        for partition in topic.partitions:
+            return topic.name, partition.partition_index
+    return "", -1
 
 
 def _not_found(group_id: str) -> KafkaError:

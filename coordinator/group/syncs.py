@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from muster.coordinator.group import rebalance
+from muster.coordinator.group import joins, ownership, rebalance
 from muster.coordinator.group.classic import CONSUMER, Cause, ClassicGroup, GroupState
 from muster.coordinator.group.classic_member import ClassicMember
 from muster.coordinator.group.effects import BrokenInvariant, Effects, RequestContext, Ticket
-from muster.coordinator.group.events import Trigger
+from muster.coordinator.group.events import AllSynced, Assigned, Trigger
 from muster.protocol.embedded import ConsumerProtocolAssignment, encode_assignment
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.classic_group import SyncGroupRequest
@@ -40,12 +40,15 @@ def sync(
         case GroupState.COMPLETING_REBALANCE:
             group.heard(member, context, now_ms)
             group.park_sync(member, ticket, out)
-            _synced(group, member)
+            last = _synced(group, member)
             if member.member_id == group.leader:
                 _assign(group, member, request, now_ms, out)
+            if last:
+                _tell_all_synced(group, member, now_ms, out)
         case GroupState.STABLE:
             group.heard(member, context, now_ms)
-            _synced(group, member)
+            if _synced(group, member):
+                _tell_all_synced(group, member, now_ms, out)
             out.reads_hard_state = True
             out.reply(ticket, group.synced_response(member))
         case state:
@@ -69,10 +72,29 @@ def _validate_protocol(group: ClassicGroup, request: SyncGroupRequest) -> None:
             raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"{group!r} has {ours!r}, not {theirs!r}")
 
 
-def _synced(group: ClassicGroup, member: ClassicMember) -> None:
-    group.pending_syncs.discard(member.member_id)
-    if not group.pending_syncs:
-        group.deadlines.cancel(group.sync_timer)
+def _synced(group: ClassicGroup, member: ClassicMember) -> bool:
+    """The member has sent SyncGroup; whether it is the last of its generation to do so."""
+    if member.member_id not in group.pending_syncs:
+        return False
+    group.pending_syncs.remove(member.member_id)
+    if group.pending_syncs:
+        return False
+    group.deadlines.cancel(group.sync_timer)
+    return True
+
+
+def _tell_all_synced(group: ClassicGroup, last: ClassicMember, now_ms: int, out: Effects) -> None:
+    cause = Cause(Trigger.MEMBER_SYNCED, last.identity)
+    out.events.append(
+        AllSynced(
+            now_ms,
+            group.group_id,
+            group.generation_id,
+            *cause,
+            after_ms=now_ms - group.state_timestamp,
+            last=last.identity,
+        )
+    )
 
 
 def _assign(
@@ -90,13 +112,25 @@ def _assign(
     assignments = {assignment.member_id: assignment.assignment for assignment in request.assignments}
     for member in group.members.values():
         member.assignment = assignments.get(member.member_id, b"") or _forgotten(group)
-    group.become(GroupState.STABLE, Cause(Trigger.LEADER_SYNCED, leader.identity), now_ms, out)
+    cause = Cause(Trigger.LEADER_SYNCED, leader.identity)
+    _tell_assigned(group, cause, now_ms, out)
+    group.become(GroupState.STABLE, cause, now_ms, out)
     group.store(out)
     rebalance.finished(group, now_ms, out)
     for member in group.members.values():
         if group.answer_sync(member, group.synced_response(member), out):
             # Its session may have run out while it waited, without effect and without another timer.
             group.restart_session(member, now_ms)
+
+
+def _tell_assigned(group: ClassicGroup, cause: Cause, now_ms: int, out: Effects) -> None:
+    joins.tell_grown(group, cause, now_ms, out)
+    group.count_partitions()
+    before = group.ownership
+    group.ownership = {member: member.assignment for member in group.members.values()}
+    consumers = group.protocol_type == CONSUMER
+    compared = ownership.compare(before, group.ownership) if consumers else ownership.UNREADABLE
+    out.events.append(Assigned(now_ms, group.group_id, group.generation_id, *cause, **compared._asdict()))
 
 
 def _forgotten(group: ClassicGroup) -> bytes:

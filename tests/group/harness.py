@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple, cast
 
 from muster.coordinator.group.classic import ClassicGroup, GroupState
@@ -22,6 +22,7 @@ from muster.coordinator.group.hard_state import HardState
 from muster.coordinator.group.shard import Shard
 from muster.protocol.errors import KafkaError
 from muster.protocol.messages.coordinator_records import decode_record, encode_key, encode_value
+from tests.group.reader import Reader
 
 START_MS = 1_700_000_000_000
 """When every test begins."""
@@ -49,6 +50,7 @@ class Harness:
         self.answers: dict[Ticket, Any] = {}
         self.open: set[Ticket] = set()
         self.last = Effects()
+        self.reader = Reader()
         self._tickets = itertools.count(1)
         ids = itertools.count(1)
         self._ids = lambda: str(uuid.UUID(int=next(ids)))
@@ -104,6 +106,7 @@ class Harness:
         self.shard = self._new_shard(self.shard.number)
         for record in replayed(self.log):
             self.shard.apply(record)
+        self.reader.groups.clear()
         self._step(self.shard.loaded)
 
     def unload(self) -> None:
@@ -115,6 +118,9 @@ class Harness:
 
     def topics_changed(self, image: TopicsImage) -> None:
         self._step(lambda now_ms, out: self.shard.topics_changed(image, now_ms, out))
+
+    def presume_alive(self, until_ms: int, stalled: Collection[tuple[str, str]]) -> None:
+        self._step(lambda now_ms, out: self.shard.presume_alive(until_ms, now_ms, stalled, out))
 
     def _step(self, step: Callable[[int, Effects], None]) -> None:
         out = Effects()
@@ -138,6 +144,10 @@ class Harness:
             self.open.remove(ticket)
             self.answers[ticket] = response
         self.events += out.events
+        if not self.reader.groups:
+            self.reader.adopt(self.shard)  # it may have been loaded
+        else:
+            self.reader.read(out.events)
         self.check()
 
     # --- what is seen ---------------------------------------------------------------------------------------
@@ -163,6 +173,7 @@ class Harness:
         assert replica.durable() == self.shard.durable()
 
     def check(self) -> None:
+        self.reader.check(self.shard)
         assert self.replica.durable() == self.shard.durable(), "the records do not say what the shard holds"
         parked: list[Ticket] = []
         for group in self.shard.groups.values():
@@ -201,7 +212,10 @@ def check_group(group: ClassicGroup) -> None:
     """What holds of a group between steps."""
     members = list(group.members.values())
     deadlines = group.deadlines
-    assert all(member_id == member.member_id for member_id, member in group.members.items())
+    assert all(
+        member_id == member.member_id == member.identity.member_id
+        for member_id, member in group.members.items()
+    )
     assert group.joins_parked == sum(member.parked_join is not None for member in members)
     assert group.syncs_parked == sum(member.parked_sync is not None for member in members)
     assert group.static_members == {

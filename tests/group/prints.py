@@ -286,6 +286,9 @@ def _span(duration_ms: int) -> str:
 def event_line(event: Event, since_ms: int, cast: Cast) -> str:
     """`+45s orders 1 session expired $alice: Stable -> PreparingRebalance after 45s, waiting for $bob`"""
 
+    def ids(each: str | None) -> str:
+        return "nobody" if each is None else cast.symbol(each)
+
     def names(identities: tuple[happenings.MemberIdentity, ...]) -> str:
         return ", ".join(_member(each.member_id, each.group_instance_id, cast) for each in identities)
 
@@ -298,33 +301,110 @@ def event_line(event: Event, since_ms: int, cast: Cast) -> str:
                 what += f", waiting for {names(event.waiting_for)}"
             if event.pending_member_ids:
                 what += f", pending {', '.join(map(cast.symbol, event.pending_member_ids))}"
+            if event.until_ms is not None:
+                what += f", until +{_span(event.until_ms - since_ms)}"
         case happenings.RebalanceCompleted():
             what = (
                 f"rebalanced, members={event.members} join={_span(event.join_ms)} "
-                f"sync={_span(event.sync_ms)} restarts={event.restarts} "
+                f"sync={_span(event.assignment_ms)} restarts={event.restarts} "
                 f"since +{_span(event.started_ms - since_ms)}"
             )
             if event.dropped:
                 what += f", dropped {names(event.dropped)}"
             if event.last_joined is not None:
                 what += f", last joined {names((event.last_joined,))}"
+            if event.joins:
+                joins = [f"{names((who,))} {_span(after_ms)}" for who, after_ms in event.joins]
+                what += f" (joined after: {', '.join(joins)})"
+        case happenings.ProtocolChosen():
+            votes = ", ".join(f"{count} for {name}" for name, count in event.votes.items())
+            what = f"protocol {event.protocol} after {event.before or 'none'}, {votes}"
+        case happenings.LeaderChanged():
+            what = f"leads after {cast.symbol(event.old_member_id)}"
+        case happenings.Assigned():
+            if event.moves is None or event.owned is None:
+                what = "assigned what nobody here can read"
+            else:
+                owned = [f"{cast.symbol(each)} has {count}" for each, count in event.owned.items()]
+                what = (
+                    f"assigned {event.partitions} ({', '.join(owned)}), "
+                    f"kept {event.kept}, moved {event.moved}, lost {event.lost}"
+                )
+                moves = [
+                    f"{move.topic}-{move.partition} {ids(move.from_member_id)} -> {ids(move.to_member_id)}"
+                    for move in event.moves
+                ]
+                what += f": {', '.join(moves)}" if moves else ""
+        case happenings.AllSynced():
+            what = f"all synced after {_span(event.after_ms)}, last {names((event.last,))}"
+        case happenings.MemberRejoined():
+            what = f"rejoined after {_span(event.after_ms)}"
+        case happenings.JoinRefused():
+            limit = "" if event.size_max is None else f", {event.size_max} members at most"
+            what = f"join refused: {event.error}{limit}"
+        case happenings.MemberFenced():
+            what = (
+                f"fences {cast.symbol(event.old_member_id)} of {event.old_client_id} at "
+                f"{event.old_client_host}, by {event.api}"
+            )
+        case happenings.HeartbeatLate():
+            what = f"late: after {_span(event.late_ms)}, session {_span(event.session_timeout_ms)}"
+            if event.heartbeat_interval_ms is not None:
+                what += f", usually every {_span(event.heartbeat_interval_ms)}"
+        case happenings.MetadataChanged():
+            what = _metadata_changed(event)
+        case happenings.TopicsGrown():
+            grown = [f"{topic} from {before} to {now}" for topic, before, now in event.topics]
+            what = f"partitions: {', '.join(grown)}"
         case happenings.MemberIdIssued():
             what = f"to come back within {_span(event.expires_ms - event.at_ms)}"
+            if event.former_member_id is not None:
+                what += f", was {cast.symbol(event.former_member_id)}"
         case happenings.PendingMemberRemoved():
             what = f"no longer waited for, after {_span(event.waited_ms)}"
         case happenings.MemberAdded():
-            what = "added"
+            topics = "cannot tell what" if event.topics is None else f"[{' '.join(event.topics)}]"
+            what = (
+                f"added, wants {topics} by {'/'.join(event.protocols)}, session "
+                f"{_span(event.session_timeout_ms)}, rebalance {_span(event.rebalance_timeout_ms)}"
+            )
+            if event.former_member_id is not None:
+                what += f", was {cast.symbol(event.former_member_id)}"
         case happenings.MemberRemoved():
-            connection = "open" if event.connected else "closed"
-            what = f"removed, silent for {_span(event.silent_ms)}, connection {connection}"
+            connection = "open" if event.connected else "unknown"
+            if event.disconnected_ms is not None:
+                connection = f"closed {_span(event.disconnected_ms)} before"
+            what = (
+                f"removed, silent for {_span(event.silent_ms)} of {_span(event.session_timeout_ms)}, "
+                f"connection {connection}"
+            )
+            if event.heartbeat_interval_ms is not None:
+                what += f", used to heartbeat every {_span(event.heartbeat_interval_ms)}"
+            if event.late:
+                what += f", late {event.late} times"
+            if event.requested_by is not None:
+                what += f", at the request of {event.requested_by.client_id}"
         case happenings.MemberReplaced():
-            what = f"replaces {cast.symbol(event.old_member_id)} of {event.old_client_host}"
+            connection = "open" if event.old_connected else "closed"
+            what = (
+                f"replaces {cast.symbol(event.old_member_id)} of {event.old_client_host}, silent for "
+                f"{_span(event.old_silent_ms)}, connection {connection}"
+            )
         case happenings.MemberDisconnected():
-            what = "disconnected"
+            what = f"disconnected, silent for {_span(event.silent_ms)}"
+            if event.after_removal_ms is not None:
+                what += f", removed {_span(event.after_removal_ms)} before"
         case happenings.OffsetsRemoved():
             what = f"forgot {', '.join(f'{topic}-{partition}' for topic, partition in event.partitions)}"
         case happenings.CommitRefused():
-            what = f"commit for generation {event.committed_generation_id} refused: {event.error}"
+            what = (
+                f"commit of {event.topic}-{event.partition} ({event.partitions} in all) for generation "
+                f"{event.committed_generation_id} refused: {event.error}"
+            )
+            if event.superseded_ms is not None:
+                what += f", {_span(event.superseded_ms)} after it ended"
+            if event.owner is not None:
+                what += f", owned by {names((event.owner,))}"
         case happenings.GroupCreated():
             what = "created"
         case happenings.GroupRemoved():
@@ -335,3 +415,12 @@ def event_line(event: Event, since_ms: int, cast: Cast) -> str:
         f"+{_span(event.at_ms - since_ms)} {event.group_id} {event.generation_id} "
         f"[{event.trigger}{who}{reason}] {what}"
     )
+
+
+def _metadata_changed(event: happenings.MetadataChanged) -> str:
+    changes = [f"+{topic}" for topic in event.topics_added] + [f"-{topic}" for topic in event.topics_removed]
+    if event.protocols_before != event.protocols_after:
+        before = "/".join(event.protocols_before) or "what is not known"
+        changes.append(f"protocols {before} -> {'/'.join(event.protocols_after)}")
+    changes += ["owned partitions"] * event.owned_changed + ["user data"] * event.user_data_changed
+    return f"changed: {', '.join(changes) or 'nothing of note'}"

@@ -6,13 +6,22 @@ import itertools
 
 import pytest
 
-from muster.coordinator.group.classic import Cause, ClassicGroup, GroupState, PendingMember, Shared, TimerKey
+from muster.coordinator.group.classic import (
+    Cause,
+    ClassicGroup,
+    GroupState,
+    PendingMember,
+    Shared,
+    TimerKey,
+    Topics,
+)
 from muster.coordinator.group.config import GroupConfig
-from muster.coordinator.group.connections import Connections
+from muster.coordinator.group.connections import Connections, Former
 from muster.coordinator.group.deadlines import Deadlines
 from muster.coordinator.group.effects import BrokenInvariant, Effects
 from muster.coordinator.group.events import MemberIdentity, StateChanged, Trigger
 from muster.coordinator.group.hard_state import HardState
+from muster.coordinator.group.rations import Rations
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.classic_group import JoinGroupResponse
 from tests.group.requests import member, subscription
@@ -33,7 +42,8 @@ LEGAL = {
 @pytest.fixture
 def group() -> ClassicGroup:
     deadlines: Deadlines[TimerKey] = Deadlines()
-    return ClassicGroup("orders", Shared(GroupConfig(), HardState(), deadlines, Connections()), 1000)
+    shared = Shared(GroupConfig(), HardState(), deadlines, Connections(), Topics(), Rations(), [])
+    return ClassicGroup("orders", shared, 1000)
 
 
 # --- states -------------------------------------------------------------------------------------------------
@@ -54,10 +64,21 @@ def test_transitions(group: ClassicGroup, before: GroupState, after: GroupState)
     group.state = before
     out = Effects()
     if (before, after) in LEGAL:
-        group.become(after, CAUSE, 1500, out)
+        group.become(after, CAUSE, 1500, out, until_ms=9000)
         assert (group.previous_state, group.state, group.state_timestamp) == (before, after, 1500)
         assert out.events == [
-            StateChanged(1500, "orders", 0, *CAUSE, before, after, 500, waiting_for=(), pending_member_ids=())
+            StateChanged(
+                1500,
+                "orders",
+                0,
+                *CAUSE,
+                before,
+                after,
+                500,
+                waiting_for=(),
+                pending_member_ids=(),
+                until_ms=9000,
+            )
         ]
     else:
         with pytest.raises(BrokenInvariant, match=f"{before} .* cannot become {after}"):
@@ -90,7 +111,7 @@ def test_repr(group: ClassicGroup) -> None:
     group.add(alice)
     group.add(bob)
     assert repr(group) == "<ClassicGroup orders Empty generation=0 members=2 parked=0>"
-    group.park_join(alice, 1, Effects())
+    group.park_join(alice, 1, 2000, Effects())
     group.park_sync(bob, 2, Effects())
     group.generation_id = 7
     group.state = STABLE
@@ -105,11 +126,11 @@ def test_the_first_member_leads_and_another_follows_it_when_it_goes(group: Class
     for each in (alice, bob, carol):
         group.add(each)
     assert group.leader == "alice-1"
-    group.remove(bob)
+    group.remove(bob, 2000)
     assert group.leader == "alice-1"
-    group.remove(alice)
+    group.remove(alice, 2000)
     assert group.leader == "carol-1"
-    group.remove(carol)
+    group.remove(carol, 2000)
     assert group.leader is None
     group.add(bob)
     assert group.leader == "bob-1"
@@ -121,19 +142,19 @@ def test_an_instance_id_has_one_member(group: ClassicGroup) -> None:
     assert group.static_members == {"store-1": "store-1-1"}
     with pytest.raises(BrokenInvariant, match="has instance 'store-1' already"):
         group.add(member("store-1-2", instance_id="store-1"))
-    group.remove(shop)
+    group.remove(shop, 2000)
     assert group.static_members == {}
 
 
 def test_a_member_that_waits_is_not_removed_unanswered(group: ClassicGroup) -> None:
     alice = member()
     group.add(alice)
-    group.park_join(alice, 1, Effects())
+    group.park_join(alice, 1, 2000, Effects())
     with pytest.raises(BrokenInvariant, match="never be answered"):
-        group.remove(alice)
+        group.remove(alice, 2000)
     alice.parked_join, alice.parked_sync = None, 2
     with pytest.raises(BrokenInvariant, match="never be answered"):
-        group.remove(alice)
+        group.remove(alice, 2000)
     assert group.members == {"alice-1": alice}
 
 
@@ -144,11 +165,11 @@ def test_removing_a_member_forgets_all_about_it(group: ClassicGroup) -> None:
     group.connections.heard("orders", alice, 5)
     group.restart_session(alice, 1000)
     group.pending_syncs = {"alice-1", "bob-1"}
-    group.remove(alice)
+    group.remove(alice, 2000)
     assert group.members == {"bob-1": bob}
     assert group.pending_syncs == {"bob-1"}
     assert group.session_timer("alice-1") not in group.deadlines
-    assert group.connections.closed(5) == []
+    assert group.connections.closed(5) == ([], [Former("orders", alice.identity, 0, 2000)])
     group.state = STABLE
     group.protocol_type = "consumer"
     assert not group.supports("consumer", ["sticky"])
@@ -161,16 +182,18 @@ def test_replacing_keeps_the_place(group: ClassicGroup) -> None:
         each.is_new = True
         group.restart_session(each, 0)
     group.pending_syncs = {"s-1", "o-1"}
-    group.replace(shop, "s-2")
+    group.replace(shop, shop.identity._replace(member_id="s-2", client_host="/10.0.0.9"))
     assert list(group.members) == ["l-1", "s-2", "o-1"]
     assert group.members["s-2"] is shop
     assert shop.member_id == "s-2"
+    assert shop.identity == ("s-2", "s", "/10.0.0.9", "s")
+    assert shop.client_host == "/10.0.0.1", "Kafka goes on describing the first one"
     assert not shop.is_new
     assert group.static_members == {"l": "l-1", "s": "s-2"}
     assert group.pending_syncs == {"s-2", "o-1"}
     assert group.leader == "l-1"
     assert group.session_timer("s-1") not in group.deadlines
-    group.replace(leader, "l-2")
+    group.replace(leader, leader.identity._replace(member_id="l-2"))
     assert group.leader == "l-2"
     assert group.pending_syncs == {"s-2", "o-1"}
 
@@ -179,9 +202,9 @@ def test_only_a_static_member_of_the_group_is_replaced(group: ClassicGroup) -> N
     alice = member()
     group.add(alice)
     with pytest.raises(BrokenInvariant, match="cannot replace"):
-        group.replace(alice, "alice-2")
+        group.replace(alice, alice.identity)
     with pytest.raises(BrokenInvariant, match="cannot replace"):
-        group.replace(member("s-1", instance_id="s"), "s-2")
+        group.replace(other := member("s-1", instance_id="s"), other.identity)
     assert list(group.members) == ["alice-1"]
 
 
@@ -222,7 +245,7 @@ def test_everybody_has_joined_when_all_wait_and_nobody_is_pending(group: Classic
     group.add(alice)
     assert not group.all_joined
     out = Effects()
-    group.park_join(alice, 1, out)
+    group.park_join(alice, 1, 2000, out)
     assert group.all_joined
     group.pending_members["bob-1"] = PendingMember(MemberIdentity("bob-1", "bob", "/10.0.0.1"), 0)
     assert not group.all_joined
@@ -235,16 +258,16 @@ def test_a_join_that_is_asked_again_is_answered_once(group: ClassicGroup) -> Non
     alice = member()
     group.add(alice)
     out = Effects()
-    group.park_join(alice, 1, out)
+    group.park_join(alice, 1, 2000, out)
     assert out.replies == []
-    group.park_join(alice, 2, out)
+    group.park_join(alice, 2, 2000, out)
     [(ticket, refusal)] = out.replies
     assert ticket == 1
     assert isinstance(refusal, JoinGroupResponse)
     assert refusal.error_code == ErrorCode.REBALANCE_IN_PROGRESS
     assert group.joins_parked == 1
     assert alice.parked_join == 2
-    assert group.last_joined == alice.identity
+    assert group.last_joins == ((alice.identity, 2000),)
     group.answer_join(alice, refusal, out)
     group.answer_join(alice, refusal, out)
     assert out.replies[1:] == [(2, refusal)]
@@ -259,7 +282,7 @@ def test_a_refused_join_names_no_protocol_and_the_member(group: ClassicGroup) ->
     assert out.replies == []
     for member_id, told in ((None, "alice-1"), ("", ""), ("other", "other")):
         out = Effects()
-        group.park_join(alice, 1, out)
+        group.park_join(alice, 1, 2000, out)
         group.refuse_join(alice, ErrorCode.NOT_COORDINATOR, out, member_id=member_id)
         [(ticket, refusal)] = out.replies
         assert ticket == 1

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import uuid
+from random import Random
 
 import pytest
 
+from muster.coordinator.group.classic import GroupState
 from muster.coordinator.group.config import GroupConfig
 from muster.coordinator.group.effects import Effects, TopicsImage
 from muster.coordinator.group.events import GroupRemoved, OffsetsRemoved, Trigger
@@ -212,6 +214,93 @@ def test_a_sweep_interval_of_zero_is_no_endless_loop() -> None:
     assert harness.shard.next_deadline() == START_MS + 1
     harness.advance(3)
     assert harness.shard.next_deadline() == START_MS + 4
+
+
+# --- sweeps that a moved clock passes over ------------------------------------------------------------------
+
+
+def skip(harness: Harness, until_ms: int) -> int | None:
+    """Leave sweeps out up to so many milliseconds after the start; when the shard is to be called again."""
+    harness.shard.skip_sweeps(START_MS + until_ms, harness.now_ms)
+    return harness.shard.next_deadline()
+
+
+def test_sweeps_that_find_nothing_are_left_out_and_the_next_keeps_its_turn() -> None:
+    harness = Harness(RETENTION)
+    harness.advance(MINUTE)
+    assert skip(harness, 7 * 24 * 60 * MINUTE) == START_MS + (7 * 24 * 60 + 15) * MINUTE
+    assert skip(harness, 15 * MINUTE - 1) == START_MS + 15 * MINUTE  # less was to be passed over after all
+
+
+def test_a_sweep_comes_the_moment_the_first_offset_is_past_its_retention() -> None:
+    harness = Harness(RETENTION)
+    harness.ask(Shard.commit_offsets, commit_request({("orders", 0): 1}), COMMIT)
+    harness.advance(3 * MINUTE)
+    request = commit_request({("orders", 1): 1}, retention_time_ms=4 * MINUTE)
+    harness.ask(Shard.commit_offsets, request, COMMIT)
+    for when_ms, left in ((7 * MINUTE, {("orders", 0): 1}), (10 * MINUTE, {})):
+        assert skip(harness, 60 * MINUTE) == START_MS + when_ms
+        harness.advance(START_MS + when_ms - 1 - harness.now_ms)
+        assert fetch_all(harness) != left
+        harness.advance(1)
+        assert fetch_all(harness) == left
+    assert skip(harness, 60 * MINUTE) == START_MS + 70 * MINUTE
+
+
+def test_an_offset_that_is_past_its_retention_already_is_swept_at_once() -> None:
+    harness = Harness(RETENTION)
+    harness.ask(Shard.commit_offsets, commit_request({("orders", 0): 1}), COMMIT)
+    harness.advance(12 * MINUTE)
+    assert skip(harness, 60 * MINUTE) == harness.now_ms
+    harness.advance(0)
+    assert fetch_all(harness) == {}
+
+
+def test_offsets_in_use_call_for_no_sweep() -> None:
+    harness = Harness(RETENTION)
+    [alice] = stable(harness, "alice")
+    request = commit_request({("orders", 0): 1}, member_id=alice, generation_id=1)
+    harness.ask(Shard.commit_offsets, request, COMMIT)
+    harness.shard.presume_alive(START_MS + 60 * MINUTE, harness.now_ms, (), Effects())
+    skip(harness, 30 * MINUTE)
+    harness.advance(30 * MINUTE)
+    assert fetch_all(harness) == {("orders", 0): 1}
+
+
+def test_an_empty_group_without_offsets_goes_at_the_next_regular_sweep_as_ever() -> None:
+    harness = Harness(RETENTION)
+    stable(harness, "alice")
+    assert skip(harness, 60 * MINUTE) is not None
+    harness.advance(20 * MINUTE)  # alice's session is over
+    assert harness.shard.groups["orders"].state is GroupState.EMPTY
+    skip(harness, 60 * MINUTE)
+    harness.advance(10 * MINUTE - 1)
+    assert "orders" in harness.shard.groups
+    harness.advance(1)
+    assert "orders" not in harness.shard.groups
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_leaving_sweeps_out_changes_nothing_in_the_end(seed: int) -> None:
+    """Against the plain way: every sweep at its time."""
+    random = Random(seed)
+    plain, skipping = Harness(RETENTION), Harness(RETENTION)
+    for each in range(6):
+        pause_ms = random.randrange(20 * MINUTE)
+        retention_ms = random.choice([-1, random.randrange(1, 40 * MINUTE)])
+        for harness in (plain, skipping):
+            harness.advance(pause_ms)
+            request = commit_request({("orders", each): each}, retention_time_ms=retention_ms)
+            harness.ask(Shard.commit_offsets, request, COMMIT)
+    end_ms = plain.now_ms + 60 * MINUTE
+    plain.advance(60 * MINUTE)
+    while skipping.now_ms < end_ms:
+        skipping.shard.skip_sweeps(end_ms, skipping.now_ms)
+        deadline_ms = skipping.shard.next_deadline()
+        assert deadline_ms is not None
+        skipping.advance(max(min(deadline_ms, end_ms) - skipping.now_ms, 0))
+    assert fetch_all(skipping) == fetch_all(plain) == {}
+    assert plain.shard.groups.keys() == skipping.shard.groups.keys()
 
 
 @pytest.mark.parametrize(

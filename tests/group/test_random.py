@@ -69,6 +69,7 @@ class Player:
             (2, self.disconnect),
             (2, self.delete_topic),
             (2, self.reload),
+            (2, self.presume_alive),
         ]
         for _ in range(STEPS):
             [move] = self.random.choices([move for _, move in moves], [weight for weight, _ in moves])
@@ -171,11 +172,16 @@ class Player:
         group_id, _ = who
         member_id, generation_id = self.memory(*who)
         known = self.joined.get(who)
-        assignments = (
-            {member.member_id: assignment(0) for member in known.members} if known is not None else {}
-        )
+        assignments: dict[str, bytes] = {}
+        if known is not None:
+            share: dict[str, list[int]] = {member.member_id: [] for member in known.members}
+            for partition in range(self.random.choice([1, 6]) if share else 0):
+                self.random.choice(list(share.values())).append(partition)
+            assignments = {each: assignment(*partitions) for each, partitions in share.items()}
         if assignments and self.random.random() < 0.2:
-            assignments.popitem()
+            forgotten, _ = assignments.popitem()
+            if self.random.random() < 0.3:
+                assignments[forgotten] = b"garbage"
         request = sync_request(
             member_id, generation_id, assignments, protocol_name=None, protocol_type=None, group_id=group_id
         )
@@ -250,6 +256,12 @@ class Player:
     def delete_topic(self) -> None:
         topic = self.random.choice(TOPICS)
         self.harness.topics_changed(TopicsImage(frozenset({(topic, topic_id(topic))})))
+
+    def presume_alive(self) -> None:
+        until_ms = self.harness.now_ms + self.random.choice([0, 10_000, 120_000])
+        stalled = {(group_id, joined.member_id) for (group_id, _), joined in self.joined.items()}
+        stalled = set(self.random.sample(sorted(stalled), len(stalled) // 2))
+        self.harness.presume_alive(until_ms, stalled)
 
     def reload(self) -> None:
         self.tickets.clear()

@@ -11,14 +11,19 @@ from muster.coordinator.group.classic import GroupState
 from muster.coordinator.group.config import GroupConfig
 from muster.coordinator.group.effects import Effects, RequestContext
 from muster.coordinator.group.events import (
+    AllSynced,
+    Assigned,
     GroupCreated,
     MemberAdded,
     MemberDisconnected,
     MemberIdentity,
     MemberIdIssued,
+    MemberRejoined,
     MemberRemoved,
     MemberReplaced,
+    MetadataChanged,
     PendingMemberRemoved,
+    ProtocolChosen,
     RebalanceCompleted,
     StateChanged,
     Trigger,
@@ -253,27 +258,53 @@ def test_a_rebalance_is_told_step_by_step(harness: Harness) -> None:
     joined, synced = at + 3_005, at + 3_016
     who = MemberIdentity(member_id, "alice", "/10.0.0.1", None)
     common = ("orders", 0, Trigger.MEMBER_JOINED, who, "hello again")
+    delayed = ("orders", 1, Trigger.INITIAL_DELAY_OVER, None, None)
+    from_leader = ("orders", 1, Trigger.LEADER_SYNCED, who, None)
     assert harness.take_events() == [
         GroupCreated(at, "orders", 0, Trigger.REQUESTED, None, None),
-        MemberIdIssued(at, "orders", 0, Trigger.MEMBER_ID_ISSUED, who, "hello", expires_ms=at + 45_000),
-        MemberAdded(at + 5, *common),
-        StateChanged(at + 5, *common, "Empty", "PreparingRebalance", 5, (), ()),
+        MemberIdIssued(
+            at,
+            "orders",
+            0,
+            Trigger.MEMBER_ID_ISSUED,
+            who,
+            "hello",
+            expires_ms=at + 45_000,
+            former_member_id=None,
+        ),
+        MemberAdded(
+            at + 5,
+            *common,
+            protocols=("range",),
+            topics=("orders",),
+            session_timeout_ms=45_000,
+            rebalance_timeout_ms=300_000,
+            former_member_id=None,
+        ),
+        StateChanged(at + 5, *common, "Empty", "PreparingRebalance", 5, (), (), until_ms=joined),
+        ProtocolChosen(joined, *delayed, protocol="range", before=None, votes={"range": 1}),
         StateChanged(
             joined,
-            "orders",
-            1,
-            Trigger.INITIAL_DELAY_OVER,
-            None,
-            None,
+            *delayed,
             "PreparingRebalance",
             "CompletingRebalance",
             3_000,
             (),
             (),
+            until_ms=joined + 300_000,
         ),
-        StateChanged(
-            synced, "orders", 1, Trigger.LEADER_SYNCED, who, None, "CompletingRebalance", "Stable", 11, (), ()
+        Assigned(
+            synced,
+            *from_leader,
+            partitions=0,
+            kept=0,
+            moved=0,
+            lost=0,
+            moves=(),
+            owned={member_id: 0},
+            truncated=False,
         ),
+        StateChanged(synced, *from_leader, "CompletingRebalance", "Stable", 11, (), (), until_ms=None),
         RebalanceCompleted(
             synced,
             "orders",
@@ -283,12 +314,14 @@ def test_a_rebalance_is_told_step_by_step(harness: Harness) -> None:
             "hello again",
             started_ms=at + 5,
             join_ms=3_000,
-            sync_ms=11,
+            assignment_ms=11,
             restarts=0,
             members=1,
             dropped=(),
             last_joined=who,
+            joins=((who, 0),),
         ),
+        AllSynced(synced, "orders", 1, Trigger.MEMBER_SYNCED, who, None, after_ms=0, last=who),
     ]
 
 
@@ -318,7 +351,7 @@ def test_those_who_did_not_rejoin_are_told(harness: Harness) -> None:
     assert completed.reason == "new partitions"
     assert completed.dropped == (identities[bob], identities[carol])
     assert completed.last_joined == identities[alice]
-    assert (completed.join_ms, completed.sync_ms, completed.members) == (10_000, 20, 1)
+    assert (completed.join_ms, completed.assignment_ms, completed.members) == (10_000, 20, 1)
 
 
 def test_a_rebalance_that_empties_the_group_has_no_sync_phase(harness: Harness) -> None:
@@ -330,7 +363,7 @@ def test_a_rebalance_that_empties_the_group_has_no_sync_phase(harness: Harness) 
     harness.advance(2_000)
     harness.ask(Shard.leave, leave_request(alice), context(ApiKey.LEAVE_GROUP))
     [completed] = [event for event in harness.events if isinstance(event, RebalanceCompleted)]
-    assert (completed.join_ms, completed.sync_ms, completed.restarts) == (3_000, 0, 1)
+    assert (completed.join_ms, completed.assignment_ms, completed.restarts) == (3_000, 0, 1)
     assert completed.members == 0
     assert completed.trigger == Trigger.MEMBER_LEFT
 
@@ -361,19 +394,25 @@ def test_why_a_known_member_makes_a_stable_group_rebalance(
     harness.take_events()
     protocols = [("range", subscription("orders", "clicks") if changed else subscription("orders"))]
     join(harness, join_request(alice if leader else bob, protocols=protocols))
-    [event] = harness.take_events()
-    assert isinstance(event, StateChanged)
-    assert event.trigger == trigger
+    told = harness.take_events()
+    assert [type(event) for event in told] == [MetadataChanged] * changed + [StateChanged]
+    assert {event.trigger for event in told} == {trigger}
     join(harness, join_request(bob if leader else alice, protocols=protocols))
-    assert all(event.trigger == Trigger.ALL_JOINED for event in harness.take_events())
+    told = harness.take_events()
+    assert [type(event) for event in told] == [MetadataChanged] * changed + [MemberRejoined, StateChanged]
+    assert [event.trigger for event in told[-2:]] == [Trigger.MEMBER_REJOINED, Trigger.ALL_JOINED]
 
 
 def test_a_change_before_the_assignment_is_told(harness: Harness) -> None:
     alice = harness.answers[join(harness, join_request())].member_id
     harness.take_events()
     join(harness, join_request(alice, protocols=[("range", subscription("clicks"))]))
-    told = [event.trigger for event in harness.take_events()]
-    assert told == [Trigger.METADATA_CHANGED, Trigger.ALL_JOINED]
+    told = [(type(event), event.trigger) for event in harness.take_events()]
+    assert told == [
+        (MetadataChanged, Trigger.METADATA_CHANGED),
+        (StateChanged, Trigger.METADATA_CHANGED),
+        (StateChanged, Trigger.ALL_JOINED),
+    ]
 
 
 @pytest.mark.parametrize("synced", [False, True])
@@ -401,10 +440,11 @@ def test_a_static_member_from_another_host_is_told(harness: Harness) -> None:
     old = harness.ask(Shard.join, join_request(instance_id="s"), first).member_id
     harness.ask(Shard.sync, sync_request(old, 1), SYNC)
     harness.take_events()
+    harness.advance(700)
     new = harness.ask(Shard.join, join_request(instance_id="s", reason="restarted"), second).member_id
     [event] = harness.take_events()
     assert event == MemberReplaced(
-        START_MS,
+        START_MS + 700,
         "orders",
         1,
         Trigger.STATIC_MEMBER_REPLACED,
@@ -412,9 +452,17 @@ def test_a_static_member_from_another_host_is_told(harness: Harness) -> None:
         "restarted",
         old_member_id=old,
         old_client_host="/10.0.0.1",
+        old_silent_ms=700,
+        old_connected=True,
     )
-    # As in Kafka, the group goes on under the client id and host of the first.
+    # As in Kafka, the group goes on under the client id and host of the first. What is told does not.
     assert harness.group().members[new].client_host == "/10.0.0.1"
+    harness.disconnect(2)
+    third = RequestContext(9, "shop", "/10.0.0.3", 3)
+    harness.ask(Shard.join, join_request(instance_id="s"), third)
+    replaced = harness.take_events()[-1]
+    assert isinstance(replaced, MemberReplaced)
+    assert (replaced.old_client_host, replaced.old_connected) == ("/10.0.0.2", False)
 
 
 def test_pending_members_are_told_with_how_long_they_were_waited_for(harness: Harness) -> None:
@@ -442,15 +490,22 @@ def test_the_end_of_a_connection_concerns_those_last_heard_over_it(harness: Harn
     harness.disconnect(2)
     assert len(harness.take_events()) == 1
     assert harness.group().state is GroupState.STABLE
-    assert repr(harness.shard.connections) == "<Connections 0>"
+    assert repr(harness.shard.connections) == "<Connections 0 of members, 0 of former ones>"
 
 
-def test_who_left_has_no_connection_to_lose(harness: Harness) -> None:
-    alice, _ = stable(harness, "alice", "bob")
+def test_the_connection_of_who_left_is_told_with_how_long_ago_it_left(harness: Harness) -> None:
+    alice, bob = stable(harness, "alice", "bob")  # both over connection 1
+    harness.advance(500)
     harness.ask(Shard.leave, leave_request(alice), context(ApiKey.LEAVE_GROUP))
     harness.take_events()
+    harness.advance(20)
     harness.disconnect(1)
-    assert [event.member.client_id for event in harness.take_events() if event.member] == ["bob"]
+    assert [
+        (event.member and event.member.member_id, event.silent_ms, event.after_removal_ms)
+        for event in harness.take_events()
+        if isinstance(event, MemberDisconnected)
+    ] == [(bob, 520, None), (alice, 520, 20)]
+    assert not harness.shard.knows_connection(1)
 
 
 # --- timers -------------------------------------------------------------------------------------------------

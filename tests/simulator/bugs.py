@@ -53,9 +53,18 @@ class _LostRecords(ShardHost):
         super()._finish(out, now_ms)
 
 
+class _Secretive(ShardHost):
+    """Keeps what some steps did out of the journal."""
+
+    def _finish(self, out: Effects, now_ms: int) -> None:
+        if out.records and self.steps % 3 == 0:
+            out.events.clear()
+        super()._finish(out, now_ms)
+
+
 def _append_unfenced(store: MemoryStore, append: Append) -> Outcome:
     present = store._leases[append.lease].epoch
-    return _append(store, Append(append.lease, present, append.records))
+    return _append(store, Append(append.lease, present, append.records, append.journal))
 
 
 _append = MemoryStore._append
@@ -87,6 +96,7 @@ BUGS: dict[str, Bug] = {
     "reply-before-append": _host(_EarlyReplies),
     "lost-replies": _host(_LostReplies),
     "lost-records": _host(_LostRecords),
+    "secretive": _host(_Secretive),
     "unfenced-store": partial(mock.patch.object, MemoryStore, "_append", _append_unfenced),
     "forgetful-load": partial(mock.patch.object, runtime_module, "load", _load_forgetfully),
 }

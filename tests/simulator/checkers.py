@@ -16,6 +16,8 @@ from typing import Any
 from muster.coordinator.group.config import GroupConfig
 from muster.coordinator.group.effects import Record
 from muster.coordinator.group.shard import Shard
+from muster.coordinator.observe.journal.entries import Entry
+from muster.coordinator.storage.store import Append
 from muster.protocol.api import ApiKey
 from muster.protocol.embedded import decode_assignment
 from muster.protocol.errors import ErrorCode
@@ -30,6 +32,7 @@ from tests.simulator.member import Asked, Partition
 from tests.simulator.network import Link
 from tests.simulator.node import Node
 from tests.simulator.store import Durable, Written, run
+from tests.support.journal import check_value
 
 
 class Violation(AssertionError):
@@ -235,6 +238,41 @@ class ReplayEqualsLive:
 # --- 4 -------------------------------------------------------------------------------------------
 
 
+class Journalled:
+    """Entries of the journal are as their schema says, in the right shard, and stored with what they tell
+    of. Where there was no room for them, groups go on without."""
+
+    def __init__(self) -> None:
+        self.entries = 0
+
+    def appended(self, append: Append, *, room: bool) -> None:
+        """A transaction became durable; `room` says whether the store has had room for a while."""
+        told: set[tuple[str | None, int | None]] = set()
+        for row in append.journal:
+            try:
+                check_value(row.value)
+                entry = Entry.from_json(row.value)
+            except (AssertionError, ValueError) as fault:
+                raise Violation(f"an entry in {append.lease} is none: {fault}") from fault
+            key = None if entry.group is None else entry.group.encode()
+            if (entry.shard, entry.at_ms, key) != (append.lease.number, row.at_ms, row.key):
+                raise Violation(f"{entry} is not where it belongs: {row}")
+            told.add((entry.group, entry.generation))
+            self.entries += 1
+        for raw_key, value in append.records:
+            if not room or value is None:
+                continue
+            match decode_record(raw_key, value):
+                case GroupMetadataKey() as group, GroupMetadataValue() as stored:
+                    if (group.group, stored.generation) not in told:
+                        raise Violation(
+                            f"{group.group} in generation {stored.generation} has no entry: {told}"
+                        )
+
+
+# --- 5 -------------------------------------------------------------------------------------------
+
+
 class DurableFirst:
     """No reply leaves before the records of its step, and none tells of state that is not on the disk."""
 
@@ -284,7 +322,7 @@ class DurableFirst:
             )
 
 
-# --- 5 -------------------------------------------------------------------------------------------
+# --- 6 -------------------------------------------------------------------------------------------
 
 REBALANCE_TIMEOUT_MAX_S = 20.0
 _SLACK_S = 3.0  # the network both ways, and timers that fire a little late

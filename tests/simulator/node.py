@@ -51,7 +51,7 @@ class _Listener(Listener):
         return self.port
 
     async def accept(self) -> None:
-        self._network.listen((self.host, self.port), self._connect)
+        self._network.listen((self.host, self.port), self.connect)
 
     async def close(self) -> None:
         self._network.unlisten((self.host, self.port))

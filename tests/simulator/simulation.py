@@ -21,8 +21,9 @@ from typing import Any
 from unittest import mock
 
 from muster.coordinator.config import Settings
+from muster.coordinator.runtime.appender import FULL_PAUSE_MS
 from muster.coordinator.storage.memory import MemoryStore
-from muster.coordinator.storage.store import LeaseKind, StoreError, TopicRow
+from muster.coordinator.storage.store import Append, LeaseKind, StoreError, TopicRow
 from muster.protocol.api import ApiKey, response_class
 from muster.protocol.codec import decode
 from muster.protocol.embedded import decode_assignment
@@ -65,6 +66,8 @@ class Outcome:
     records: int = 0
     commits: int = 0
     """Acknowledged ones."""
+    entries: int = 0
+    """Of the journal, stored."""
     compared: int = 0
     """Shards whose live state was compared with the store."""
     virtual_s: float = 0.0
@@ -141,7 +144,9 @@ class _World:
             run(memory.create_topic(TopicRow(uuid.UUID(int=number), name, partitions)))
         self._durable = Durable(loop, memory)
         self._durable.listeners.append(self._written)
+        self._durable.append_listeners.append(self._appended)
         self._weather = Weather()
+        self._room_from_s = 0.0
         self._latency = Latency(self._fork())
         self._network = Network(loop, self._latency, self)
         settings = Settings(
@@ -171,6 +176,7 @@ class _World:
         self._one_owner = checkers.OneOwner(self._disk)
         self._commits_kept = checkers.CommitsKept(self._disk)
         self._replay = checkers.ReplayEqualsLive(self._durable)
+        self._journalled = checkers.Journalled()
         self._durable_first = checkers.DurableFirst(self._disk)
         self._answered = checkers.Answered(self._call_later, by_address)
         self._expected_codes = checkers.ExpectedCodes()
@@ -213,6 +219,11 @@ class _World:
             committed = self._disk.written(written)
             if committed is not None:
                 self._commits_kept.written(committed)
+
+    def _appended(self, append: Append) -> None:
+        with self._checking():
+            self._journalled.appended(append, room=self._loop.time() > self._room_from_s)
+        self._outcome.entries = self._journalled.entries
 
     def _asking(self, link: Link, asked: Asked) -> None:
         exchange = Exchange(asked, link, self._loop.time())
@@ -476,6 +487,8 @@ class _World:
     def _store_fills(self) -> str:
         seconds = self.rng.uniform(0.2, 5)
         self._weather.full_until_s = self._loop.time() + seconds
+        # For a while after that no entries are tried.
+        self._room_from_s = max(self._room_from_s, self._weather.full_until_s + 2 * FULL_PAUSE_MS / 1000)
         return f"store is full for {seconds:.1f} s"
 
     def _store_is_busy(self) -> str:

@@ -21,6 +21,7 @@ from muster.coordinator.storage.store import (
     Append,
     BrokerConfigsRow,
     Grant,
+    JournalBounds,
     Lease,
     LeaseKind,
     NodeRow,
@@ -28,6 +29,7 @@ from muster.coordinator.storage.store import (
     StoreBusy,
     StoreClosed,
     StoreCounts,
+    StoredJournalRow,
     StoreError,
     StoreFull,
     TopicRow,
@@ -53,12 +55,15 @@ class Durable:
     def __init__(self, loop: asyncio.AbstractEventLoop, memory: MemoryStore) -> None:
         self.memory = memory
         self.listeners: list[Callable[[Written], None]] = []
+        self.append_listeners: list[Callable[[Append], None]] = []
         self._loop = loop
 
     def append(self, appends: Sequence[Append]) -> list[Outcome]:
         outcomes = run(self.memory.append(appends))
         for append, outcome in zip(appends, outcomes, strict=True):
             if outcome is Outcome.WRITTEN:
+                for told in self.append_listeners:
+                    told(append)
                 for key, value in append.records:
                     written = Written(self._loop.time(), append.lease, append.epoch, key, value)
                     for listener in self.listeners:
@@ -230,7 +235,10 @@ class SimulatedStore:
 
     async def append(self, appends: Sequence[Append]) -> list[Outcome]:
         # The records as they are now: they are the caller's lists, and bytes on their way do not change.
-        sent = [Append(append.lease, append.epoch, tuple(append.records)) for append in appends]
+        sent = [
+            Append(append.lease, append.epoch, tuple(append.records), tuple(append.journal))
+            for append in appends
+        ]
         if self._rng.random() < self._weather.busy:
             raise StoreBusy("simulated: too much waits")
         self.appending += 1
@@ -241,6 +249,26 @@ class SimulatedStore:
 
     async def load(self, lease: Lease) -> list[tuple[int, bytes, bytes]]:
         return await self._read(lambda: run(self._durable.memory.load(lease)))
+
+    async def read_journal(
+        self, lease: Lease, offset: int, *, rows_max: int, bytes_max: int
+    ) -> list[StoredJournalRow]:
+        memory = self._durable.memory
+        return await self._read(
+            lambda: run(memory.read_journal(lease, offset, rows_max=rows_max, bytes_max=bytes_max))
+        )
+
+    async def journal_bounds(self, lease: Lease) -> JournalBounds:
+        return await self._read(lambda: run(self._durable.memory.journal_bounds(lease)))
+
+    async def journal_offset_at(self, lease: Lease, at_ms: int) -> int | None:
+        return await self._read(lambda: run(self._durable.memory.journal_offset_at(lease, at_ms)))
+
+    async def journal_newest(self, lease: Lease) -> int | None:
+        return await self._read(lambda: run(self._durable.memory.journal_newest(lease)))
+
+    async def trim_journal(self, lease: Lease, epoch: int, before_offset: int) -> bool:
+        return await self._change(lambda: run(self._durable.memory.trim_journal(lease, epoch, before_offset)))
 
     async def claim(self, leases: Sequence[Lease], node_id: int, term_ms: int) -> list[Grant | None]:
         return await self._change(lambda: run(self._durable.memory.claim(leases, node_id, term_ms)))

@@ -23,6 +23,7 @@ CAUGHT_BY = {
     "lost-records": "before it was durable",
     "lost-replies": "neither answered nor closed in time",
     "forgetful-load": "the store would be loaded as|was acknowledged before|two owners|two assignments",
+    "secretive": "has no entry",
     "unfenced-store": "the store would be loaded as|was acknowledged before|went back|two owners",
 }
 """What the first violation says, as a pattern: several checkers may be the first to see a bug."""
@@ -41,6 +42,7 @@ def test_every_promise_holds(seed: int) -> None:
     outcome = simulate(seed)
     assert outcome.violation is None, str(outcome)
     assert outcome.compared > 0, "no shard was compared with the store"
+    assert outcome.entries > 0, "nothing was put down in the journal"
 
 
 @pytest.mark.parametrize("bug", BUGS)

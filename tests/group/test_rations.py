@@ -1,0 +1,33 @@
+"""How often something is told."""
+
+from __future__ import annotations
+
+from muster.coordinator.group.rations import Ration
+
+
+def test_so_many_times_in_a_span_of_time() -> None:
+    ration = Ration(2, 1_000)
+    assert [ration.allows("a", at) for at in (0, 1, 2, 999, 1_000, 1_001, 1_002)] == [
+        True,
+        True,
+        False,
+        False,
+        True,
+        True,
+        False,
+    ]
+
+
+def test_each_key_has_its_own() -> None:
+    ration = Ration(1, 1_000, keys_max=2)
+    assert [ration.allows(key, 0) for key in ("a", "a", "b", "b")] == [True, False, True, False]
+
+
+def test_a_key_too_many_waits_until_another_is_old() -> None:
+    ration = Ration(1, 1_000, keys_max=2)
+    assert ration.allows("a", 0)
+    assert ration.allows("b", 500)
+    assert not ration.allows("c", 999)
+    assert ration.allows("c", 1_000)
+    assert not ration.allows("a", 1_001)
+    assert repr(ration) == "<Ration 1 in 1000 ms of 2 keys>"
