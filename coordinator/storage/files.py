@@ -252,6 +252,12 @@ class MemoryFile:
     def close(self) -> None:
         return
 
+    def copy(self) -> MemoryFile:
+        copy = MemoryFile()
+        copy.contents[:] = self.contents
+        copy._modified_ns = self._modified_ns
+        return copy
+
 
 class MemoryFolder:
     """A folder that lives as long as its object."""
@@ -290,6 +296,17 @@ class MemoryFolder:
         if isinstance(entry, MemoryFolder):
             raise IsADirectoryError(f"{self._path}/{name}")
         return entry
+
+    def copy(self) -> MemoryFolder:
+        """All that is in it now."""
+        copy = MemoryFolder(self._path)
+        for name, entry in self._entries.items():
+            copy._entries[name] = entry.copy()
+        return copy
+
+    def become(self, other: MemoryFolder) -> None:
+        """Have what a copy has, in place of everything. Who has a file open keeps what was."""
+        self._entries = other.copy()._entries
 
     def new_file(self) -> MemoryFile:
         """Where tests put files that fail."""

@@ -62,6 +62,9 @@ class Folders:
                     file.close()
         return size
 
+    def bounds(self, partitions: Sequence[tuple[UUID, int]]) -> dict[tuple[UUID, int], tuple[int, int]]:
+        return {}
+
     def room(self) -> tuple[int, int]:
         return self._root.room()
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from uuid import UUID, uuid4
 
 from muster.coordinator.storage.clock import monotonic_ms
@@ -12,6 +13,7 @@ from muster.coordinator.storage.store import (
     Append,
     BrokerConfigsRow,
     Grant,
+    JournalBounds,
     Lease,
     LeaseKind,
     NodeRow,
@@ -19,7 +21,9 @@ from muster.coordinator.storage.store import (
     StoreClosed,
     StoreConflict,
     StoreCounts,
+    StoredJournalRow,
     TopicRow,
+    whole_rows,
 )
 from muster.coordinator.storage.tenancy import Tenancy
 
@@ -30,6 +34,29 @@ class _LeaseRow:
     next_seq: int = 1
     # In order of seq, since an upsert takes the key out and puts it in again at the end.
     records: dict[bytes, tuple[int, bytes]] = field(default_factory=dict)
+    journal: list[StoredJournalRow] = field(default_factory=list)
+    journal_end: int = 0
+    journal_bytes: int = 0
+
+    @property
+    def journal_start(self) -> int:
+        return self.journal_end - len(self.journal)
+
+    def copy(self) -> _LeaseRow:
+        """Its rows are immutable, and shared."""
+        return replace(self, records=dict(self.records), journal=list(self.journal))
+
+    def owned_in(self, epoch: int) -> bool:
+        return self.epoch == epoch and epoch >= 1  # below 1: never claimed
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryImage:
+    """What a `MemoryStore` has had at one moment, but for leases, nodes and ids that were given out."""
+
+    leases: Mapping[Lease, _LeaseRow]
+    topics: Mapping[UUID, TopicRow]
+    broker_configs: Mapping[str, BrokerConfigsRow]
 
 
 class MemoryStore:
@@ -68,6 +95,24 @@ class MemoryStore:
     async def close(self) -> None:
         self._open = False
 
+    # --- images -----------------------------------------------------------------------------------
+
+    def image(self) -> MemoryImage:
+        """What is stored now."""
+        leases = {lease: row.copy() for lease, row in self._leases.items()}
+        return MemoryImage(leases, dict(self._topics), dict(self._broker_configs))
+
+    def restore(self, image: MemoryImage) -> None:
+        """Put back what an image of this store has. Epochs stay: whoever has read what was stored before has
+        to claim anew."""
+        for lease, row in image.leases.items():
+            epoch = self._leases[lease].epoch
+            self._leases[lease] = row.copy()
+            self._leases[lease].epoch = epoch
+        self._topics = dict(image.topics)
+        self._broker_configs = dict(image.broker_configs)
+        self._change()
+
     # --- records ----------------------------------------------------------------------------------
 
     async def append(self, appends: Sequence[Append]) -> list[Outcome]:
@@ -76,19 +121,57 @@ class MemoryStore:
 
     def _append(self, append: Append) -> Outcome:
         row = self._leases.get(append.lease)
-        if row is None or row.epoch != append.epoch or row.epoch < 1:  # below 1: never claimed
+        if row is None or not row.owned_in(append.epoch):
             return Outcome.FENCED
         for key, value in append.records:
             row.records.pop(key, None)
             if value is not None:
                 row.records[key] = (row.next_seq, value)
                 row.next_seq += 1
+        for told in append.journal:
+            row.journal.append(StoredJournalRow(row.journal_end, *told))
+            row.journal_end += 1
+            row.journal_bytes += told.size_bytes
         return Outcome.WRITTEN
 
     async def load(self, lease: Lease) -> list[tuple[int, bytes, bytes]]:
         self._check_open()
         row = self._lease_row(lease)
         return [(seq, key, value) for key, (seq, value) in row.records.items()]
+
+    # --- the journal ------------------------------------------------------------------------------
+
+    async def read_journal(
+        self, lease: Lease, offset: int, *, rows_max: int, bytes_max: int
+    ) -> list[StoredJournalRow]:
+        self._check_open()
+        row = self._lease_row(lease)
+        first = max(offset - row.journal_start, 0)
+        return whole_rows(islice(row.journal, first, first + rows_max), bytes_max)
+
+    async def journal_bounds(self, lease: Lease) -> JournalBounds:
+        self._check_open()
+        row = self._lease_row(lease)
+        return JournalBounds(row.journal_start, row.journal_end, row.journal_bytes)
+
+    async def journal_offset_at(self, lease: Lease, at_ms: int) -> int | None:
+        self._check_open()
+        return next((row.offset for row in self._lease_row(lease).journal if row.at_ms >= at_ms), None)
+
+    async def journal_newest(self, lease: Lease) -> int | None:
+        self._check_open()
+        newest = max(self._lease_row(lease).journal, key=lambda row: row.at_ms, default=None)
+        return None if newest is None else newest.offset
+
+    async def trim_journal(self, lease: Lease, epoch: int, before_offset: int) -> bool:
+        self._check_open()
+        row = self._lease_row(lease)
+        if not row.owned_in(epoch):
+            return False
+        count = max(before_offset - row.journal_start, 0)
+        row.journal_bytes -= sum(each.size_bytes for each in row.journal[:count])
+        del row.journal[:count]
+        return True
 
     # --- leases -----------------------------------------------------------------------------------
 
@@ -125,6 +208,13 @@ class MemoryStore:
     async def holders(self, kind: LeaseKind) -> dict[int, Grant]:
         self._check_open()
         return self._tenancy.holders(kind, self._now_ms())
+
+    def runs_out_in(self, sparing: Container[int]) -> int | None:
+        return self._tenancy.runs_out_in(sparing, self._now_ms())
+
+    def let_pass(self, ms: int, sparing: Container[int]) -> None:
+        if self._tenancy.let_pass(ms, sparing, self._now_ms()):
+            self._tell()
 
     # --- topics -----------------------------------------------------------------------------------
 

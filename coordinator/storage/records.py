@@ -7,7 +7,7 @@ Everything blocks. One writer at a time (the caller's lock); readers need none. 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeVar
 from uuid import UUID
@@ -297,6 +297,10 @@ class RecordStorage(Protocol):
 
     def size(self, topic_id: UUID, partition: int) -> int:
         """Bytes of a partition's segments, whose log need not be open."""
+
+    def bounds(self, partitions: Sequence[tuple[UUID, int]]) -> Mapping[tuple[UUID, int], tuple[int, int]]:
+        """Start and end offset of those partitions of which the storage can tell without opening their
+        logs."""
 
     def room(self) -> tuple[int, int]:
         """Bytes of the volume, and how many of them are free for us; -1 and -1 where nobody can tell."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -31,6 +31,7 @@ from muster.coordinator.storage.store import (
     Append,
     BrokerConfigsRow,
     Grant,
+    JournalBounds,
     Lease,
     LeaseKind,
     NodeRow,
@@ -39,6 +40,7 @@ from muster.coordinator.storage.store import (
     StoreConflict,
     StoreCounts,
     StoreDamaged,
+    StoredJournalRow,
     StoreError,
     StoreFull,
     TopicRow,
@@ -234,16 +236,36 @@ class SqliteStore:
     # --- the contract -----------------------------------------------------------------------------
 
     async def append(self, appends: Sequence[Append]) -> list[Outcome]:
-        size_bytes = sum(
-            len(key) + len(value or b"") + _RECORD_OVERHEAD_BYTES
-            for one in appends
-            for key, value in one.records
-        )
+        size_bytes = 0
+        for one in appends:
+            for key, value in one.records:
+                size_bytes += len(key) + len(value or b"") + _RECORD_OVERHEAD_BYTES
+            for row in one.journal:
+                size_bytes += row.size_bytes + _RECORD_OVERHEAD_BYTES
         outcomes = await self._open_commits().submit(_Appends(appends), size_bytes)
         return outcomes  # type: ignore[return-value]  # from statements.append, by way of _transact
 
     async def load(self, lease: Lease) -> list[tuple[int, bytes, bytes]]:
         return await self._read(partial(statements.load, lease=lease))
+
+    async def read_journal(
+        self, lease: Lease, offset: int, *, rows_max: int, bytes_max: int
+    ) -> list[StoredJournalRow]:
+        return await self._read(
+            lambda c: statements.read_journal(c, lease, offset, rows_max=rows_max, bytes_max=bytes_max)
+        )
+
+    async def journal_bounds(self, lease: Lease) -> JournalBounds:
+        return await self._read(partial(statements.journal_bounds, lease=lease))
+
+    async def journal_offset_at(self, lease: Lease, at_ms: int) -> int | None:
+        return await self._read(lambda c: statements.journal_offset_at(c, lease, at_ms))
+
+    async def journal_newest(self, lease: Lease) -> int | None:
+        return await self._read(partial(statements.journal_newest, lease=lease))
+
+    async def trim_journal(self, lease: Lease, epoch: int, before_offset: int) -> bool:
+        return await self._change(lambda c: statements.trim_journal(c, lease, epoch, before_offset))
 
     async def claim(self, leases: Sequence[Lease], node_id: int, term_ms: int) -> list[Grant | None]:
         self._check_known(leases)
@@ -275,6 +297,13 @@ class SqliteStore:
 
     async def holders(self, kind: LeaseKind) -> dict[int, Grant]:
         return self._tenancy.holders(kind, self._now_ms())
+
+    def runs_out_in(self, sparing: Container[int]) -> int | None:
+        return self._tenancy.runs_out_in(sparing, self._now_ms())
+
+    def let_pass(self, ms: int, sparing: Container[int]) -> None:
+        if self._tenancy.let_pass(ms, sparing, self._now_ms()):
+            self._tell()
 
     def _check_known(self, leases: Sequence[Lease]) -> None:
         counts = self._opened_files().counts.leases

@@ -51,13 +51,35 @@ CREATE TABLE topics (
     created_ms INTEGER NOT NULL
 );
 """
-# Not in every file of this version: what never had broker configs set is read the same without it.
-_BROKER_CONFIGS = """
+# Not in every file of this version, since a muster that does not know them leaves them as they are and misses
+# nothing. A lease has a row in `journals` from its first journal row on.
+_ADDED = (
+    """
 CREATE TABLE IF NOT EXISTS broker_configs (
     broker TEXT PRIMARY KEY,
     configs TEXT NOT NULL
 )
-"""
+""",
+    """
+CREATE TABLE IF NOT EXISTS journals (
+    lease_id INTEGER PRIMARY KEY,
+    start_offset INTEGER NOT NULL,
+    next_offset INTEGER NOT NULL,
+    size_bytes INTEGER NOT NULL
+)
+""",
+    """
+CREATE TABLE IF NOT EXISTS journal_rows (
+    lease_id INTEGER NOT NULL,
+    row_offset INTEGER NOT NULL,
+    at_ms INTEGER NOT NULL,
+    key BLOB,
+    value BLOB NOT NULL,
+    checksum INTEGER NOT NULL,
+    PRIMARY KEY (lease_id, row_offset)
+) WITHOUT ROWID
+""",
+)
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -94,7 +116,8 @@ def prepare(connection: sqlite3.Connection, path: Path, lease_counts: Mapping[Le
         if application_id != _APPLICATION_ID:
             raise StoreError(f"{path} is a sqlite database, but not one of muster's")
         _add_checksums(connection)
-        connection.execute(_BROKER_CONFIGS)
+        for table in _ADDED:
+            connection.execute(table)
         (cluster_id,) = connection.execute("SELECT cluster_id FROM store").fetchone()
         connection.execute("UPDATE store SET revision = revision + 1")
         counts = connection.execute("SELECT kind, COUNT(*) FROM leases GROUP BY kind").fetchall()
@@ -130,6 +153,7 @@ def _add_checksums(connection: sqlite3.Connection) -> None:
         connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
 
-def checksum(key: bytes, value: bytes) -> int:
-    """What a record is stored with: sqlite notices a page that makes no sense, not a byte that changed."""
-    return crc32(value, crc32(key))
+def checksum(key: bytes | None, value: bytes) -> int:
+    """What a record and a journal row are stored with: sqlite notices a page that makes no sense, not a byte
+    that changed."""
+    return crc32(value, crc32(key or b""))

@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from muster.coordinator.storage.sqlite_schema import checksum
 from muster.coordinator.storage.store import (
     Append,
     BrokerConfigsRow,
+    JournalBounds,
+    JournalRow,
     Lease,
     Outcome,
     StoreConflict,
+    StoredJournalRow,
     TopicRow,
+    whole_rows,
 )
 
 # --- records --------------------------------------------------------------------------------------
@@ -34,6 +38,7 @@ def append(connection: sqlite3.Connection, calls: Sequence[Sequence[Append]]) ->
     epochs: dict[Lease, tuple[int, int] | None] = {}  # lease -> (row, epoch), read once a transaction
     next_seqs: dict[int, int] = {}  # row -> next seq, of the leases written to
     last: dict[tuple[int, bytes], tuple[int, bytes | None]] = {}
+    journals: dict[int, list[JournalRow]] = {}
     outcomes = []
     for appends in calls:
         call_outcomes = []
@@ -51,11 +56,14 @@ def append(connection: sqlite3.Connection, calls: Sequence[Sequence[Append]]) ->
                 if value is not None:
                     seq += 1
             next_seqs[lease_id] = seq
+            if one.journal:
+                journals.setdefault(lease_id, []).extend(one.journal)
             call_outcomes.append(Outcome.WRITTEN)
         outcomes.append(call_outcomes)
     if last:
-        _upsert(
+        _insert(
             connection,
+            _UPSERTS,
             [
                 (lease_id, key, seq, value, checksum(key, value))
                 for (lease_id, key), (seq, value) in last.items()
@@ -70,27 +78,44 @@ def append(connection: sqlite3.Connection, calls: Sequence[Sequence[Append]]) ->
             "UPDATE leases SET next_seq = ? WHERE lease_id = ?",
             [(next_seq, lease_id) for lease_id, next_seq in next_seqs.items()],
         )
+    for lease_id, told in journals.items():
+        _append_journal(connection, lease_id, told)
     return outcomes
 
 
 _ROWS_MAX: Final = 128
-_UPSERTS: Final = {
-    count: "INSERT INTO records (lease_id, key, seq, value, checksum) "
-    f"VALUES {', '.join(['(?, ?, ?, ?, ?)'] * count)} ON CONFLICT (lease_id, key) DO UPDATE "
-    "SET seq = excluded.seq, value = excluded.value, checksum = excluded.checksum"
-    for count in (2**power for power in range(_ROWS_MAX.bit_length()))
-}
-"""For so many rows: powers of two, since each of them is compiled and kept."""
 
 
-def _upsert(connection: sqlite3.Connection, rows: Sequence[tuple[int, bytes, int, bytes, int]]) -> None:
+def _inserts(table: str, columns: Sequence[str], conflict: str = "") -> Mapping[int, str]:
+    """Statements for so many rows: powers of two, since each of them is compiled and kept."""
+    row = f"({', '.join('?' * len(columns))})"
+    return {
+        count: f"INSERT INTO {table} ({', '.join(columns)}) VALUES {', '.join([row] * count)} {conflict}"
+        for count in (2**power for power in range(_ROWS_MAX.bit_length()))
+    }
+
+
+_UPSERTS: Final = _inserts(
+    "records",
+    ("lease_id", "key", "seq", "value", "checksum"),
+    "ON CONFLICT (lease_id, key) DO UPDATE "
+    "SET seq = excluded.seq, value = excluded.value, checksum = excluded.checksum",
+)
+_JOURNAL_INSERTS: Final = _inserts(
+    "journal_rows", ("lease_id", "row_offset", "at_ms", "key", "value", "checksum")
+)
+
+
+def _insert(
+    connection: sqlite3.Connection, statements: Mapping[int, str], rows: Sequence[tuple[Any, ...]]
+) -> None:
     """Many rows by one statement: for each statement Python's module lets other threads run and then has to
     wait for its turn again, which takes longer than to write a row."""
     at, count = 0, _ROWS_MAX
     while at < len(rows):
         while count > len(rows) - at:
             count //= 2
-        connection.execute(_UPSERTS[count], list(chain.from_iterable(rows[at : at + count])))
+        connection.execute(statements[count], list(chain.from_iterable(rows[at : at + count])))
         at += count
 
 
@@ -117,6 +142,94 @@ def load(connection: sqlite3.Connection, lease: Lease) -> list[tuple[int, bytes,
             raise sqlite3.DatabaseError(f"record {key!r} of {lease.kind} lease {lease.number} has changed")
         found.append((seq, key, value))
     return found
+
+
+# --- the journal ----------------------------------------------------------------------------------
+
+
+def _append_journal(connection: sqlite3.Connection, lease_id: int, told: Sequence[JournalRow]) -> None:
+    start, end, size_bytes = _bounds(connection, lease_id)
+    rows = [
+        (lease_id, offset, row.at_ms, row.key, row.value, checksum(row.key, row.value))
+        for offset, row in enumerate(told, end)
+    ]
+    _insert(connection, _JOURNAL_INSERTS, rows)
+    size_bytes += sum(row.size_bytes for row in told)
+    connection.execute(
+        "INSERT INTO journals (lease_id, start_offset, next_offset, size_bytes) VALUES (?, ?, ?, ?) "
+        "ON CONFLICT (lease_id) DO UPDATE "
+        "SET next_offset = excluded.next_offset, size_bytes = excluded.size_bytes",
+        (lease_id, start, end + len(told), size_bytes),
+    )
+
+
+def _bounds(connection: sqlite3.Connection, lease_id: int) -> JournalBounds:
+    row = connection.execute(
+        "SELECT start_offset, next_offset, size_bytes FROM journals WHERE lease_id = ?", (lease_id,)
+    ).fetchone()
+    return JournalBounds(0, 0, 0) if row is None else JournalBounds(*row)
+
+
+def journal_bounds(connection: sqlite3.Connection, lease: Lease) -> JournalBounds:
+    return _bounds(connection, _lease_id(connection, lease))
+
+
+def read_journal(
+    connection: sqlite3.Connection, lease: Lease, offset: int, rows_max: int, bytes_max: int
+) -> list[StoredJournalRow]:
+    """sqlite3.DatabaseError, as for a page that sqlite cannot read, when a row is not what was written."""
+    found = connection.execute(
+        "SELECT row_offset, at_ms, key, value, checksum FROM journal_rows "
+        "WHERE lease_id = ? AND row_offset >= ? ORDER BY row_offset LIMIT ?",
+        (_lease_id(connection, lease), offset, rows_max),
+    )
+
+    def checked() -> Iterator[StoredJournalRow]:
+        for *columns, written in found:
+            row = StoredJournalRow(*columns)
+            if checksum(row.key, row.value) != written:
+                raise sqlite3.DatabaseError(
+                    f"journal row {row.offset} of {lease.kind} lease {lease.number} has changed"
+                )
+            yield row
+
+    return whole_rows(checked(), bytes_max)
+
+
+def journal_offset_at(connection: sqlite3.Connection, lease: Lease, at_ms: int) -> int | None:
+    row = connection.execute(
+        "SELECT row_offset FROM journal_rows WHERE lease_id = ? AND at_ms >= ? ORDER BY row_offset LIMIT 1",
+        (_lease_id(connection, lease), at_ms),
+    ).fetchone()
+    return None if row is None else row[0]
+
+
+def journal_newest(connection: sqlite3.Connection, lease: Lease) -> int | None:
+    row = connection.execute(
+        "SELECT row_offset FROM journal_rows WHERE lease_id = ? ORDER BY at_ms DESC, row_offset LIMIT 1",
+        (_lease_id(connection, lease),),
+    ).fetchone()
+    return None if row is None else row[0]
+
+
+def trim_journal(connection: sqlite3.Connection, lease: Lease, epoch: int, before_offset: int) -> bool:
+    lease_id = _lease_id(connection, lease)
+    (present,) = connection.execute("SELECT epoch FROM leases WHERE lease_id = ?", (lease_id,)).fetchone()
+    if present != epoch or epoch < 1:  # below 1: never claimed
+        return False
+    bounds = _bounds(connection, lease_id)
+    start = min(before_offset, bounds.end)
+    if start > bounds.start:
+        below = "FROM journal_rows WHERE lease_id = ? AND row_offset < ?"
+        (removed_bytes,) = connection.execute(
+            f"SELECT SUM(LENGTH(value) + COALESCE(LENGTH(key), 0)) {below}", (lease_id, start)
+        ).fetchone()
+        connection.execute(f"DELETE {below}", (lease_id, start))
+        connection.execute(
+            "UPDATE journals SET start_offset = ?, size_bytes = size_bytes - ? WHERE lease_id = ?",
+            (start, removed_bytes, lease_id),
+        )
+    return True
 
 
 # --- leases ---------------------------------------------------------------------------------------

@@ -1,9 +1,10 @@
-"""The storage contract: coordinator state as keyed records, and the leases that say who may write it.
+"""The storage contract: coordinator state as keyed records, a journal of what happened to it, and the leases
+that say who may write both.
 
 Kafka keeps a coordinator's state in a compacted log. Compaction means "the last value per key", and that is a
 table; so a store is a table of records per lease, a table of leases, and a few small rows (topics, nodes,
-producer ids). `memory`, `sqlite` and `postgres` implement it, and one contract suite (`tests/storage`) runs
-against each of them.
+producer ids). The journal is a log: its rows are numbered, and go from the front. `memory`, `sqlite` and
+`postgres` implement the contract, and one suite (`tests/storage`) runs against each of them.
 
 Rules that hold for every method of `Store`:
 
@@ -28,10 +29,10 @@ Rules that hold for every method of `Store`:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 from uuid import UUID
 
 LEASE_COUNTS_DEFAULT = 50
@@ -73,17 +74,66 @@ class Grant:
     announced: bool = False
 
 
+class JournalRow(NamedTuple):
+    """What happened, for whoever reads the lease's journal; `at_ms` is epoch time by the writer's clock."""
+
+    at_ms: int
+    key: bytes | None
+    value: bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """What the row counts for: its key and value."""
+        return len(self.key or b"") + len(self.value)
+
+
+class StoredJournalRow(NamedTuple):
+    """A row of a lease's journal. Rows are numbered from 0 without gaps, in the order of their appends;
+    `at_ms` need not grow with `offset`, since holders' clocks differ."""
+
+    offset: int
+    at_ms: int
+    key: bytes | None
+    value: bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """What the row counts for: its key and value."""
+        return len(self.key or b"") + len(self.value)
+
+
+def whole_rows(rows: Iterable[StoredJournalRow], bytes_max: int) -> list[StoredJournalRow]:
+    """The first of `rows`: as many as `bytes_max` has room for, but at least one if there is any."""
+    found: list[StoredJournalRow] = []
+    for row in rows:
+        bytes_max -= row.size_bytes
+        if found and bytes_max < 0:
+            break
+        found.append(row)
+    return found
+
+
+class JournalBounds(NamedTuple):
+    """Which rows a lease's journal has: those from `start` to below `end`, which is the next row's offset."""
+
+    start: int
+    end: int
+    size_bytes: int
+    """Of all keys and values."""
+
+
 @dataclass(frozen=True, slots=True)
 class Append:
     """Records for one lease: (key, value) upserts the key, (key, None) deletes it, in order; the last one per
-    key wins.
+    key wins. `journal` are rows for the end of the lease's journal, written with the records or not at all.
 
-    Without records it only asks whether `epoch` is still the lease's.
+    With neither it only asks whether `epoch` is still the lease's.
     """
 
     lease: Lease
     epoch: int
     records: Sequence[tuple[bytes, bytes | None]]
+    journal: Sequence[JournalRow] = ()
 
 
 class Outcome(Enum):
@@ -234,6 +284,28 @@ class Store(Protocol):
         A holder loads after its claim has returned; then nothing of an earlier holder can still arrive.
         """
 
+    # --- the journal ------------------------------------------------------------------------------
+
+    async def read_journal(
+        self, lease: Lease, offset: int, *, rows_max: int, bytes_max: int
+    ) -> list[StoredJournalRow]:
+        """The rows from `offset` on, or from the first there is: at most `rows_max`, and of `bytes_max` in
+        all, but at least one if there is any."""
+
+    async def journal_bounds(self, lease: Lease) -> JournalBounds:
+        """Which rows there are."""
+
+    async def journal_offset_at(self, lease: Lease, at_ms: int) -> int | None:
+        """The offset of the first row with an `at_ms` as high or higher; None when there is none. It may look
+        at every row."""
+
+    async def journal_newest(self, lease: Lease) -> int | None:
+        """The offset of the first row with the highest `at_ms`; None without rows. It looks at every row."""
+
+    async def trim_journal(self, lease: Lease, epoch: int, before_offset: int) -> bool:
+        """Remove the rows below `before_offset`; without rows `start` is `end`, which stays. False when the
+        epoch is not the lease's present one, and nothing was removed."""
+
     # --- leases -----------------------------------------------------------------------------------
 
     async def claim(self, leases: Sequence[Lease], node_id: int, term_ms: int) -> list[Grant | None]:
@@ -328,3 +400,20 @@ class Store(Protocol):
 
     async def allocate_producer_ids(self, count: int) -> int:
         """The first of `count` producer ids that were never given out before, from 0 upwards."""
+
+
+@runtime_checkable
+class Ageing(Protocol):
+    """Stores in which time can be made to pass for some holders: those whose holders are all in one process.
+
+    For tests that move time. Who is alive would have renewed meanwhile and is spared; what the others hold
+    runs out. A database counts everybody's terms by its own clock and offers nothing of the kind.
+    """
+
+    def runs_out_in(self, sparing: Container[int]) -> int | None:
+        """Milliseconds until the first lease or registration of a node that is not in `sparing` runs out;
+        None when there is none left that has not."""
+
+    def let_pass(self, ms: int, sparing: Container[int]) -> None:
+        """As if `ms` had gone by for all nodes but those in `sparing`. `changed` is called when something ran
+        out by it."""

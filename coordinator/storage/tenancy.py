@@ -7,7 +7,7 @@ the backend's: terms are kept, renewed and ended though the disk be full or slow
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from threading import Lock
 from uuid import UUID
@@ -123,6 +123,37 @@ class Tenancy:
         held, _ = self._held.get(grant.lease, (None, 0))
         same = held is not None and (held.node_id, held.epoch) == (grant.node_id, grant.epoch)
         return held if same else None
+
+    # --- time, for tests ----------------------------------------------------------------------------
+
+    def runs_out_in(self, sparing: Container[int], now_ms: int) -> int | None:
+        """As `Ageing.runs_out_in`."""
+        with self._guard:
+            ends_ms = [
+                end_ms for node_id, end_ms in self._ends() if node_id not in sparing and end_ms > now_ms
+            ]
+            return min(ends_ms) - now_ms if ends_ms else None
+
+    def let_pass(self, ms: int, sparing: Container[int], now_ms: int) -> bool:
+        """As `Ageing.let_pass`; whether anything ran out."""
+        with self._guard:
+            news = any(
+                now_ms < end_ms <= now_ms + ms for node_id, end_ms in self._ends() if node_id not in sparing
+            )
+            for lease, (grant, expires_ms) in self._held.items():
+                if grant.node_id not in sparing:
+                    self._held[lease] = grant, expires_ms - ms
+            for node_id, (node, registered_ms) in self._nodes.items():
+                if node_id not in sparing:
+                    self._nodes[node_id] = node, registered_ms - ms
+            return news
+
+    def _ends(self) -> Iterator[tuple[int, int]]:
+        """Of every lease and registration: whose it is, and when it runs out."""
+        for grant, expires_ms in self._held.values():
+            yield grant.node_id, expires_ms
+        for node_id, (node, registered_ms) in self._nodes.items():
+            yield node_id, registered_ms + node.term_ms
 
     # --- nodes ------------------------------------------------------------------------------------
 

@@ -7,9 +7,18 @@ from traceback import format_exception
 
 import pytest
 
-from muster.coordinator.storage.postgres import PostgresStore, migrate, server_of
+from muster.coordinator.storage.postgres import PostgresStore, migrate, schema, server_of
 from muster.coordinator.storage.postgres.schema import SCHEMA_VERSION
-from muster.coordinator.storage.store import LeaseKind, StoreBusy, StoreError
+from muster.coordinator.storage.store import (
+    Append,
+    JournalBounds,
+    JournalRow,
+    Lease,
+    LeaseKind,
+    Outcome,
+    StoreBusy,
+    StoreError,
+)
 from tests.support.ports import free_ports
 from tests.support.postgres import Postgres
 
@@ -69,6 +78,39 @@ async def test_another_versions_schema_is_refused(postgres: Postgres, step: int,
     if step > 0:
         with pytest.raises(StoreError, match=why):
             await migrate(url)
+
+
+async def test_tables_of_version_1_get_journals_and_keep_what_they_have(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = postgres.empty_database()
+    counts = {LeaseKind.GROUP: 3, LeaseKind.DATA: 2}
+    lease = Lease(LeaseKind.GROUP, 2)
+    with monkeypatch.context() as at_version_1:
+        at_version_1.setattr(schema, "SCHEMA_VERSION", 1)
+        at_version_1.setattr(schema, "_VERSIONS", schema._VERSIONS[:1])
+        assert await migrate(url, lease_counts=counts) == (None, 1)
+        store = PostgresStore(url)
+        await store.open()
+        (old,) = await store.claim([lease], 1, 60_000)
+        assert old is not None
+        assert await store.append([Append(lease, old.epoch, [(b"key", b"value")])]) == [Outcome.WRITTEN]
+        await store.close()
+    with pytest.raises(StoreError, match="upgrade it with muster store migrate"):
+        await store.open()
+    done = await asyncio.gather(*(migrate(url) for _ in range(3)))
+    assert sorted(migration.before or 0 for migration in done) == [1, 2, 2]
+    await store.open()
+    assert (await store.counts()).leases == counts
+    assert [row[1:] for row in await store.load(lease)] == [(b"key", b"value")]
+    for kind, count in counts.items():
+        for number in range(count):
+            assert await store.journal_bounds(Lease(kind, number)) == JournalBounds(0, 0, 0)
+    assert await store.append([Append(lease, old.epoch, [], [JournalRow(7, None, b"told")])]) == [
+        Outcome.WRITTEN
+    ]
+    assert await store.read_journal(lease, 0, rows_max=9, bytes_max=9) == [(0, 7, None, b"told")]
+    await store.close()
 
 
 async def test_who_may_not_create_is_told_what_is_missing(postgres: Postgres) -> None:

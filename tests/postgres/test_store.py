@@ -18,6 +18,7 @@ from muster.coordinator.storage.postgres.statements import Columns
 from muster.coordinator.storage.store import (
     Append,
     Grant,
+    JournalRow,
     Lease,
     LeaseKind,
     NodeIdTaken,
@@ -73,6 +74,17 @@ async def keys(store: PostgresStore, lease: Lease = A) -> list[bytes]:
     return [key for _, key, _ in await store.load(lease)]
 
 
+def open_write(store: PostgresStore, grant: Grant) -> Columns:
+    """A record and a journal row."""
+    record = ([7], [1], [b"open"], [b"v"])
+    told = ([1], [4], [1], [0], [9], [None], [b"told"])
+    return Columns([lease_id(store, grant.lease)], [grant.epoch], *record, *told, [], [])
+
+
+async def told(store: PostgresStore, lease: Lease = A) -> list[bytes]:
+    return [row.value for row in await store.read_journal(lease, 0, rows_max=100, bytes_max=10_000)]
+
+
 async def waits_for_a_lock(postgres: Postgres, name: str) -> None:
     activity = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
     count = f"{activity} AND application_name = '{name}'"
@@ -89,14 +101,15 @@ async def test_a_write_that_is_open_keeps_its_lease_from_who_claims(postgres: Po
         grant = await claim(old)
         await old.release([grant])
         async with connected(store) as connection:
-            columns = Columns([lease_id(old, A)], [grant.epoch], [7], [1], [b"open"], [b"v"], [], [])
-            assert await statements.append(connection, columns) == {1}
+            assert await statements.append(connection, open_write(old, grant)) == {1}
             # Neither taken nor waited for: the other lease of the call is there at once.
             assert await new.claim([A, B], 2, TERM_MS) == [None, Grant(B, 2, 1, TERM_MS)]
             assert await keys(new) == []
+            assert await told(new) == []
             await connection.execute("COMMIT")
         assert (await claim(new, A, 2)).epoch == grant.epoch + 1
         assert await keys(new) == [b"open"], "what was written before the claim is loaded after it"
+        assert await told(new) == [b"told"]
         assert await write(old, grant, b"late") is Outcome.FENCED
         assert await keys(new) == [b"open"]
 
@@ -106,13 +119,18 @@ async def test_a_write_waits_for_a_claim_that_is_open_and_is_fenced(postgres: Po
     async with opened(store, name="old") as old:
         grant = await claim(old)
         other = await claim(old, B)
+        row = JournalRow(9, None, b"told")
+        await old.append([Append(A, grant.epoch, [], [row])])
         await old.release([grant])
         async with connected(store) as connection:
             claimed, _ = await statements.claim(connection, None, [lease_id(old, A)], 2, TERM_MS, 1)
             assert [row.epoch for row in claimed] == [grant.epoch + 1]
             late = asyncio.ensure_future(
                 old.append(
-                    [Append(A, grant.epoch, [(b"late", b"v")]), Append(B, other.epoch, [(b"b", b"v")])]
+                    [
+                        Append(A, grant.epoch, [(b"late", b"v")], [row]),
+                        Append(B, other.epoch, [(b"b", b"v")], [row, row]),
+                    ]
                 )
             )
             await waits_for_a_lock(postgres, "old")
@@ -120,6 +138,23 @@ async def test_a_write_waits_for_a_claim_that_is_open_and_is_fenced(postgres: Po
             assert await late == [Outcome.FENCED, Outcome.WRITTEN]
         assert await keys(old) == []
         assert await keys(old, B) == [b"b"]
+        assert await told(old) == [b"told"]
+        assert await told(old, B) == [b"told"] * 2
+
+
+async def test_trimming_waits_for_a_claim_that_is_open_and_is_fenced(postgres: Postgres, store: str) -> None:
+    async with opened(store, name="old") as old:
+        grant = await claim(old)
+        await old.append([Append(A, grant.epoch, [], [JournalRow(9, None, b"told")])])
+        await old.release([grant])
+        async with connected(store) as connection:
+            await statements.claim(connection, None, [lease_id(old, A)], 2, TERM_MS, 1)
+            late = asyncio.ensure_future(old.trim_journal(A, grant.epoch, 1))
+            await waits_for_a_lock(postgres, "old")
+            await connection.execute("COMMIT")
+            assert not await late
+        assert await old.journal_bounds(A) == (0, 1, 4)
+        assert await told(old) == [b"told"]
 
 
 async def test_a_broker_that_stands_still_amid_a_write_keeps_no_lease(store: str) -> None:
@@ -130,8 +165,7 @@ async def test_a_broker_that_stands_still_amid_a_write_keeps_no_lease(store: str
         stopped = await connect(parse(store), name="stopped")
         try:
             await stopped.execute("BEGIN")
-            columns = Columns([lease_id(old, A)], [grant.epoch], [7], [1], [b"open"], [b"v"], [], [])
-            assert await statements.append(stopped, columns) == {1}
+            assert await statements.append(stopped, open_write(old, grant)) == {1}
             async with asyncio.timeout(DEADLINE_S):
                 while await new.claim([A], 2, TERM_MS) == [None]:
                     pass

@@ -18,10 +18,13 @@ from muster.coordinator.storage.sqlite import SqliteStore
 from muster.coordinator.storage.sqlite_schema import SCHEMA_VERSION
 from muster.coordinator.storage.store import (
     Append,
+    JournalBounds,
+    JournalRow,
     Lease,
     LeaseKind,
     NodeRow,
     Outcome,
+    StoreDamaged,
     StoreError,
     StoreLocked,
     TopicRow,
@@ -132,6 +135,44 @@ async def test_a_file_from_before_broker_configs_gets_their_table(tmp_path: Path
     await store.open()
     assert await store.broker_configs() == []
     assert [topic.name for topic in await store.topics()] == ["orders"]
+    await store.close()
+
+
+async def test_a_file_from_before_journals_gets_their_tables(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path)
+    await store.open()
+    (grant,) = await store.claim([LEASE], 1, 60_000)
+    assert grant is not None
+    await store.append([Append(LEASE, grant.epoch, [(b"key", b"value")])])
+    await store.close()
+    with closing(sqlite3.connect(tmp_path / "store.sqlite")) as connection:
+        connection.execute("DROP TABLE journals")
+        connection.execute("DROP TABLE journal_rows")
+    await store.open()
+    assert [row[1:] for row in await store.load(LEASE)] == [(b"key", b"value")]
+    assert await store.journal_bounds(LEASE) == JournalBounds(0, 0, 0)
+    await store.append([Append(LEASE, grant.epoch, [], [JournalRow(7, None, b"told")])])
+    assert await store.read_journal(LEASE, 0, rows_max=9, bytes_max=9) == [(0, 7, None, b"told")]
+    await store.close()
+
+
+@pytest.mark.parametrize("change", ["value = x'beef'", "key = NULL", "key = x'00'"])
+async def test_a_journal_row_that_has_changed_is_noticed(tmp_path: Path, change: str) -> None:
+    store = SqliteStore(tmp_path)
+    await store.open()
+    (grant,) = await store.claim([LEASE], 1, 60_000)
+    assert grant is not None
+    rows = [JournalRow(7, b"key", b"%d" % number) for number in range(3)]
+    await store.append([Append(LEASE, grant.epoch, [], rows)])
+    with closing(sqlite3.connect(tmp_path / "store.sqlite", isolation_level=None)) as connection:
+        connection.execute(f"UPDATE journal_rows SET {change} WHERE row_offset = 1")
+    with pytest.raises(
+        StoreDamaged, match=r"journal row 1 of group lease 0 has changed; the file is damaged"
+    ):
+        await store.read_journal(LEASE, 0, rows_max=9, bytes_max=99)
+    assert [row.offset for row in await store.read_journal(LEASE, 2, rows_max=9, bytes_max=99)] == [2]
+    assert await store.trim_journal(LEASE, grant.epoch, 2)
+    assert (await store.journal_bounds(LEASE))[:2] == (2, 3)
     await store.close()
 
 

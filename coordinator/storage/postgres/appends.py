@@ -10,7 +10,15 @@ from typing import Final
 from muster.coordinator.storage.postgres import keys, statements
 from muster.coordinator.storage.postgres.connect import Link, Unreachable, is_refusal
 from muster.coordinator.storage.postgres.statements import Columns
-from muster.coordinator.storage.store import Append, Lease, Outcome, StoreBusy, StoreError, StoreFull
+from muster.coordinator.storage.store import (
+    Append,
+    JournalRow,
+    Lease,
+    Outcome,
+    StoreBusy,
+    StoreError,
+    StoreFull,
+)
 
 _SEQS_RESERVED: Final = 2**32
 """Numbers are reserved in the database by so many, which lasts for hours, and are given out here. A holder
@@ -119,6 +127,7 @@ class _Batch:
         self.calls: list[list[int] | None] = []
         """The writer's number for each append of each call, 0 for a fenced one; None for a call in doubt."""
         self._last: dict[tuple[int, bytes], bytes | None] = {}
+        self._journal: list[tuple[int, JournalRow]] = []
 
     @property
     def size(self) -> int:
@@ -133,11 +142,12 @@ class _Batch:
         for key, value in append.records:
             last.pop((number, key), None)  # in again at the end: it takes the place of its last write
             last[number, key] = value
+        self._journal += [(number, row) for row in append.journal]
         return number
 
     def columns(self) -> Columns:
         """Takes the numbers: to be called once."""
-        columns = Columns([], [], [], [], [], [], [], [])
+        columns = Columns(*([] for _ in Columns._fields))
         for (number, key), value in self._last.items():
             if len(key) > keys.PLAIN_BYTES_MAX or key[:1] == keys.MARK:
                 key, value = keys.stored(key, value)
@@ -148,6 +158,16 @@ class _Batch:
                 columns.of_upserts.append(number)
                 columns.upserts.append(key)
                 columns.values.append(value)
+        columns.rows_told.extend([0] * len(self.writers))
+        columns.bytes_told.extend([0] * len(self.writers))
+        for number, row in self._journal:
+            columns.of_told.append(number)
+            columns.numbers_told.append(columns.rows_told[number - 1])
+            columns.times_told.append(row.at_ms)
+            columns.keys_told.append(row.key)
+            columns.values_told.append(row.value)
+            columns.rows_told[number - 1] += 1
+            columns.bytes_told[number - 1] += row.size_bytes
         for writer in self.writers:
             columns.lease_ids.append(writer.lease_id)
             columns.epochs.append(writer.epoch)

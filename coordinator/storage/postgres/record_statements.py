@@ -405,3 +405,17 @@ async def size(connection: asyncpg.Connection[Any], topic_id: UUID, partition: i
         "SELECT size_bytes FROM muster.logs WHERE topic_id = $1 AND partition = $2", topic_id, partition
     )
     return found or 0
+
+
+async def bounds(
+    connection: asyncpg.Connection[Any], partitions: Sequence[tuple[UUID, int]]
+) -> dict[tuple[UUID, int], tuple[int, int]]:
+    """Start and next offset of those partitions that have a row."""
+    found = await connection.fetch(
+        "SELECT logs.topic_id, logs.partition, logs.start_offset, logs.next_offset "
+        "FROM muster.logs JOIN unnest($1::uuid[], $2::integer[]) AS asked (topic_id, partition) "
+        "ON logs.topic_id = asked.topic_id AND logs.partition = asked.partition",
+        [topic_id for topic_id, _ in partitions],
+        [partition for _, partition in partitions],
+    )
+    return {(row[0], row[1]): (row[2], row[3]) for row in found}

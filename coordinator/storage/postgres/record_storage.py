@@ -84,6 +84,13 @@ class Rows:
             lambda connection: statements.size(connection, topic_id, partition), repeatable=True
         )
 
+    def bounds(self, partitions: Sequence[tuple[UUID, int]]) -> dict[tuple[UUID, int], tuple[int, int]]:
+        """All of them, whoever has their logs: nothing is visible before it is in the row."""
+        found = self.database.run(
+            lambda connection: statements.bounds(connection, partitions), repeatable=True
+        )
+        return {each: found.get(each, (0, 0)) for each in partitions}
+
     def room(self) -> tuple[int, int]:
         return -1, -1
 

@@ -19,7 +19,7 @@ from muster.coordinator.storage.store import LEASE_COUNTS_DEFAULT, LeaseKind, St
 if TYPE_CHECKING:
     from asyncpg import Connection
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 """Grows with every change of the tables; `_VERSIONS` has the way to each."""
 
 _TIMEOUT_MS: Final = 60_000
@@ -86,7 +86,27 @@ _FIRST: Final = (
     *RECORD_TABLES,
 )
 
-_VERSIONS: Final[Sequence[Sequence[str]]] = (_FIRST,)
+# Bounds stand apart from rows, so that the end stays when all rows are gone.
+_SECOND: Final = (
+    """CREATE TABLE muster.journals (
+        lease_id integer PRIMARY KEY,
+        start_offset bigint NOT NULL,
+        next_offset bigint NOT NULL,
+        size_bytes bigint NOT NULL
+    )""",
+    """CREATE TABLE muster.journal_rows (
+        lease_id integer NOT NULL,
+        row_offset bigint NOT NULL,
+        at_ms bigint NOT NULL,
+        key bytea,
+        value bytea NOT NULL,
+        PRIMARY KEY (lease_id, row_offset)
+    )""",
+    "INSERT INTO muster.journals (lease_id, start_offset, next_offset, size_bytes) "
+    "SELECT lease_id, 0, 0, 0 FROM muster.leases",
+)
+
+_VERSIONS: Final[Sequence[Sequence[str]]] = (_FIRST, _SECOND)
 """The statements that lead from version n to n + 1."""
 
 # Rows that are updated for ever: room for their next version beside them, and dead ones swept away early.
@@ -98,6 +118,7 @@ _TUNING: Final = (
             ("revision", 10, 1_000),
             ("leases", 25, 5_000),
             ("tenancies", 25, 5_000),
+            ("journals", 25, 5_000),
             ("nodes", 25, 1_000),
         )
     ),
@@ -180,11 +201,11 @@ async def _migrate(connection: Connection, server: Server, counts: Mapping[Lease
     before: int = await connection.fetchval("SELECT version FROM muster.schema_version FOR UPDATE")
     if before > SCHEMA_VERSION:
         raise _newer(server, before)
-    for statements in _VERSIONS[before:]:
+    for version, statements in enumerate(_VERSIONS[before:], start=before + 1):
         for statement in statements:
             await connection.execute(statement)
-    if before == 0:
-        await _fill(connection, counts)
+        if version == 1:
+            await _fill(connection, counts)
     if before < SCHEMA_VERSION:
         for statement in _TUNING:
             with suppress(_refused()):

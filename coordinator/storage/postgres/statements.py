@@ -1,10 +1,10 @@
 """What the store says to PostgreSQL, each change as one statement.
 
 A statement is a transaction of its own, so no lock is ever held by a broker that stands still between two of
-them. (`append` with deletes is the one exception.) Where a statement locks rows and then changes others, the
-locking comes first by data: what is changed is joined with what was locked. Under READ COMMITTED a row that
-was waited for is looked at anew, in its last version, and only that row: so whatever a change is decided by
-must be locked, not merely read.
+them. (`append` with deletes and more is the one exception.) Where a statement locks rows and then changes
+others, the locking comes first by data: what is changed is joined with what was locked. Under READ COMMITTED
+a row that was waited for is looked at anew, in its last version, and only that row: so whatever a change is
+decided by must be locked, not merely read.
 
 A change that moves the revision answers the new one, or None.
 """
@@ -20,9 +20,11 @@ from uuid import UUID
 from muster.coordinator.storage.store import (
     BrokerConfigsRow,
     Grant,
+    JournalBounds,
     NodeIdTaken,
     NodeRow,
     StoreConflict,
+    StoredJournalRow,
     TopicRow,
 )
 
@@ -67,7 +69,26 @@ _UPSERT: Final = (
     JOIN good USING (writer)
     ON CONFLICT (lease_id, key) DO UPDATE SET seq = excluded.seq, value = excluded.value
 )
-SELECT writer FROM good
+"""
+)
+# Nobody but the lease's holder changes its row of `journals`, and the holder one change after the other.
+_UPSERT_AND_TELL: Final = (
+    _UPSERT
+    + """, allotted AS (
+    UPDATE muster.journals
+    SET next_offset = journals.next_offset + rows_told, size_bytes = journals.size_bytes + bytes_told
+    FROM unnest($7::bigint[], $8::bigint[]) WITH ORDINALITY AS added (rows_told, bytes_told, writer)
+    JOIN good USING (writer)
+    WHERE journals.lease_id = good.lease_id
+    RETURNING journals.lease_id, journals.next_offset - rows_told AS first_offset
+), told AS (
+    INSERT INTO muster.journal_rows (lease_id, row_offset, at_ms, key, value)
+    SELECT good.lease_id, allotted.first_offset + row.number, row.at_ms, row.key, row.value
+    FROM unnest($9::bigint[], $10::bigint[], $11::bigint[], $12::bytea[], $13::bytea[])
+        AS row (writer, number, at_ms, key, value)
+    JOIN good USING (writer)
+    JOIN allotted USING (lease_id)
+)
 """
 )
 _DELETE: Final = (
@@ -77,10 +98,9 @@ _DELETE: Final = (
     USING good, unnest($4::bigint[], $5::bytea[]) AS row (writer, key)
     WHERE good.writer = row.writer AND records.lease_id = good.lease_id AND records.key = row.key
 )
-SELECT writer FROM good
 """
 )
-_ASK: Final = _FENCE + "SELECT writer FROM good"
+_WHO: Final = "SELECT writer FROM good"
 
 
 class Columns(NamedTuple):
@@ -94,24 +114,42 @@ class Columns(NamedTuple):
     of_upserts: list[int]
     upserts: list[bytes]
     values: list[bytes]
+    rows_told: list[int]
+    """Of each writer, as `bytes_told` are."""
+    bytes_told: list[int]
+    of_told: list[int]
+    numbers_told: list[int]
+    """Counted from 0 for each writer."""
+    times_told: list[int]
+    keys_told: list[bytes | None]
+    values_told: list[bytes]
     of_deletes: list[int]
     deletes: list[bytes]
 
 
 async def append(connection: Connection, columns: Columns) -> set[int]:
     """Write for each writer whose epoch is the lease's present one; which those are."""
-    writers = columns[:3]
-    if not columns.deletes:
-        statement = (_UPSERT, *writers, *columns[3:6]) if columns.upserts else (_ASK, *writers)
-        rows = await connection.fetch(*statement)
-    elif not columns.upserts:
-        rows = await connection.fetch(_DELETE, *writers, *columns[6:])
-    else:
-        # Two statements, since not every database changes a table twice in one.
-        async with connection.transaction():
-            await connection.fetch(_UPSERT, *writers, *columns[3:6])
-            rows = await connection.fetch(_DELETE, *writers, *columns[6:])
-    return {row[0] for row in rows}
+    writers, upserts, told, deletes = columns[:3], columns[3:6], columns[6:13], columns[13:]
+    changes: list[tuple[str, Sequence[Any]]] = []
+    if columns.of_told:
+        changes.append((_UPSERT_AND_TELL, upserts + told))
+    elif columns.upserts:
+        changes.append((_UPSERT, upserts))
+    elif not columns.deletes:
+        changes.append((_FENCE, ()))
+    if columns.deletes:
+        changes.append((_DELETE, deletes))
+    if len(changes) == 1:
+        return await _write(connection, writers, *changes[0])
+    # Two statements, since not every database changes a table twice in one.
+    async with connection.transaction():
+        return [await _write(connection, writers, *change) for change in changes][-1]
+
+
+async def _write(
+    connection: Connection, writers: Sequence[Any], change: str, arguments: Sequence[Any]
+) -> set[int]:
+    return {row[0] for row in await connection.fetch(change + _WHO, *writers, *arguments)}
 
 
 async def reserve_seqs(connection: Connection, lease_id: int, epoch: int, count: int) -> int | None:
@@ -137,6 +175,74 @@ async def load(
         rows_max,
     )
     return [tuple(row) for row in rows]
+
+
+# --- the journal ----------------------------------------------------------------------------------
+
+_SIZE: Final = "octet_length(value) + COALESCE(octet_length(key), 0)"
+"""Bytes of a row."""
+
+
+async def journal_bounds(connection: Connection, lease_id: int) -> JournalBounds:
+    row = await connection.fetchrow(
+        "SELECT start_offset, next_offset, size_bytes FROM muster.journals WHERE lease_id = $1", lease_id
+    )
+    return JournalBounds(*row)
+
+
+async def read_journal(
+    connection: Connection, lease_id: int, offset: int, rows_max: int, bytes_max: int
+) -> list[StoredJournalRow]:
+    rows = await connection.fetch(
+        "SELECT row_offset, at_ms, key, value FROM ("
+        "    SELECT row_offset, at_ms, key, value, row_number() OVER (ORDER BY row_offset) AS place,"
+        f"        sum({_SIZE}) OVER (ORDER BY row_offset) AS size_bytes"
+        "    FROM muster.journal_rows WHERE lease_id = $1 AND row_offset >= $2 ORDER BY row_offset LIMIT $3"
+        ") AS counted WHERE place = 1 OR size_bytes <= $4 ORDER BY row_offset",
+        lease_id,
+        offset,
+        rows_max,
+        bytes_max,
+    )
+    return [StoredJournalRow(*row) for row in rows]
+
+
+async def journal_offset_at(connection: Connection, lease_id: int, at_ms: int) -> int | None:
+    return await connection.fetchval(  # type: ignore[no-any-return]
+        "SELECT row_offset FROM muster.journal_rows WHERE lease_id = $1 AND at_ms >= $2 "
+        "ORDER BY row_offset LIMIT 1",
+        lease_id,
+        at_ms,
+    )
+
+
+async def journal_newest(connection: Connection, lease_id: int) -> int | None:
+    return await connection.fetchval(  # type: ignore[no-any-return]
+        "SELECT row_offset FROM muster.journal_rows WHERE lease_id = $1 "
+        "ORDER BY at_ms DESC, row_offset LIMIT 1",
+        lease_id,
+    )
+
+
+_TRIM: Final = f"""
+WITH fence AS MATERIALIZED (
+    SELECT lease_id FROM muster.leases WHERE lease_id = $1 AND epoch = $2 AND epoch > 0 FOR SHARE
+), gone AS (
+    DELETE FROM muster.journal_rows USING fence
+    WHERE journal_rows.lease_id = fence.lease_id AND row_offset < $3
+    RETURNING {_SIZE} AS size_bytes
+), moved AS (
+    UPDATE muster.journals
+    SET start_offset = GREATEST(start_offset, LEAST($3, next_offset)),
+        size_bytes = journals.size_bytes - (SELECT COALESCE(sum(size_bytes), 0) FROM gone)
+    FROM fence WHERE journals.lease_id = fence.lease_id
+)
+SELECT count(*) FROM fence
+"""
+
+
+async def trim_journal(connection: Connection, lease_id: int, epoch: int, before_offset: int) -> bool:
+    return bool(await connection.fetchval(_TRIM, lease_id, epoch, before_offset))
 
 
 # --- leases ---------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from muster.coordinator.storage.store import (
     Append,
     BrokerConfigsRow,
     Grant,
+    JournalBounds,
     Lease,
     LeaseKind,
     NodeRow,
@@ -37,6 +38,7 @@ from muster.coordinator.storage.store import (
     StoreClosed,
     StoreConflict,
     StoreCounts,
+    StoredJournalRow,
     StoreError,
     TopicRow,
 )
@@ -53,6 +55,7 @@ READERS_DEFAULT: Final = 4
 _LOADED_ROWS_MAX: Final = 5_000
 """A shard is loaded in slices, each within the statement timeout: a connection that was cut is noticed soon,
 however much there is to load."""
+_READING_JOURNAL: Final = "reading a journal"
 _TRANSACTION_BYTES_MAX: Final = 8 * 1024 * 1024
 _RECORD_OVERHEAD_BYTES: Final = 100  # counted for each that waits, beside key and value, which may be empty
 
@@ -257,6 +260,8 @@ class PostgresStore:
         for one in appends:
             for key, value in one.records:
                 size_bytes += len(key) + len(value or b"") + _RECORD_OVERHEAD_BYTES
+            for row in one.journal:
+                size_bytes += row.size_bytes + _RECORD_OVERHEAD_BYTES
         outcomes = await self._opened().submit(_Appends(appends, size_bytes), size_bytes)
         return outcomes  # type: ignore[return-value]  # by way of _commit
 
@@ -274,6 +279,31 @@ class PostgresStore:
             if len(found) < _LOADED_ROWS_MAX:
                 return sorted(rows)
             after = found[-1][1]
+
+    async def read_journal(
+        self, lease: Lease, offset: int, *, rows_max: int, bytes_max: int
+    ) -> list[StoredJournalRow]:
+        (lease_id,) = self._ids([lease])
+        return await self._read(
+            _READING_JOURNAL, lambda c: statements.read_journal(c, lease_id, offset, rows_max, bytes_max)
+        )
+
+    async def journal_bounds(self, lease: Lease) -> JournalBounds:
+        (lease_id,) = self._ids([lease])
+        return await self._read(_READING_JOURNAL, partial(statements.journal_bounds, lease_id=lease_id))
+
+    async def journal_offset_at(self, lease: Lease, at_ms: int) -> int | None:
+        (lease_id,) = self._ids([lease])
+        return await self._read(_READING_JOURNAL, lambda c: statements.journal_offset_at(c, lease_id, at_ms))
+
+    async def journal_newest(self, lease: Lease) -> int | None:
+        (lease_id,) = self._ids([lease])
+        return await self._read(_READING_JOURNAL, partial(statements.journal_newest, lease_id=lease_id))
+
+    async def trim_journal(self, lease: Lease, epoch: int, before_offset: int) -> bool:
+        (lease_id,) = self._ids([lease])
+        change = partial(statements.trim_journal, lease_id=lease_id, epoch=epoch, before_offset=before_offset)
+        return await self._change("trimming a journal", change)
 
     async def claim(self, leases: Sequence[Lease], node_id: int, term_ms: int) -> list[Grant | None]:
         lease_ids = self._ids(leases)
