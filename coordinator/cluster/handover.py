@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from typing import Any
 
 from muster.coordinator.cluster.worker import Clock, Worker
 from muster.coordinator.observe.log import Logger
 from muster.coordinator.storage.store import Grant, Lease, Store, StoreError
+
+
+class Rest:
+    """What is awaited until something has come to rest. Unlike a coroutine it may be dropped unawaited, as it
+    is when a broker dies in the turn in which it lost a lease."""
+
+    __slots__ = ("_begin",)
+
+    def __init__(self, begin: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._begin = begin
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return self._begin().__await__()
 
 
 class Handovers:
@@ -38,6 +52,11 @@ class Handovers:
     def leases(self) -> set[Lease]:
         """What is in here."""
         return set(self._resting)
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether nothing is in here, or on its way out."""
+        return not self._resting and self._releasing.at_rest
 
     def start(self) -> None:
         self._releasing.start(None)

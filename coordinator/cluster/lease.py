@@ -12,8 +12,9 @@ has run out, takes the leases of that id for its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from muster.coordinator.cluster.placement import place
@@ -36,15 +37,23 @@ def placeable(nodes: Iterable[NodeRow]) -> list[int]:
     return [node.node_id for node in known if not node.drained] or [node.node_id for node in known]
 
 
-def wanted(node_id: int, node_ids: Iterable[int], counts: Mapping[LeaseKind, int]) -> set[Lease]:
-    """The leases that placement gives to `node_id` among the nodes."""
+def home(lease: Lease, node_ids: Collection[int], pins: Mapping[Lease, int]) -> int | None:
+    """The node that should hold a lease: the one it is pinned to if that is among the nodes, else by
+    placement. None without nodes."""
+    pinned = pins.get(lease)
+    return pinned if pinned in node_ids else place(lease.kind.value, lease.number, node_ids)
+
+
+def wanted(
+    node_id: int,
+    node_ids: Iterable[int],
+    counts: Mapping[LeaseKind, int],
+    pins: Mapping[Lease, int] = MappingProxyType({}),
+) -> set[Lease]:
+    """The leases that `node_id` should hold among the nodes."""
     live = tuple(node_ids)
-    return {
-        Lease(kind, number)
-        for kind, count in counts.items()
-        for number in range(count)
-        if place(kind.value, number, live) == node_id
-    }
+    leases = (Lease(kind, number) for kind, count in counts.items() for number in range(count))
+    return {lease for lease in leases if home(lease, live, pins) == node_id}
 
 
 class Plan(NamedTuple):

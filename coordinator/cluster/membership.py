@@ -9,8 +9,7 @@ from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from muster.coordinator.cluster.handover import Handovers
-from muster.coordinator.cluster.lease import HeldLeases, Moves, Plan, placeable, wanted
-from muster.coordinator.cluster.placement import place
+from muster.coordinator.cluster.lease import HeldLeases, Moves, Plan, home, placeable, wanted
 from muster.coordinator.cluster.topology import Topology
 from muster.coordinator.cluster.worker import Alarm, Clock, Timer, Worker
 from muster.coordinator.observe.log import Logger
@@ -50,12 +49,6 @@ class LeaseHolder(Protocol):
         """Stop serving now. The awaitable is done when nothing is written under the lease any more."""
 
 
-def _home(lease: Lease, node_ids: list[int]) -> int:
-    home = place(lease.kind.value, lease.number, node_ids)
-    assert home is not None, "there is a place where there are nodes"
-    return home
-
-
 class _Reading(NamedTuple):
     """What the store said when it was asked at `seen_ms`."""
 
@@ -84,11 +77,15 @@ class Membership:
         *,
         term_ms: int = TERM_MS_DEFAULT,
         margin_ms: int | None = None,
+        pins: Mapping[Lease, int] | None = None,
         log: Logger | None = None,
     ) -> None:
-        """`clock` must run at the speed of the store's: real time where that is real."""
+        """`clock` must run at the speed of the store's: real time where that is real. `pins` are leases that
+        one node should hold as long as it is there, whatever placement says; every node has to be given the
+        same, and `place_again` has to be called on each when they change."""
         self._store = store
         self._clock = clock
+        self._pins = {} if pins is None else pins
         self._term_ms = term_ms
         self._retry_ms = max(term_ms // 15, 1)
         self._log = log or Logger(part="cluster")
@@ -144,6 +141,17 @@ class Membership:
         """Whether the lease certainly is this node's now."""
         return self._held.serving(lease, self._clock.now_ms())
 
+    @property
+    def at_rest(self) -> bool:
+        """Whether nothing is being done about leases, and what has happened in the store has been looked at.
+        Leases that are being loaded are those `unannounced`."""
+        workers = self._renewing, self._placing, self._announcing, self._handovers
+        return all(each.at_rest for each in workers)
+
+    def unannounced(self) -> list[Lease]:
+        """What this node has claimed and does not serve yet."""
+        return [grant.lease for grant in self._held.grants() if not grant.announced]
+
     def epoch(self, lease: Lease) -> int | None:
         """The epoch under which this node serves the lease; None when it does not."""
         grant = self._held.grant(lease)
@@ -156,6 +164,10 @@ class Membership:
             self._held.drop(lease)
             self._topology = None
         self._placing.wake()
+
+    def place_again(self) -> None:
+        """What is pinned has changed."""
+        self._stir()
 
     def set_drained(self, drained: bool) -> None:
         """A drained node takes no leases and hands over what it has, unless all nodes are drained. Harmless
@@ -358,7 +370,7 @@ class Membership:
         self._moves.settle(holders, node_id, self._held, seen_ms)
         counts = {kind: self._known.leases[kind] for kind in self._holders}
         plan = self._held.plan(
-            wanted(node_id, placeable(nodes.values()), counts),
+            wanted(node_id, placeable(nodes.values()), counts, self._pins),
             {lease: grant for lease, grant in holders.items() if lease.kind in counts},
             node_id,
             seen_ms,
@@ -468,7 +480,8 @@ class Membership:
             grant
             for grant in self._held.grants()
             # One that has not renewed in time may be dead, and keep its share waiting.
-            if nodes[_home(grant.lease, takers)].age_ms < self._term_ms * 2 // 3
+            if (node_id := home(grant.lease, takers, self._pins)) is not None
+            and nodes[node_id].age_ms < self._term_ms * 2 // 3
         ]
 
     def _give_up(self, grants: list[Grant]) -> None:

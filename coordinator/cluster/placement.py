@@ -12,6 +12,7 @@ from muster.protocol.java import java_hash
 
 GROUP_SHARDS = 50  # offsets.topic.num.partitions; fixed when a store is created
 OFFSETS_TOPIC = "__consumer_offsets"
+EVENTS_TOPIC = "__group_events"
 _INT32_MIN = -(2**31)
 
 
@@ -25,9 +26,10 @@ def shard_of(group_id: str, count: int = GROUP_SHARDS) -> int:
     return 0 if value == _INT32_MIN else abs(value) % count
 
 
-def offsets_topic_id(cluster_id: UUID) -> UUID:
-    """The id of `__consumer_offsets`, which is no topic of the store: every broker works out the same one."""
-    return uuid5(cluster_id, OFFSETS_TOPIC)
+def internal_topic_id(cluster_id: UUID, name: str) -> UUID:
+    """The id of OFFSETS_TOPIC or EVENTS_TOPIC, which are no topics of the store: every broker works out
+    the same one."""
+    return uuid5(cluster_id, name)
 
 
 def data_shard(topic_id: UUID, partition: int, count: int) -> int:

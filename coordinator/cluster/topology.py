@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
 
 from muster.coordinator.cluster.lease import placeable
-from muster.coordinator.cluster.placement import data_shard, offsets_topic_id, shard_of
+from muster.coordinator.cluster.placement import (
+    EVENTS_TOPIC,
+    OFFSETS_TOPIC,
+    data_shard,
+    internal_topic_id,
+    shard_of,
+)
 from muster.coordinator.storage.store import Grant, Lease, LeaseKind, NodeRow
 
 NO_NODE = -1
@@ -21,12 +27,16 @@ class Leader(NamedTuple):
     epoch: int
 
 
+def shard_topics(cluster_id: UUID) -> frozenset[UUID]:
+    """The ids of the topics with a partition for each group shard: `__consumer_offsets`, `__group_events`."""
+    return frozenset(internal_topic_id(cluster_id, name) for name in (OFFSETS_TOPIC, EVENTS_TOPIC))
+
+
 def partition_lease(
-    offsets_topic: UUID, counts: Mapping[LeaseKind, int], topic_id: UUID, partition: int
+    shard_topics: Collection[UUID], counts: Mapping[LeaseKind, int], topic_id: UUID, partition: int
 ) -> Lease:
-    """The lease whose holder leads the partition: of `__consumer_offsets`, whose id is `offsets_topic`, that
-    of the group shard."""
-    if topic_id == offsets_topic:
+    """The lease whose holder leads the partition: of one of `shard_topics` that of the group shard."""
+    if topic_id in shard_topics:
         return Lease(LeaseKind.GROUP, partition)
     return Lease(LeaseKind.DATA, data_shard(topic_id, partition, counts[LeaseKind.DATA]))
 
@@ -42,11 +52,11 @@ class Topology:
     holders: Mapping[Lease, Grant]
     """Leases held by live nodes; clients are sent only to holders that have announced them."""
     counts: Mapping[LeaseKind, int]
-    offsets_topic: UUID = field(init=False)
-    """The id of `__consumer_offsets`."""
+    shard_topics: frozenset[UUID] = field(init=False)
+    """Those led by who holds the group shards."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "offsets_topic", offsets_topic_id(self.cluster_id))
+        object.__setattr__(self, "shard_topics", shard_topics(self.cluster_id))
 
     @property
     def controller_id(self) -> int:
@@ -59,7 +69,7 @@ class Topology:
 
     def data_lease(self, topic_id: UUID, partition: int) -> Lease:
         """The lease whose holder leads the partition."""
-        return partition_lease(self.offsets_topic, self.counts, topic_id, partition)
+        return partition_lease(self.shard_topics, self.counts, topic_id, partition)
 
     def coordinator(self, group_id: str) -> NodeRow | None:
         """The node that coordinates the group; None while its shard has no holder that is ready

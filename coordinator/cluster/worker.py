@@ -30,6 +30,7 @@ class Alarm:
         self._clock = clock
         self._event = asyncio.Event()
         self.ring = self._event.set
+        self.rung = self._event.is_set
 
     async def wait(self, until_ms: int | None) -> None:
         """Return when `ring` has been called since the last wait, or at `until_ms`."""
@@ -60,6 +61,7 @@ class Worker:
         self._alarm = Alarm(clock)
         self._task: asyncio.Task[None] | None = None
         self._ending = False
+        self._stepping = False
         self._failure: str | None = None
         self.wake = self._alarm.ring
         """Have a step begin, after the one under way if there is one."""
@@ -80,9 +82,16 @@ class Worker:
         if self._task is not None:
             self._task.cancel()
 
+    @property
+    def at_rest(self) -> bool:
+        """Whether it waits for its time, or to be woken."""
+        return self._task is None or self._task.done() or not (self._stepping or self._alarm.rung())
+
     async def _run(self, next_ms: int | None) -> None:
         while True:
+            self._stepping = False
             await self._alarm.wait(next_ms)
+            self._stepping = True
             if self._ending:
                 return
             try:

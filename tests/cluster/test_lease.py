@@ -116,6 +116,15 @@ def test_every_lease_is_wanted_by_exactly_one_live_node() -> None:
     assert all(place(lease.kind.value, lease.number, [1, 2, 3]) == 1 for lease in shares[0])
 
 
+def test_a_pinned_lease_is_wanted_by_its_node_as_long_as_that_is_there() -> None:
+    here = next(iter(wanted(1, [1, 2, 3], COUNTS)))
+    shares = {node_id: wanted(node_id, [1, 2, 3], COUNTS, {here: 3}) for node_id in (1, 2, 3)}
+    assert [here in share for share in shares.values()] == [False, False, True]
+    assert sum(len(share) for share in shares.values()) == 100
+    assert shares[2] == wanted(2, [1, 2, 3], COUNTS)
+    assert here in wanted(1, [1, 2], COUNTS, {here: 3})
+
+
 def test_no_more_is_claimed_in_one_call_or_given_up_at_a_time_than_was_said() -> None:
     assert plan(held(), {A, B, C}, {}, claims_max=2) == Plan([C, A], [], None, more=True)
     assert plan(held(grant(A), grant(B)), set(), {}, give_up_max=1) == Plan([], [grant(A)], None)
