@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID, uuid4
 
-from muster.coordinator.cluster.placement import OFFSETS_TOPIC, offsets_topic_id
+from muster.coordinator.cluster.placement import EVENTS_TOPIC, OFFSETS_TOPIC, internal_topic_id
 from muster.coordinator.runtime.clock import Clock
 from muster.coordinator.storage.store import Store, StoreConflict, TopicRow
 from muster.coordinator.topics.config import (
@@ -21,7 +21,9 @@ from muster.coordinator.topics.config import (
 )
 from muster.protocol.errors import ErrorCode, KafkaError
 
-INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, "__transaction_state", "__share_group_state"})
+INTERNAL_TOPICS: Final = frozenset(
+    {OFFSETS_TOPIC, EVENTS_TOPIC, "__transaction_state", "__share_group_state"}
+)
 NAME_LENGTH_MAX: Final = 249
 PARTITIONS_MAX: Final = 10_000
 """Partitions of one topic: Kafka's controller takes no more in one request."""
@@ -47,7 +49,8 @@ class Topic:
 
     @property
     def internal(self) -> bool:
-        """Kafka's own topics: listed as internal in Metadata, and clients may not produce to them."""
+        """Kafka's own topics, and ours: listed as internal in Metadata, and clients may not produce to
+        them."""
         return self.name in INTERNAL_TOPICS
 
 
@@ -58,7 +61,24 @@ def offsets_topic(cluster_id: UUID, partitions: int) -> Topic:
     that Kafka gives it.
     """
     configs = {"cleanup.policy": "compact", "segment.bytes": "104857600"}
-    return Topic(offsets_topic_id(cluster_id), OFFSETS_TOPIC, partitions, configs, 0, parse(configs))
+    return _kept_topic(cluster_id, OFFSETS_TOPIC, partitions, configs)
+
+
+def events_topic(cluster_id: UUID, partitions: int, *, retention_ms: int, retention_bytes: int) -> Topic:
+    """`__group_events` as clients may look it up: a partition for each group shard, led by its holder.
+
+    Its records are the rows of the store's journals, with `retention_bytes` for each partition.
+    """
+    configs = {
+        "cleanup.policy": "delete",
+        "retention.ms": str(retention_ms),
+        "retention.bytes": str(retention_bytes),
+    }
+    return _kept_topic(cluster_id, EVENTS_TOPIC, partitions, configs)
+
+
+def _kept_topic(cluster_id: UUID, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
+    return Topic(internal_topic_id(cluster_id, name), name, partitions, configs, 0, parse(configs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +99,9 @@ class Catalogue:
 
     Every refusal is a KafkaError. `defaults` are topic configs (Kafka's topic config names) that override
     Kafka's defaults for every topic of this broker; INVALID_CONFIG at once when one is not valid. `kept` are
-    topics that are there without being the store's (`offsets_topic`): they can be looked up, not changed.
+    topics that are there without being the store's (`offsets_topic`): they can be looked up, not changed. A
+    topic of the store that has such a name, from a time when it was free, is `hidden`: it is known by its id
+    alone, and can be deleted by that.
     """
 
     def __init__(
@@ -189,6 +211,16 @@ class Catalogue:
     def topics(self) -> list[Topic]:
         """Every topic, by name."""
         return list(self._by_name.values())
+
+    @property
+    def hidden(self) -> list[Topic]:
+        """Topics of the store whose name stands for a kept one."""
+        return [
+            topic
+            for name, kept in self._kept.items()
+            for topic in self._by_id.values()
+            if topic.name == name and topic is not kept
+        ]
 
     def by_name(self, name: str) -> Topic | None:
         return self._by_name.get(name)
@@ -390,7 +422,7 @@ class Catalogue:
         )
 
     def _check_changeable(self, topic: Topic) -> None:
-        if topic.name in self._kept:
+        if self._kept.get(topic.name) == topic:
             raise KafkaError(
                 ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic.name} is internal and cannot be changed"
             )
@@ -398,6 +430,8 @@ class Catalogue:
     def _check_free(self, name: str) -> None:
         if name in self._by_name:
             raise _exists(name)
+        if name == EVENTS_TOPIC:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"the name {name} is reserved")
         colliding = self._folded.get(_fold(name))
         if colliding is not None:
             raise KafkaError(

@@ -58,6 +58,8 @@ class Logs:
         self._storage = storage
         self._lock = Lock()
         self._holders: dict[tuple[UUID, int], _Holder] = {}
+        self.memory: MemoryFolder | None = None
+        """The folder, where all is kept in memory."""
 
     @classmethod
     def on_disk(cls, directory: Path) -> Logs:
@@ -66,7 +68,10 @@ class Logs:
 
     @classmethod
     def in_memory(cls) -> Logs:
-        return cls(Folders(MemoryFolder()))
+        folder = MemoryFolder()
+        logs = cls(Folders(folder))
+        logs.memory = folder
+        return logs
 
     @classmethod
     def in_postgres(cls, url: str, name: str = "muster") -> Logs:
@@ -126,6 +131,22 @@ class Logs:
         if log is not None and not log.closed:
             return log.segments.size
         return self._storage.size(topic_id, partition)
+
+    def bounds(self, partitions: Sequence[PartitionId]) -> list[tuple[int, int] | None]:
+        """Start and end offset of each; None where only a log that is not open knows them. OSError."""
+        known = {each: self.known(each) for each in partitions}
+        left = [each for each in partitions if known[each] is None]
+        stored = self._storage.bounds(left) if left else {}
+        return [known[each] or stored.get(each) for each in partitions]
+
+    def known(self, partition: PartitionId) -> tuple[int, int] | None:
+        """Start and end offset of a log that is open in this process. Does not block."""
+        with self._lock:
+            holder = self._holders.get(partition)
+        log = None if holder is None else holder.log
+        if log is None or log.closed or log.failed:
+            return None
+        return log.start_offset, log.high_watermark
 
     def volume(self) -> Volume:
         try:

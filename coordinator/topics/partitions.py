@@ -3,23 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from functools import partial
 from threading import Lock
-from typing import Any, NamedTuple, TypeVar
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
+from muster.coordinator.cluster.handover import Rest
 from muster.coordinator.cluster.placement import data_shard
 from muster.coordinator.observe.log import Logger
-from muster.coordinator.runtime.clock import Clock, Timer
+from muster.coordinator.runtime.clock import Clock
 from muster.coordinator.storage.store import Lease, LeaseKind
 from muster.coordinator.topics.catalogue import Catalogue, Change, Topic
+from muster.coordinator.topics.fetches import Fetches
 from muster.coordinator.topics.log import Appended, Listed, ListTimestamp, PartitionLog
 from muster.coordinator.topics.logs import Logs, PartitionId, Volume
 from muster.coordinator.topics.producers import ActiveProducer
 from muster.coordinator.topics.refused import COMES_AGAIN
+from muster.coordinator.topics.sources import (
+    Bounds,
+    Elsewhere,
+    FetchedPartition,
+    FetchPartition,
+    Parked,
+    Source,
+    check_epoch,
+    refused_partition,
+)
 from muster.coordinator.topics.upkeep import Upkeep
 from muster.coordinator.topics.writer import Writer, refuse
 from muster.protocol.errors import DecodeError, ErrorCode, KafkaError
@@ -29,28 +42,6 @@ __all__ = ["Appended", "FetchPartition", "FetchedPartition", "ListTimestamp", "L
 
 _T = TypeVar("_T")
 _log = Logger(part="topics")
-
-
-class FetchPartition(NamedTuple):
-    """One partition of a Fetch request; -1 for an epoch the client did not send."""
-
-    topic: Topic
-    partition: int
-    fetch_offset: int
-    max_bytes: int
-    current_leader_epoch: int = -1
-    last_fetched_epoch: int = -1
-
-
-class FetchedPartition(NamedTuple):
-    """One partition's answer. On an error the offsets are -1 and there are no records."""
-
-    error: KafkaError | None
-    records: bytes
-    high_watermark: int  # also the last stable offset: there are no transactions
-    log_start_offset: int
-    leader_epoch: int
-    diverging_epoch: tuple[int, int] | None = None  # (epoch, end offset)
 
 
 class _Led:
@@ -79,7 +70,7 @@ class _Led:
         self.log: PartitionLog | None = None
         self.ended = False
         self.asked_for = False  # by a request; if not, it goes when its upkeep is done
-        self.parked: set[_Parked] = set()
+        self.parked: set[Parked] = set()
         self.damage = ""  # the last that was logged
 
     @property
@@ -93,34 +84,8 @@ class _Led:
         return None if log is None or log.failed or log.closed else log
 
 
-class _Parked:
-    """A fetch that waits until `missing` more bytes were appended to its partitions, or something else
-    happened."""
-
-    __slots__ = ("missing", "waiter", "woken")
-
-    def __init__(self) -> None:
-        self.missing = 0
-        self.woken = False
-        self.waiter: asyncio.Future[None] | None = None
-
-    def credit(self, size: int) -> None:
-        self.missing -= size
-        if self.missing <= 0:
-            self.wake()
-
-    def wake(self) -> None:
-        self.woken = True
-        if self.waiter is not None and not self.waiter.done():
-            self.waiter.set_result(None)
-
-    async def wait(self) -> None:
-        if not self.woken:
-            self.waiter = asyncio.get_running_loop().create_future()
-            try:
-                await self.waiter
-            finally:
-                self.waiter = None
+_LOOKED_INTO_MAX: Final = 100
+"""Closed logs that one `look` opens."""
 
 
 def _lend_all(wanted: int) -> int:
@@ -150,6 +115,7 @@ class Partitions:
         shards: int,
         shard_of: Callable[[UUID, int], int] | None = None,
         lease_of: Callable[[int], Lease] = lambda shard: Lease(LeaseKind.DATA, shard),
+        elsewhere: Mapping[UUID, Elsewhere] = MappingProxyType({}),
         serving: Callable[[int], bool] = lambda shard: True,
         fetches_parked_max: int = 100_000,
         append_queue_bytes_max: int = 268_435_456,
@@ -159,11 +125,11 @@ class Partitions:
     ) -> None:
         """`shards`: how many data leases the store has; `shard_of`: which of them is a partition's, by
         default as `placement.data_shard` says; `lease_of`: the lease of a shard, under which its logs are
-        written; `serving`: whether the lease of such a shard certainly
-        still is this broker's, asked at each use. `validation_executor` runs what takes
-        long to validate, by default `executor` does; `upkeep_executor`, of one thread, runs what nobody waits
-        for. The intervals are Kafka's log.retention.check.interval.ms, log.cleaner.backoff.ms and
-        producer.id.expiration.ms. At
+        written; `elsewhere`: what has the records of topics that are in no log, by topic id; `serving`:
+        whether the lease of such a shard certainly still is this broker's, asked at each use.
+        `validation_executor` runs what takes long to validate, by default `executor` does;
+        `upkeep_executor`, of one thread, runs what nobody waits for. The intervals are Kafka's
+        log.retention.check.interval.ms, log.cleaner.backoff.ms and producer.id.expiration.ms. At
         `fetches_parked_max` waiting fetches a further one is answered at once with what there is; at
         `append_queue_bytes_max` waiting bytes an append gets REQUEST_TIMED_OUT; of those, batches that take
         long to validate may be half.
@@ -176,11 +142,13 @@ class Partitions:
         self._shard_of = shard_of or partial(data_shard, count=shards)
         self._lease_of = lease_of
         self._serving = serving
-        self._fetches_parked_max = fetches_parked_max
+        self._elsewhere = elsewhere
+        self._fetches = Fetches(clock, self.of, parked_max=fetches_parked_max)
         self._epochs: dict[int, int] = {}  # of the data shards this broker has
         self._led: dict[tuple[UUID, int], _Led] = {}
+        self._looked: dict[tuple[UUID, int], tuple[int, Bounds]] = {}
+        """What `look` saw of logs that are closed since, with the leader epoch."""
         self._closed = False
-        self._parked_count = 0
         self._writer: Writer[_Led] = Writer(
             opened=self._opened,
             commit=logs.commit,
@@ -206,7 +174,7 @@ class Partitions:
         """Why the disk last refused a write; None again after the next one that succeeds."""
 
     def __repr__(self) -> str:
-        counts = f"shards={len(self._epochs)} led={len(self._led)} parked={self._parked_count}"
+        counts = f"shards={len(self._epochs)} led={len(self._led)} parked={len(self._fetches)}"
         return f"<Partitions node={self._node_id} {counts}>"
 
     # --- life -------------------------------------------------------------------------------------
@@ -215,6 +183,16 @@ class Partitions:
         """Begin retention and compaction and watch the catalogue. Call it on the loop."""
         self._unsubscribe = self._catalogue.subscribe(self._topics_changed)
         self._upkeep.start()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a thread works on a log."""
+        return bool(self._running)
+
+    async def at_rest(self) -> None:
+        """Return when what threads work on now is done."""
+        if self._running:
+            await asyncio.wait(self._running)
 
     async def close(self) -> None:
         """Refuse new work (NOT_LEADER_OR_FOLLOWER), finish what runs, sync and close the logs."""
@@ -236,6 +214,7 @@ class Partitions:
 
     def _end(self) -> None:
         self._closed = True
+        self._fetches.end()
         self._unsubscribe()
         self._upkeep.end()
 
@@ -256,7 +235,7 @@ class Partitions:
         The awaitable is done when they are closed. Handing over, release the lease after that; when it was
         lost, nothing need wait.
         """
-        return _all_done(self._give_up(shard))
+        return Rest(partial(_all_done, self._give_up(shard)))
 
     def leader_epoch(self, topic: Topic, partition: int) -> int | None:
         """The leader epoch if this broker leads the partition, else None."""
@@ -278,6 +257,8 @@ class Partitions:
 
     def _topics_changed(self, change: Change) -> None:
         for topic in change.deleted:
+            for partition in range(topic.partitions):
+                self._looked.pop((topic.topic_id, partition), None)
             ended = self._pop_led(lambda led, topic=topic: led.topic.topic_id == topic.topic_id)  # type: ignore[misc]
             for led in ended:
                 led.ended = True
@@ -313,6 +294,8 @@ class Partitions:
             raise KafkaError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic.name}-{partition}"
             )
+        if topic.topic_id in self._elsewhere:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic.name} stands in no log")
         shard = self._shard_of(topic.topic_id, partition)
         self._check_serving(shard, topic, partition)
         led = _Led(current, partition, shard, self._epochs[shard])
@@ -410,54 +393,26 @@ class Partitions:
 
         Codes per partition: 1 offset outside the log, 3, 6, 56, 74, 75.
         """
-        deadline_ms = self._clock.now_ms() + max_wait_ms
-        parked = _Parked()
-        watched: set[_Led] = set()
-        timer: Timer | None = None
-        self._parked_count += 1
-        try:
-            while True:
-                # Watching begins before the read: what is appended meanwhile counts, and is not missed.
-                parked.missing, parked.woken = min_bytes, False
-                answers = await self._read(asked, lend(max_bytes), parked, watched)
-                size = sum(len(answer.records) for answer in answers)
-                if (
-                    size >= min_bytes
-                    or any(
-                        answer.error is not None or answer.diverging_epoch is not None for answer in answers
-                    )
-                    or self._clock.now_ms() >= deadline_ms
-                    or self._parked_count > self._fetches_parked_max
-                    or self._closed
-                ):
-                    return answers
-                parked.credit(size)
-                del answers
-                lend(0)
-                if timer is None:
-                    timer = self._clock.at(deadline_ms, parked.wake)
-                await parked.wait()
-        finally:
-            self._parked_count -= 1
-            if timer is not None:
-                timer.cancel()
-            for led in watched:
-                led.parked.discard(parked)
+        return await self._fetches.fetch(
+            asked, min_bytes=min_bytes, max_bytes=max_bytes, max_wait_ms=max_wait_ms, lend=lend
+        )
 
-    async def _read(
-        self, asked: Sequence[FetchPartition], max_bytes: int, parked: _Parked, watched: set[_Led]
+    def of(self, topic: Topic) -> Source:
+        """What has the topic's records; its refusals are those said above."""
+        return self._elsewhere.get(topic.topic_id, self)
+
+    async def read(
+        self, asked: Sequence[FetchPartition], max_bytes: int, parked: Parked, *, first_may_exceed: bool
     ) -> list[FetchedPartition]:
-        """One look at all partitions; only those that have something to read cost a trip to the executor."""
+        """See `Source`. Only partitions that have something to read cost a trip to the executor."""
         answers: list[FetchedPartition | None] = []
         to_read: list[tuple[int, _Led, FetchPartition]] = []
         for part in asked:
             answer: FetchedPartition | None = None
             try:
                 led = self._leading(part.topic, part.partition)
-                if led not in watched:
-                    watched.add(led)
-                    led.parked.add(parked)
-                _check_epoch(led, part.current_leader_epoch)
+                parked.watch(led.parked)
+                check_epoch(led.name, led.leader_epoch, part.current_leader_epoch)
                 log = led.ready_log
                 if (
                     log is not None
@@ -470,20 +425,22 @@ class Partitions:
                 else:
                     to_read.append((len(answers), led, part))
             except KafkaError as refusal:
-                answer = _refused(refusal)
+                answer = refused_partition(refusal)
             answers.append(answer)
         if to_read:
-            found = await self._in_executor(self._read_logs, [part[1:] for part in to_read], max_bytes)
+            found = await self._in_executor(
+                self._read_logs, [part[1:] for part in to_read], max_bytes, first_may_exceed
+            )
             for (number, _, _), read in zip(to_read, found, strict=True):
                 answers[number] = read
         return [answer for answer in answers if answer is not None]
 
     def _read_logs(
-        self, parts: Sequence[tuple[_Led, FetchPartition]], max_bytes: int
+        self, parts: Sequence[tuple[_Led, FetchPartition]], max_bytes: int, first_may_exceed: bool
     ) -> list[FetchedPartition]:
-        """In the executor. The first batch found may exceed the limits, so that a consumer always gets on."""
+        """In the executor."""
         answers = []
-        left, nothing_yet = max_bytes, True
+        left, nothing_yet = max_bytes, first_may_exceed
         for led, part in parts:
             try:
                 log = self._opened(led)
@@ -507,7 +464,7 @@ class Partitions:
                 if refusal.code is ErrorCode.CORRUPT_MESSAGE and led.damage != refusal.why:
                     led.damage = refusal.why  # consumers ask again and again
                     _log.error("log is damaged", partition=led.name, offset=part.fetch_offset, why=led.damage)
-                answers.append(_refused(refusal))
+                answers.append(refused_partition(refusal))
         return answers
 
     # --- the rest ---------------------------------------------------------------------------------
@@ -515,10 +472,9 @@ class Partitions:
     async def list_offsets(
         self, topic: Topic, partition: int, timestamp: int, *, current_leader_epoch: int = -1
     ) -> Listed:
-        """`timestamp`: epoch ms or a `ListTimestamp`. Which of them a request version may ask is the
-        handler's check. Codes 3, 6, 56, 74, 75."""
+        """See `Source`."""
         led = self._leading(topic, partition)
-        _check_epoch(led, current_leader_epoch)
+        check_epoch(led.name, led.leader_epoch, current_leader_epoch)
         log = led.ready_log
         if log is not None and timestamp in (ListTimestamp.LATEST, ListTimestamp.EARLIEST):
             return log.list_offset(timestamp)  # from memory
@@ -527,10 +483,9 @@ class Partitions:
     async def end_offset_for_epoch(
         self, topic: Topic, partition: int, epoch: int, *, current_leader_epoch: int = -1
     ) -> tuple[int, int]:
-        """OffsetForLeaderEpoch: (largest epoch <= asked, its end offset), (-1, -1) if unknown. Codes 3, 6,
-        56, 74, 75."""
+        """See `Source`."""
         led = self._leading(topic, partition)
-        _check_epoch(led, current_leader_epoch)
+        check_epoch(led.name, led.leader_epoch, current_leader_epoch)
         return await self._with_log(led, lambda log: log.end_of_epoch(epoch))
 
     async def delete_records(self, topic: Topic, partition: int, before_offset: int) -> int:
@@ -548,13 +503,69 @@ class Partitions:
             return log.start_offset, log.high_watermark
         return await self._with_log(led, lambda log: (log.start_offset, log.high_watermark))
 
+    async def look(self, partitions: Sequence[PartitionId]) -> list[Bounds | None]:
+        """(log start offset, high watermark) of partitions that nobody may be using, in the order asked: of
+        those led here, and over a database of all. Logs that are not open are opened for a look, a few with
+        each call, and given back; None for those that are not known (yet). OSError."""
+        found = {each: self.known(each) for each in partitions}
+        for each in partitions:
+            if found[each] is None and each.topic_id in self._elsewhere:
+                found[each] = await self._elsewhere[each.topic_id].look(each.partition)
+        unknown = [each for each, bounds in found.items() if bounds is None]
+        if unknown:
+            stored = await self._in_executor(self._logs.bounds, unknown)
+            found.update(zip(unknown, stored, strict=True))
+        closed = [each for each in unknown if found[each] is None]
+        for each in closed[:_LOOKED_INTO_MAX]:
+            found[each] = await self._look_into(each)
+        return [found[each] for each in partitions]
+
+    def known(self, partition: PartitionId) -> Bounds | None:
+        """(log start offset, high watermark) as far as a broker of this process knows them, at once."""
+        if partition.topic_id in self._elsewhere:
+            return self._elsewhere[partition.topic_id].known(partition.partition)
+        led = self._led.get(partition)
+        if led is not None and led.ready_log is not None:
+            return led.ready_log.start_offset, led.ready_log.high_watermark
+        epoch, bounds = self._looked.get(partition, (-1, (0, 0)))
+        # Nobody has opened it since, so nothing can have been appended.
+        if led is None and epoch == self._epochs.get(self._shard_of(*partition)):
+            return bounds
+        self._looked.pop(partition, None)
+        return self._logs.known(partition)
+
+    async def _look_into(self, partition: PartitionId) -> Bounds | None:
+        opened = self.borrow(*partition)
+        if opened is None:
+            return None
+        epoch = self._led[partition].leader_epoch
+
+        def look() -> Bounds:
+            log = opened()
+            return log.start_offset, log.high_watermark
+
+        try:
+            bounds = await self._in_executor(look)
+        except KafkaError:
+            return None
+        finally:
+            self.give_back(*partition)
+        self._looked[partition] = epoch, bounds
+        return bounds
+
     async def active_producers(self, topic: Topic, partition: int) -> list[ActiveProducer]:
-        """DescribeProducers: who has written with a producer id and is not forgotten yet. Codes 3, 6, 56."""
+        """See `Source`."""
         return await self._with_log(self._leading(topic, partition), PartitionLog.active_producers)
 
     async def sizes(self, partitions: Sequence[PartitionId]) -> list[int]:
-        """Bytes of each partition's segments, in the order asked. OSError when the disk does not say."""
-        return await self._in_executor(lambda: [self._logs.size(*each) for each in partitions])
+        """Bytes of each partition's records, in the order asked. OSError when the disk does not say."""
+        in_logs = [each for each in partitions if each.topic_id not in self._elsewhere]
+        measured = await self._in_executor(lambda: [self._logs.size(*each) for each in in_logs])
+        sizes = dict(zip(in_logs, measured, strict=True))
+        for each in partitions:
+            if each not in sizes:
+                sizes[each] = await self._elsewhere[each.topic_id].size(each.partition)
+        return [sizes[each] for each in partitions]
 
     async def volume(self) -> Volume:
         """Where the logs are, and how much room is there."""
@@ -575,8 +586,35 @@ class Partitions:
         """Retention, compaction and the rest of the upkeep of all led partitions, now."""
         await self._upkeep.sweep(retention=True)
 
-    def in_use(self) -> list[PartitionId]:
+    async def sweep_quietly(self) -> None:
+        """As `sweep`, but what fails is logged."""
+        await self._upkeep.sweep_quietly(retention=True)
+
+    def hold_upkeep(self) -> None:
+        """Sweep only when told to, until `resume_upkeep`."""
+        self._upkeep.hold()
+
+    def resume_upkeep(self) -> None:
+        self._upkeep.resume()
+
+    def under_way(self) -> Iterator[str]:
+        """What is being done, in words; nothing when fetches wait at most, and all appends are done."""
+        if self._running:
+            yield "logs are being read or written"
+        if self._writer.busy:
+            yield "records of topics are being written"
+        if self._upkeep.sweeping:
+            yield "logs are being swept"
+        if not self._fetches.all_wait:
+            yield "fetches are being answered"
+
+    async def expire_elsewhere(self) -> None:
         """See `upkeep.Leaderships`."""
+        for source in self._elsewhere.values():
+            await source.expire()
+
+    def in_use(self) -> list[PartitionId]:
+        """See `upkeep.Leaderships`, as for what follows."""
         return [PartitionId(*key) for key, led in self._led.items() if led.log is not None]
 
     def borrow(self, topic_id: UUID, partition: int) -> Callable[[], PartitionLog] | None:
@@ -591,6 +629,7 @@ class Partitions:
         if led is not None and not led.asked_for:
             # Who has many idle partitions does not want them all open.
             del self._led[topic_id, partition]
+            self._looked.pop((topic_id, partition), None)  # its start may have moved
             self._in_executor(_close, led)
 
     def _in_executor(self, call: Callable[..., _T], *args: object) -> asyncio.Future[_T]:
@@ -637,18 +676,3 @@ def _report_recovery(log: PartitionLog) -> None:
         _log.error("records are missing: a segment's file is gone", **place, first=first, last=behind - 1)
     if found.known_end:
         _log.error("records are missing: the log had gone on further", **place, known_end=found.known_end)
-
-
-def _check_epoch(led: _Led, current_leader_epoch: int) -> None:
-    """KIP-320: a client whose metadata is older or newer than this leadership must refresh it."""
-    if current_leader_epoch < 0 or current_leader_epoch == led.leader_epoch:
-        return
-    fenced = current_leader_epoch < led.leader_epoch
-    raise KafkaError(
-        ErrorCode.FENCED_LEADER_EPOCH if fenced else ErrorCode.UNKNOWN_LEADER_EPOCH,
-        f"{led.name} is led in epoch {led.leader_epoch}, not {current_leader_epoch}",
-    )
-
-
-def _refused(refusal: KafkaError) -> FetchedPartition:
-    return FetchedPartition(refusal, b"", -1, -1, -1)

@@ -39,6 +39,9 @@ class Leaderships(Protocol):
     def give_back(self, topic_id: UUID, partition: int) -> None:
         """What was borrowed is not needed any more; once for each."""
 
+    async def expire_elsewhere(self) -> None:
+        """Retention of records that are in no log."""
+
 
 class Upkeep:
     """One broker's upkeep, on the event loop; `run` hands the work to an executor of one thread.
@@ -70,6 +73,7 @@ class Upkeep:
         self._sweeping = asyncio.Lock()
         self._timer: Timer | None = None
         self._task: asyncio.Task[None] | None = None
+        self._held = False
         self._ended = False
 
     # --- life -------------------------------------------------------------------------------------
@@ -96,8 +100,27 @@ class Upkeep:
         if self._task is not None:
             self._task.cancel()
 
+    def hold(self) -> None:
+        """Begin no sweep by itself until `resume`; one that is under way goes on."""
+        self._held = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def resume(self) -> None:
+        """Undo `hold`. Harmless without it."""
+        if self._held:
+            self._held = False
+            self._arm()
+
+    @property
+    def sweeping(self) -> bool:
+        """Whether a sweep is under way."""
+        return self._sweeping.locked() or (self._task is not None and not self._task.done())
+
     def _arm(self) -> None:
-        if not self._ended:
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self._ended and not self._held:
             next_ms = min(self._clock.now_ms() + self._cleaner_backoff_ms, self._retention_due_ms)
             self._timer = self._clock.at(next_ms, self._begin)
 
@@ -106,11 +129,7 @@ class Upkeep:
 
     async def _sweep_and_arm(self) -> None:
         try:
-            await self.sweep(retention=self._clock.now_ms() >= self._retention_due_ms)
-        except OSError as error:
-            _log.warning("a sweep failed", error=str(error))
-        except Exception as error:
-            _log.error("a sweep failed", exc_info=error)
+            await self.sweep_quietly(retention=self._clock.now_ms() >= self._retention_due_ms)
         finally:
             self._arm()  # whatever happened: without upkeep the disk fills up
 
@@ -123,15 +142,25 @@ class Upkeep:
             self._run(_seal, log).add_done_callback(lambda _: self._sealing.discard(log))
 
     async def sweep(self, *, retention: bool) -> None:
-        """Tend the logs that are open; with `retention` all led partitions that have files: old records go
-        also where nobody reads or writes."""
+        """Tend the logs that are open; with `retention` all led partitions that have files, and records that
+        are in no log: old ones go also where nobody reads or writes."""
         async with self._sweeping:
             if retention:
                 self._retention_due_ms = self._clock.now_ms() + self._retention_check_interval_ms
+                await self._leaderships.expire_elsewhere()
             ids = await self._run(self._stored) if retention else self._leaderships.in_use()
             done = 0
             while done < len(ids) and not self._ended:
                 done += await self._turn(ids[done : done + _TURN_LOGS_MAX], retention=retention)
+
+    async def sweep_quietly(self, *, retention: bool) -> None:
+        """As `sweep`, but what fails is logged."""
+        try:
+            await self.sweep(retention=retention)
+        except OSError as error:
+            _log.warning("a sweep failed", error=str(error))
+        except Exception as error:
+            _log.error("a sweep failed", exc_info=error)
 
     async def _turn(self, ids: Sequence[PartitionId], *, retention: bool) -> int:
         """Tend the first of `ids`, if not all; how many of them are done with."""

@@ -73,6 +73,11 @@ class Writer(Generic[P]):
         self._bytes = 0  # of all appends that are not done
         self._held_bytes = 0
 
+    @property
+    def busy(self) -> bool:
+        """Whether an append is not done yet."""
+        return self._bytes > 0
+
     def append(self, partition: P, records: bytes, *, zstd_allowed: bool) -> asyncio.Future[Appended]:
         """See `Partitions.append`. Raises REQUEST_TIMED_OUT when `queue_bytes_max` bytes wait already."""
         if self._bytes and self._bytes + len(records) > self._queue_bytes_max:

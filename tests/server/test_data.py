@@ -342,10 +342,10 @@ async def test_a_parked_fetch_goes_with_its_connection(topic: Topic) -> None:
     wire = await Wire.connect(broker.port)
     await wire.send(topic.fetching(max_wait_ms=2**31 - 1), 12)
     async with asyncio.timeout(10):
-        while broker.partitions._parked_count == 0:  # noqa: ASYNC110
+        while not broker.partitions._fetches:  # noqa: ASYNC110
             await asyncio.sleep(0)
         wire.abort()
-        while broker.partitions._parked_count:  # noqa: ASYNC110
+        while broker.partitions._fetches:  # noqa: ASYNC110
             await asyncio.sleep(0)
 
 

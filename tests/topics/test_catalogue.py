@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
+from uuid import UUID
 
 import pytest
 
+from muster.coordinator.cluster.placement import EVENTS_TOPIC
 from muster.coordinator.storage.store import TopicRow
-from muster.coordinator.topics.catalogue import Catalogue, Change
+from muster.coordinator.topics.catalogue import Catalogue, Change, events_topic
 from muster.coordinator.topics.config import ConfigChange, Operation
 from muster.protocol.errors import ErrorCode, KafkaError
 from tests.topics.support import NOW_MS, Brokers
@@ -214,6 +216,37 @@ async def test_missing_topics_are_made_when_asked_for(brokers: Brokers) -> None:
     await strict.refresh()
     assert await strict.ensure("orders") == first
     assert (await refusal(strict.ensure("others"))).code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def test_the_name_of_the_events_is_reserved(catalogue: Catalogue) -> None:
+    for call in (catalogue.create(EVENTS_TOPIC), catalogue.ensure(EVENTS_TOPIC)):
+        assert (await refusal(call)).code is ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert catalogue.topics() == []
+
+
+async def test_a_kept_topic_hides_one_of_its_name_from_before(brokers: Brokers) -> None:
+    old = TopicRow(UUID(int=1), EVENTS_TOPIC, 2)
+    await brokers.store.create_topic(old)
+    kept = events_topic(UUID(int=7), 50, retention_ms=5_000, retention_bytes=6_000)
+    catalogue = Catalogue(brokers.store, brokers.clock, kept=[kept])
+    await catalogue.refresh()
+    assert kept.internal
+    assert (kept.config.retention_ms, kept.config.retention_bytes) == (5_000, 6_000)
+    assert [topic.topic_id for topic in catalogue.hidden] == [old.topic_id]
+    assert catalogue.named(EVENTS_TOPIC) is kept
+    assert catalogue.topics() == [kept]
+    hidden = catalogue.identified(old.topic_id)
+    assert (hidden.partitions, hidden.internal) == (2, True)
+    for call in (
+        catalogue.delete(kept),
+        catalogue.add_partitions(EVENTS_TOPIC, 60),
+        catalogue.alter_configs(EVENTS_TOPIC, [put("retention.ms", "1")]),
+    ):
+        assert (await refusal(call)).code is ErrorCode.INVALID_TOPIC_EXCEPTION
+    await catalogue.delete(hidden)
+    assert await brokers.store.topics() == []
+    assert catalogue.hidden == []
+    assert catalogue.topics() == [kept]
 
 
 async def test_changes_of_two_brokers_at_once_are_both_kept(catalogue: Catalogue, brokers: Brokers) -> None:

@@ -179,3 +179,42 @@ async def test_closing_does_not_wait_for_the_rest_of_a_sweep() -> None:
     assert not threads.waiting
     await sweep
     await closing
+
+
+async def test_upkeep_that_is_held_does_only_what_it_is_told_to() -> None:
+    brokers = Brokers(retention_check_interval_ms=60_000, cleaner_backoff_ms=60_000)
+    node = await brokers.add()
+    topic = await topic_at(brokers, retention_ms="1000")
+    await node.append(topic, 0, batch(b"a"))
+    node.hold_upkeep()
+    brokers.clock.advance(120_000)
+    await settled()
+    assert await node.offsets(topic, 0) == (0, 1)
+    await node.sweep_quietly()
+    assert await node.offsets(topic, 0) == (1, 1)
+    await node.append(topic, 0, batch(b"b"))
+    node.resume_upkeep()
+    node.resume_upkeep()
+    brokers.clock.advance(60_000)
+    await settled()
+    assert await node.offsets(topic, 0) == (2, 2)
+    await brokers.close()
+
+
+async def test_a_sweep_that_ends_while_upkeep_is_held_is_followed_by_none() -> None:
+    threads = HeldExecutor()
+    brokers = Brokers(retention_check_interval_ms=60_000, cleaner_backoff_ms=60_000, upkeep_executor=threads)
+    node = await brokers.add()
+    await topic_at(brokers)
+    brokers.clock.advance(60_000)
+    await settled()
+    assert list(node.under_way()) == ["logs are being read or written", "logs are being swept"]
+    node.hold_upkeep()
+    while threads.waiting:
+        threads.run_one()
+        await settled()
+    assert list(node.under_way()) == []
+    brokers.clock.advance(600_000)
+    await settled()
+    assert not threads.waiting
+    await brokers.close()

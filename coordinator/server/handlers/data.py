@@ -328,8 +328,9 @@ async def list_offsets(
                         ErrorCode.UNSUPPORTED_VERSION,
                         f"ListOffsets v{version} knows no timestamp {each.timestamp}",
                     )
-                found = await broker.partitions.list_offsets(
-                    broker.catalogue.named(topic.name),
+                named = broker.catalogue.named(topic.name)
+                found = await broker.partitions.of(named).list_offsets(
+                    named,
                     each.partition_index,
                     each.timestamp,
                     current_leader_epoch=each.current_leader_epoch,
@@ -364,8 +365,9 @@ async def offset_for_leader_epoch(
         for each in topic.partitions:
             await turns.next()
             try:
-                epoch, end_offset = await broker.partitions.end_offset_for_epoch(
-                    broker.catalogue.named(topic.topic),
+                named = broker.catalogue.named(topic.topic)
+                epoch, end_offset = await broker.partitions.of(named).end_offset_for_epoch(
+                    named,
                     each.partition,
                     each.leader_epoch,
                     current_leader_epoch=each.current_leader_epoch,

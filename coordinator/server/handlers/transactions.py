@@ -63,7 +63,7 @@ async def describe_producers(
             described.add((asked.name, index))
             try:
                 topic = named_topic(broker, asked.name)
-                found = await broker.partitions.active_producers(topic, index)
+                found = await broker.partitions.of(topic).active_producers(topic, index)
             except KafkaError as error:
                 partitions.append(producers_error(index, error))
                 continue

@@ -1,0 +1,89 @@
+"""Looking at where logs begin and end, without using them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from muster.coordinator.topics import partitions as led
+from muster.coordinator.topics.catalogue import Topic
+from muster.coordinator.topics.logs import PartitionId
+from muster.coordinator.topics.partitions import Bounds, Partitions
+from tests.topics.support import SHARDS, Brokers, TestRows, batch
+
+
+@pytest.fixture
+async def brokers() -> AsyncIterator[Brokers]:
+    brokers = Brokers()
+    yield brokers
+    await brokers.close()
+
+
+async def topic_at(brokers: Brokers, partitions: int = 1) -> Topic:
+    topic = await brokers.catalogues[0].create("orders", partitions=partitions)
+    for catalogue in brokers.catalogues:
+        await catalogue.refresh()
+    return topic
+
+
+async def look(node: Partitions, topic: Topic, partitions: int = 1) -> list[Bounds | None]:
+    return await node.look([PartitionId(topic.topic_id, each) for each in range(partitions)])
+
+
+async def test_logs_in_use_and_logs_that_nobody_uses(brokers: Brokers) -> None:
+    node = await brokers.add()
+    topic = await topic_at(brokers, 3)
+    await node.append(topic, 0, batch(b"a", b"b", b"c"))
+    assert await look(node, topic, 3) == [(0, 3), (0, 0), (0, 0)]
+    assert await node.delete_records(topic, 0, 2) == 2
+    assert await look(node, topic, 3) == [(2, 3), (0, 0), (0, 0)]
+    assert node.in_use() == [PartitionId(topic.topic_id, 0)]
+
+
+async def test_what_a_look_remembers_ends_with_the_first_append(brokers: Brokers) -> None:
+    node = await brokers.add()
+    topic = await topic_at(brokers)
+    assert await look(node, topic) == [(0, 0)]
+    await node.append(topic, 0, batch(b"a"))
+    assert await look(node, topic) == [(0, 1)]
+
+
+async def test_a_new_leader_looks_anew(brokers: Brokers) -> None:
+    first, second = await brokers.add(), await brokers.add(own=())
+    topic = await topic_at(brokers)
+    assert await look(second, topic) == ([(0, 0)] if TestRows.in_use is not None else [None])
+    await first.append(topic, 0, batch(b"a", b"b"))
+    assert await look(second, topic) == [(0, 2)]  # open in this process
+    for shard in range(SHARDS):
+        await first.disown(shard)
+    for shard in range(SHARDS):
+        second.own(shard, 2)
+    assert await look(second, topic) == [(0, 2)]
+    await second.append(topic, 0, batch(b"c"))
+    assert await look(second, topic) == [(0, 3)]
+    for shard in range(SHARDS):
+        await second.disown(shard)
+    for shard in range(SHARDS):
+        first.own(shard, 3)
+    assert await look(first, topic) == [(0, 3)]
+
+
+@pytest.mark.files
+async def test_only_so_many_closed_logs_are_opened_at_once(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(led, "_LOOKED_INTO_MAX", 2)
+    node = await brokers.add()
+    topic = await topic_at(brokers, 3)
+    assert await look(node, topic, 3) == [(0, 0), (0, 0), None]
+    assert await look(node, topic, 3) == [(0, 0)] * 3
+    assert node.in_use() == []
+
+
+async def test_a_partition_that_is_not_there(brokers: Brokers) -> None:
+    node = await brokers.add()
+    topic = await topic_at(brokers)
+    await node.append(topic, 0, batch(b"a"))
+    await brokers.catalogues[0].delete(topic)
+    assert await look(node, topic) == ([(0, 0)] if TestRows.in_use is not None else [None])
