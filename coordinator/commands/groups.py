@@ -9,7 +9,7 @@ from muster.client.admin import groups as group_calls
 from muster.client.admin.groups import GroupDescription
 from muster.client.network.cluster import Cluster
 from muster.client.network.connection import deadline
-from muster.coordinator.commands import group_offsets, group_views, output
+from muster.coordinator.commands import group_offsets, group_timeline, group_views, group_why, output
 from muster.coordinator.commands.options import actions, command
 from muster.coordinator.commands.run import Usage, report_outcomes
 from muster.protocol.errors import ErrorCode
@@ -76,6 +76,8 @@ def declare(commands: Any, name: str, summary: str) -> None:
     delete.set_defaults(work=delete_groups)
 
     group_offsets.declare(below)
+    group_why.declare(below)
+    group_timeline.declare(below)
 
     evict = command(below, "evict", "remove members from a group", _EVICT_JSON, aliases=("remove-members",))
     evict.add_argument("group", metavar="GROUP")

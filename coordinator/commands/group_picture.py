@@ -1,0 +1,152 @@
+"""A group's timeline as a picture in a terminal: a row for the group and one for each member."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final
+
+from rich.console import Console
+from rich.text import Text
+
+from muster.coordinator.arguments import printable
+from muster.coordinator.observe.explain import Explanation, Tracks, explain, explained, rebalances
+from muster.coordinator.observe.explain.names import moment
+from muster.coordinator.observe.explain.tracks import Span, Standing, Track
+from muster.coordinator.observe.journal.entries import Entry
+
+_BARS: Final = {
+    Standing.PENDING: ("?", "magenta"),
+    Standing.JOINING: ("▒", "yellow"),
+    Standing.AWAITED: ("░", "bright_red"),
+    Standing.SYNCING: ("▓", "cyan"),
+    Standing.STABLE: ("█", "green"),
+    Standing.SILENT: ("┄", "red"),
+    "Empty": ("·", "bright_black"),
+    "PreparingRebalance": ("▒", "yellow"),
+    "CompletingRebalance": ("▓", "cyan"),
+    "Stable": ("█", "green"),
+}
+_MEANINGS: Final = {
+    Standing.STABLE: "stable",
+    Standing.JOINING: "has joined, waits",
+    Standing.AWAITED: "has yet to join",
+    Standing.SYNCING: "waits for its assignment",
+    Standing.SILENT: "connection closed",
+    Standing.PENDING: "took a member id",
+}
+_ROWS_MAX: Final = 40
+_LISTED_MAX: Final = 20
+_NAME_MAX: Final = 32
+_BARS_MIN: Final = 20
+
+
+class _Axis:
+    """Columns over time. Between two changes there is a stretch of columns that grows with the logarithm of
+    its time, so that a rebalance of two seconds shows beside a quiet day."""
+
+    def __init__(self, changes: Sequence[int], columns: int) -> None:
+        changes = sorted(set(changes))[-(columns + 1) :]  # a column each at least; the oldest go
+        self.start_ms, self.end_ms = changes[0], changes[-1]
+        weights = [math.log2(2 + (after - before) / 100) for before, after in pairwise(changes)]
+        spare = columns - len(weights)
+        total = sum(weights) or 1.0
+        self._changes, self._places = changes, [0]
+        reached = 0.0
+        for index, weight in enumerate(weights):
+            reached += weight
+            self._places.append(index + 1 + round(spare * reached / total))
+
+    def column(self, at_ms: int) -> int:
+        """The one at which that moment lies."""
+        if at_ms <= self.start_ms:
+            return 0
+        index = min(bisect_right(self._changes, at_ms), len(self._changes)) - 1
+        return self._places[index]
+
+
+def draw(
+    group: str, entries: Sequence[Entry], *, since_ms: int, now_ms: int, console: Console | None = None
+) -> None:
+    """Draw what happened since `since_ms` on the terminal, and list its rebalances below."""
+    console = Console(highlight=False) if console is None else console
+    tracks = Tracks(entries)
+    end_ms = max([now_ms, *(each.at_ms for each in entries)])
+    rows = [each for each in tracks.members if any(_in_sight(span, since_ms) for span in each.spans)]
+    left_out, rows = rows[:-_ROWS_MAX], rows[-_ROWS_MAX:]
+    spans = [span for row in (tracks.group, *rows) for span in row.spans if _in_sight(span, since_ms)]
+    changes = {max(span.start_ms, since_ms) for span in spans} | {span.end_ms or end_ms for span in spans}
+    found = [each for each in rebalances(entries) if each.ended_ms is None or each.ended_ms >= since_ms]
+    if len(changes) > 1:
+        names = [printable(f"{row.name} {row.host}") for row in rows]
+        width = min(max([len(group), *map(len, names)]), _NAME_MAX)
+        axis = _Axis(sorted(changes), max(console.width - width - 3, _BARS_MIN))
+        bars = [
+            _row(name, width, row, axis, since_ms, end_ms)
+            for name, row in zip([printable(group), *names], [tracks.group, *rows], strict=True)
+        ]
+        bars.append(_scale(width, axis, [each.started_ms for each in found], now_ms))
+        for each in bars:
+            console.print(each, no_wrap=True, overflow="crop")
+        if left_out:
+            console.print(f"{len(left_out)} earlier members are left out", style="bright_black")
+        console.print(_legend({span.standing for row in rows for span in row.spans}))
+    if len(found) > _LISTED_MAX:
+        console.print(f"\nthe last {_LISTED_MAX} of {len(found)} rebalances:", style="bright_black")
+    for rebalance in found[-_LISTED_MAX:]:
+        console.print(_listed(explained(rebalance, end_ms), now_ms))
+    last = explain(entries, group=group, now_ms=now_ms)
+    if last is not None and not last.rebalanced and last.started_ms >= since_ms:
+        console.print(_listed(last, now_ms))
+
+
+def _in_sight(span: Span, since_ms: int) -> bool:
+    return span.end_ms is None or span.end_ms >= since_ms
+
+
+def _row(name: str, width: int, track: Track, axis: _Axis, since_ms: int, end_ms: int) -> Text:
+    text = Text(f"{name[:width]:{width}}  ")
+    at = 0
+    for span in track.spans:
+        if not _in_sight(span, since_ms):
+            continue
+        first = max(axis.column(span.start_ms), at)
+        last = max(axis.column(end_ms if span.end_ms is None else span.end_ms), first)
+        bar, style = _BARS.get(span.standing, ("█", "white"))
+        text.append(" " * (first - at))
+        text.append(bar * (last - first), style)
+        at = last
+    return text
+
+
+def _scale(width: int, axis: _Axis, starts: Sequence[int], now_ms: int) -> Text:
+    """When rebalances began, where there is room for it."""
+    line = ""
+    for at_ms in [axis.start_ms, *starts]:
+        column = axis.column(at_ms)
+        if at_ms >= axis.start_ms and (not line or column > len(line)):
+            line = line.ljust(column) + f"╵{moment(at_ms, None, near_ms=now_ms)}"
+    return Text(" " * (width + 2) + line, style="bright_black")
+
+
+def _legend(standings: set[str]) -> Text:
+    text = Text()
+    for standing, meaning in _MEANINGS.items():
+        if standing in standings:
+            text.append(f"{_BARS[standing][0]} ", _BARS[standing][1])
+            text.append(f"{meaning}   ", "bright_black")
+    return text
+
+
+def _listed(explanation: Explanation, now_ms: int) -> Text:
+    """The rebalance's explanation, its head and cause set off."""
+    head, *rest = explanation.lines()
+    text = Text("\n")
+    text.append(head, "bold")
+    for line in rest:
+        text.append("\n")
+        text.append(line[:12], "bright_black")
+        text.append(line[12:], "bold" if line[12:].startswith("→") else "")
+    return text

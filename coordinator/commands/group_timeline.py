@@ -1,0 +1,108 @@
+"""`muster groups timeline`: what happened in a group, event by event."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from muster.client.network.cluster import Cluster
+from muster.coordinator.arguments import printable
+from muster.coordinator.commands import group_events, output, streams
+from muster.coordinator.commands.group_events import GroupEvents, now_ms
+from muster.coordinator.commands.options import command
+from muster.coordinator.commands.run import Failed
+from muster.coordinator.observe.explain import Explanation, describe, explained, rebalances
+from muster.coordinator.observe.explain.facts import everybody
+from muster.coordinator.observe.explain.names import Names
+from muster.coordinator.observe.journal.entries import Entry
+
+_LOOK_BACK_MS: Final = 60 * 60_000
+_REMEMBERED_MAX: Final = 2_000
+"""Entries that are kept while it follows, to explain what comes."""
+
+_DESCRIPTION: Final = """\
+It reads what muster records in the topic __group_events; docs/why.md says how causes are inferred. In a
+terminal it draws the members' lives and lists the rebalances with their causes; anywhere else it prints one
+line for each event, the cause first. Exit codes: 0 shown; 1 nothing is known of the group, or the broker is
+not muster.
+
+JSON: a line per event, the object of docs/journal.schema.json with "text": text, and in rebalance_completed
+"diagnosis": text and "certainty": "certain", "likely" or "possible"."""
+
+
+def declare(below: Any) -> None:
+    """Add the action."""
+    parser = command(
+        below, "timeline", "show what happened in a group", _DESCRIPTION, output=("text", "json")
+    )
+    group_events.add_arguments(parser, "only what happened so short a time ago, such as 1h or 90 min")
+    parser.add_argument("--follow", action="store_true", help="go on with events as they come, until Ctrl-C")
+    parser.set_defaults(work=timeline)
+
+
+async def timeline(cluster: Cluster, given: Namespace) -> int:
+    """Show what is recorded, and with --follow what comes."""
+    asked_ms = now_ms()
+    since_ms = 0 if given.since is None else max(asked_ms - given.since, 0)
+    async with GroupEvents(cluster, given) as events:
+        told = _Told(given.group, await events.read(max(since_ms - _LOOK_BACK_MS, 0) if since_ms else None))
+        shown = [each for each in told.entries if each.at_ms >= since_ms]
+        if not any(each.group is not None for each in shown) and not given.follow:
+            raise Failed(group_events.nothing_known(given.group, since_ms or None))
+        if given.output == "text" and sys.stdout.isatty():
+            from muster.coordinator.commands.group_picture import draw
+
+            draw(given.group, told.entries, since_ms=since_ms, now_ms=asked_ms)
+        else:
+            await _print(told, shown, given)
+        if given.follow:
+            async for entries in events.follow():
+                told.add(entries)
+                await _print(told, entries, given)
+    return 0
+
+
+class _Told:
+    """What is known so far, and what its rebalances were about."""
+
+    def __init__(self, group: str, entries: Sequence[Entry]) -> None:
+        self._group = group
+        self.entries = list(entries)
+
+    def add(self, entries: Sequence[Entry]) -> None:
+        self.entries = [*self.entries, *entries][-_REMEMBERED_MAX:]
+
+    def explanations(self) -> dict[int, Explanation]:
+        """By the id of the entry that says it is completed."""
+        now = max((each.at_ms for each in self.entries), default=0)
+        return {
+            id(each.completed): explained(each, now)
+            for each in rebalances(self.entries)
+            if each.completed is not None
+        }
+
+
+async def _print(told: _Told, entries: Sequence[Entry], given: Namespace) -> None:
+    """A line for each."""
+    names, explanations = Names(everybody(told.entries)), told.explanations()
+    lines: list[str] = []
+    for entry in entries:
+        said, explanation = describe(entry, names), explanations.get(id(entry))
+        if given.output == "json":
+            shown = json.loads(entry.to_json()) | {"text": said}
+            if explanation is not None:
+                shown |= {"diagnosis": explanation.diagnosis, "certainty": explanation.certainty}
+            lines.append(output.line(shown))
+        else:
+            meant = "" if explanation is None else f" → {explanation.diagnosis} ({explanation.certainty})"
+            lines.append(f"{_time(entry.at_ms)}  {printable(said + meant)}")
+    if lines:
+        await streams.write("".join(f"{each}\n" for each in lines).encode(errors="backslashreplace"))
+
+
+def _time(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000).isoformat(" ", "milliseconds")

@@ -1,0 +1,59 @@
+"""`muster groups why`: why a group rebalanced."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from typing import Any, Final
+
+from muster.client.network.cluster import Cluster
+from muster.coordinator.commands import group_events, output
+from muster.coordinator.commands.group_events import GroupEvents, now_ms
+from muster.coordinator.commands.options import command, number
+from muster.coordinator.commands.run import Failed
+from muster.coordinator.observe.explain import explain
+
+_LOOK_BACK_MS: Final = 60 * 60_000
+"""What happened before the time asked for may explain what happened in it."""
+
+_DESCRIPTION: Final = """\
+It reads what muster records in the topic __group_events; docs/why.md says how causes are inferred and has the
+list of diagnoses. Exit codes: 0 explained; 1 nothing is known of the group, or the broker is not muster.
+
+JSON: {"group": text, "generation": number, "started_ms": epoch ms, "ended_ms": epoch ms or null,
+  "outcome": "completed", "under way", "interrupted" or "no rebalance", "state": Kafka's name,
+  "rebalanced": boolean, "cause": text, "diagnosis": text, "certainty": "certain", "likely" or "possible",
+  "member": member or null, "what": text, "meaning": text, "evidence": [text],
+  "alternatives": [{"diagnosis": text, "certainty": text, "why": text}], "also": [text],
+  "waiting": [{"member": member, "pending": boolean, "since_ms": epoch ms, "until_ms": epoch ms or null}],
+  "phases": object or null, "moved": object or null, "cost": object or null, "before": text or null,
+  "since": [text]}
+  where a member is {"id": text, "client_id": text, "host": text, "instance": text or null}"""
+
+
+def declare(below: Any) -> None:
+    """Add the action."""
+    parser = command(below, "why", "explain why a group rebalanced", _DESCRIPTION, output=("text", "json"))
+    group_events.add_arguments(parser, "only what happened so short a time ago, such as 1h or 90 min")
+    parser.add_argument(
+        "--generation", type=number(0), metavar="N", help="how it came to this generation (default: the last)"
+    )
+    parser.set_defaults(work=why)
+
+
+async def why(cluster: Cluster, given: Namespace) -> int:
+    """Explain the last rebalance, or that of a generation."""
+    asked_ms = now_ms()
+    since_ms = None if given.since is None else max(asked_ms - given.since, 0)
+    async with GroupEvents(cluster, given) as events:
+        entries = await events.read(None if since_ms is None else max(since_ms - _LOOK_BACK_MS, 0))
+    explanation = explain(entries, group=given.group, generation=given.generation, now_ms=asked_ms)
+    if explanation is None and given.generation is not None and any(each.group for each in entries):
+        raise Failed(f"how group {given.group} came to generation {given.generation} is not recorded")
+    if explanation is None:
+        raise Failed(group_events.nothing_known(given.group, since_ms))
+    if since_ms is not None and explanation.ended_ms is not None and explanation.ended_ms < since_ms:
+        raise Failed(group_events.nothing_known(given.group, since_ms))
+    print(
+        output.document(explanation.to_json()) if given.output == "json" else "\n".join(explanation.lines())
+    )
+    return 0

@@ -1,0 +1,228 @@
+"""`muster groups why` and `muster groups timeline`, as a user runs them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from muster.client import Consumer
+from muster.coordinator.commands.group_events import partition_of
+from muster.coordinator.testing import Broker, Cluster
+from tests.cli.running import DEADLINE_S, Muster, environment, started
+
+
+def used(broker: Cluster, group_id: str = "billing") -> None:
+    """A group of one member that comes and is closed: generations 1 and 2."""
+
+    async def use() -> None:
+        async with Consumer(
+            broker.bootstrap, group_id=group_id, topics="orders", client_id="web-1"
+        ) as consumer:
+            while not consumer.assignment:
+                await consumer.get(timeout=1)
+
+    asyncio.run(asyncio.wait_for(use(), DEADLINE_S))
+
+
+def recorded(muster: Muster, kind: str, group_id: str = "billing") -> None:
+    """Return once an entry of that type can be read: entries are stored a moment after what they tell of."""
+    until = time.monotonic() + DEADLINE_S
+    while time.monotonic() < until:
+        ended = muster("groups", "timeline", group_id, "--output", "json")
+        if any(each["type"] == kind for each in ended.lines):
+            return
+    raise AssertionError(f"no {kind} in {ended}")
+
+
+def test_why_a_group_rebalanced(muster: Muster, broker: Broker) -> None:
+    muster.done("topics", "create", "orders", "--partitions", "2")
+    used(broker)
+    recorded(muster, "member_disconnected")
+    lines = muster.done("groups", "why", "billing").splitlines()
+    moment = r"\d\d:\d\d:\d\d\.\d{3}"
+    head = rf"billing · generation 2 · {moment} → {moment} \(.* m?s\) · nobody left: Empty"
+    assert re.fullmatch(head, lines[0])
+    assert lines[1].startswith("  cause     member web-1 (host 127.0.0.1, instance -) left")
+    assert any(line.endswith("→ somebody closed the consumer (clean-shutdown)") for line in lines)
+    first = muster.done("groups", "why", "billing", "--generation", "1").splitlines()
+    assert "joined the empty group" in " ".join(first)
+    assert "  moved     2 partitions assigned anew: web-1 2" in first
+
+
+def test_why_for_programs(muster: Muster, broker: Broker) -> None:
+    muster.done("topics", "create", "orders", "--partitions", "2")
+    used(broker)
+    recorded(muster, "member_disconnected")
+    told = muster("groups", "why", "billing", "--output", "json").json
+    assert (told["group"], told["generation"], told["state"]) == ("billing", 2, "Empty")
+    assert (told["cause"], told["diagnosis"], told["certainty"]) == (
+        "member left",
+        "clean-shutdown",
+        "certain",
+    )
+    assert told["member"]["client_id"] == "web-1"
+    assert told["rebalanced"] is True
+    assert muster("groups", "why", "billing", "--since", "1h", "--output", "json").json == told
+
+
+def test_what_is_not_known(muster: Muster, broker: Broker) -> None:
+    assert muster.refused("groups", "why", "nobody").startswith(
+        "muster groups why: nothing is known of group nobody: it has no events in __group_events"
+    )
+    assert "nothing is known of group nobody" in muster.refused("groups", "timeline", "nobody")
+    muster.done("topics", "create", "orders")
+    used(broker)
+    recorded(muster, "rebalance_completed")
+    assert muster.refused("groups", "why", "billing", "--generation", "9") == (
+        "muster groups why: how group billing came to generation 9 is not recorded\n"
+    )
+    assert "--since: " in muster.misused("groups", "why", "billing", "--since", "yesterday")
+
+
+def test_a_broker_that_records_nothing(muster: Muster) -> None:
+    with Broker(group_events=False) as silent:
+        for action in ("why", "timeline"):
+            ended = muster("groups", action, "billing", bootstrap=silent.bootstrap)
+            assert (ended.code, ended.out) == (1, "")
+            assert ended.err == (
+                f"muster groups {action}: there is no topic __group_events: why groups rebalance is recorded "
+                "by muster alone, and only with --group-events true (the default); Apache Kafka does not "
+                "record it\n"
+            )
+
+
+def test_a_timeline_without_a_terminal(muster: Muster, broker: Broker) -> None:
+    muster.done("topics", "create", "orders", "--partitions", "2")
+    used(broker)
+    recorded(muster, "member_disconnected")
+    lines = muster.done("groups", "timeline", "billing").splitlines()
+    assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}  \S", line) for line in lines)
+    assert lines[0].endswith("  group created")
+    ends = [line for line in lines if "rebalanced to generation" in line]
+    assert [line.split(" → ")[-1] for line in ends] == ["new-member (certain)", "clean-shutdown (certain)"]
+    assert ends[1][25:].startswith("member left (web-1 at 127.0.0.1): rebalanced to generation 2 in")
+
+
+def test_a_timeline_for_programs(muster: Muster, broker: Broker) -> None:
+    muster.done("topics", "create", "orders", "--partitions", "2")
+    used(broker)
+    recorded(muster, "member_disconnected")
+    events = muster("groups", "timeline", "billing", "--output", "json").lines
+    assert {each["group"] for each in events} == {"billing"}
+    assert all(each["text"] for each in events)
+    ends = [each for each in events if each["type"] == "rebalance_completed"]
+    assert [(each["generation"], each["diagnosis"]) for each in ends] == [
+        (1, "new-member"),
+        (2, "clean-shutdown"),
+    ]
+
+
+def test_another_group_of_the_same_partition_is_passed_over(muster: Muster, broker: Broker) -> None:
+    muster.done("topics", "create", "orders")
+    other = next(
+        name
+        for name in (f"group-{number}" for number in range(1_000))
+        if partition_of(name, 50) == partition_of("billing", 50)
+    )
+    used(broker, "billing")
+    used(broker, other)
+    recorded(muster, "member_disconnected", other)
+    events = muster("groups", "timeline", "billing", "--output", "json").lines
+    assert {each["group"] for each in events} == {"billing"}
+    assert partition_of("polygenelubricants", 50) == 0, "the hash that has no absolute value"
+
+
+def test_a_coordinator_that_moved(capfd: pytest.CaptureFixture[str]) -> None:
+    with Cluster(3) as cluster:
+        muster = Muster(cluster.bootstrap, capfd)
+        cluster.create_topic("orders", 2)
+        used(cluster)
+        recorded(muster, "rebalance_completed")
+        before = cluster.coordinator_of("billing")
+        assert before is not None
+        cluster.kill(before)
+        recorded(muster, "shard_loaded")
+        told = muster("groups", "why", "billing", "--output", "json").json
+        assert (told["cause"], told["diagnosis"], told["rebalanced"]) == (
+            "coordinator moved",
+            "coordinator-moved",
+            False,
+        )
+        assert told["meaning"].startswith(f"from broker {before + 1} to broker ")
+        assert "(clean-shutdown, certain)" in told["before"]
+
+
+def test_following_until_ctrl_c(muster: Muster, broker: Broker) -> None:
+    muster.done("topics", "create", "orders")
+    used(broker)
+    recorded(muster, "rebalance_completed")
+    process = started(broker.bootstrap, "groups", "timeline", "billing", "--follow", "--output", "json")
+    assert process.stdout is not None
+    try:
+        seen = b""
+        while b'"generation": 2' not in seen:
+            seen = process.stdout.readline()
+            assert seen, process.communicate(timeout=DEADLINE_S)
+        used(broker)
+        while b'"generation": 4' not in seen:
+            seen = process.stdout.readline()
+            assert seen, process.communicate(timeout=DEADLINE_S)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=DEADLINE_S)
+        assert (process.returncode, err) == (130, b"")
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_timeline_in_a_terminal(muster: Muster, broker: Broker) -> None:
+    muster.done("topics", "create", "orders", "--partitions", "2")
+    used(broker)
+    recorded(muster, "member_disconnected")
+    shown = _in_a_terminal(broker, "groups", "timeline", "billing")
+    bars = [line for line in shown.splitlines() if "█" in line]
+    assert bars[0].startswith("billing")
+    assert bars[1].startswith("web-1 127.0.0.1")
+    assert "█ stable" in shown
+    assert "→ somebody closed the consumer (clean-shutdown)" in shown
+
+
+def _in_a_terminal(broker: Broker, *arguments: str) -> str:
+    """What a command shows in a terminal of 110 columns, without its colours."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "muster", *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=theirs,
+        stderr=subprocess.PIPE,
+        env=environment(broker.bootstrap) | {"COLUMNS": "110", "TERM": "xterm"},
+    )
+    os.close(theirs)
+    shown = b""
+    giving_up = threading.Timer(DEADLINE_S, process.kill)
+    giving_up.start()
+    try:
+        while True:
+            try:
+                piece = os.read(ours, 65_536)
+            except OSError:  # Linux: nobody has the other end any more
+                break
+            if not piece:
+                break
+            shown += piece
+        assert process.wait(DEADLINE_S) == 0, process.communicate()
+    finally:
+        giving_up.cancel()
+        process.kill()
+        process.communicate()
+        os.close(ours)
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode()).replace("\r", "")

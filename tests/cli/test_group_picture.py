@@ -1,0 +1,63 @@
+"""The picture of a group's timeline in terminals of any width."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from muster.coordinator.commands.group_picture import draw
+from muster.coordinator.observe.journal.entries import Entry
+from tests.observe.explain.test_anything import any_entry
+from tests.observe.explain.test_words import stall
+from tests.observe.explain.writing import T0, WEB_1, Life, member
+
+
+def drawn(entries: list[Entry], width: int = 110, since: int = -(10**12), now: int = 100_000) -> str:
+    paper = io.StringIO()
+    console = Console(file=paper, width=width, force_terminal=True, color_system=None, highlight=False)
+    draw("billing", entries, since_ms=T0 + since, now_ms=T0 + now, console=console)
+    return paper.getvalue()
+
+
+@pytest.mark.parametrize("width", [20, 60, 110, 400])
+def test_bars_fit_the_terminal(width: int) -> None:
+    lines = drawn(stall().entries, width).splitlines()
+    bars = lines[:4]
+    assert [line.split()[0] for line in bars[:3]] == ["billing", "web-2", "web-1"]
+    assert "╵" in bars[3]
+    assert all(len(line) <= width for line in bars)
+
+
+def test_a_rebalance_of_seconds_shows_beside_quiet_hours() -> None:
+    group = drawn(stall().entries, now=86_400_000).splitlines()[0]
+    for bar in "█▒▓":
+        assert group.count(bar) >= 3, group
+
+
+def test_only_what_was_asked_for() -> None:
+    life = stall().at(3_600_000).add("member_removed", WEB_1, trigger="member left")
+    life.rebalanced(WEB_1, "member left")
+    assert drawn(life.entries, now=3_700_000).count("generation ") == 2
+    assert drawn(life.entries, since=3_000_000, now=3_700_000).count("generation ") == 1
+
+
+def test_many_rebalances_and_many_members_are_cut() -> None:
+    life = Life(generation=0)
+    for number in range(60):
+        who = member(f"app-{number}")
+        life.at(number * 60_000).add("member_added", who, trigger="member joined")
+        life.rebalanced(who, "member joined")
+    shown = drawn(life.entries, now=3_700_000)
+    assert "the last 20 of 60 rebalances:" in shown
+    assert "20 earlier members are left out" in shown
+    assert "app-59 10.0.0.7" in shown
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(any_entry(), max_size=18), st.integers(1, 200), st.integers(-(10**6), 10**6))
+def test_any_entries(entries: list[Entry], width: int, since: int) -> None:
+    drawn(entries, width, since)
