@@ -1,0 +1,223 @@
+"""`muster test`, as a user runs it: on a server in test mode, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import pytest
+
+from muster.coordinator import cli
+from muster.protocol.errors import ErrorCode
+from muster.protocol.messages.classic_group import HeartbeatRequest, HeartbeatResponse
+from tests.cli.running import Ended, environment, run
+from tests.support.ports import free_ports
+from tests.support.wire_blocking import WireConnection
+
+BEAT = HeartbeatRequest(group_id="billing", generation_id=1, member_id="m")
+
+Muster = Callable[..., Ended]
+
+
+def serving(*options: str) -> Iterator[tuple[str, str]]:
+    """`muster serve`: its bootstrap servers, and its address of HTTP."""
+    command = [sys.executable, "-m", "muster", "serve", "--port", "0", "--ephemeral", "--http", "127.0.0.1:0"]
+    process = subprocess.Popen(
+        [*command, "--log-level", "error", "--lease-term-ms", "30000", *options],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment(""),
+    )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.startswith("muster ready on "), line
+        yield line.split()[3], line.strip().rpartition("http://")[2]
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[tuple[str, str]]:
+    yield from serving("--test-mode", "--brokers", "2")
+
+
+@pytest.fixture
+def muster(server: tuple[str, str], capfd: pytest.CaptureFixture[str]) -> Iterator[Muster]:
+    """Runs a command; the server's rules are taken back at the end."""
+    asks = asking(server[1], capfd)
+    yield asks
+    asks("faults", "clear")
+
+
+def asking(address: str, capfd: pytest.CaptureFixture[str]) -> Muster:
+    def ask(*arguments: str, **variables: str) -> Ended:
+        capfd.readouterr()
+        try:
+            code = cli.main(["test", *arguments], {"MUSTER_HTTP": address, **variables})
+        except SystemExit as ended:  # as argparse ends
+            code = int(ended.code or 0)
+        return Ended(code, *capfd.readouterr())
+
+    return ask
+
+
+def beat(server: tuple[str, str]) -> int:
+    host, _, port = server[0].split(",")[0].rpartition(":")
+    with WireConnection(host, int(port), "app") as wire:
+        return wire.call(BEAT, 4, HeartbeatResponse).error_code
+
+
+def done(ended: Ended) -> Any:
+    assert (ended.code, ended.err) == (0, "")
+    return json.loads(ended.out)
+
+
+def test_a_fault_from_its_rule_to_its_hits(server: tuple[str, str], muster: Muster) -> None:
+    rule = done(
+        muster(
+            "faults",
+            "add",
+            "--api",
+            "Heartbeat",
+            "--client-id",
+            "app",
+            "--nth",
+            "2",
+            "--error",
+            "UNKNOWN_SERVER_ERROR",
+        )
+    )
+    assert (rule["api"], rule["nth"], rule["times"], rule["fired"]) == ("Heartbeat", 2, 1, 0)
+    assert [beat(server) for _ in range(2)][1] == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert done(muster("faults", "wait", str(rule["id"]), "--hits", "1", "--timeout", "60s"))["fired"] == 1
+    listed = done(muster("faults", "list"))
+    assert ([each["id"] for each in listed["rules"]], len(listed["history"])) == ([rule["id"]], 1)
+    assert done(muster("faults", "remove", str(rule["id"])))["id"] == rule["id"]
+    late = muster("faults", "wait", str(rule["id"]))
+    assert (late.code, late.out) == (1, "")
+    assert late.err == f"muster test faults wait: there is no rule {rule['id']}; these are there: none\n"
+
+
+def test_every_action_of_a_rule(muster: Muster) -> None:
+    for options, action in (
+        (("--delay", "5s"), {"delay": "5000ms"}),
+        (("--drop-response",), {"drop_response": True}),
+        (("--close-before", "--forever"), {"close_before": True, "times": None}),
+        (("--close-after", "--times", "3"), {"close_after": True, "times": 3}),
+        (("--truncate", "0"), {"truncate": 0}),
+    ):
+        matching = ("--group", "g", "--topic", "t", "--member", "m", "--broker", "1", "--api", "OffsetCommit")
+        rule = done(muster("faults", "add", *matching, *options))
+        assert rule.items() >= {"group": "g", "topic": "t", "member": "m", "broker": 1, **action}.items()
+
+
+def test_time_passes(muster: Muster) -> None:
+    before_ms = done(muster("clock", "show"))["now_ms"]
+    after_ms = done(muster("clock", "advance", "7 days", "--expire-all"))["now_ms"]
+    assert after_ms >= before_ms + 7 * 86_400_000
+
+
+def test_brokers_and_groups(muster: Muster) -> None:
+    assert [each["state"] for each in done(muster("broker", "list"))["brokers"]] == ["running", "running"]
+    for action, state in (
+        ("pause", "paused"),
+        ("resume", "running"),
+        ("stop", "down"),
+        ("restart", "running"),
+    ):
+        assert done(muster("broker", action, "2"))["state"] == state
+    for node in ("1", "2"):
+        assert done(muster("group", "move", "a/b", "--to", node)) == {"broker": int(node)}
+    shard = done(muster("group", "hold", "a/b", "--limit", "1h", "--reload"))["shard"]
+    assert 0 <= shard < 50
+    assert done(muster("group", "release", "a/b")) == {"was_held": True}
+    assert done(muster("group", "unpin", "a/b")) == {"was_pinned": True}
+    assert done(muster("broker", "kill", "2"))["state"] == "down"
+    assert done(muster("broker", "restart", "2"))["state"] == "running"
+    nobody = muster("group", "stall", "g", "m")
+    assert (nobody.code, nobody.err) == (1, "muster test group stall: group 'g' has no member 'm'\n")
+    assert done(muster("group", "unstall", "g", "m")) == {}
+
+
+def test_what_is_asked_wrongly(muster: Muster) -> None:
+    for arguments, code, said in (
+        (
+            ("faults", "add", "--api", "Heartbeet", "--close-after"),
+            1,
+            "api: 'Heartbeet' is none that is served",
+        ),
+        (("faults", "add"), 1, "action: a rule has exactly one of error, delay"),
+        (("clock", "advance", "soon"), 1, "by: 'soon' is not a duration"),
+        (("broker", "kill", "7"), 1, "id: 7 is no broker here; there are 1, 2"),
+        (("broker", "kill", "one"), 2, "argument NODE: 'one' is not allowed; it takes a whole number"),
+        (("broker", "kill"), 2, "NODE"),
+        (
+            ("clock", "advance", "1s", "--http", "nowhere"),
+            2,
+            "--http: 'nowhere' is not allowed; it takes HOST:PORT",
+        ),
+        (("clock",), 2, "ACTION"),
+    ):
+        ended = muster(*arguments)
+        assert (ended.code, ended.out) == (code, ""), arguments
+        assert said in ended.err
+        assert ended.err.startswith(f"muster test {' '.join(arguments[:2])}: ")
+        assert ended.err.count("\n") == 1
+
+
+def test_nobody_named_and_nobody_there(capfd: pytest.CaptureFixture[str]) -> None:
+    unnamed = asking("", capfd)("clock", "show")
+    assert (unnamed.code, unnamed.out) == (2, "")
+    assert "--http or MUSTER_HTTP has to name the HOST:PORT of muster serve --test-mode --http" in unnamed.err
+    address = f"127.0.0.1:{free_ports(1)}"
+    away = asking(address, capfd)("clock", "show")
+    assert (away.code, away.out) == (1, "")
+    assert away.err.startswith(
+        f"muster test clock show: {address} cannot be reached: Connection refused (does"
+    )
+    wrong = asking("x", capfd)("clock", "show")
+    assert wrong.err == "muster test clock show: MUSTER_HTTP: 'x' is not allowed; it takes HOST:PORT\n"
+
+
+def test_a_server_that_is_not_in_test_mode(capfd: pytest.CaptureFixture[str]) -> None:
+    for _, address in serving():
+        ended = asking(address, capfd)("clock", "advance", "45s")
+        assert (ended.code, ended.out) == (1, "")
+        assert ended.err == (
+            "muster test clock advance: this broker is not in test mode: start it with "
+            "muster serve --test-mode\n"
+        )
+
+
+def test_something_else_that_speaks_http(capfd: pytest.CaptureFixture[str]) -> None:
+    class Other(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"<html>\x1b[31m")
+
+        def log_message(self, *_: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Other) as other:
+        thread = threading.Thread(target=other.handle_request)
+        thread.start()
+        ended = asking(f"http://127.0.0.1:{other.server_port}/", capfd)("clock", "show")
+        thread.join()
+    assert ended.code == 1
+    assert "is no HTTP port of muster's: it answers '<html>\\\\x1b[31m'" in ended.err
+
+
+def test_help_says_what_it_needs() -> None:
+    for arguments in ((), ("clock",), ("faults", "add"), ("group", "hold")):
+        ended = run("", "test", *arguments, "--help")
+        assert ended.code == 0
+        assert "muster serve --test-mode --http HOST:PORT" in ended.out
+        assert "Exit codes:" in ended.out
+    assert "\n    test " in run("", "--help").out
