@@ -70,6 +70,10 @@ class Driver:
         self._tasks: set[asyncio.Task[None]] = set()
         self._exchange: asyncio.Task[None] | None = None
         self._join_connection: Connection | None = None
+        self._joined = False
+        """The join connection has nothing more to do, but is the one on which the member was last heard."""
+        self._first_heartbeat: Ask | None = None
+        """The first that was sent since then."""
         self._lanes: dict[str, Connection] = {}
         self._node: int | None = None
         self._waiting: list[asyncio.Future[None]] = []
@@ -271,6 +275,10 @@ class Driver:
         self._on_change()
 
     def _begin(self, ask: Ask) -> None:
+        if ask.kind in (Kind.JOIN, Kind.SYNC):
+            self._joined, self._first_heartbeat = False, None
+        elif ask.kind is Kind.HEARTBEAT and self._joined:
+            self._first_heartbeat = ask
         if isinstance(ask.request, JoinGroupRequest):
             _LOG.info("group %s: joining (%s)", self._group_id, ask.request.reason or "first time")
             if self._exchange is not None and not self._exchange.done():
@@ -314,6 +322,11 @@ class Driver:
             with self._lock:
                 self._membership.answered(ask, answer, now_ms())
             if ask.kind is Kind.SYNC and not answer.error_code:
+                self._joined = True
+            elif ask is self._first_heartbeat:
+                # Not before: a coordinator takes the end of the connection on which it last heard of a member
+                # for the member's end.
+                self._joined, self._first_heartbeat = False, None
                 self._close_soon(self._join_connection)
                 self._join_connection = None
         self.kick()

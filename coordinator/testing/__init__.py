@@ -1,11 +1,77 @@
 """Muster for tests: a `Broker` or a `Cluster` in a thread of its own, started in milliseconds, real over TCP.
 
-with Broker() as broker:
-    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "orders"})
+    with Broker() as broker:
+        consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "orders"})
+
+    async with Broker() as broker:
+        await broker.group("orders").stable(members=2)
+
+The pytest plugin beside it gives both as fixtures. See docs/testing.md.
 """
 
 from __future__ import annotations
 
-from muster.coordinator.testing.broker import Broker, Cluster
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
-__all__ = ["Broker", "Cluster"]
+if TYPE_CHECKING:
+    from muster.coordinator.testing.broker import AsyncBroker, AsyncCluster, Broker, Cluster
+    from muster.coordinator.testing.clock import AsyncClock, Clock
+    from muster.coordinator.testing.faults import AsyncFaultRule, AsyncFaults, FaultRule, Faults
+    from muster.coordinator.testing.groups import (
+        AsyncGroup,
+        AsyncMember,
+        Group,
+        GroupFacts,
+        Member,
+        MemberFacts,
+    )
+    from muster.coordinator.testing.snapshot import Snapshot
+    from muster.coordinator.testing.timeline import Timeline
+    from muster.coordinator.testing.topics import AsyncTopic, Record, Topic
+    from muster.coordinator.testing.waiting import WaitFailed
+
+__all__ = [
+    "AsyncBroker",
+    "AsyncClock",
+    "AsyncCluster",
+    "AsyncFaultRule",
+    "AsyncFaults",
+    "AsyncGroup",
+    "AsyncMember",
+    "AsyncTopic",
+    "Broker",
+    "Clock",
+    "Cluster",
+    "FaultRule",
+    "Faults",
+    "Group",
+    "GroupFacts",
+    "Member",
+    "MemberFacts",
+    "Record",
+    "Snapshot",
+    "Timeline",
+    "Topic",
+    "WaitFailed",
+]
+
+_MODULES: Final = {
+    "broker": ("AsyncBroker", "AsyncCluster", "Broker", "Cluster"),
+    "clock": ("AsyncClock", "Clock"),
+    "faults": ("AsyncFaultRule", "AsyncFaults", "FaultRule", "Faults"),
+    "groups": ("AsyncGroup", "AsyncMember", "Group", "GroupFacts", "Member", "MemberFacts"),
+    "snapshot": ("Snapshot",),
+    "timeline": ("Timeline",),
+    "topics": ("AsyncTopic", "Record", "Topic"),
+    "waiting": ("WaitFailed",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Imported when they are asked for: pytest imports this package, for its plugin, in every run of everyone
+    who has muster installed."""
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

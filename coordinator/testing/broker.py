@@ -4,45 +4,204 @@ thread-safe."""
 from __future__ import annotations
 
 import asyncio
-import threading
-import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Iterable, Mapping
+from concurrent.futures import wait
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self, TypeVar
+from typing import Any, Self
 
 from muster.coordinator.config import Settings
-from muster.coordinator.group.effects import RequestContext
-from muster.coordinator.group.shard import Shard
-from muster.coordinator.runtime.clock import Clock
-from muster.coordinator.server.broker import Broker as Node
-from muster.coordinator.server.brokers import Brokers
-from muster.protocol.errors import ErrorCode, KafkaError
-from muster.protocol.messages.group_admin import DescribeGroupsResponse
-
-T = TypeVar("T")
-
-_CALL_S: Final = 30.0
-_LOOK_AGAIN_S: Final = 0.01
-_CONTEXT: Final = RequestContext(
-    api_version=5, client_id="muster-testing", client_host="/127.0.0.1", connection_id=0
-)
+from muster.coordinator.runtime.clock import Clock as Time
+from muster.coordinator.testing.clock import AsyncClock, Clock
+from muster.coordinator.testing.core import Core
+from muster.coordinator.testing.faces import CALL_S, Async, Blocking, Calls, both, finished, waits
+from muster.coordinator.testing.faults import AsyncFaults, Faults
+from muster.coordinator.testing.groups import AsyncGroup, Group, GroupFacts, reached
+from muster.coordinator.testing.snapshot import Snapshot, put_back, taken
+from muster.coordinator.testing.timeline import Timeline
+from muster.coordinator.testing.topics import AsyncTopic, Record, Sent, Topic, read, write
 
 
-class GroupFacts(NamedTuple):
-    """A group as it stands. `state` is Kafka's name: Empty, PreparingRebalance, CompletingRebalance, Stable,
-    Dead (also for a group that does not exist)."""
+class ClusterCalls(Calls):
+    """What can be asked of brokers, whichever face they have."""
 
-    state: str
-    members: int
+    __slots__ = ()
+
+    # --- where, the same on both faces ----------------------------------------------------------------------
+
+    @property
+    def settings(self) -> Settings:
+        """What the brokers were started with."""
+        return self._core.settings
+
+    @property
+    def bootstrap(self) -> str:
+        """`host:port` of every broker, as `bootstrap.servers` takes it."""
+        return self._core.brokers.bootstrap
+
+    @property
+    def ports(self) -> list[int]:
+        """The port of each broker, by index."""
+        return [node.port for node in self._core.brokers.brokers]
+
+    def coordinator_of(self, group_id: str) -> int | None:
+        """Index of the broker that holds the group's shard now; None while nobody does."""
+
+        async def index() -> int | None:
+            node = self._core.coordinator(group_id)
+            return None if node is None else self._core.brokers.brokers.index(node)
+
+        return self._look(index)
+
+    def leader_of(self, topic: str, partition: int = 0) -> int:
+        """Index of the broker that leads the partition now. Raises KafkaError while nobody does."""
+
+        async def index() -> int:
+            node = self._core.leader(self._core.topic(topic), partition)
+            return self._core.brokers.brokers.index(node)
+
+        return self._look(index)
+
+    def group_state(self, group_id: str) -> str:
+        """Kafka's name of the group's state; Dead for one that does not exist."""
+        return Group(self._core, group_id).state
+
+    def groups(self) -> list[str]:
+        """The groups there are, by name."""
+
+        async def known() -> list[str]:
+            hosts = [host for node in self._core.brokers.running for host in node.runtime.hosts()]
+            return sorted(
+                group_id for host in hosts if host.shard is not None for group_id in host.shard.groups
+            )
+
+        return self._look(known)
+
+    def stories(self) -> dict[str, list[str]]:
+        """What the journals have of every group, a line for each entry."""
+
+        async def known() -> dict[str, Timeline]:
+            nodes = self._core.brokers.brokers
+            groups = sorted({group_id for node in nodes for group_id in node.journal.groups()})
+            return {group_id: Timeline(self._core.entries(group_id)) for group_id in groups}
+
+        return {group_id: str(timeline).splitlines() for group_id, timeline in self._look(known).items()}
+
+    # --- topics and records ---------------------------------------------------------------------------------
+
+    @both
+    async def create_topic(
+        self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None
+    ) -> None:
+        """Create a topic, known to every broker on return. Raises KafkaError."""
+        nodes = self._core.brokers.running
+        await nodes[0].catalogue.create(name, partitions=partitions, configs=configs)
+        for node in nodes:
+            await node.catalogue.refresh()
+
+    @both
+    async def produce(self, topic: str, records: Iterable[Sent], *, partition: int = 0) -> int:
+        """Write records to one partition of a topic, as one batch; the offset of the first. Raises
+        KafkaError, and ValueError for no records."""
+        return await write(self._core, topic, records, partition)
+
+    @both
+    async def records(self, topic: str) -> list[Record]:
+        """All records of a topic, by partition and offset. Raises KafkaError."""
+        return await read(self._core, topic)
+
+    # --- groups ---------------------------------------------------------------------------------------------
+
+    @waits
+    async def wait_for_group(
+        self, group_id: str, state: str = "Stable", *, members: int | None = None, timeout_s: float = 30.0
+    ) -> GroupFacts:
+        """Wait until the group is in `state`, with that many members if given. Raises WaitFailed. See `group`
+        for more."""
+        return await reached(AsyncGroup(self._core, group_id), state, members, timeout_s)
+
+    # --- faults ---------------------------------------------------------------------------------------------
+
+    @both
+    async def stop(self, index: int) -> None:
+        """Stop one broker cleanly: it hands over its shards and leaves."""
+        await self._core.brokers.stop_one(index)
+
+    @both
+    async def kill(self, index: int) -> None:
+        """Let one broker die: its connections are cut, its leases are not released and run out."""
+        await self._core.brokers.kill_one(index)
+
+    @both
+    async def restart(self, index: int) -> None:
+        """Start a stopped or killed broker again, on its port."""
+        await self._core.brokers.start_one(index)
+
+    @both
+    async def pause(self, index: int) -> None:
+        """Freeze one broker, as SIGSTOP would: its timers stand still and nothing is read or answered."""
+        self._core.brokers.brokers[index].pause()
+
+    @both
+    async def resume(self, index: int) -> None:
+        """Let a paused broker go on from where it stood; its leases may be gone by now."""
+        self._core.brokers.brokers[index].resume()
+
+    @both
+    async def move(self, group_id: str, to: int) -> None:
+        """Have the broker of index `to` coordinate the group, with all of its shard, and keep it until
+        `unpin`; done when every broker sends clients there. Raises FaultError when it cannot take it."""
+        await self._core.brokers.move_coordinator(group_id, to)
+
+    @both
+    async def unpin(self, group_id: str) -> bool:
+        """Take `move` back; whether there was anything to take back."""
+        return self._core.brokers.unpin(group_id)
+
+    @both
+    async def hold(self, group_id: str, *, reload: bool = True) -> None:
+        """Have the group's coordinator load its shard anew, and hold that open until `release`, for a minute
+        at most: clients are told COORDINATOR_LOAD_IN_PROGRESS. Without `reload` it is held open when it is
+        loaded next, after a `kill`, say."""
+        await self._core.brokers.hold_load(group=group_id, reload=reload)
+
+    @both
+    async def release(self, group_id: str) -> bool:
+        """Take `hold` back; whether there was anything to take back."""
+        return self._core.brokers.release_load(group=group_id)
+
+    # --- state ----------------------------------------------------------------------------------------------
+
+    @both
+    async def snapshot(self) -> Snapshot:
+        """All that clients can see, as it is now: topics with their records, offsets, groups, configs. Only
+        for brokers in memory: ValueError for others. See `restore`."""
+        return await taken(self._core.brokers)
+
+    @both
+    async def restore(self, snapshot: Snapshot) -> None:
+        """Put back what a snapshot of these brokers has, at the same address. Clients' connections are cut,
+        and partitions get a new leader epoch, as after a failover.
+
+        A group is again what it was: its members of then are members, with a full session; those who joined
+        since are unknown and join anew. Take snapshots while nobody is in a group, unless that is what the
+        test is about. The clock is not put back, nor are faults, and ids of idempotent producers are never
+        given out twice. Raises ValueError for a snapshot of other brokers, and while one of them is stopped
+        or paused.
+        """
+        # To its end, also when the caller is cancelled: nothing in between is a state to leave brokers in.
+        await asyncio.shield(asyncio.ensure_future(put_back(self._core.brokers, snapshot)))
 
 
-class Cluster:
+class Cluster(ClusterCalls, Blocking):
     """Several brokers in one process, sharing a store and splitting shards and partitions by lease.
 
         with Cluster(3) as cluster:
             producer = Producer({"bootstrap.servers": cluster.bootstrap})
             cluster.kill(cluster.coordinator_of("orders"))
+
+    `async with Cluster(3) as cluster` gives the same with calls that are awaited; `aio` and `blocking` lead
+    from one to the other.
 
     `data` names a data directory; without one everything lives in memory, or in the database that `store`
     names. `settings` are fields of `muster.coordinator.config.Settings`: Kafka's names with underscores. Two
@@ -52,51 +211,56 @@ class Cluster:
     nothing for minutes.)
     """
 
+    __slots__ = ()
+
     def __init__(
         self,
         brokers: int = 3,
         *,
         data: str | Path | None = None,
         port: int = 0,
-        clock: Clock | None = None,
+        clock: Time | None = None,
         **settings: Any,
     ) -> None:
         defaults: dict[str, Any] = {
             "group_initial_rebalance_delay_ms": 0,
             "lease_term_ms": 1_000,
             "ephemeral": data is None and settings.get("store") is None,
+            "test_mode": settings.get("store") is None,
         }
         if data is not None:
             defaults["data"] = str(data)
-        self.settings = Settings(**{**defaults, "brokers": brokers, "port": port, **settings})
-        self._clock = clock
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
-        self._brokers: Brokers | None = None
+        super().__init__(Core(Settings(**{**defaults, "brokers": brokers, "port": port, **settings}), clock))
 
-    # --- life -----------------------------------------------------------------------------------------------
+    @classmethod
+    def _over(cls, core: Core) -> Self:
+        face = cls.__new__(cls)
+        Calls.__init__(face, core)
+        return face
+
+    @property
+    def aio(self) -> AsyncCluster:
+        """The same brokers, with calls that are awaited."""
+        return AsyncCluster(self._core)
+
+    @property
+    def clock(self) -> Clock:
+        """The brokers' clock, to be moved instead of waiting."""
+        return Clock(self._core)
+
+    @property
+    def faults(self) -> Faults:
+        """What requests of clients meet: errors, delays, lost responses, lost connections."""
+        return Faults(self._core)
 
     def start(self) -> Self:
         """Start and return once every broker accepts connections and has loaded its shards."""
-        started = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(started,), name="muster", daemon=True)
-        self._thread.start()
-        started.wait()
-        try:
-            self._call(self._start())
-        except BaseException:
-            self._end()
-            raise
+        self._core.start()
         return self
 
     def close(self) -> None:
         """Stop every broker that still runs, and the thread. Harmless when repeated."""
-        if self._thread is not None:
-            try:
-                if self._brokers is not None:
-                    self._call(self._brokers.stop())
-            finally:
-                self._end()
+        self._core.close()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -106,146 +270,88 @@ class Cluster:
     ) -> None:
         self.close()
 
-    def _run(self, started: threading.Event) -> None:
-        with asyncio.Runner() as runner:
-            self._loop = runner.get_loop()
-            self._loop.call_soon(started.set)
-            self._loop.run_forever()
+    async def __aenter__(self) -> AsyncCluster:
+        return await self.aio.start()
 
-    async def _start(self) -> None:
-        self._brokers = Brokers(self.settings, self._clock)
-        await self._brokers.start()
-        for node in self._brokers.brokers:
-            await node.runtime.loaded()
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aio.close()
 
-    def _end(self) -> None:
-        assert self._loop is not None
-        assert self._thread is not None
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._thread = self._brokers = None
+    def group(self, group_id: str) -> Group:
+        """A group: facts about it, waits for it, and what may be done to it. It need not exist yet."""
+        return Group(self._core, group_id)
 
-    def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the brokers' loop and wait for it."""
-        assert self._loop is not None
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(_CALL_S)
+    def topic(self, name: str) -> Topic:
+        """A topic: facts about it, and waits for it. It need not exist yet."""
+        return Topic(self._core, name)
 
-    # --- where ----------------------------------------------------------------------------------------------
+
+class AsyncCluster(ClusterCalls, Async):
+    """The brokers of a `Cluster`, with calls that are awaited. Made by `async with Cluster(3) as cluster`."""
+
+    __slots__ = ()
 
     @property
-    def bootstrap(self) -> str:
-        """`host:port` of every broker, as `bootstrap.servers` takes it."""
-        return self._started.bootstrap
+    def blocking(self) -> Cluster:
+        """The same brokers, with calls that block."""
+        return Cluster._over(self._core)
 
     @property
-    def ports(self) -> list[int]:
-        """The port of each broker, by index."""
-        return [node.port for node in self._started.brokers]
+    def clock(self) -> AsyncClock:
+        """The brokers' clock, to be moved instead of waiting."""
+        return AsyncClock(self._core)
 
     @property
-    def _started(self) -> Brokers:
-        if self._brokers is None:
-            raise RuntimeError("not started: use `with`, or call start()")
-        return self._brokers
+    def faults(self) -> AsyncFaults:
+        """What requests of clients meet: errors, delays, lost responses, lost connections."""
+        return AsyncFaults(self._core)
 
-    # --- faults ---------------------------------------------------------------------------------------------
+    async def start(self) -> Self:
+        """See `Cluster.start`."""
+        core = self._core
+        core.thread.start()
+        try:
+            await finished(core.thread.submit(core.started, CALL_S))
+        except BaseException:
+            core.thread.end()
+            raise
+        return self
 
-    def stop(self, index: int) -> None:
-        """Stop one broker cleanly: it hands over its shards and leaves."""
-        self._call(self._started.stop_one(index))
-
-    def kill(self, index: int) -> None:
-        """Let one broker die: its connections are cut, its leases are not released and run out."""
-        self._call(self._started.kill_one(index))
-
-    def restart(self, index: int) -> None:
-        """Start a stopped or killed broker again, on its port."""
-        self._call(self._started.start_one(index))
-
-    def pause(self, index: int) -> None:
-        """Freeze one broker, as SIGSTOP would: its timers stand still and nothing is read or answered."""
-        self._call(_in_loop(self._started.brokers[index].pause))
-
-    def resume(self, index: int) -> None:
-        """Let a paused broker go on from where it stood; its leases may be gone by now."""
-        self._call(_in_loop(self._started.brokers[index].resume))
-
-    # --- topics and groups ----------------------------------------------------------------------------------
-
-    def create_topic(self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> None:
-        """Create a topic, known to every broker on return. Raises KafkaError."""
-        self._call(self._create_topic(name, partitions, configs))
-
-    async def _create_topic(self, name: str, partitions: int, configs: Mapping[str, str] | None) -> None:
-        nodes = self._started.running
-        await nodes[0].catalogue.create(name, partitions=partitions, configs=configs)
-        for node in nodes:
-            await node.catalogue.refresh()
-
-    def group(self, group_id: str) -> GroupFacts:
-        """The group as its coordinator has it. Raises KafkaError while no broker coordinates it."""
-        return self._call(self._group(group_id))
-
-    def group_state(self, group_id: str) -> str:
-        """Kafka's name of the group's state; Dead for one that does not exist."""
-        return self.group(group_id).state
-
-    def wait_for_group(
-        self, group_id: str, state: str = "Stable", *, members: int | None = None, timeout_s: float = 30.0
-    ) -> GroupFacts:
-        """Return once the group is in `state`, with that many members if given. Raises TimeoutError, saying
-        how it is."""
-        return self._call(self._wait_for_group(group_id, state, members, timeout_s))
-
-    async def _wait_for_group(
-        self, group_id: str, state: str, members: int | None, timeout_s: float
-    ) -> GroupFacts:
-        deadline = time.monotonic() + timeout_s
-        while True:
-            seen: object
+    async def close(self) -> None:
+        """See `Cluster.close`. Whoever is cancelled meanwhile still leaves nothing behind."""
+        core = self._core
+        if core.thread.running:
+            stopping = core.thread.submit(core.stopped, CALL_S)
             try:
-                facts = await self._group(group_id)
-            except KafkaError as error:
-                seen = error
-            else:
-                if facts.state == state and members in (None, facts.members):
-                    return facts
-                seen = facts
-            if time.monotonic() >= deadline:
-                wanted = state if members is None else f"{state} with {members} members"
-                raise TimeoutError(f"group {group_id} is not {wanted} after {timeout_s} s, but {seen}")
-            await asyncio.sleep(_LOOK_AGAIN_S)
+                await finished(stopping, take_back=False)
+            finally:
+                wait([stopping])
+                core.thread.end()
 
-    def coordinator_of(self, group_id: str) -> int | None:
-        """Index of the broker that holds the group's shard now; None while nobody does."""
-        return self._call(self._coordinator_of(group_id))
+    def group(self, group_id: str) -> AsyncGroup:
+        """A group: facts about it, waits for it, and what may be done to it. It need not exist yet."""
+        return AsyncGroup(self._core, group_id)
 
-    async def _coordinator_of(self, group_id: str) -> int | None:
-        for node in self._started.running:
-            if node.membership.serving(node.topology.group_lease(group_id)):
-                return self._started.brokers.index(node)
-        return None
-
-    async def _group(self, group_id: str) -> GroupFacts:
-        index = await self._coordinator_of(group_id)
-        if index is None:
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"nobody coordinates {group_id} right now")
-        node: Node = self._started.brokers[index]
-        described: DescribeGroupsResponse.DescribedGroup = await node.runtime.call(
-            group_id, Shard.describe, group_id, _CONTEXT
-        )
-        return GroupFacts(str(described.group_state), len(described.members))
+    def topic(self, name: str) -> AsyncTopic:
+        """A topic: facts about it, and waits for it. It need not exist yet."""
+        return AsyncTopic(self._core, name)
 
 
 class Broker(Cluster):
     """One broker.
 
-    with Broker() as broker:
-        consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "orders"})
+        with Broker() as broker:
+            consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "orders"})
+
+    `async with Broker() as broker` gives the same with calls that are awaited. For its arguments see
+    `Cluster`.
     """
 
+    __slots__ = ()
+
     def __init__(
-        self, *, data: str | Path | None = None, port: int = 0, clock: Clock | None = None, **settings: Any
+        self, *, data: str | Path | None = None, port: int = 0, clock: Time | None = None, **settings: Any
     ) -> None:
         super().__init__(1, data=data, port=port, clock=clock, **settings)
 
@@ -254,6 +360,26 @@ class Broker(Cluster):
         """The port listened on."""
         return self.ports[0]
 
+    @property
+    def aio(self) -> AsyncBroker:
+        """The same broker, with calls that are awaited."""
+        return AsyncBroker(self._core)
 
-async def _in_loop(action: Any) -> None:
-    action()
+    async def __aenter__(self) -> AsyncBroker:
+        return await self.aio.start()
+
+
+class AsyncBroker(AsyncCluster):
+    """The broker of a `Broker`, with calls that are awaited. Made by `async with Broker() as broker`."""
+
+    __slots__ = ()
+
+    @property
+    def port(self) -> int:
+        """The port listened on."""
+        return self.ports[0]
+
+    @property
+    def blocking(self) -> Broker:
+        """The same broker, with calls that block."""
+        return Broker._over(self._core)

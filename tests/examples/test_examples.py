@@ -103,7 +103,8 @@ def committed(broker: Broker, group_id: str, topic: str, partitions: int = 1) ->
 def test_every_example_is_here() -> None:
     here = Path(__file__).read_text()
     for example in EXAMPLES.glob("*.py"):
-        assert f'running("{example.stem}"' in here or f'"{example.stem}",\n' in here
+        if not example.stem.startswith("test_"):
+            assert f'running("{example.stem}"' in here or f'"{example.stem}",\n' in here
 
 
 def test_the_first_example_of_the_readme(broker: Broker, tmp_path: Path) -> None:
@@ -126,7 +127,7 @@ def test_producer_and_simplest_consumer(broker: Broker, tmp_path: Path) -> None:
     with running("simplest_consumer", broker.bootstrap, "orders", folder=tmp_path) as consumer:
         consumer.until(lambda printed: len(printed) == 10)
         assert sorted(consumer.end()) == sorted(sent)
-    assert broker.group("printer") == ("Empty", 0)
+    assert broker.group("printer").facts == ("Empty", 0)
     assert committed(broker, "printer", "orders", 2) in (9, 10)  # the last one is in hand until another comes
 
 
@@ -252,7 +253,7 @@ def test_many_workers(broker: Broker, tmp_path: Path) -> None:
     assert all(len(each) == 1 for each in workers.values())
     for key in keys:
         assert [value for _, of, value in done if of == key] == [str(number) for number in range(10)]
-    assert broker.group("workers") == ("Empty", 0)
+    assert broker.group("workers").facts == ("Empty", 0)
     assert committed(broker, "workers", "orders", 2) == 200
 
 
@@ -278,5 +279,5 @@ def test_graceful_shutdown(broker: Broker, tmp_path: Path) -> None:
     finished = [line for line in printed if line.endswith("finished")]
     assert printed[-2:] == [finished[-1], "stopped"]
     assert len([line for line in printed if line.endswith("begun")]) == len(finished)
-    assert broker.group("steady") == ("Empty", 0)
+    assert broker.group("steady").facts == ("Empty", 0)
     assert committed(broker, "steady", "orders") == len(finished)

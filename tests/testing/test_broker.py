@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from muster.coordinator.config import SettingError
 from muster.coordinator.storage.store import StoreError
-from muster.coordinator.testing import Broker, Cluster
+from muster.coordinator.testing import Broker, Cluster, WaitFailed
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.classic_group import HeartbeatRequest
 from muster.protocol.messages.metadata import FindCoordinatorRequest, MetadataRequest
@@ -52,6 +53,15 @@ async def committed(wire: Wire) -> int:
     return int(response.topics[0].partitions[0].committed_offset)
 
 
+def test_a_broker_that_was_closed_may_be_started_again() -> None:
+    broker = Broker()
+    for _ in range(2):
+        with broker:
+            with pytest.raises(WaitFailed):
+                broker.group("g").stable(timeout=0.02)
+            broker.create_topic("t")  # nothing is left of the first time
+
+
 def test_it_leaves_no_thread_behind_and_may_be_used_again() -> None:
     before = threading.active_count()
     for _ in range(3):
@@ -67,6 +77,19 @@ def test_two_brokers_are_independent() -> None:
         with pytest.raises(KafkaError):
             one.create_topic("t")
         other.create_topic("t")
+
+
+def test_many_at_once() -> None:
+    with ExitStack() as stack:
+        brokers = [stack.enter_context(Broker()) for _ in range(12)]
+        brokers.append(stack.enter_context(Cluster(3)))
+        for number, broker in enumerate(brokers):
+            broker.create_topic(f"t{number}")
+        assert len({port for broker in brokers for port in broker.ports}) == 15
+        for number, broker in enumerate(brokers):
+            assert broker.topic(f"t{number}").exists(timeout=0) == 1
+            with pytest.raises(WaitFailed):
+                broker.topic(f"t{number + 1}").exists(timeout=0)
 
 
 def test_a_wrong_setting_is_refused_before_anything_starts() -> None:
@@ -113,7 +136,7 @@ async def test_a_data_directory_keeps_everything(tmp_path: Path) -> None:
 async def test_the_state_of_a_group_can_be_waited_for() -> None:
     with Broker() as broker:
         assert broker.group_state("orders") == "Dead"
-        with pytest.raises(TimeoutError, match=r"orders is not Stable with 2 members .*Dead"):
+        with pytest.raises(WaitFailed, match=r"orders Stable with 2 members\n.*Dead"):
             broker.wait_for_group("orders", members=2, timeout_s=0.01)
         async with await Wire.connect(broker.port) as wire:
             waiting = asyncio.ensure_future(asyncio.to_thread(broker.wait_for_group, "orders", members=1))

@@ -1,0 +1,147 @@
+"""What both faces of a `Broker` or `Cluster` stand on: the brokers, the thread they run in, and what can be
+seen of them there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final
+
+from muster.coordinator.config import Settings
+from muster.coordinator.group.effects import RequestContext
+from muster.coordinator.observe.journal.entries import Entry
+from muster.coordinator.runtime.clock import Clock
+from muster.coordinator.runtime.shard_host import Operation
+from muster.coordinator.server.broker import Broker as Node
+from muster.coordinator.server.brokers import Brokers
+from muster.coordinator.testing.faces import CALL_S
+from muster.coordinator.testing.thread import LoopThread
+from muster.coordinator.topics.catalogue import Topic
+from muster.protocol.errors import ErrorCode, KafkaError
+
+_CONTEXT: Final = RequestContext(
+    api_version=5, client_id="muster-testing", client_host="/127.0.0.1", connection_id=0
+)
+
+
+class Core:
+    """The brokers of one process and their thread. Everything but `start`, `close` and `thread` belongs to
+    that thread."""
+
+    def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
+        self.settings = settings
+        self.thread = LoopThread("muster")
+        self._clock = clock
+        self._brokers: Brokers | None = None
+        self._news: asyncio.Future[None] | None = None
+
+    # --- life, from any other thread ------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Returns when every broker accepts connections and has loaded its shards. Raises what
+        `Brokers.start` raises, with nothing left behind."""
+        self.thread.start()
+        try:
+            self.thread.run(self.started, CALL_S)
+        except BaseException:
+            self.thread.end()
+            raise
+
+    def close(self) -> None:
+        """Stop every broker that still runs, and the thread. Harmless when repeated."""
+        if self.thread.running:
+            try:
+                self.thread.run(self.stopped, CALL_S)
+            finally:
+                self.thread.end()
+
+    # --- life, on the thread --------------------------------------------------------------------------------
+
+    async def started(self) -> None:
+        self._news = None  # of the loop before
+        brokers = Brokers(self.settings, self._clock)
+        await brokers.start()
+        try:
+            for node in brokers.brokers:
+                await node.runtime.loaded()
+        except BaseException:
+            await brokers.stop()
+            raise
+        brokers.watch(self._heard)
+        self._brokers = brokers
+
+    async def stopped(self) -> None:
+        brokers, self._brokers = self._brokers, None
+        if brokers is None:
+            return
+        if self.settings.ephemeral and len(brokers.brokers) > 1:
+            # What nobody will ask for again need not be handed from one broker to the next.
+            for index in range(len(brokers.brokers)):
+                await brokers.kill_one(index)
+        await brokers.stop()
+
+    @property
+    def brokers(self) -> Brokers:
+        if self._brokers is None:
+            raise RuntimeError("not started: use `with` or `async with`, or call start()")
+        return self._brokers
+
+    # --- news -----------------------------------------------------------------------------------------------
+
+    def _heard(self, _: Sequence[Entry]) -> None:
+        if self._news is not None and not self._news.done():
+            self._news.set_result(None)
+
+    def news(self) -> asyncio.Future[None]:
+        """Done when a journal has a new entry; all who wait have the same."""
+        if self._news is None or self._news.done():
+            self._news = asyncio.get_running_loop().create_future()
+        return self._news
+
+    # --- groups ---------------------------------------------------------------------------------------------
+
+    def coordinator(self, group_id: str) -> Node | None:
+        """The broker that holds the group's shard now."""
+        for node in self.brokers.running:
+            if node.membership.serving(node.topology.group_lease(group_id)):
+                return node
+        return None
+
+    async def ask(self, group_id: str, operation: Operation, request: Any) -> Any:
+        """Put a request to the group's shard, as it would come from a client. Raises KafkaError, also while
+        nobody coordinates the group."""
+        node = self.coordinator(group_id)
+        if node is None:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"nobody coordinates {group_id} right now")
+        return await node.runtime.call(group_id, operation, request, _CONTEXT)
+
+    def entries(self, group_id: str) -> list[Entry]:
+        """What the journals of all brokers have of the group, by time."""
+        found = [entry for node in self.brokers.brokers for entry in node.journal.of(group_id)]
+        return sorted(found, key=lambda entry: entry.at_ms)
+
+    # --- topics ---------------------------------------------------------------------------------------------
+
+    def topic(self, name: str) -> Topic:
+        """Raises KafkaError: UNKNOWN_TOPIC_OR_PARTITION."""
+        return self.brokers.running[0].catalogue.named(name)
+
+    def find_topic(self, name: str) -> Topic | None:
+        """The topic, if there is one of that name."""
+        return self.brokers.running[0].catalogue.by_name(name)
+
+    def leader(self, topic: Topic, partition: int) -> Node:
+        """Who leads a partition. Raises KafkaError while nobody does, and where there is no such
+        partition."""
+        if not 0 <= partition < topic.partitions:
+            raise KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic.name} has no partition {partition}"
+            )
+        for node in self.brokers.running:
+            if node.partitions.leader_epoch(topic, partition) is not None:
+                return node
+        raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"nobody leads {topic.name}-{partition} right now")
+
+    async def offsets(self, topic: Topic, partition: int) -> tuple[int, int]:
+        """Where a partition's log starts and ends. Raises KafkaError."""
+        return await self.leader(topic, partition).partitions.of(topic).offsets(topic, partition)

@@ -1,0 +1,159 @@
+"""Two faces of one implementation: calls that block, and calls that are awaited.
+
+A call is written once, as a coroutine that runs on the brokers' own loop:
+
+    class GroupCalls(Calls):
+        @waits
+        async def stable(self, *, members: int | None = None) -> GroupFacts: ...
+
+    class Group(GroupCalls, Blocking): ...      # Group.stable(members=2) -> GroupFacts
+    class AsyncGroup(GroupCalls, Async): ...    # await AsyncGroup.stable(members=2) -> GroupFacts
+
+Type checkers see either signature, with all its parameters.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import wraps
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Concatenate,
+    Final,
+    Generic,
+    ParamSpec,
+    Self,
+    TypeVar,
+    overload,
+)
+
+from muster.coordinator.testing.waiting import WaitFailed
+
+if TYPE_CHECKING:
+    from muster.coordinator.testing.core import Core
+
+C = TypeVar("C", bound="Calls")
+P = ParamSpec("P")
+T = TypeVar("T")
+
+CALL_S: Final = 60.0
+"""How long a call may take that is not itself a wait."""
+FACT_S: Final = 10.0
+"""How long a look may take: whoever looks stands still meanwhile, on either face."""
+
+
+class Calls:
+    """What can be asked of something, whichever face it has."""
+
+    __slots__ = ("_core",)
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def _look(self, looking: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """A fact, at once and without awaiting: the brokers' own thread answers."""
+        return self._core.thread.run(looking, FACT_S)
+
+
+class Blocking(Calls):
+    """The face whose calls return when they are done."""
+
+    __slots__ = ()
+
+
+class Async(Calls):
+    """The face whose calls are awaited: in asyncio on any loop, or in trio."""
+
+    __slots__ = ()
+
+
+class both(Generic[C, P, T]):
+    """Makes a coroutine on the brokers' loop a call of either face."""
+
+    limit_s: ClassVar[float | None] = CALL_S
+
+    def __init__(self, call: Callable[Concatenate[C, P], Coroutine[Any, Any, T]]) -> None:
+        self._call = call
+        self.__doc__ = call.__doc__
+        self.__wrapped__ = call  # where `inspect.signature` and documentation tools look
+
+    @overload
+    def __get__(self, face: None, owner: Any = None) -> Self: ...
+    @overload
+    def __get__(self, face: Blocking, owner: Any = None) -> Callable[P, T]: ...
+    @overload
+    def __get__(self, face: Async, owner: Any = None) -> Callable[P, Coroutine[Any, Any, T]]: ...
+    def __get__(self, face: Any, owner: Any = None) -> Any:
+        if face is None:
+            return self
+        call: Callable[..., Coroutine[Any, Any, T]] = self._call
+        thread, limit_s = face._core.thread, self.limit_s
+
+        if isinstance(face, Async):
+
+            @wraps(call)
+            async def awaited(*args: Any, **kwargs: Any) -> T:
+                __tracebackhide__ = True
+                try:
+                    return await finished(thread.submit(lambda: call(face, *args, **kwargs), limit_s))
+                except WaitFailed as failed:
+                    raise failed.with_traceback(None) from None  # from the test's own line
+
+            return awaited
+
+        @wraps(call)
+        def blocking(*args: Any, **kwargs: Any) -> Any:
+            __tracebackhide__ = True
+            try:
+                return thread.run(lambda: call(face, *args, **kwargs), limit_s)
+            except WaitFailed as failed:
+                raise failed.with_traceback(None) from None
+
+        return blocking
+
+
+class waits(both[C, P, T]):
+    """The same for a call that is bounded by a timeout that it is given."""
+
+    limit_s = None
+
+
+async def finished(future: Future[T], *, take_back: bool = True) -> T:
+    """The result of what runs on the brokers' loop, awaited on the caller's. Whoever is cancelled takes it
+    back, unless it is to go on by itself."""
+    if not _in_trio():
+        waiting = asyncio.wrap_future(future)
+        return await (waiting if take_back else asyncio.shield(waiting))
+    import trio
+
+    done, token = trio.Event(), trio.lowlevel.current_trio_token()
+
+    def tell(_: Future[T]) -> None:
+        with suppress(trio.RunFinishedError):  # nobody waits any more
+            token.run_sync_soon(done.set)
+
+    future.add_done_callback(tell)
+    try:
+        await done.wait()
+    finally:
+        if take_back:
+            future.cancel()  # harmless when it is done
+    return future.result()
+
+
+def _in_trio() -> bool:
+    """Whether trio runs the caller. Where it was never imported it does not, and need not be installed."""
+    trio = sys.modules.get("trio")
+    if trio is None:
+        return False
+    try:
+        trio.lowlevel.current_task()
+    except RuntimeError:
+        return False
+    return True

@@ -1,0 +1,223 @@
+"""Faults at an exact point, from a test."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
+
+from muster.coordinator.server.faults import FaultError, Firing, Rule, RuleStatus, read_count
+from muster.coordinator.testing.faces import Async, Blocking, Calls, both, waits
+from muster.coordinator.testing.waiting import TIMEOUT_S, Duration, WaitFailed, seconds
+
+if TYPE_CHECKING:
+    from muster.coordinator.testing.core import Core
+
+__all__ = ["AsyncFaultRule", "AsyncFaults", "FaultError", "FaultRule", "Faults", "Firing", "RuleStatus"]
+
+
+class RuleFields(TypedDict, total=False):
+    """What a rule is made of; see `Faults`."""
+
+    api: str | int | None
+    group: str | None
+    topic: str | None
+    member: str | None
+    client_id: str | None
+    broker: int | None
+    nth: int
+    times: int | None
+    error: str | int | None
+    delay: Duration | None
+    drop_response: bool
+    close_before: bool
+    close_after: bool
+    truncate: int | None
+
+
+class FaultRuleCalls(Calls):
+    """A rule in force. Used as a context manager it is taken back at the end."""
+
+    __slots__ = ("id", "rule")
+
+    def __init__(self, core: Core, rule_id: int, rule: Rule) -> None:
+        super().__init__(core)
+        self.id = rule_id
+        self.rule = rule
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id} {self.rule.to_json()}>"
+
+    # --- facts, the same on both faces ----------------------------------------------------------------------
+
+    @property
+    def fired(self) -> int:
+        """How often its fault was carried out. Raises FaultError once it is taken back."""
+
+        async def look() -> int:
+            return self._core.brokers.faults.fired(self.id)
+
+        return self._look(look)
+
+    @property
+    def matched(self) -> int:
+        """How many requests it has matched, whether it was its turn or not."""
+
+        async def look() -> int:
+            return self._core.brokers.faults.status(self.id).matched
+
+        return self._look(look)
+
+    # --- waits and changes ----------------------------------------------------------------------------------
+
+    @waits
+    async def hit(self, times: int = 1, timeout: Duration = TIMEOUT_S) -> None:
+        """Return once its fault has been carried out so many times in all: an error was made into an answer,
+        a delay has begun, a request whose response is lost was applied. Raises WaitFailed."""
+        read_count("times", times)
+        limit_s, faults = seconds(timeout), self._core.brokers.faults
+        try:
+            async with asyncio.timeout(limit_s):
+                await faults.hit(self.id, times)
+        except TimeoutError:
+            status = faults.status(self.id)
+            raise WaitFailed(
+                f"did not come about within {limit_s:g} s: rule {self.id} {self.rule.to_json()} carried out "
+                f"{times} times\n  it is: {status.fired} times, of {status.matched} requests that it matched"
+            ) from None
+
+    @both
+    async def remove(self) -> None:
+        """Take it back: requests that it delays go on. Harmless when repeated."""
+        faults = self._core.brokers.faults
+        if any(each.id == self.id for each in faults.rules()):
+            faults.remove(self.id)
+
+
+class FaultRule(FaultRuleCalls, Blocking):
+    """A rule, with calls that block."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.remove()
+
+
+class AsyncFaultRule(FaultRuleCalls, Async):
+    """A rule, with calls that are awaited."""
+
+    __slots__ = ()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.remove()
+
+
+class FaultCalls(Calls):
+    """What requests of clients meet.
+
+        with broker.faults.add(api="OffsetCommit", group="billing", error="NOT_COORDINATOR", nth=2) as rule:
+            ...
+            rule.hit()
+
+    A rule matches requests by `api` (Kafka's name or key), `group`, `topic`, `member` (a member id or a
+    group.instance.id), `client_id` and `broker` (a node id); what is not given matches all. Its turn is the
+    `nth` request that it matches, and then `times` in all (None: for ever). It does exactly one of:
+
+    - `error`: answers a code of Kafka's, where the API has its place, and applies nothing;
+    - `delay`: holds the request back, by the brokers' clock, before anything else happens to it;
+    - `drop_response`: applies it and never answers, nor anything behind it on its connection;
+    - `close_before`, `close_after`: closes the connection in place of applying it, or of answering;
+    - `truncate`: applies it, sends so many bytes of the response, and closes the connection.
+    """
+
+    __slots__ = ()
+
+    async def _add(self, fields: RuleFields) -> tuple[int, Rule]:
+        rule = Rule.read(fields)
+        return self._core.brokers.faults.add(rule), rule
+
+    # --- facts, the same on both faces ----------------------------------------------------------------------
+
+    def rules(self) -> list[RuleStatus]:
+        """Every rule that was not taken back, with what it has met."""
+
+        async def look() -> list[RuleStatus]:
+            return self._core.brokers.faults.rules()
+
+        return self._look(look)
+
+    def history(self) -> list[Firing]:
+        """What was carried out, the oldest first; the last thousand."""
+
+        async def look() -> list[Firing]:
+            return list(self._core.brokers.faults.history)
+
+        return self._look(look)
+
+    # --- changes --------------------------------------------------------------------------------------------
+
+    @both
+    async def clear(self) -> None:
+        """Take every rule back, and forget the history."""
+        self._core.brokers.faults.clear()
+
+
+class Faults(FaultCalls, Blocking):
+    """The faults of blocking calls."""
+
+    __slots__ = ()
+
+    def add(self, **fields: Unpack[RuleFields]) -> FaultRule:
+        """Put a rule into force, behind those there are. Raises FaultError, which names the field."""
+        return FaultRule(self._core, *self._look(lambda: self._add(fields)))
+
+
+class AsyncFaults(FaultCalls, Async):
+    """The faults of awaited calls."""
+
+    __slots__ = ()
+
+    def add(self, **fields: Unpack[RuleFields]) -> Adding:
+        """Put a rule into force, behind those there are: `rule = await faults.add(...)`, or `async with
+        faults.add(...) as rule`. Raises FaultError, which names the field."""
+        return Adding(self, fields)
+
+    @both
+    async def _added(self, fields: RuleFields) -> tuple[int, Rule]:
+        return await self._add(fields)
+
+
+class Adding:
+    """A rule to be awaited or entered."""
+
+    def __init__(self, faults: AsyncFaults, fields: RuleFields) -> None:
+        self._faults = faults
+        self._fields = fields
+        self._rule: AsyncFaultRule | None = None
+
+    async def _add(self) -> AsyncFaultRule:
+        return AsyncFaultRule(self._faults._core, *await self._faults._added(self._fields))
+
+    def __await__(self) -> Generator[Any, None, AsyncFaultRule]:
+        return self._add().__await__()
+
+    async def __aenter__(self) -> AsyncFaultRule:
+        self._rule = await self._add()
+        return self._rule
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._rule is not None:
+            await self._rule.remove()

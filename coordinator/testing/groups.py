@@ -1,0 +1,499 @@
+"""A group as a test sees it: facts, waits, and what an admin or an accident would do to its members."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from muster.coordinator.group.classic import ClassicGroup
+from muster.coordinator.group.classic_member import ClassicMember
+from muster.coordinator.group.effects import Effects, RequestContext, Ticket
+from muster.coordinator.group.shard import Shard
+from muster.coordinator.observe.journal.entries import Entry
+from muster.coordinator.server.faults import CLOSE_BEFORE, Rule
+from muster.coordinator.testing.faces import Async, Blocking, Calls, both, waits
+from muster.coordinator.testing.faults import AsyncFaultRule, FaultRule
+from muster.coordinator.testing.timeline import Timeline
+from muster.coordinator.testing.waiting import TIMEOUT_S, Duration, Seen, WaitFailed, wait_until
+from muster.protocol.embedded import decode_assignment, subscribed_topics
+from muster.protocol.errors import DecodeError, ErrorCode, KafkaError
+from muster.protocol.messages.classic_group import LeaveGroupRequest, LeaveGroupResponse
+
+if TYPE_CHECKING:
+    from muster.coordinator.observe.explain import Explanation
+    from muster.coordinator.testing.core import Core
+
+TopicPartition = tuple[str, int]
+M = TypeVar("M", bound="MemberCalls")
+
+
+class GroupFacts(NamedTuple):
+    """A group in short. `state` is Kafka's name: Empty, PreparingRebalance, CompletingRebalance, Stable,
+    Dead (also for a group that does not exist)."""
+
+    state: str
+    members: int
+
+
+class MemberFacts(NamedTuple):
+    """A member as its coordinator has it."""
+
+    id: str
+    client_id: str
+    host: str
+    instance: str | None
+    """group.instance.id of a static member."""
+    topics: tuple[str, ...]
+    """What it subscribes to."""
+    assignment: tuple[TopicPartition, ...]
+    """Its partitions in the last generation that was completed, in order."""
+    connected: bool
+    """Whether the connection it was last heard on is open."""
+
+    def __str__(self) -> str:
+        name = self.instance or self.client_id or self.id
+        gone = "" if self.connected else ", disconnected"
+        return f"{name} ({self.id}{gone})"
+
+
+class View(NamedTuple):
+    """All of a group, at one moment."""
+
+    state: str
+    generation: int
+    members: tuple[MemberFacts, ...]
+    pending: tuple[str, ...]
+    """Member ids that were given out and not come back with yet."""
+    committed: dict[TopicPartition, int]
+    connections: dict[str, int | None]
+    """Member id -> the connection it was last heard on."""
+
+    @property
+    def short(self) -> str:
+        members = ", ".join(map(str, self.members)) or "no members"
+        pending = f", waiting for {', '.join(self.pending)} to join" if self.pending else ""
+        return f"{self.state}, generation {self.generation}: {members}{pending}"
+
+
+class GroupCalls(Calls):
+    """One group. It need not exist: until it does, its state is Dead."""
+
+    __slots__ = ("group_id",)
+
+    def __init__(self, core: Core, group_id: str) -> None:
+        super().__init__(core)
+        self.group_id = group_id
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.group_id}>"
+
+    # --- facts, the same on both faces ----------------------------------------------------------------------
+    # Each raises KafkaError while no broker coordinates the group.
+
+    @property
+    def facts(self) -> GroupFacts:
+        """(state, number of members), of one moment."""
+        view = self._look(self._view)
+        return GroupFacts(view.state, len(view.members))
+
+    @property
+    def state(self) -> str:
+        """Kafka's name of its state; Dead for a group that does not exist."""
+        return self._look(self._view).state
+
+    @property
+    def generation(self) -> int:
+        """0 for a group that never had a generation."""
+        return self._look(self._view).generation
+
+    @property
+    def members(self) -> list[MemberFacts]:
+        """Its members, in the order in which they joined."""
+        return list(self._look(self._view).members)
+
+    @property
+    def assignment(self) -> dict[TopicPartition, str]:
+        """Partition -> the id of the member that has it, as of the last completed generation."""
+        return {part: each.id for each in self.members for part in each.assignment}
+
+    def offsets(self) -> dict[TopicPartition, int]:
+        """What is committed, by partition."""
+        return self._look(self._view).committed
+
+    def lag(self) -> dict[TopicPartition, int]:
+        """Records between each committed offset and the end of its partition, for all partitions of topics
+        that it subscribes to or has commits in; without a commit they count from the log's start."""
+        return self._look(self._lag)
+
+    def timeline(self) -> Timeline:
+        """What happened to the group, oldest first: a list of journal entries that prints as lines."""
+
+        async def entries() -> list[Entry]:
+            return self._core.entries(self.group_id)
+
+        return Timeline(self._look(entries))
+
+    def why(self, *, generation: int | None = None) -> Explanation:
+        """Why it rebalanced: the last time, or into that generation. LookupError when it never did."""
+        from muster.coordinator.observe.explain import explain
+
+        found = explain(self.timeline(), group=self.group_id, generation=generation)
+        if found is None:
+            which = (
+                "has not rebalanced"
+                if generation is None
+                else f"has no rebalance into generation {generation}"
+            )
+            raise LookupError(f"group {self.group_id} {which}, as far as its journal goes back")
+        return found
+
+    # --- waits ----------------------------------------------------------------------------------------------
+
+    @waits
+    async def stable(
+        self, *, members: int | None = None, generation: int | None = None, timeout: Duration = TIMEOUT_S
+    ) -> GroupFacts:
+        """Wait until the group is Stable: with exactly that many members, and in that generation or a later
+        one, if given. Raises WaitFailed."""
+        wanted = "Stable" if members is None else f"Stable with {_count(members)}"
+        if generation is not None:
+            wanted += f", in generation {generation} or later"
+        return await self._until_view(
+            wanted,
+            lambda view: (
+                view.state == "Stable"
+                and members in (None, len(view.members))
+                and view.generation >= (generation or 0)
+            ),
+            timeout,
+        )
+
+    @waits
+    async def empty(self, *, timeout: Duration = TIMEOUT_S) -> GroupFacts:
+        """Wait until nobody is in the group, or it is gone. Raises WaitFailed."""
+        return await self._until_view("empty", lambda view: view.state in ("Empty", "Dead"), timeout)
+
+    @waits
+    async def in_state(
+        self, state: str, *, members: int | None = None, timeout: Duration = TIMEOUT_S
+    ) -> GroupFacts:
+        """Wait until the group is in a state, by Kafka's name: PreparingRebalance, say. Raises WaitFailed."""
+        return await reached(self, state, members, timeout)
+
+    @waits
+    async def committed(
+        self, topic: str, partition: int = 0, *, at_least: int = 0, timeout: Duration = TIMEOUT_S
+    ) -> int:
+        """Wait until the group has committed an offset for a partition, `at_least` that high; the offset.
+        Raises WaitFailed."""
+
+        async def look() -> tuple[Seen, int]:
+            view = await self._view()
+            offset = view.committed.get((topic, partition), -1)
+            how = "nothing is committed there" if offset < 0 else f"{offset} is committed"
+            return Seen(offset >= max(at_least, 0), f"{how}; {view.short}"), offset
+
+        wanted = f"group {self.group_id} to commit {topic}-{partition} at {at_least} or more"
+        return await wait_until(self._core, wanted, look, timeout, story=self._story)
+
+    @waits
+    async def caught_up(self, *, timeout: Duration = TIMEOUT_S) -> None:
+        """Wait until it has committed all there is: no partition of the topics that it subscribes to, or has
+        commits in, has a `lag`. Raises WaitFailed."""
+
+        async def look() -> tuple[Seen, None]:
+            lag = await self._lag()
+            behind = ", ".join(f"{topic}-{part}: {by}" for (topic, part), by in sorted(lag.items()) if by)
+            how = f"behind by {behind}" if lag else "it reads no topic"
+            return Seen(bool(lag) and not behind, how), None
+
+        await wait_until(self._core, f"group {self.group_id} caught up", look, timeout, story=self._story)
+
+    @waits
+    async def rebalanced(
+        self, *, cause: str | None = None, after: int = 0, timeout: Duration = TIMEOUT_S
+    ) -> Explanation:
+        """Wait until the group has completed a rebalance, for that `cause` if given ("session expired",
+        "member joined", as in `why().cause`) and into a generation later than `after`; the explanation of
+        the latest such one. Raises WaitFailed."""
+        from muster.coordinator.observe.explain import Outcome, explain_all
+
+        async def look() -> tuple[Seen, Explanation | None]:
+            found = [
+                each
+                for each in explain_all(self._core.entries(self.group_id))
+                if each.outcome is Outcome.COMPLETED and (each.generation or 0) > after
+            ]
+            meant = [each for each in found if cause in (None, each.cause)]
+            causes = ", ".join(each.cause for each in found)
+            how = f"rebalanced because of: {causes}" if found else "no such rebalance"
+            short = (await self._view()).short
+            return Seen(bool(meant), f"{how}; {short}"), meant[-1] if meant else None
+
+        wanted = f"a rebalance of group {self.group_id}" + (f" with cause {cause!r}" if cause else "")
+        if after:
+            wanted += f" after generation {after}"
+        explanation = await wait_until(self._core, wanted, look, timeout, story=self._story)
+        assert explanation is not None
+        return explanation
+
+    # --- what is done to it ---------------------------------------------------------------------------------
+
+    @both
+    async def evict(self, member: str, *, reason: str = "evicted by a test") -> None:
+        """Remove a member, named as for `member`, as an admin would. Raises KafkaError, and LookupError for
+        nobody."""
+        await self._evict((await self._found(member)).id, reason)
+
+    async def _evict(self, member_id: str, reason: str) -> None:
+        leaving = LeaveGroupRequest.MemberIdentity(member_id=member_id, reason=reason)
+        request = LeaveGroupRequest(group_id=self.group_id, members=[leaving])
+        response: LeaveGroupResponse = await self._core.ask(self.group_id, Shard.leave, request)
+        if code := response.members[0].error_code:
+            refusal = ErrorCode(code)  # type: ignore[call-arg]  # mypy looks at __new__
+            raise KafkaError(refusal, f"evicting {member_id} from group {self.group_id}")
+
+    # --- inside ---------------------------------------------------------------------------------------------
+
+    async def _view(self) -> View:
+        view: View = await self._core.ask(self.group_id, _look_at, self.group_id)
+        return view
+
+    async def _found(self, who: str) -> MemberFacts:
+        """The one member that is meant: by id, by instance id, or by client id. Raises LookupError."""
+        members = (await self._view()).members
+        for named in (
+            [each for each in members if each.id == who],
+            [each for each in members if each.instance == who],
+            [each for each in members if each.client_id == who],
+        ):
+            if len(named) == 1:
+                return named[0]
+        there = ", ".join(map(str, members)) or "nobody"
+        raise LookupError(f"{who!r} is not one member of group {self.group_id}; there is {there}")
+
+    async def _lag(self) -> dict[TopicPartition, int]:
+        view = await self._view()
+        names = {topic for topic, _ in view.committed} | {
+            topic for member in view.members for topic in member.topics
+        }
+        lag = {}
+        for topic in filter(None, map(self._core.find_topic, sorted(names))):
+            for partition in range(topic.partitions):
+                start, end = await self._core.offsets(topic, partition)
+                lag[topic.name, partition] = max(end - view.committed.get((topic.name, partition), start), 0)
+        return lag
+
+    async def _until_view(self, wanted: str, met: Callable[[View], bool], timeout: Duration) -> GroupFacts:
+        async def look() -> tuple[Seen, GroupFacts]:
+            view = await self._view()
+            return Seen(met(view), view.short), GroupFacts(view.state, len(view.members))
+
+        return await wait_until(
+            self._core, f"group {self.group_id} {wanted}", look, timeout, story=self._story
+        )
+
+    def _story(self) -> str:
+        return Timeline(self._core.entries(self.group_id)).as_story()
+
+
+class MemberCalls(Calls):
+    """One member of a group, named by its member id, its instance id, or its client id where that is its
+    alone. Whom the name means is looked up with each call."""
+
+    __slots__ = ("_group", "name")
+
+    def __init__(self, group: GroupCalls, name: str) -> None:
+        super().__init__(group._core)
+        self._group = group
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name} of {self._group.group_id}>"
+
+    @property
+    def facts(self) -> MemberFacts:
+        """The member as it is now. Raises LookupError for nobody, or for several of that client id."""
+        return self._look(lambda: self._group._found(self.name))
+
+    @both
+    async def evict(self, *, reason: str = "evicted by a test") -> None:
+        """Remove it, as an admin would. Raises KafkaError, LookupError."""
+        await self._group._evict((await self._group._found(self.name)).id, reason)
+
+    @both
+    async def stall(self) -> None:
+        """While the clock is moved, from now on, it does not count as alive: as if its process stood still
+        with its connections open. Raises LookupError."""
+        self._core.brokers.stall(self._group.group_id, (await self._group._found(self.name)).id)
+
+    @both
+    async def unstall(self) -> None:
+        """Take `stall` back. Raises LookupError."""
+        self._core.brokers.unstall(self._group.group_id, (await self._group._found(self.name)).id)
+
+    @both
+    async def disconnect(self) -> None:
+        """Cut the connection it was last heard on, from the broker's side; done when the group has taken
+        note. A client that lives connects again. Raises LookupError."""
+        member = await self._group._found(self.name)
+        core, group_id = self._core, self._group.group_id
+        connection_id = (await self._group._view()).connections.get(member.id)
+        node = core.coordinator(group_id)
+        if connection_id is None or node is None:
+            return  # it is cut already
+        if (connection := node.connections.open.get(connection_id)) is not None:
+            connection.abort()
+
+        async def look() -> tuple[Seen, None]:
+            now = (await self._group._view()).connections.get(member.id)
+            return Seen(now != connection_id, "the connection is still there"), None
+
+        await wait_until(core, f"{member} of group {group_id} disconnected", look, TIMEOUT_S)
+
+    @both
+    async def _cut_off(self) -> tuple[int, Rule]:
+        """See `Member.crash`; the fault that keeps the client away."""
+        member = await self._group._found(self.name)
+        members = (await self._group._view()).members
+        if len([each for each in members if each.client_id == member.client_id]) > 1:
+            raise ValueError(
+                f"the client id {member.client_id!r} is that of several members: give each client its own"
+            )
+        core = self._core
+        rule = Rule(client_id=member.client_id, action=CLOSE_BEFORE, times=None)
+        kept_away = core.brokers.faults.add(rule)
+        for node in core.brokers.running:
+            for connection in list(node.connections.open.values()):
+                if connection.client_id == member.client_id:
+                    connection.abort()
+
+        async def look() -> tuple[Seen, None]:
+            there = [each for each in (await self._group._view()).members if each.id == member.id]
+            return Seen(not any(each.connected for each in there), "the connection is still there"), None
+
+        await wait_until(core, f"{member} of group {self._group.group_id} cut off", look, TIMEOUT_S)
+        return kept_away, rule
+
+    @waits
+    async def disconnected(self, *, timeout: Duration = TIMEOUT_S) -> None:
+        """Wait until the broker has seen the end of its connection: what is left of a client that died. It
+        stays a member until its session expires. Also done when it is no member any more. Raises
+        WaitFailed."""
+
+        async def look() -> tuple[Seen, None]:
+            view = await self._group._view()
+            named = [each for each in view.members if self.name in (each.id, each.instance, each.client_id)]
+            return Seen(not any(each.connected for each in named), view.short), None
+
+        wanted = f"member {self.name} of group {self._group.group_id} disconnected"
+        await wait_until(self._core, wanted, look, timeout, story=self._group._story)
+
+
+class Group(GroupCalls, Blocking):
+    """One group, with calls that block."""
+
+    __slots__ = ()
+
+    def member(self, name: str) -> Member:
+        """By member id, instance id, or client id."""
+        return Member(self, name)
+
+
+class AsyncGroup(GroupCalls, Async):
+    """One group, with calls that are awaited. Facts are plain attributes here too."""
+
+    __slots__ = ()
+
+    def member(self, name: str) -> AsyncMember:
+        """By member id, instance id, or client id."""
+        return AsyncMember(self, name)
+
+
+class Member(MemberCalls, Blocking):
+    """One member, with calls that block."""
+
+    __slots__ = ()
+
+    def crash(self) -> FaultRule:
+        """What brokers see of a client that dies: its connections are cut, and nothing is heard of it any
+        more, though it may live on in the test's own process. Done when the group has taken note.
+
+        It goes by the client id, which must be this member's alone. Returns the rule that keeps the client
+        away, whose `remove` lets it back. Raises LookupError for nobody, and ValueError for a client id that
+        other members have too.
+        """
+        return FaultRule(self._core, *self._cut_off())
+
+
+class AsyncMember(MemberCalls, Async):
+    """One member, with calls that are awaited."""
+
+    __slots__ = ()
+
+    async def crash(self) -> AsyncFaultRule:
+        """See `Member.crash`."""
+        return AsyncFaultRule(self._core, *await self._cut_off())
+
+
+async def reached(group: GroupCalls, state: str, members: int | None, timeout: Duration) -> GroupFacts:
+    """On the brokers' loop: see `GroupCalls.in_state`."""
+    wanted = state if members is None else f"{state} with {_count(members)}"
+    return await group._until_view(
+        wanted, lambda view: view.state == state and members in (None, len(view.members)), timeout
+    )
+
+
+# --- in the shard -------------------------------------------------------------------------------------------
+
+
+def _look_at(
+    shard: Shard, group_id: str, context: RequestContext, ticket: Ticket, now_ms: int, out: Effects
+) -> None:
+    """An operation of the shard, as `Shard.describe` is: answers a View once all it shows is durable."""
+    out.reads_hard_state = True
+    group = shard.groups.get(group_id)
+    committed = {part: each.offset for part, each in shard.hard.offsets.get(group_id, {}).items()}
+    if group is None:
+        out.reply(ticket, View("Dead", 0, (), (), committed, {}))
+        return
+    members = group.members.values()
+    out.reply(
+        ticket,
+        View(
+            str(group.state),
+            group.generation_id,
+            tuple(_member(group, member) for member in members),
+            tuple(group.pending_members),
+            committed,
+            {member.member_id: member.connection_id for member in members},
+        ),
+    )
+
+
+def _member(group: ClassicGroup, member: ClassicMember) -> MemberFacts:
+    topics: Sequence[str] = ()
+    with suppress(DecodeError):  # of another protocol type than consumers'
+        topics = subscribed_topics(member.protocols[0][1])
+    assignment: list[TopicPartition] = []
+    if member.assignment:
+        with suppress(DecodeError):
+            parts = decode_assignment(member.assignment).assigned_partitions
+            assignment = sorted((each.topic, number) for each in parts for number in each.partitions)
+    return MemberFacts(
+        member.member_id,
+        member.client_id,
+        member.client_host.removeprefix("/"),
+        member.group_instance_id,
+        tuple(sorted(topics)),
+        tuple(assignment),
+        member.connection_id is not None,
+    )
+
+
+def _count(members: int) -> str:
+    return f"{members} member" if members == 1 else f"{members} members"
+
+
+__all__ = ["AsyncGroup", "AsyncMember", "Group", "GroupFacts", "Member", "MemberFacts", "WaitFailed"]

@@ -1,0 +1,188 @@
+"""The pytest plugin: the fixtures `muster` and `muster_cluster`, and the marker that configures them.
+
+    async def test_orders(muster):                  # the async face in `async def` tests,
+        await muster.create_topic("orders")
+
+    def test_orders(muster):                        # the blocking one in others
+        muster.create_topic("orders")
+
+    @pytest.mark.muster(scope="module", group_max_size=2)
+    def test_small_groups(muster): ...
+
+pytest loads this in every run of everyone who has muster installed, so muster itself is imported by the
+fixtures.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Generator, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import pytest
+
+if TYPE_CHECKING:
+    from muster.coordinator.testing.broker import AsyncCluster, Cluster
+    from muster.coordinator.testing.snapshot import Snapshot
+
+_MARKER: Final = (
+    'muster(brokers=3, scope="function", fresh=True, **settings): how the fixtures muster and '
+    "muster_cluster are set up. scope is function, class, module, package or session; with a wider one than "
+    "function, fresh puts everything back before each test; settings are muster's own, with underscores."
+)
+_SCOPES: Final = {
+    "class": pytest.Class,
+    "module": pytest.Module,
+    "package": pytest.Package,
+    "session": pytest.Session,
+}
+_GROUPS_SHOWN: Final = 10
+_LINES_SHOWN: Final = 200
+"""Of timelines in the report of a test that failed."""
+
+
+class _Kept:
+    """Brokers that serve several tests, and what they go back to before each."""
+
+    def __init__(self, make: Callable[[], Cluster], fresh: bool) -> None:
+        self._make = make
+        self._fresh = fresh
+        self._start()
+
+    def _start(self) -> None:
+        self.cluster = self._make().start()
+        # Those that keep their state elsewhere than in memory go on with what the tests leave behind.
+        self._begun_with: Snapshot | None = (
+            self.cluster.snapshot() if self._fresh and self.cluster.settings.ephemeral else None
+        )
+
+    def renew(self) -> None:
+        """Before another test."""
+        if self._begun_with is None:
+            return
+        try:
+            self.cluster.faults.clear()
+            self.cluster.restore(self._begun_with)
+        except Exception:  # a test has killed one of them, say
+            self.cluster.close()
+            self._start()
+
+
+_kept: Final = pytest.StashKey[dict[tuple[object, ...], _Kept]]()
+"""Of a session."""
+_used: Final = pytest.StashKey["list[Cluster]"]()
+"""By a test."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", _MARKER)
+
+
+@pytest.fixture
+def muster(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A broker of its own, in memory, on a free port: `AsyncBroker` in an `async def` test, `Broker` in any
+    other. `.blocking` and `.aio` lead from one to the other. Set it up with `@pytest.mark.muster(...)`."""
+    yield from _provided(request, 1)
+
+
+@pytest.fixture
+def muster_cluster(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """The same with three brokers that share everything, or as many as the marker says: `AsyncCluster` or
+    `Cluster`."""
+    yield from _provided(request, 3)
+
+
+def _provided(request: pytest.FixtureRequest, brokers: int) -> Iterator[Cluster | AsyncCluster]:
+    wanted = _wanted(request)
+    brokers = wanted.pop("brokers", brokers)
+    scope, fresh = wanted.pop("scope", "function"), wanted.pop("fresh", True)
+    if scope == "function":
+        cluster = _made(brokers, wanted)
+        with cluster:
+            yield _for(request, cluster)
+    elif scope in _SCOPES:
+        yield _for(request, _kept_in(request, scope, brokers, fresh, wanted).cluster)
+    else:
+        scopes = ", ".join(["function", *_SCOPES])
+        _misused(f"scope={scope!r} is not one of {scopes}")
+
+
+def _wanted(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """What the markers say, the closest last: a module's `pytestmark` is the default of its tests."""
+    wanted: dict[str, Any] = {}
+    for marker in reversed(list(request.node.iter_markers("muster"))):
+        if marker.args:
+            _misused(f"it takes named arguments only, not {marker.args!r}")
+        wanted.update(marker.kwargs)
+    return wanted
+
+
+def _made(brokers: int, settings: Mapping[str, Any]) -> Cluster:
+    from muster.coordinator.testing.broker import Broker, Cluster
+
+    try:
+        return Broker(**settings) if brokers == 1 else Cluster(brokers, **settings)
+    except (TypeError, ValueError) as error:
+        _misused(str(error))
+
+
+def _kept_in(
+    request: pytest.FixtureRequest, scope: str, brokers: int, fresh: bool, settings: Mapping[str, Any]
+) -> _Kept:
+    """The brokers of that scope that are set up alike; the first test that asks starts them."""
+    place = request.session if scope == "session" else request.node.getparent(_SCOPES[scope])
+    if place is None:
+        _misused(f"scope={scope!r}, and the test is in no {scope}")
+    of_session = request.session.stash.setdefault(_kept, {})
+    key = (place.nodeid, scope, brokers, fresh, repr(sorted(settings.items())))
+    kept = of_session.get(key)
+    if kept is None:
+        kept = of_session[key] = _Kept(lambda: _made(brokers, settings), fresh)
+        place.addfinalizer(_ending(of_session, key))
+    else:
+        kept.renew()
+    return kept
+
+
+def _ending(of_session: dict[tuple[object, ...], _Kept], key: tuple[object, ...]) -> Callable[[], None]:
+    return lambda: of_session.pop(key).cluster.close()
+
+
+def _misused(why: str) -> NoReturn:
+    """The test's mistake, which needs no traceback through muster."""
+    pytest.fail(f"@pytest.mark.muster: {why}", pytrace=False)
+
+
+def _for(request: pytest.FixtureRequest, cluster: Cluster) -> Cluster | AsyncCluster:
+    """The face for the test that asks, which is remembered with it."""
+    request.node.stash.setdefault(_used, []).append(cluster)
+    function = inspect.unwrap(request.function)
+    return cluster.aio if inspect.iscoroutinefunction(function) else cluster
+
+
+# --- reports ------------------------------------------------------------------------------------------------
+
+
+@pytest.hookimpl(hookwrapper=True)  # of either kind, the one that every pytest since 7 knows
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
+    """A failed test shows what happened in its groups."""
+    outcome = yield
+    report: pytest.TestReport = outcome.get_result()
+    if report.failed and report.when == "call":
+        for cluster in item.stash.get(_used, []):
+            report.sections += _stories(cluster)
+
+
+def _stories(cluster: Cluster) -> list[tuple[str, str]]:
+    try:
+        stories = cluster.stories()
+    except Exception as error:  # the test has failed already, and its own failure is to be seen
+        return [("muster", f"no timelines: {error!r}")]
+    sections = []
+    for group_id, lines in list(stories.items())[:_GROUPS_SHOWN]:
+        shown = lines[-_LINES_SHOWN:]
+        left_out = [f"({len(lines) - len(shown)} older entries left out)"] if len(lines) > len(shown) else []
+        sections.append((f"muster: group {group_id}", "\n".join(left_out + shown)))
+    if len(stories) > _GROUPS_SHOWN:
+        sections.append(("muster", f"and {len(stories) - _GROUPS_SHOWN} more groups"))
+    return sections

@@ -1,0 +1,108 @@
+"""What clients can see of brokers in memory, taken and put back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from uuid import UUID
+
+from muster.coordinator.server.broker import Broker as Node
+from muster.coordinator.server.brokers import Brokers
+from muster.coordinator.storage.files import MemoryFolder
+from muster.coordinator.storage.memory import MemoryImage, MemoryStore
+from muster.coordinator.storage.store import Lease, LeaseKind
+
+_LOOK_AGAIN_S = 0.001
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Snapshot:
+    """The state of the brokers of one `Broker` or `Cluster`; it may be put back any number of times."""
+
+    cluster_id: UUID
+    store: MemoryImage
+    logs: MemoryFolder
+
+
+async def taken(brokers: Brokers) -> Snapshot:
+    """Raises ValueError for brokers that are not in memory."""
+    store, logs = _in_memory(brokers)
+    nodes = _all_running(brokers)
+    async with _frozen(nodes):
+        await _at_rest(nodes)
+        return Snapshot((await store.counts()).cluster_id, store.image(), logs.copy())
+
+
+async def put_back(brokers: Brokers, snapshot: Snapshot) -> None:
+    """Raises ValueError for a snapshot of others."""
+    store, logs = _in_memory(brokers)
+    counts = await store.counts()
+    if counts.cluster_id != snapshot.cluster_id:
+        raise ValueError("snapshot: it was taken of other brokers")
+    nodes = _all_running(brokers)
+    leases = [Lease(kind, number) for kind in LeaseKind for number in range(counts.leases[kind])]
+    async with _frozen(nodes):
+        for node in nodes:
+            await node.connections.cut()
+            await node.catalogue.refresh()
+        for node in nodes:
+            held = [lease for lease in leases if node.membership.serving(lease)]
+            await asyncio.gather(*(node.holders[lease.kind].disown(lease.number) for lease in held))
+        await _at_rest(nodes)
+        # Nothing is awaited before all leases are up to be claimed anew, so nobody works under an old one.
+        store.restore(snapshot.store)
+        logs.become(snapshot.logs)
+        for node in nodes:
+            for lease in leases:
+                epoch = node.membership.epoch(lease)
+                if epoch is not None:
+                    node.membership.reclaim(lease, epoch)
+        while not all(any(node.membership.serving(lease) for node in nodes) for lease in leases):  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK_AGAIN_S)  # the caller bounds it
+        for node in nodes:
+            await node.runtime.loaded()
+            await node.membership.announced()
+            await node.configs.refresh()
+            await node.catalogue.refresh()
+
+
+def _in_memory(brokers: Brokers) -> tuple[MemoryStore, MemoryFolder]:
+    store, logs = brokers.shared.store, brokers.shared.logs.memory
+    if not isinstance(store, MemoryStore) or logs is None:
+        where = "the database" if brokers.settings.store is not None else brokers.settings.data
+        raise ValueError(
+            f"snapshots are of brokers in memory, and these keep everything in {where}: "
+            "leave out `data` and `store`"
+        )
+    return store, logs
+
+
+def _all_running(brokers: Brokers) -> Sequence[Node]:
+    """Raises ValueError."""
+    for index, node in enumerate(brokers.brokers):
+        if node not in brokers.running:
+            raise ValueError(f"broker {index} is stopped: restart it before a snapshot is taken or put back")
+        if node.connections.frozen:
+            raise ValueError(f"broker {index} is paused: resume it before a snapshot is taken or put back")
+    return brokers.brokers
+
+
+@asynccontextmanager
+async def _frozen(nodes: Sequence[Node]) -> AsyncIterator[None]:
+    """Nothing is read from clients meanwhile, nor answered."""
+    for node in nodes:
+        node.connections.freeze()
+    try:
+        yield
+    finally:
+        for node in nodes:
+            node.connections.thaw()
+
+
+async def _at_rest(nodes: Sequence[Node]) -> None:
+    """Until no thread works on a log, in the turn in which this returns."""
+    while any(node.partitions.busy for node in nodes):
+        for node in nodes:
+            await node.partitions.at_rest()

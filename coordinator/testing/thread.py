@@ -1,0 +1,95 @@
+"""An event loop in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, Final, TypeVar
+
+T = TypeVar("T")
+
+_END_S: Final = 60.0
+
+
+class LoopThread:
+    """`start`, then `submit` and `run` from any thread but its own, then `end`; may be started again."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._calls: set[asyncio.Task[Any]] = set()
+
+    @property
+    def running(self) -> bool:
+        return self._thread is not None
+
+    def start(self) -> None:
+        """Harmless when repeated."""
+        if self._thread is None:
+            started = threading.Event()
+            self._thread = threading.Thread(target=self._run, args=(started,), name=self._name, daemon=True)
+            self._thread.start()
+            started.wait()
+
+    def _run(self, started: threading.Event) -> None:
+        with asyncio.Runner() as runner:
+            self._loop = runner.get_loop()
+            self._loop.call_soon(started.set)
+            self._loop.run_forever()
+
+    def submit(self, call: Callable[[], Coroutine[Any, Any, T]], limit_s: float | None) -> Future[T]:
+        """Run a coroutine on the loop, for `limit_s` at most: then its TimeoutError says so. Raises
+        RuntimeError when the thread does not run."""
+        if self._loop is None or self._thread is None:
+            raise RuntimeError("not started: use `with` or `async with`, or call start()")
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("this is the brokers' own thread: waiting here would be for ever")
+        return asyncio.run_coroutine_threadsafe(self._limited(call, limit_s), self._loop)
+
+    def run(self, call: Callable[[], Coroutine[Any, Any, T]], limit_s: float | None) -> T:
+        """`submit`, and wait for the result. Interrupted (Ctrl-C), it takes the call back."""
+        future = self.submit(call, limit_s)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    async def _limited(self, call: Callable[[], Coroutine[Any, Any, T]], limit_s: float | None) -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        self._calls.add(task)
+        late = asyncio.timeout(limit_s)
+        try:
+            async with late:
+                return await call()
+        except TimeoutError as error:
+            if late.expired():
+                raise TimeoutError(f"the brokers did not do it within {limit_s} s") from error
+            raise
+        finally:
+            self._calls.discard(task)
+
+    def end(self) -> None:
+        """Cancel what was submitted and still runs, let it come to its end, and end the thread. Harmless when
+        repeated."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            assert self._loop is not None
+            with suppress(TimeoutError):  # the end of the loop cancels it once more
+                asyncio.run_coroutine_threadsafe(self._calls_ended(), self._loop).result(_END_S)
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            thread.join(_END_S)
+            self._loop = None
+
+    async def _calls_ended(self) -> None:
+        calls = list(self._calls)
+        for task in calls:
+            if not task.cancelling():  # or it would be cut short in what it does because of that
+                task.cancel()
+        if calls:
+            await asyncio.wait(calls)

@@ -1,0 +1,167 @@
+"""A topic as a test sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from muster.coordinator.testing.faces import Async, Blocking, Calls, both, waits
+from muster.coordinator.testing.waiting import TIMEOUT_S, Duration, Seen, wait_until
+from muster.coordinator.topics.partitions import FetchPartition
+from muster.protocol import record_batch
+
+if TYPE_CHECKING:
+    from muster.coordinator.testing.core import Core
+    from muster.coordinator.topics.catalogue import Topic as CatalogueTopic
+
+Sent = bytes | tuple[bytes | None, bytes | None]
+"""A record to be written: its value, or its key and its value."""
+
+_READ_BYTES: Final = 16 * 1024 * 1024
+
+
+class Record(NamedTuple):
+    """A record as it stands in a topic. `timestamp` is epoch milliseconds."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+class TopicCalls(Calls):
+    """One topic. It need not exist."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, core: Core, name: str) -> None:
+        super().__init__(core)
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}>"
+
+    @property
+    def partitions(self) -> int:
+        """How many there are. Raises KafkaError for a topic that does not exist."""
+
+        async def partitions() -> int:
+            return self._core.topic(self.name).partitions
+
+        return self._look(partitions)
+
+    def end_offsets(self) -> dict[int, int]:
+        """The end of each partition's log. Raises KafkaError."""
+
+        async def ends() -> dict[int, int]:
+            topic = self._core.topic(self.name)
+            return {
+                number: (await self._core.offsets(topic, number))[1] for number in range(topic.partitions)
+            }
+
+        return self._look(ends)
+
+    @both
+    async def records(self) -> list[Record]:
+        """All its records, by partition and offset. Raises KafkaError."""
+        return await read(self._core, self.name)
+
+    @both
+    async def produce(self, records: Iterable[Sent], *, partition: int = 0) -> int:
+        """Write records to one partition, as one batch; the offset of the first. Raises KafkaError, and
+        ValueError for no records."""
+        return await write(self._core, self.name, records, partition)
+
+    @waits
+    async def exists(self, *, timeout: Duration = TIMEOUT_S) -> int:
+        """Wait until there is such a topic on every broker; how many partitions it has. Raises WaitFailed."""
+
+        async def look() -> tuple[Seen, int]:
+            topics = [node.catalogue.by_name(self.name) for node in self._core.brokers.running]
+            known = [topic.partitions for topic in topics if topic is not None]
+            return Seen(len(known) == len(topics), "it is not there"), max(known, default=0)
+
+        return await wait_until(self._core, f"topic {self.name}", look, timeout)
+
+    @waits
+    async def has_records(self, *, at_least: int = 1, timeout: Duration = TIMEOUT_S) -> int:
+        """Wait until its partitions hold that many records together, counted by offsets; how many. Raises
+        WaitFailed."""
+
+        async def look() -> tuple[Seen, int]:
+            topic = self._core.topic(self.name)
+            count = 0
+            for number in range(topic.partitions):
+                start, end = await self._core.offsets(topic, number)
+                count += end - start
+            return Seen(count >= at_least, f"it has {count}"), count
+
+        wanted = f"topic {self.name} with {at_least} records or more"
+        return await wait_until(self._core, wanted, look, timeout)
+
+    @waits
+    async def deleted(self, *, timeout: Duration = TIMEOUT_S) -> None:
+        """Wait until no broker knows of such a topic. Raises WaitFailed."""
+
+        async def look() -> tuple[Seen, None]:
+            there = any(node.catalogue.by_name(self.name) for node in self._core.brokers.running)
+            return Seen(not there, "it is there"), None
+
+        await wait_until(self._core, f"topic {self.name} deleted", look, timeout)
+
+
+class Topic(TopicCalls, Blocking):
+    """One topic, with calls that block."""
+
+    __slots__ = ()
+
+
+class AsyncTopic(TopicCalls, Async):
+    """One topic, with calls that are awaited."""
+
+    __slots__ = ()
+
+
+# --- on the brokers' loop -----------------------------------------------------------------------------------
+
+
+async def read(core: Core, name: str) -> list[Record]:
+    """All records of a topic."""
+    topic = core.topic(name)
+    return [record for number in range(topic.partitions) for record in await _read(core, topic, number)]
+
+
+async def _read(core: Core, topic: CatalogueTopic, number: int) -> list[Record]:
+    found: list[Record] = []
+    at, end = await core.offsets(topic, number)
+    while at < end:
+        asked = FetchPartition(topic, number, at, _READ_BYTES)
+        partitions = core.leader(topic, number).partitions
+        (fetched,) = await partitions.fetch([asked], min_bytes=0, max_bytes=_READ_BYTES, max_wait_ms=0)
+        if fetched.error is not None:
+            raise fetched.error
+        if not fetched.records:
+            break
+        for position, header in record_batch.batches(fetched.records):
+            found += [
+                Record(topic.name, number, *each)
+                for each in record_batch.records(fetched.records, position, header)
+                if each.offset >= at  # the first batch may begin before the log does
+            ]
+            at = header.next_offset
+    return found
+
+
+async def write(core: Core, name: str, records: Iterable[Sent], partition: int) -> int:
+    """Append one batch; the offset of its first record."""
+    topic = core.topic(name)
+    leader = core.leader(topic, partition)
+    now_ms = leader.clock.now_ms()
+    pairs = [(None, each) if isinstance(each, bytes) else each for each in records]
+    if not pairs:
+        raise ValueError("records: there is none to write")
+    contents = [record_batch.Record(number, now_ms, *pair) for number, pair in enumerate(pairs)]
+    return (await leader.partitions.append(topic, partition, record_batch.build(contents))).base_offset

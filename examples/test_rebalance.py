@@ -1,0 +1,87 @@
+"""A test of a worker that dies, with a true broker and without waiting: asyncio, and the client of muster.
+
+    pip install 'muster-kafka' pytest pytest-asyncio
+    pytest examples/test_rebalance.py
+
+The worker is what you would test; here it is the smallest one there is. `muster` is the fixture of the pytest
+plugin that comes with muster.
+"""
+
+import asyncio
+from itertools import count
+
+import pytest
+
+from muster.client import Consumer
+from muster.coordinator.testing import AsyncBroker
+
+pytestmark = pytest.mark.asyncio
+
+
+class Worker:
+    """Handles the records of `orders` as a member of `billing`."""
+
+    numbers = count(1)
+
+    def __init__(self, muster: AsyncBroker) -> None:
+        self.name = f"worker-{next(self.numbers)}"
+        self.handled: list[bytes] = []
+        self._member = muster.group("billing").member(self.name)
+        self._consumer = Consumer(
+            muster.bootstrap,
+            group_id="billing",
+            topics=["orders"],
+            client_id=self.name,
+            auto_offset_reset="earliest",
+            heartbeat_interval_ms=200,
+            auto_commit_interval_ms=100,
+        )
+        self._alive = True
+
+    async def __aenter__(self) -> "Worker":
+        await self._consumer.start()
+        self._running = asyncio.create_task(self._run())
+        return self
+
+    async def _run(self) -> None:
+        async for record in self._consumer:
+            self.handled.append(record.value)
+
+    async def crash(self) -> None:
+        """Die without a word. It lives in the test's own process, so it is the broker that hangs up on it,
+        for good; done when the group has seen that."""
+        self._alive = False
+        await self._member.crash()
+
+    async def __aexit__(self, *_: object) -> None:
+        self._running.cancel()
+        await asyncio.wait([self._running])
+        await self._consumer.close(timeout=30 if self._alive else 0)
+
+
+def worker(muster: AsyncBroker) -> Worker:
+    return Worker(muster)
+
+
+async def test_crash_of_a_worker(muster):
+    await muster.create_topic("orders", partitions=6)
+    async with worker(muster) as a, worker(muster) as b:
+        await muster.group("billing").stable(members=2)  # a fact, not a sleep
+        await b.crash()  # returns once the broker has seen the connection close
+        await muster.clock.advance("45s")  # no waiting; a's heartbeats were on time, so a stays
+        await muster.group("billing").stable(members=1)
+        assert muster.group("billing").why().cause == "session expired"
+        assert [member.client_id for member in muster.group("billing").members] == [a.name]
+
+
+async def test_nothing_is_handled_twice_when_a_worker_leaves(muster):
+    await muster.create_topic("orders", partitions=6)
+    group = muster.group("billing")
+    async with worker(muster) as a:
+        async with worker(muster) as b:
+            await group.stable(members=2)
+            for partition in range(6):
+                await muster.produce("orders", [b"tea", b"milk"], partition=partition)
+            await group.caught_up()
+        await group.stable(members=1)
+        assert len(a.handled) + len(b.handled) == 12

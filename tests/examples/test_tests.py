@@ -1,0 +1,39 @@
+"""The examples that are tests themselves, run as their readers run them: in a pytest of their own."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+OF_OTHER_CLIENTS = {"test_rebalance_confluent"}
+"""Run by tests/interop, which has those clients."""
+LONG_S = 300.0
+# Not this project's settings, which would be found from where the examples are.
+INI = "[pytest]\nfilterwarnings = error\nasyncio_default_fixture_loop_scope = function\n"
+
+
+def run(example: str, folder: Path) -> None:
+    """Copy the example there and run it; all its tests pass, and there are some."""
+    program = folder / f"{example}.py"
+    program.write_text((EXAMPLES / f"{example}.py").read_text())
+    (folder / "pytest.ini").write_text(INI)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", program.name]
+    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=LONG_S, check=False)
+    assert re.search(r"^\d+ passed in", ended.stdout, re.MULTILINE), ended.stdout + ended.stderr
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+@pytest.mark.parametrize(
+    "example", sorted({each.stem for each in EXAMPLES.glob("test_*.py")} - OF_OTHER_CLIENTS)
+)
+def test_the_example_passes(example: str, tmp_path: Path) -> None:
+    run(example, tmp_path)
+
+
+def test_no_example_is_forgotten() -> None:
+    assert {each.stem for each in EXAMPLES.glob("test_*.py")} == {"test_rebalance"} | OF_OTHER_CLIENTS

@@ -1,0 +1,79 @@
+"""`broker.clock`: time that a test moves, on both faces."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from muster.coordinator.testing import Broker, Cluster
+from muster.coordinator.testing.clock import ClockFixed
+from muster.protocol.messages.classic_group import HeartbeatRequest
+from tests.server.test_classic_group import stable_member
+from tests.support.wire import Wire
+
+DAY = timedelta(days=1)
+
+
+async def test_the_awaited_face_moves_time_and_keeps_live_members() -> None:
+    async with Broker() as broker, await Wire.connect(broker.port) as wire:
+        member_id, generation = await stable_member(wire)
+        before = broker.clock.now()
+        await broker.clock.advance("7 days")
+        assert timedelta(days=7) <= broker.clock.now() - before < timedelta(days=7, hours=1)
+        beat = HeartbeatRequest(group_id="orders", generation_id=generation, member_id=member_id)
+        assert (await wire.call(beat, 4)).error_code == 0
+        await broker.clock.stall("orders", member_id)
+        await broker.clock.advance(10)
+        assert broker.group("orders").facts == ("Empty", 0)
+
+
+@pytest.mark.parametrize("by", ["1 day", timedelta(days=1), 86_400, 86_400.0, "P1D"])
+def test_the_blocking_face_takes_a_duration_in_any_form(by: str | timedelta | float) -> None:
+    with Broker() as broker:
+        before_ms = broker.clock.now_ms()
+        broker.clock.advance(by)
+        assert 0 <= broker.clock.now_ms() - before_ms - 86_400_000 < 3_600_000
+
+
+def test_it_begins_with_the_real_time() -> None:
+    with Broker() as broker:
+        assert abs(broker.clock.now() - datetime.now(UTC)) < timedelta(hours=1)
+
+
+def test_what_is_no_duration_is_refused() -> None:
+    with Broker() as broker:
+        with pytest.raises(ValueError, match="has no unit"):
+            broker.clock.advance("45")
+        with pytest.raises(ValueError, match="negative"):
+            broker.clock.advance(-1)
+        with pytest.raises(LookupError, match="group 'orders' has no member 'nobody'"):
+            broker.clock.stall("orders", "nobody")
+
+
+def test_a_broker_without_test_mode_refuses_to_be_moved() -> None:
+    with Broker(test_mode=False) as broker, pytest.raises(ClockFixed, match="--test-mode"):
+        broker.clock.advance("1s")
+
+
+async def test_everything_expires_if_that_is_asked_for(tmp_path: Path) -> None:
+    async with Broker(data=tmp_path) as broker, await Wire.connect(broker.port) as wire:
+        await stable_member(wire)
+        await broker.clock.advance("10s", expire_all=True)
+        assert broker.group("orders").facts == ("Empty", 0)
+
+
+async def test_a_killed_broker_is_missed_at_once_and_may_come_back() -> None:
+    async with Cluster(3, lease_term_ms=60_000) as cluster:
+        index = cluster.coordinator_of("orders")
+        assert index is not None
+        await cluster.kill(index)
+        await cluster.clock.advance("1m")
+        taken_by = cluster.coordinator_of("orders")
+        assert taken_by not in (None, index)
+        await cluster.restart(index)
+        before = cluster.clock.now()
+        await cluster.clock.advance(DAY)  # the one that came back is handed its shards on the way
+        assert cluster.clock.now() - before >= DAY
+        assert cluster.coordinator_of("orders") == index

@@ -1,0 +1,78 @@
+"""The tests in docs/testing.md, run as one file by a pytest of their own."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from tests.testing.test_plugin import Run
+
+DOCS = Path(__file__).parents[2] / "docs"
+WORKER = """
+import asyncio
+from contextlib import asynccontextmanager
+
+from muster.client import Consumer
+
+
+@asynccontextmanager
+async def worker(muster, name):
+    consumer = Consumer(
+        muster.bootstrap,
+        group_id="billing",
+        topics=["orders"],
+        client_id=name,
+        auto_offset_reset="earliest",
+        auto_commit_interval_ms=50,
+        heartbeat_interval_ms=200,
+    )
+    await consumer.start()
+
+    async def handle():
+        async for _ in consumer:
+            pass
+
+    handling = asyncio.create_task(handle())
+    try:
+        yield
+    finally:
+        handling.cancel()
+        await asyncio.wait([handling])
+        await consumer.close(timeout=5)
+
+
+"""
+
+
+def blocks(page: str) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```$", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)
+
+
+def test_every_test_of_the_page_passes(tmp_path: Path) -> None:
+    program = WORKER + "\n\n".join(blocks("testing.md"))
+    run = Run(tmp_path, program, loops="asyncio")
+    assert (run.code, run.outcomes) == (0, {"PASSED": len(re.findall(r"def test_", program))}), run.text
+
+
+def test_what_the_page_says_of_waits_and_calls_is_there() -> None:
+    from muster.coordinator.testing import Cluster, Faults, Group, Member, Topic
+
+    page = (DOCS / "testing.md").read_text() + (DOCS / "from-testcontainers.md").read_text()
+    of = {"group": Group, "member": Member, "topic": Topic, "cluster": Cluster, "muster_cluster": Cluster}
+    named = re.findall(r"(group|member|topic)\([^()]*\)\.(\w+)\(", page)
+    named += re.findall(r"\b(cluster|muster_cluster)\.(\w+)\(", page)
+    assert len(named) > 20
+    for owner, call in named:
+        assert hasattr(of[owner], call) or call == "member", f"{owner}.{call}"
+    assert hasattr(Faults, "add")
+
+
+def test_the_page_about_moving_over_has_python_that_parses() -> None:
+    for block in blocks("from-testcontainers.md"):
+        compile(block, "from-testcontainers.md", "exec")
+
+
+def test_links_lead_somewhere() -> None:
+    for page in ("testing.md", "from-testcontainers.md"):
+        for link in re.findall(r"\]\(([^)#]+)", (DOCS / page).read_text()):
+            assert (DOCS / link).exists(), link

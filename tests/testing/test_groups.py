@@ -1,0 +1,279 @@
+"""Groups and topics as `muster.coordinator.testing` shows them, with members of our own client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from muster.client import Consumer
+from muster.coordinator.testing import AsyncBroker, Broker, Cluster, MemberFacts, WaitFailed
+from muster.protocol.errors import KafkaError
+
+LONG_S = 60.0
+GROUP = "billing"
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[AsyncBroker]:
+    async with Broker() as running:
+        await running.create_topic("orders", 6)
+        yield running
+
+
+@asynccontextmanager
+async def reading(broker: AsyncBroker, client_id: str, group: str = GROUP) -> AsyncIterator[Consumer]:
+    """A member that reads for as long as the block lasts, and leaves at its end."""
+    consumer = Consumer(
+        broker.bootstrap,
+        group_id=group,
+        topics=["orders"],
+        client_id=client_id,
+        auto_offset_reset="earliest",
+        auto_commit_interval_ms=50,
+        heartbeat_interval_ms=200,
+    )
+
+    async def read() -> None:
+        async with consumer:
+            async for _ in consumer:
+                pass
+
+    task = asyncio.create_task(read())
+    try:
+        yield consumer
+    finally:
+        consumer.stop()
+        await asyncio.wait([task], timeout=LONG_S)
+        assert task.done()
+
+
+# --- facts --------------------------------------------------------------------------------------------------
+
+
+async def test_a_group_that_does_not_exist_is_dead(broker: AsyncBroker) -> None:
+    group = broker.group("nobody")
+    assert group.facts == ("Dead", 0)
+    assert (group.state, group.generation, group.members) == ("Dead", 0, [])
+    assert (group.assignment, group.offsets(), group.lag(), group.timeline()) == ({}, {}, {}, [])
+    with pytest.raises(LookupError, match="group nobody has not rebalanced"):
+        group.why()
+    assert broker.groups() == []
+
+
+async def test_the_facts_of_a_group_and_of_its_members(broker: AsyncBroker) -> None:
+    group = broker.group(GROUP)
+    async with reading(broker, "web-1"), reading(broker, "web-2"):
+        assert await group.stable(members=2) == ("Stable", 2)
+        first, second = sorted(group.members, key=lambda member: member.client_id)
+        assert isinstance(first, MemberFacts)
+        assert (first.client_id, second.client_id) == ("web-1", "web-2")
+        assert first.host == "127.0.0.1"
+        assert first.instance is None
+        assert first.topics == ("orders",)
+        assert first.connected
+        assert len(first.assignment) == len(second.assignment) == 3
+        assert group.assignment == {
+            ("orders", part): (first if ("orders", part) in first.assignment else second).id
+            for part in range(6)
+        }
+        assert group.generation >= 1
+        assert group.member("web-1").facts == first
+        assert group.member(second.id).facts == second
+        assert broker.groups() == [GROUP]
+    await group.empty()
+    assert group.facts == ("Empty", 0)
+
+
+async def test_commits_and_lag(broker: AsyncBroker) -> None:
+    group = broker.group(GROUP)
+    await broker.produce("orders", [b"1", b"2", b"3"], partition=1)
+    async with reading(broker, "web-1"):
+        assert await group.committed("orders", 1, at_least=3) == 3
+        await group.caught_up()
+    await group.empty()
+    await broker.produce("orders", [b"4"], partition=1)
+    assert group.offsets()["orders", 1] == 3
+    assert group.lag() == {("orders", partition): int(partition == 1) for partition in range(6)}
+    await broker.produce("orders", [b"5", b"6"], partition=4)  # where nothing was ever committed
+    with pytest.raises(
+        WaitFailed, match=r"group billing caught up\n  it is: behind by orders-1: 1, orders-4: 2"
+    ):
+        await group.caught_up(timeout=0.05)
+    with pytest.raises(WaitFailed, match=r"commit orders-1 at 4 or more\n  it is: 3 is committed; Empty"):
+        await group.committed("orders", 1, at_least=4, timeout=0.05)
+
+
+async def test_a_wait_begins_before_and_ends_with_the_fact(broker: AsyncBroker) -> None:
+    group = broker.group(GROUP)
+    waiting = asyncio.create_task(group.stable(members=2))
+    async with reading(broker, "web-1"), reading(broker, "web-2"):
+        assert (await waiting).members == 2
+        generation = group.generation
+        waiting = asyncio.create_task(group.stable(generation=generation + 1))
+        async with reading(broker, "web-3"):
+            await waiting
+            assert group.generation > generation
+            await group.stable(members=3)
+
+
+# --- what is done to members --------------------------------------------------------------------------------
+
+
+async def test_a_member_is_evicted_as_by_an_admin(broker: AsyncBroker) -> None:
+    group = broker.group(GROUP)
+    async with reading(broker, "web-1"):
+        await group.stable(members=1)
+        before = group.member("web-1").facts.id
+        generation = group.generation
+        await group.evict("web-1")
+        await group.stable(members=1, generation=generation + 1)  # it comes back, as another member
+        assert group.member("web-1").facts.id != before
+        with pytest.raises(LookupError, match=r"'web-9' is not one member of group billing; there is web-1"):
+            await group.member("web-9").evict()
+
+
+async def test_a_member_that_is_disconnected_comes_back_in_its_generation(broker: AsyncBroker) -> None:
+    group = broker.group(GROUP)
+    async with reading(broker, "web-1") as consumer:
+        await group.stable(members=1)
+        before, generation = group.member("web-1").facts.id, group.generation
+        await group.member("web-1").disconnect()
+        async with asyncio.timeout(LONG_S):
+            while not group.member("web-1").facts.connected:  # noqa: ASYNC110 - until it heartbeats again
+                await asyncio.sleep(0.01)
+        assert group.generation == generation
+        assert group.member("web-1").facts.id == before
+        assert consumer.assignment
+
+
+async def test_a_member_that_crashed_stays_until_its_session_expires(
+    broker: AsyncBroker,
+) -> None:
+    group = broker.group(GROUP)
+    async with reading(broker, "web-1"), reading(broker, "web-2"):
+        await group.stable(members=2)
+        kept_away = await group.member("web-2").crash()
+        assert not group.member("web-2").facts.connected
+        await group.member("web-2").disconnected()
+        assert group.facts == ("Stable", 2)
+        await broker.clock.advance("45s")
+        await group.stable(members=1)
+        assert [member.client_id for member in group.members] == ["web-1"]
+        await kept_away.remove()
+        await group.stable(members=2)  # it was alive all the time
+
+
+async def test_members_that_share_a_client_id_cannot_be_told_apart(broker: AsyncBroker) -> None:
+    group = broker.group(GROUP)
+    async with reading(broker, "web"), reading(broker, "web"):
+        await group.stable(members=2)
+        with pytest.raises(LookupError, match="'web' is not one member"):
+            await group.member("web").crash()
+        with pytest.raises(ValueError, match="client id 'web' is that of several members"):
+            await group.member(group.members[0].id).crash()
+
+
+async def test_who_stalls_is_missed_though_its_connection_is_open(broker: AsyncBroker) -> None:
+    group = broker.group(GROUP)
+    async with reading(broker, "web-1"), reading(broker, "web-2"):
+        await group.stable(members=2)
+        before = group.member("web-2").facts.id
+        await group.member("web-2").stall()
+        await broker.clock.advance("45s")
+        assert before not in [member.id for member in group.members]
+
+
+# --- failed waits -------------------------------------------------------------------------------------------
+
+
+async def test_a_failed_wait_tells_how_it_is_and_what_happened(broker: AsyncBroker) -> None:
+    group = broker.group(GROUP)
+    async with reading(broker, "web-1"):
+        await group.stable(members=1)
+        with pytest.raises(WaitFailed) as failed:
+            await group.stable(members=2, timeout=0.05)
+    said = str(failed.value)
+    assert said.startswith("did not come about within 0.05 s: group billing Stable with 2 members\n")
+    assert "it is: Stable, generation 1: web-1 (web-1-" in said
+    assert "what happened to it:" in said
+    assert "web-1" in said.split("what happened to it:")[1]
+    assert isinstance(failed.value, AssertionError)
+    # The test's own line is the last of the traceback that pytest shows.
+    frames = [entry for entry in failed.traceback if not entry.frame.f_locals.get("__tracebackhide__")]
+    assert frames[-1].path.name == "test_groups.py"
+
+
+async def test_the_story_of_a_failed_wait_is_bounded(broker: AsyncBroker) -> None:
+    group = broker.group(GROUP)
+    for number in range(12):
+        async with reading(broker, f"web-{number}"):
+            await group.stable(members=1)
+    with pytest.raises(WaitFailed, match="older entries left out") as failed:
+        await group.stable(timeout=0)
+    assert len(str(failed.value).splitlines()) < 70
+    assert len(str(group.timeline()).splitlines()) >= len(group.timeline()) > 60
+
+
+async def test_the_reason_of_a_rebalance(broker: AsyncBroker) -> None:
+    group = broker.group(GROUP)
+    async with reading(broker, "web-1"):
+        await group.stable(members=1)
+        generation = group.generation
+        async with reading(broker, "web-2"):
+            joined = await group.rebalanced(cause="member joined", after=generation)
+            assert joined.cause == "member joined"
+            await group.stable(members=2)
+        left = await group.rebalanced(cause="member left", after=joined.generation or 0)
+        assert left.generation is not None
+        assert group.why(generation=left.generation).cause == "member left"
+        with pytest.raises(WaitFailed, match=r"a rebalance of group billing with cause 'session expired'"):
+            await group.rebalanced(cause="session expired", timeout=0.05)
+
+
+# --- topics -------------------------------------------------------------------------------------------------
+
+
+async def test_topics_and_their_records(broker: AsyncBroker) -> None:
+    topic = broker.topic("orders")
+    assert (await topic.exists(), topic.partitions) == (6, 6)
+    assert await topic.produce([b"tea", (b"alice", None)], partition=3) == 0
+    assert await topic.produce([b"milk"], partition=3) == 2
+    assert topic.end_offsets() == {0: 0, 1: 0, 2: 0, 3: 3, 4: 0, 5: 0}
+    assert await topic.has_records(at_least=3) == 3
+    assert [(each.partition, each.offset, each.key, each.value) for each in await topic.records()] == [
+        (3, 0, None, b"tea"),
+        (3, 1, b"alice", None),
+        (3, 2, None, b"milk"),
+    ]
+    with pytest.raises(WaitFailed, match=r"topic orders with 4 records or more\n  it is: it has 3"):
+        await topic.has_records(at_least=4, timeout=0.05)
+    with pytest.raises(WaitFailed, match="topic orders deleted"):
+        await topic.deleted(timeout=0.05)
+    with pytest.raises(WaitFailed, match="topic nothing"):
+        await broker.topic("nothing").exists(timeout=0.05)
+    with pytest.raises(KafkaError, match="no topic nothing"):
+        await broker.produce("nothing", [b"v"])
+    with pytest.raises(KafkaError, match="has no partition 6"):
+        await broker.produce("orders", [b"v"], partition=6)
+    with pytest.raises(ValueError, match="none to write"):
+        await broker.produce("orders", [])
+
+
+# --- several brokers ----------------------------------------------------------------------------------------
+
+
+async def test_a_group_is_seen_whoever_coordinates_it() -> None:
+    async with Cluster(3) as cluster:
+        await cluster.create_topic("orders", 3)
+        home = cluster.coordinator_of(GROUP)
+        assert home is not None
+        other = (home + 1) % 3
+        await cluster.move(GROUP, other)
+        assert cluster.coordinator_of(GROUP) == other
+        assert await cluster.unpin(GROUP)
+        await cluster.produce("orders", [b"v"], partition=1)
+        await cluster.kill(cluster.leader_of("orders", 1))
+        assert await cluster.topic("orders").has_records(at_least=1) == 1

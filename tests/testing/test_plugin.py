@@ -1,0 +1,262 @@
+"""The pytest plugin, as its users meet it: in a pytest of their own, without this project's settings."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+LONG_S = 300.0
+PYTEST_ASYNCIO = "asyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n"
+
+
+class Run:
+    """One run of pytest over one module, with one of the plugins for asynchronous tests, or with none."""
+
+    def __init__(self, folder: Path, program: str, *options: str, loops: str | None = None) -> None:
+        (folder / "test_theirs.py").write_text(program)
+        settings = "filterwarnings = error\n" + (PYTEST_ASYNCIO if loops == "asyncio" else "")
+        (folder / "pytest.ini").write_text(f"[pytest]\n{settings}")
+        without = [f"-pno:{plugin}" for plugin in ("asyncio", "anyio") if plugin != loops]
+        command = [sys.executable, "-m", "pytest", "-rA", "-pno:cacheprovider", "--strict-markers", *without]
+        ended = subprocess.run(
+            [*command, *options], cwd=folder, capture_output=True, text=True, timeout=LONG_S, check=False
+        )
+        self.code = ended.returncode
+        self.text = ended.stdout + ended.stderr
+        found = re.findall(r"^(PASSED|FAILED|ERROR) \S+::([\w\[\]-]+)", self.text, re.MULTILINE)
+        self.outcomes = Counter(outcome for outcome, _ in found)
+        self.of = {test: outcome for outcome, test in found}
+
+
+PLAIN = """
+import sys
+
+import pytest
+
+from muster.coordinator.testing import Broker, Cluster
+
+ports = []
+
+
+def test_plain(muster):
+    assert isinstance(muster, Broker)
+    ports.append(muster.port)
+    muster.create_topic("orders")
+    assert muster.topic("orders").exists() == 1
+
+
+def test_each_test_has_its_own(muster):
+    assert muster.port not in ports
+    muster.create_topic("orders")
+
+
+@pytest.mark.muster(brokers=2, group_max_size=7)
+def test_settings(muster_cluster):
+    assert isinstance(muster_cluster, Cluster)
+    assert len(muster_cluster.ports) == 2
+    assert muster_cluster.settings.group_max_size == 7
+
+
+def test_three_by_default(muster_cluster):
+    assert len(muster_cluster.ports) == 3
+
+
+class TestOfOneScope:
+    pytestmark = pytest.mark.muster(scope="class")
+
+    def test_first(self, muster):
+        type(self).port = muster.port
+        muster.create_topic("orders")
+        muster.produce("orders", [b"tea"])
+
+    def test_second_has_the_same_broker_and_nothing_of_the_first(self, muster):
+        assert muster.port == self.port
+        muster.create_topic("orders")
+        assert muster.records("orders") == []
+
+
+@pytest.mark.muster(scope="module")
+def test_whoever_kills_one(muster_cluster):
+    muster_cluster.kill(0)
+
+
+@pytest.mark.muster(scope="module")
+def test_harms_nobody_else(muster_cluster):
+    muster_cluster.create_topic("orders", 3)
+    muster_cluster.produce("orders", [b"tea"], partition=2)
+
+
+@pytest.mark.muster(scope="session", fresh=False)
+def test_kept_1(muster):
+    muster.create_topic("kept")
+
+
+@pytest.mark.muster(scope="session", fresh=False)
+def test_kept_2(muster):
+    muster.create_topic("another")
+    assert muster.topic("kept").exists(timeout=0) == 1
+
+
+@pytest.mark.muster(scope="session", fresh=False, group_max_size=9)
+def test_set_up_otherwise_it_is_another(muster):
+    muster.create_topic("kept")
+
+
+@pytest.mark.muster(no_such_setting=1)
+def test_wrong_setting(muster):
+    pass
+
+
+@pytest.mark.muster(group_max_size=0)
+def test_wrong_value(muster):
+    pass
+
+
+@pytest.mark.muster(scope="decade")
+def test_wrong_scope(muster):
+    pass
+
+
+@pytest.mark.muster("module")
+def test_wrong_arguments(muster):
+    pass
+
+
+@pytest.mark.muster(scope="class")
+def test_in_no_class(muster):
+    pass
+"""
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return Run(tmp_path_factory.mktemp("plain"), PLAIN)
+
+
+def test_fixtures_scopes_and_settings(plain: Run) -> None:
+    wrong = {"wrong_setting", "wrong_value", "wrong_scope", "wrong_arguments", "in_no_class"}
+    assert {test for test, outcome in plain.of.items() if outcome != "PASSED"} == {
+        f"test_{each}" for each in wrong
+    }
+    assert plain.outcomes == {"PASSED": 11, "ERROR": 5}, plain.text
+
+
+def test_a_marker_that_cannot_be_is_refused_in_a_line(plain: Run) -> None:
+    for said in (
+        "@pytest.mark.muster: Settings.__init__() got an unexpected keyword argument 'no_such_setting'",
+        "@pytest.mark.muster: group_max_size: 0 is not allowed; it takes a whole number",
+        "@pytest.mark.muster: scope='decade' is not one of function, class, module, package, session",
+        "@pytest.mark.muster: it takes named arguments only, not ('module',)",
+        "@pytest.mark.muster: scope='class', and the test is in no class",
+    ):
+        assert said in plain.text
+    assert "coordinator/testing/plugin.py" not in plain.text  # no traceback through us
+
+
+AWAITED = """
+import asyncio
+
+import pytest
+
+from muster.coordinator.testing import AsyncBroker, AsyncCluster, Broker
+
+{marks}
+
+
+async def test_awaited(muster):
+    assert isinstance(muster, AsyncBroker)
+    await muster.create_topic("orders", partitions=2)
+    assert await muster.topic("orders").exists() == 2
+    assert muster.group("billing").state == "Dead"
+
+
+async def test_cluster(muster_cluster):
+    assert isinstance(muster_cluster, AsyncCluster)
+    await muster_cluster.kill(0)
+
+
+def test_plain(muster):
+    assert isinstance(muster, Broker)
+"""
+
+
+@pytest.mark.parametrize(
+    ("loops", "marks", "passed"),
+    [("asyncio", "", 3), ("anyio", "pytestmark = pytest.mark.anyio", 5)],  # on asyncio, and on trio too
+)
+def test_whoever_runs_asynchronous_tests(tmp_path: Path, loops: str, marks: str, passed: int) -> None:
+    run = Run(tmp_path, AWAITED.format(marks=marks), loops=loops)
+    assert (run.code, run.outcomes) == (0, {"PASSED": passed}), run.text
+
+
+def test_in_several_workers_at_once(tmp_path: Path) -> None:
+    program = (
+        "import pytest\n@pytest.mark.parametrize('number', range(8))\n@pytest.mark.muster(scope='session')\n"
+    )
+    program += "def test_one(muster, number):\n    muster.create_topic('orders')\n"
+    run = Run(tmp_path, program, "-n", "2")
+    assert (run.code, run.outcomes) == (0, {"PASSED": 8}), run.text
+
+
+FAILING = """
+import pytest
+from muster.client import Consumer
+
+
+async def test_fails(muster):
+    await muster.create_topic("orders")
+    settings = dict(group_id="billing", topics=["orders"], client_id="web-1")
+    async with Consumer(muster.bootstrap, **settings) as consumer:
+        await consumer.get(timeout=0.01)
+        await muster.group("billing").stable(members=1)
+        assert 1 == 2
+
+
+def test_fails_without_groups(muster):
+    assert 1 == 2
+
+
+async def test_waits_in_vain(muster):
+    await muster.group("billing").stable(members=2, timeout=0.05)
+
+
+def test_fails_without_a_broker():
+    assert 1 == 2
+"""
+
+
+def test_a_failed_test_shows_the_timelines_of_its_groups(tmp_path: Path) -> None:
+    run = Run(tmp_path, FAILING, loops="asyncio")
+    assert run.outcomes == {"FAILED": 4}, run.text
+    assert run.text.count("muster: group billing") == 1
+    section = run.text.split("muster: group billing")[1].split("____")[0]
+    assert "web-1" in section
+    # A wait that fails is told at the test's own line, and not at ours.
+    told = run.text.split("_ test_waits_in_vain _")[1].split("\n____")[0]
+    assert ">       await muster.group" in told
+    assert "did not come about within 0.05 s: group billing Stable with 2 members" in told
+    assert "def wait_until" not in told
+
+
+def test_nothing_is_imported_until_a_fixture_is_used(tmp_path: Path) -> None:
+    run = Run(
+        tmp_path,
+        "import sys\n"
+        "def test_light():\n"
+        "    ours = {name for name in sys.modules if name.split('.')[0] == 'muster'}\n"
+        "    assert ours == {'muster', 'muster.coordinator', 'muster.coordinator.testing',\n"
+        "                    'muster.coordinator.testing.plugin'}\n"
+        "    assert 'structlog' not in sys.modules and 'construct' not in sys.modules\n",
+    )
+    assert (run.code, run.outcomes) == (0, {"PASSED": 1}), run.text
+
+
+def test_the_fixtures_and_the_marker_explain_themselves(tmp_path: Path) -> None:
+    text = Run(tmp_path, "", "--fixtures", "--markers").text
+    assert "@pytest.mark.muster(brokers=3" in text
+    assert re.search(r"^muster -- .*plugin\.py", Run(tmp_path, "", "--fixtures").text, re.MULTILINE)

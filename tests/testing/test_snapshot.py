@@ -1,0 +1,148 @@
+"""`snapshot` and `restore`: what tests share goes back to what it was."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from muster.client import Admin, Consumer, Producer, TopicPartition
+from muster.coordinator.testing import AsyncBroker, AsyncCluster, Broker, Cluster
+from muster.protocol.errors import KafkaError
+from tests.testing.test_groups import reading
+
+GROUP = "billing"
+FIRST = TopicPartition("orders", 0)
+
+
+@pytest.fixture(params=[1, 3])
+async def cluster(request: pytest.FixtureRequest) -> AsyncIterator[AsyncCluster]:
+    async with Broker() if request.param == 1 else Cluster(request.param) as running:
+        yield running
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[AsyncBroker]:
+    async with Broker() as running:
+        await running.create_topic("orders", 6)
+        yield running
+
+
+async def test_everything_goes_back(cluster: AsyncCluster) -> None:
+    await cluster.create_topic("orders", 3, {"retention.ms": "5000"})
+    await cluster.create_topic("kept")
+    for partition in range(3):
+        await cluster.produce("orders", [b"1", b"2"], partition=partition)
+    async with Admin(cluster.bootstrap) as admin:
+        await admin.alter_group_offsets(GROUP, {FIRST: 1})
+    before = await cluster.snapshot()
+    records, bootstrap = await cluster.records("orders"), cluster.bootstrap
+
+    for _ in range(3):  # any number of times
+        await cluster.create_topic("new")
+        await cluster.produce("new", [b"v"])
+        await cluster.produce("orders", [b"3"], partition=1)
+        async with Admin(cluster.bootstrap) as admin:
+            await admin.alter_group_offsets(GROUP, {FIRST: 2})
+            await admin.alter_group_offsets("other", {FIRST: 2})
+            await admin.delete_topics(["kept"])
+        await cluster.topic("kept").deleted()
+        await cluster.restore(before)
+
+        assert cluster.bootstrap == bootstrap
+        assert await cluster.records("orders") == records
+        assert cluster.group(GROUP).offsets() == {("orders", 0): 1}
+        assert cluster.groups() == [GROUP]
+        assert await cluster.topic("kept").exists(timeout=0) == 1
+        with pytest.raises(KafkaError, match="no topic new"):
+            await cluster.records("new")
+        assert cluster.group("other").timeline() == []
+        assert cluster.topic("orders").end_offsets() == {0: 2, 1: 2, 2: 2}
+
+
+async def test_clients_go_on_afterwards(cluster: AsyncCluster) -> None:
+    await cluster.create_topic("orders", 6)
+    before = await cluster.snapshot()
+    async with (
+        Producer(cluster.bootstrap) as producer,
+        Consumer(
+            cluster.bootstrap, group_id=GROUP, topics=["orders"], auto_offset_reset="earliest"
+        ) as consumer,
+    ):
+        await producer.send("orders", b"1", partition=1)
+        record = await consumer.get(timeout=30)
+        assert record is not None
+        await cluster.restore(before)
+        assert await cluster.records("orders") == []
+        await producer.send("orders", b"2", partition=1)
+        assert [each.value for each in await cluster.records("orders")] == [b"2"]
+        while (record := await consumer.get(timeout=30)) is not None:
+            if record.value == b"2":
+                break
+        assert record is not None
+
+
+async def test_a_group_is_again_what_it_was(broker: AsyncBroker) -> None:
+    empty = await broker.snapshot()
+    group = broker.group(GROUP)
+    async with reading(broker, "web-1"):
+        await group.stable(members=1)
+        (member,), generation = group.members, group.generation
+        with_a_member = await broker.snapshot()
+        async with reading(broker, "web-2"):
+            await group.stable(members=2)
+            await broker.restore(with_a_member)
+            assert member.id in {each.id for each in group.members}
+            assert group.generation == generation
+            await group.stable(members=2)  # web-2 has joined anew, web-1 has stayed
+            assert member.id in {each.id for each in group.members}
+            seen = [entry.type for entry in group.timeline()]
+            assert seen.count("member_added") == 2  # web-1, and web-2 for the second time
+    await group.empty()
+    assert group.timeline() != []
+    await broker.restore(empty)
+    assert group.facts == ("Dead", 0)
+    assert group.timeline() == []
+
+
+async def test_producer_ids_are_never_given_out_twice(broker: AsyncBroker) -> None:
+    before = await broker.snapshot()
+    ids = set()
+    for _ in range(3):
+        async with Producer(broker.bootstrap, enable_idempotence=True) as producer:
+            await producer.send("orders", b"v", partition=0)
+        node = broker._core.brokers.running[0]
+        topic = broker._core.topic("orders")
+        (active,) = broker._look(lambda: node.partitions.active_producers(topic, 0))  # noqa: B023
+        ids.add(active.producer_id)
+        await broker.restore(before)
+    assert len(ids) == 3
+
+
+async def test_what_cannot_be_is_refused(tmp_path: Path, broker: AsyncBroker) -> None:
+    snapshot = await broker.snapshot()
+    async with Cluster(2) as others:
+        with pytest.raises(ValueError, match="taken of other brokers"):
+            await others.restore(snapshot)
+        await others.stop(1)
+        with pytest.raises(ValueError, match="broker 1 is stopped: restart it"):
+            await others.snapshot()
+        await others.restart(1)
+        await others.pause(0)
+        with pytest.raises(ValueError, match="broker 0 is paused: resume it"):
+            await others.snapshot()
+        await others.resume(0)
+        await others.restore(await others.snapshot())
+    async with Broker(data=tmp_path) as on_disk:
+        with pytest.raises(ValueError, match=f"brokers in memory, and these keep everything in {tmp_path}"):
+            await on_disk.snapshot()
+
+
+def test_with_calls_that_block() -> None:
+    with Broker() as broker:
+        broker.create_topic("orders")
+        before = broker.snapshot()
+        broker.produce("orders", [b"v"])
+        broker.restore(before)
+        assert broker.records("orders") == []
