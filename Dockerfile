@@ -2,7 +2,7 @@
 FROM python:3.12-slim AS build
 WORKDIR /src
 COPY . .
-RUN pip install --no-cache-dir --disable-pip-version-check --prefix=/install '.[postgres]'
+RUN pip install --no-cache-dir --disable-pip-version-check --prefix=/install '.[postgres,http]'
 
 FROM python:3.12-slim
 # A number, so that Kubernetes can see that it is not root's.
@@ -12,7 +12,7 @@ COPY --from=build /install /usr/local
 USER 10001
 WORKDIR /data
 # Inside a container 127.0.0.1 is reached by nobody else. With --store nothing is kept in /data.
-ENV MUSTER_HOST=0.0.0.0 MUSTER_DATA=/data
-EXPOSE 9092
+ENV MUSTER_HOST=0.0.0.0 MUSTER_DATA=/data MUSTER_HTTP=0.0.0.0:8080
+EXPOSE 9092 8080
 ENTRYPOINT ["muster"]
 CMD ["serve"]

@@ -42,13 +42,16 @@ class Project:
 
     def __init__(self) -> None:
         self.name = f"muster-test-{os.getpid()}"
-        first = free_ports(4)
+        first = free_ports(8)
         self.ports = {broker: first + index for index, broker in enumerate((*BROKERS, FOURTH))}
+        self.pages = {broker: port + 4 for broker, port in self.ports.items()}
         self._environment = {
             name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")
         }
         for broker, port in self.ports.items():
-            self._environment[f"{broker.upper().replace('-', '_')}_PORT"] = str(port)
+            variable = broker.upper().replace("-", "_")
+            self._environment[f"{variable}_PORT"] = str(port)
+            self._environment[f"{variable}_HTTP_PORT"] = str(self.pages[broker])
 
     @property
     def bootstrap(self) -> str:

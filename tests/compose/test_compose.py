@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import json
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
@@ -49,6 +52,37 @@ def test_brokers_are_not_root_and_can_write_nowhere(project: Project) -> None:
 
 def test_the_tables_can_be_made_again(project: Project) -> None:
     assert "already" in project.compose("run", "--rm", "--no-TTY", "migrate")
+
+
+def page(project: Project, broker: str, path: str) -> tuple[int, dict[str, Any]]:
+    """Status and JSON of a broker's page."""
+    url = f"http://127.0.0.1:{project.pages[broker]}{path}"
+    try:
+        with urllib.request.urlopen(url, timeout=READ_S) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as refused:
+        return refused.code, json.load(refused)
+
+
+def test_the_page_of_a_group_s_coordinator_shows_it_and_the_others_lead_there(
+    project: Project, load: Load
+) -> None:
+    mine = coordinator(project)
+    status, group = page(project, mine, f"/api/groups/{GROUP}")
+    assert (status, len(group["members"])) == (200, 2)
+
+    def lags() -> list[int | None]:
+        return [each["lag"] for each in page(project, mine, f"/api/groups/{GROUP}")[1]["partitions"]]
+
+    # Most of the partitions are led by other brokers: their ends are known from the database.
+    eventually(lambda: len(lags()) == PARTITIONS and None not in lags(), "the lag of every partition")
+    address = f"http://127.0.0.1:{project.pages[mine]}"
+    for broker in set(BROKERS) - {mine}:
+        status, answer = page(project, broker, f"/api/groups/{GROUP}")
+        assert (status, answer["broker"]["page"]) == (421, address)
+        _, listed = page(project, broker, "/api/groups")
+        assert address in [each["page"] for each in listed["elsewhere"]]
+        assert page(project, broker, "/readyz")[0] == 200
 
 
 @pytest.mark.parametrize("broker", BROKERS)

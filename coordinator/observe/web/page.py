@@ -1,0 +1,42 @@
+"""The page: three files, read once, that load nothing from anywhere else."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+from aiohttp import web
+
+_STATIC: Final = Path(__file__).parent / "static"
+_FILES: Final = {
+    "/": ("index.html", "text/html"),
+    "/static/style.css": ("style.css", "text/css"),
+    "/static/page.js": ("page.js", "text/javascript"),
+    "/static/timeline.js": ("timeline.js", "text/javascript"),
+    "/static/icon.svg": ("icon.svg", "image/svg+xml"),
+}
+
+
+def add_routes(app: web.Application) -> None:
+    """`/` and what the page is made of."""
+    for path, (name, content_type) in _FILES.items():
+        app.router.add_get(path, _File((_STATIC / name).read_bytes(), content_type).serve)
+
+
+class _File:
+    """One file in memory."""
+
+    def __init__(self, content: bytes, content_type: str) -> None:
+        self._content = content
+        self._headers = {
+            "Content-Type": f"{content_type}; charset=utf-8",
+            "Cache-Control": "no-cache",  # it may be kept, and is asked about
+            "ETag": f'"{sha256(content).hexdigest()[:16]}"',
+        }
+
+    async def serve(self, request: web.Request) -> web.Response:
+        """The file, or that the browser has it already."""
+        if request.headers.get("If-None-Match") == self._headers["ETag"]:
+            return web.Response(status=304, headers=self._headers)
+        return web.Response(body=self._content, headers=self._headers)

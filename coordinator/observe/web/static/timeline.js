@@ -1,0 +1,219 @@
+// The timeline of a group: a row for each member, bars for what it did, bands for rebalances.
+
+const SVG = "http://www.w3.org/2000/svg";
+const ROW = 22, HEAD = 24, FOOT = 22, BAR = 10, LABEL_MAX = 240, ROWS_MAX = 40;
+const EVICTIONS = new Set(["session expired", "new member expired", "sync timed out", "rebalance timed out", "group full"]);
+
+/** What the entries tell of each member: from when to when it was there, and what it owed meanwhile. */
+export function lives(timeline, group) {
+  const found = new Map();
+  const life = (member) => {
+    if (!found.has(member.id)) {
+      found.set(member.id, { member, spans: [], marks: [], owed: [], last: 0 });
+    }
+    return found.get(member.id);
+  };
+  const opened = (member, at) => life(member).spans.push({ from: at, to: null, how: null });
+  const closed = (id, at, how) => {
+    const known = found.get(id);
+    const span = known && known.spans.at(-1);
+    if (span && span.to === null) Object.assign(span, { to: at, how });
+  };
+  const seenFrom = timeline.entries.length ? timeline.entries[0].at_ms : timeline.at_ms;
+  // Whoever is mentioned before it is added was there before what is known.
+  const there = (member) => {
+    if (!life(member).spans.length) opened(member, -Infinity);
+  };
+  for (const entry of timeline.entries) {
+    const { member, at_ms: at } = entry;
+    if (!member || !member.id) continue;
+    switch (entry.type) {
+      case "member_added": opened(member, at); break;
+      case "member_removed": {
+        there(member);
+        closed(member.id, at, EVICTIONS.has(entry.trigger) ? "evicted" : "left");
+        break;
+      }
+      case "member_replaced": {
+        if (found.has(entry.old_member_id)) closed(entry.old_member_id, at, "replaced");
+        opened(member, at);
+        break;
+      }
+      case "heartbeat_late": there(member); life(member).marks.push({ at, kind: "late" }); break;
+      case "commit_refused": if (found.has(member.id)) life(member).marks.push({ at, kind: "refused" }); break;
+      case "member_disconnected": if (found.has(member.id)) life(member).marks.push({ at, kind: "disconnected" }); break;
+    }
+    if (found.has(member.id)) found.get(member.id).last = at;
+  }
+  const members = group ? group.members : [];
+  const present = new Set(members.map((each) => each.id));
+  for (const member of members) there(member);
+  for (const known of found.values()) {
+    if (group && !present.has(known.member.id)) closed(known.member.id, Math.max(known.last, seenFrom), "left");
+  }
+  return [...found.values()];
+}
+
+/** What a member did in the rebalances: [{from, to, kind}], kind "owe" (a join is waited for) or "wait". */
+export function duties(life, rebalances, now) {
+  const parts = [];
+  for (const each of rebalances) {
+    const end = each.ended_ms ?? now;
+    const slow = new Map();
+    for (const [who, ms] of each.phases?.slowest ?? []) slow.set(who.id ?? who, ms);
+    const waited = each.waiting?.some((one) => one.member?.id === life.member.id);
+    for (const span of life.spans) {
+      const from = Math.max(span.from, each.started_ms), to = Math.min(span.to ?? now, end);
+      if (to <= from) continue;
+      let joined = from;
+      if (each.ended_ms === null && waited) joined = to;
+      else if (slow.has(life.member.id) && slow.get(life.member.id) !== null) {
+        joined = Math.min(to, Math.max(from, each.started_ms + slow.get(life.member.id)));
+      }
+      if (joined > from) parts.push({ from, to: joined, kind: "owe" });
+      if (to > joined) parts.push({ from: joined, to, kind: "wait" });
+    }
+  }
+  return parts;
+}
+
+export function draw(holder, { timeline, group, now, spanMs, chosen, label, onChoose }) {
+  const width = Math.max(holder.clientWidth, 320);
+  const from = now - spanMs;
+  const all = lives(timeline, group)
+    .filter((life) => life.spans.some((span) => (span.to ?? now) >= from))
+    .sort((a, b) => order(a, b));
+  const shown = all.slice(0, ROWS_MAX);
+  const left = Math.min(LABEL_MAX, Math.max(110, ...shown.map((life) => 22 + 6.6 * label(life.member).length)));
+  const right = width - 14;
+  const x = (at) => left + ((Math.min(Math.max(at, from), now) - from) / spanMs) * (right - left);
+  const rows = Math.max(shown.length, 1);
+  const bottom = HEAD + rows * ROW;
+  const height = bottom + FOOT + (all.length > shown.length ? 18 : 0);
+  const svg = node("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img" });
+  svg.setAttribute("aria-label", describe(shown, timeline.rebalances, from, now));
+
+  for (const tick of ticks(from, now, right - left)) {
+    svg.append(node("line", { class: "grid", x1: x(tick), x2: x(tick), y1: HEAD - 4, y2: bottom }));
+    const text = node("text", { class: "axis", x: x(tick), y: bottom + 15, "text-anchor": "middle" });
+    text.textContent = clock(tick, spanMs);
+    svg.append(text);
+  }
+  let labelled = -Infinity;
+  for (const each of timeline.rebalances) {
+    if (!each.rebalanced || (each.ended_ms ?? now) < from) continue;
+    const begin = x(each.started_ms), end = Math.max(x(each.ended_ms ?? now), begin + 2);
+    const band = node("rect", {
+      class: `band${chosen === key(each) ? " chosen" : ""}`, x: begin, y: HEAD - 4, width: end - begin, height: bottom - HEAD + 4,
+    });
+    band.append(tip(`generation ${each.generation ?? "?"}: ${each.what}\n${each.meaning} (${each.diagnosis})`));
+    band.addEventListener("click", () => onChoose(key(each)));
+    svg.append(band);
+    if (each.generation !== null && begin - labelled > 26) {
+      const text = node("text", { class: "gen", x: begin, y: HEAD - 9, "text-anchor": begin > right - 30 ? "end" : "start" });
+      text.textContent = `g${each.generation}`;
+      svg.append(text);
+      labelled = begin;
+    }
+  }
+  for (const entry of timeline.entries) {
+    if (entry.type !== "shard_loaded" || entry.at_ms < from) continue;
+    const line = node("line", { class: "moved", x1: x(entry.at_ms), x2: x(entry.at_ms), y1: HEAD - 4, y2: bottom });
+    line.append(tip(entry.text));
+    svg.append(line);
+  }
+  shown.forEach((life, index) => row(svg, life, { y: HEAD + index * ROW, x, left, right, from, now, label, rebalances: timeline.rebalances }));
+  if (!shown.length) {
+    const text = node("text", { class: "axis", x: left, y: HEAD + ROW / 2 + 4 });
+    text.textContent = "no members in this span";
+    svg.append(text);
+  }
+  if (all.length > shown.length) {
+    const text = node("text", { class: "more", x: 10, y: height - 6 });
+    text.textContent = `and ${all.length - shown.length} more members`;
+    svg.append(text);
+  }
+  holder.replaceChildren(svg);
+}
+
+function row(svg, life, { y, x, left, right, from, now, label, rebalances }) {
+  const middle = y + ROW / 2;
+  svg.append(node("line", { class: "row", x1: 0, x2: right, y1: y + ROW, y2: y + ROW }));
+  const name = node("text", { x: 10, y: middle + 4 });
+  const text = label(life.member);
+  const room = Math.floor((left - 22) / 6.4);
+  name.textContent = text.length > room ? `${text.slice(0, Math.max(room - 1, 1))}…` : text;
+  name.append(tip(`${life.member.client_id} at ${life.member.host}\n${life.member.id}`));
+  svg.append(name);
+  const bar = (begin, end, kind, said) => {
+    if (end <= from || end <= begin) return;
+    const rect = node("rect", { class: kind, x: x(begin), y: middle - BAR / 2, width: Math.max(x(end) - x(begin), 1.5), height: BAR, rx: 1.5 });
+    if (said) rect.append(tip(said));
+    svg.append(rect);
+  };
+  for (const span of life.spans) {
+    const end = span.to ?? now;
+    bar(span.from, end, "calm", `in the group${span.to === null ? "" : ` until ${clock(span.to, 0)}: ${span.how}`}`);
+  }
+  for (const part of duties(life, rebalances, now)) {
+    bar(part.from, part.to, part.kind, part.kind === "owe" ? "its JoinGroup is waited for" : "waits for the assignment");
+  }
+  for (const span of life.spans) {
+    if (span.to === null || span.to < from || span.how === "replaced") continue;
+    const at = x(span.to) + 5;
+    const mark = span.how === "evicted"
+      ? node("path", { class: "end bad", d: `M${at - 3.5} ${middle - 3.5}l7 7m0 -7l-7 7` })
+      : node("path", { class: "end", d: `M${at - 3} ${middle - 4}v8` });
+    mark.append(tip(`${span.how} at ${clock(span.to, 0)}`));
+    svg.append(mark);
+  }
+  for (const { at, kind } of life.marks) {
+    if (at < from || kind === "disconnected") continue;
+    const mark = kind === "late"
+      ? node("path", { class: "late", d: `M${x(at)} ${middle - 9}l3 5h-6z` })
+      : node("path", { class: "refused", d: `M${x(at)} ${middle - 4}l4 4l-4 4l-4 -4z` });
+    mark.append(tip(`${kind === "late" ? "a heartbeat came late" : "a commit was refused"} at ${clock(at, 0)}`));
+    svg.append(mark);
+  }
+}
+
+export const key = (rebalance) => `${rebalance.generation}-${rebalance.started_ms}`;
+
+function order(a, b) {
+  const gone = (life) => (life.spans.at(-1)?.to === null ? 0 : 1);
+  const name = (life) => life.member.instance ?? life.member.client_id;
+  return gone(a) - gone(b) || name(a).localeCompare(name(b), undefined, { numeric: true }) || (a.member.id < b.member.id ? -1 : 1);
+}
+
+function describe(shown, rebalances, from, now) {
+  const recent = rebalances.filter((each) => each.rebalanced && (each.ended_ms ?? now) >= from).length;
+  return `Timeline of ${shown.length} members with ${recent} rebalances; the lists below say the same in words.`;
+}
+
+function ticks(from, now, width) {
+  const wanted = Math.max(2, Math.floor(width / 110));
+  const steps = [5e3, 10e3, 15e3, 30e3, 60e3, 120e3, 300e3, 600e3, 900e3, 1800e3, 3600e3, 7200e3, 14400e3, 43200e3, 86400e3, 604800e3];
+  const step = steps.find((each) => (now - from) / each <= wanted) ?? steps.at(-1);
+  const zone = new Date(now).getTimezoneOffset() * 60e3;
+  const found = [];
+  for (let at = Math.ceil((from - zone) / step) * step + zone; at <= now; at += step) found.push(at);
+  return found;
+}
+
+export function clock(at, spanMs) {
+  const day = spanMs > 86400e3 ? { month: "short", day: "numeric" } : {};
+  const seconds = spanMs <= 900e3 ? { second: "2-digit" } : {};
+  return new Date(at).toLocaleTimeString(undefined, { hour: "2-digit", minute: "2-digit", hourCycle: "h23", ...seconds, ...day });
+}
+
+function node(name, attributes) {
+  const made = document.createElementNS(SVG, name);
+  for (const [each, value] of Object.entries(attributes)) made.setAttribute(each, value);
+  return made;
+}
+
+function tip(text) {
+  const title = node("title", {});
+  title.textContent = text;
+  return title;
+}

@@ -1,0 +1,1 @@
+"""What a broker process shows over HTTP, without a browser."""

@@ -1,0 +1,234 @@
+"""What a person sees and can do, in Chromium."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from playwright.async_api import Page, expect
+
+from muster.coordinator.observe.web import app
+from muster.coordinator.observe.web.binding import prepare
+from muster.protocol.errors import ErrorCode
+from muster.protocol.messages.group_admin import DeleteGroupsRequest
+from tests.observe.web.conftest import Show, Shown
+from tests.observe.web.member import Member
+from tests.web.conftest import Open
+
+
+def row(page: Page, table: str, text: str):  # type: ignore[no-untyped-def]
+    """The row of a table that has this text."""
+    return page.locator(f"#{table} tbody tr", has_text=text)
+
+
+async def test_without_groups_it_says_how_to_get_one(shown: Shown, open_page: Open) -> None:
+    page = await open_page(shown)
+    await expect(page.locator("#groups-empty")).to_contain_text("No consumer groups yet.")
+    commands = page.locator("#groups-empty pre")
+    await expect(commands).to_contain_text(f"muster produce --bootstrap-server {shown.broker.address}")
+    await expect(page.locator("#groups")).to_be_hidden()
+    await expect(page.locator("#live")).to_have_text("live")
+    await expect(page).to_have_title("Groups · muster")
+
+
+async def test_the_list_follows_the_groups_by_itself(shown: Shown, open_page: Open) -> None:
+    page = await open_page(shown)
+    await expect(page.locator("#groups-empty")).to_be_visible()
+    async with await Member.connect(shown.port) as member:
+        await member.alone([0, 1, 2])
+        billing = row(page, "groups", "billing")
+        await expect(billing).to_contain_text("Stable")
+        await expect(billing.locator("td").nth(2)).to_have_text("1")
+        await expect(billing).to_contain_text("member joined: web-1")
+        await member.produce(0, 1_200)
+        assert await member.commit({0: 0}) is ErrorCode.NONE
+        await expect(billing.locator("td").nth(3)).to_have_text("1,200")
+        await member.leave()
+        await expect(billing).to_contain_text("Empty")
+        await member.wire.call(DeleteGroupsRequest(groups_names=["billing"]), 2)
+        await expect(billing).to_have_count(0)
+        await expect(page.locator("#groups-empty")).to_be_visible()
+
+
+async def test_a_group_shows_members_assignment_offsets_and_why_it_rebalanced(
+    shown: Shown, member: Member, open_page: Open
+) -> None:
+    await member.produce(0, 12)
+    assert await member.commit({0: 5}) is ErrorCode.NONE
+    page = await open_page(shown, "/#/groups/billing")
+    await expect(page.locator("#group-title")).to_contain_text("billing")
+    await expect(page.locator("#group-state")).to_contain_text("Stable")
+    mine = row(page, "members", member.id)
+    await expect(mine).to_contain_text("web-1")
+    await expect(mine).to_contain_text("orders 0–2")
+    offsets = await row(page, "partitions", "orders-0").locator("td").all_text_contents()
+    assert offsets[:5] == ["orders-0", "web-1", "5", "12", "7"]
+    rebalance = page.locator("#rebalances li").first
+    await expect(rebalance).to_contain_text("joined the empty group")
+    await expect(rebalance).to_contain_text("new-member")
+    await expect(page.locator("#timeline svg text", has_text="web-1")).to_have_count(1)
+    await expect(page.locator("#events li").first).not_to_be_empty()
+
+    # A second member comes and waits: it is seen to wait, and for whom.
+    async with await Member.connect(shown.port, client_id="web-2") as second:
+        await second.ask_to_join()
+        await expect(page.locator("#group-state")).to_contain_text("waits for 1")
+        await expect(mine).to_contain_text("its JoinGroup is waited for")
+        await expect(page.locator("#timeline svg rect.owe")).to_have_count(1)
+        await member.ask_to_join()
+        await member.joined()
+        await second.joined()
+        await second.sync()
+        await member.sync({member.id: [0], second.id: [1, 2]})
+        await member.synced()
+        await second.synced()
+        await expect(page.locator("#group-state")).to_contain_text("Stable")
+        await expect(row(page, "members", second.id)).to_contain_text("orders 1, 2")
+        await expect(page.locator("#rebalances li")).to_have_count(2)
+        await expect(page.locator("#announcer")).to_have_text("billing is Stable with 2 members")
+        await page.locator("#rebalances summary").first.click()
+        await expect(page.locator("#rebalances dl").first).to_contain_text("web-1 → web-2")
+        await expect(page.locator("#timeline rect.band.chosen")).to_have_count(1)
+
+
+async def test_it_can_be_used_by_keyboard_alone(shown: Shown, member: Member, open_page: Open) -> None:
+    page = await open_page(shown)
+    await expect(row(page, "groups", "billing")).to_be_visible()
+    await page.keyboard.press("Tab")
+    await expect(page.locator(".skip")).to_be_focused()
+    await page.locator("#find").focus()
+    await page.keyboard.type("nothing like it")
+    await expect(page.locator("#groups-empty")).to_contain_text("No group here has “nothing like it”")
+    await page.keyboard.press("Control+A")
+    await page.keyboard.type("ORDERS")  # topics are looked through too
+    await expect(row(page, "groups", "billing")).to_be_visible()
+    await page.keyboard.press("Tab")
+    await expect(page.locator("#groups tbody a")).to_be_focused()
+    await page.keyboard.press("Enter")
+    await expect(page.locator("#main")).to_be_focused()
+    await expect(page).to_have_title("billing · muster")
+    summary = page.locator("#rebalances summary").first
+    await summary.focus()
+    await page.keyboard.press("Enter")
+    await expect(page.locator("#rebalances details[open]")).to_have_count(1)
+    span = page.get_by_role("button", name="5 min", exact=True)
+    await span.focus()
+    await page.keyboard.press("Space")
+    await expect(span).to_have_attribute("aria-pressed", "true")
+    await page.go_back()
+    await expect(page.locator("#groups-view")).to_be_visible()
+
+
+async def test_what_was_opened_and_focused_stays_so_when_figures_change(
+    shown: Shown, member: Member, open_page: Open
+) -> None:
+    page = await open_page(shown, "/#/groups/billing")
+    summary = page.locator("#rebalances summary").first
+    await summary.click()
+    await summary.focus()
+    await member.produce(1, 9)
+    assert await member.commit({1: 2}) is ErrorCode.NONE
+    await expect(row(page, "partitions", "orders-1").locator("td").nth(4)).to_have_text("7")
+    await expect(page.locator("#rebalances details[open]")).to_have_count(1)
+    await expect(summary).to_be_focused()
+
+
+async def test_names_are_text_whatever_is_in_them(shown: Shown, open_page: Open) -> None:
+    name = '<img src=x onerror="document.title=1">/ä #?%'
+    async with await Member.connect(shown.port, name, client_id="<b>web</b>") as member:
+        await member.alone([0])
+        page = await open_page(shown)
+        await page.locator("#groups tbody a").click()
+        await expect(page.locator("#group-name")).to_have_text(name)
+        await expect(row(page, "members", member.id)).to_contain_text("<b>web</b>")
+        assert await page.locator("main img, table b, ol b").count() == 0
+
+
+async def test_a_group_that_is_not_here_says_where_it_is_or_that_there_is_none(
+    show: Show, open_page: Open
+) -> None:
+    shown = await show(brokers=2, advertised_http="pages.example:8080")
+    group = (await shown.groups_of_brokers())[2]
+    shown.brokers._running.discard(1)  # as if it were another process's
+    try:
+        page = await open_page(shown, f"/#/groups/{group}", down=True)
+        link = page.locator("#group-empty a")
+        await expect(link).to_have_attribute("href", f"http://pages.example:8080/#/groups/{group}")
+        await expect(page.locator("#group-body")).to_be_hidden()
+        mine = (await shown.groups_of_brokers())[1]
+        await page.goto(f"{shown.page.url}/#/groups/{mine}")
+        await expect(page.locator("#group-empty")).to_contain_text(f"there is no group '{mine}'.")
+        await page.locator("#group-empty a").click()
+        elsewhere = page.locator("#elsewhere")
+        await expect(elsewhere.locator("a")).to_have_attribute("href", "http://pages.example:8080")
+        await expect(elsewhere).to_contain_text("broker 2 with ")
+    finally:
+        shown.brokers._running.add(1)
+
+
+async def test_it_survives_the_server_and_says_so_meanwhile(
+    shown: Shown, member: Member, open_page: Open
+) -> None:
+    page = await open_page(shown, down=True)
+    await expect(row(page, "groups", "billing")).to_be_visible()
+    await shown.page.close()
+    await expect(page.locator("#live")).to_have_text("reconnecting")
+    await expect(page.locator("#notice")).to_contain_text("does not answer")
+    await expect(row(page, "groups", "billing")).to_be_visible()
+    shown.brokers.settings = replace(shown.brokers.settings, http=f"127.0.0.1:{shown.page.port}")
+    again = await app.start(await prepare(shown.brokers))
+    try:
+        await expect(page.locator("#live")).to_have_text("live")
+        await expect(page.locator("#notice")).to_be_hidden()
+    finally:
+        await again.close()
+
+
+_CONTRAST = """() => {
+  const style = getComputedStyle(document.documentElement);
+  const channel = (value) => (value <= 0.03928 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4);
+  const luminance = (name) => {
+    let text = style.getPropertyValue(name).trim().slice(1);
+    if (text.length === 3) text = [...text].map((each) => each + each).join("");
+    const [r, g, b] = [0, 2, 4].map((at) => channel(parseInt(text.slice(at, at + 2), 16) / 255));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const found = {};
+  for (const ground of ["--ground", "--panel", "--hover"])
+    for (const ink of ["--text", "--quiet", "--accent", "--calm-text", "--owe-text", "--bad"]) {
+      const [low, high] = [luminance(ground), luminance(ink)].sort((a, b) => a - b);
+      found[`${ink} on ${ground}`] = (high + 0.05) / (low + 0.05);
+    }
+  return found;
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_text_has_contrast_in_both_schemes(shown: Shown, open_page: Open, scheme: str) -> None:
+    page = await open_page(shown, color_scheme=scheme)
+    await expect(page.locator("#groups-empty")).to_be_visible()
+    found: dict[str, float] = await page.evaluate(_CONTRAST)
+    assert {pair: ratio for pair, ratio in found.items() if ratio < 4.5} == {}  # WCAG AA
+    ground = await page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+    bright = int(re.findall(r"\d+", ground)[0]) > 128
+    assert bright is (scheme == "light")
+
+
+async def test_a_narrow_window_needs_no_scrolling_sideways(
+    shown: Shown, member: Member, open_page: Open
+) -> None:
+    page = await open_page(shown, "/#/groups/billing", viewport={"width": 420, "height": 800})
+    await expect(page.locator("#members tbody tr")).to_have_count(1)
+    assert await page.evaluate("document.documentElement.scrollWidth") <= 420
+
+
+async def test_tables_and_regions_have_names_for_screen_readers(
+    shown: Shown, member: Member, open_page: Open
+) -> None:
+    page = await open_page(shown, "/#/groups/billing")
+    for name in ("Members 1", "Rebalances 1", "Offsets 3"):
+        await expect(page.get_by_role("region", name=name)).to_be_visible()
+    await expect(page.get_by_role("heading", level=1)).to_contain_text("billing")
+    await expect(page.get_by_role("img", name=re.compile("Timeline of 1 members"))).to_be_visible()
+    assert await page.locator("th:not([scope])").count() == 0
