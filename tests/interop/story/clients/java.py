@@ -18,7 +18,7 @@ from tests.support.kafka_artifacts import clients_classpath, tools_classpath
 
 _HINT: Final = "install a JDK of Java 17 or later, and Maven"
 # A short life: a quick start counts for more than speed.
-_JVM: Final = (
+JVM: Final = (
     "java",
     "-Xmx256m",
     "-XX:+UseSerialGC",
@@ -52,10 +52,10 @@ class JavaClient(StockClient):
         return self._program("AdminCalls", bootstrap, prefix)
 
     def _program(self, name: str, *arguments: str) -> list[str]:
-        return [*_JVM, "-cp", self._classpath(), name, *arguments]
+        return [*JVM, "-cp", self._classpath(), name, *arguments]
 
     def _classpath(self) -> str:
-        return _compiled(sorted((PROGRAMS / "java").glob("*.java")), clients_classpath())
+        return compiled(sorted((PROGRAMS / "java").glob("*.java")), clients_classpath())
 
 
 @dataclass(frozen=True)
@@ -70,16 +70,16 @@ class ConsoleTools(ProgramClient):
         self._classpath()
 
     def command(self) -> list[str]:
-        java = [*_JVM, "-cp", self._classpath()]
+        java = [*JVM, "-cp", self._classpath()]
         return [sys.executable, "-m", f"{wrapped.__name__}.console", *java, "--"]
 
     def _classpath(self) -> str:
-        return _compiled(
+        return compiled(
             [PROGRAMS / "wrapped" / "Tools.java", PROGRAMS / "java" / "Lines.java"], tools_classpath()
         )
 
 
-def _compiled(sources: Sequence[Path], classpath: str) -> str:
+def compiled(sources: Sequence[Path], classpath: str) -> str:
     """A class path with these sources, compiled, before `classpath`."""
     contents = digest(classpath, *(source.read_bytes() for source in sources))
 

@@ -1,0 +1,214 @@
+"""The members that a case drives: processes of real clients, told what to do, and what they say."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tests.causes.programs.commands import Options
+from tests.interop.story.clients.base import PROGRAMS
+from tests.interop.story.clients.java import JVM, compiled
+from tests.support.kafka_artifacts import clients_classpath
+
+DEADLINE_S: Final = 90.0
+
+PYTHON_CLIENTS: Final = ("confluent", "kafka_python", "aiokafka", "muster")
+JAVA: Final = "java"
+CLIENTS: Final = (JAVA, *PYTHON_CLIENTS)
+SHOWN: Final = {
+    "java": "Java client",
+    "confluent": "confluent-kafka (librdkafka)",
+    "kafka_python": "kafka-python",
+    "aiokafka": "aiokafka",
+    "muster": "muster.client",
+}
+"""As the table names them."""
+_HERE: Final = Path(__file__).parent
+_JAVA_ASSIGNORS: Final = {"range": "RangeAssignor", "roundrobin": "RoundRobinAssignor"}
+
+
+@dataclass(frozen=True)
+class Said:
+    """A line that a member has printed."""
+
+    event: str
+    fields: dict[str, Any]
+
+
+class Member:
+    """One process, in a session of its own so that all of it can be signalled."""
+
+    def __init__(self, command: Sequence[str], complaints: Path) -> None:
+        self.said: list[Said] = []
+        self._changed = threading.Condition()
+        self._complaints = complaints
+        with complaints.open("ab") as stderr:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                start_new_session=True,
+            )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def owned(self) -> list[tuple[str, int]]:
+        """What it was assigned last; for members with eager assignors, that is all it has."""
+        for each in reversed(self.said):
+            if each.event == "assigned":
+                return [_partition(named) for named in each.fields["partitions"]]
+        return []
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            fields = json.loads(line)
+            with self._changed:
+                self.said.append(Said(fields.pop("event"), fields))
+                self._changed.notify_all()
+        with self._changed:
+            self.said.append(Said("ended", {}))
+            self._changed.notify_all()
+
+    def tell(self, command: str) -> None:
+        """Give it a command."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(command.encode() + b"\n")
+        self.process.stdin.flush()
+
+    def wait_for(self, event: str, *, after: int = 0) -> int:
+        """Return when it has said so, in a line behind the first `after`: how many lines there are then."""
+
+        def said() -> bool:
+            return any(each.event == event for each in self.said[after:])
+
+        with self._changed:
+            if not self._changed.wait_for(said, DEADLINE_S):
+                raise AssertionError(
+                    f"{event!r} was not said, but {self.said[-5:]}\n{self._last_complaints()}"
+                )
+            return len(self.said)
+
+    def close(self) -> None:
+        """Have it leave the group as its users do at the end."""
+        self.tell("close")
+        self.wait_for("ended")
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def stand_still(self) -> None:
+        """SIGSTOP: what a long pause of its machine or its garbage collector is to others."""
+        os.killpg(self.process.pid, signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """SIGCONT."""
+        os.killpg(self.process.pid, signal.SIGCONT)
+
+    def end(self) -> None:
+        """Whatever it does, it is gone afterwards."""
+        self.kill()
+        self._reader.join()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                with suppress(BrokenPipeError):
+                    pipe.close()
+
+    def _last_complaints(self) -> str:
+        return "\n".join(self._complaints.read_text(errors="replace").splitlines()[-20:])
+
+
+def _partition(named: str | list[Any]) -> tuple[str, int]:
+    """Python's members name a topic and a number, Java's one text."""
+    topic, number = named.rsplit("-", 1) if isinstance(named, str) else named
+    return topic, int(number)
+
+
+class Stage:
+    """Where the members of one case live; all of them end with it."""
+
+    def __init__(self, bootstrap: str, group: str, folder: Path) -> None:
+        self.bootstrap = bootstrap
+        self.group = group
+        self._folder = folder
+        self._members: list[Member] = []
+
+    def __enter__(self) -> Stage:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for member in self._members:
+            member.end()
+
+    def start(self, client: str, name: str, *, topics: Sequence[str] = ("orders",), **options: Any) -> Member:
+        """A member whose client id is `name`; `options` as `Options` has them."""
+        wanted = Options(self.bootstrap, self.group, list(topics), name, **options)
+        command = _java(wanted) if client == JAVA else _python(client, wanted)
+        member = Member(command, self._folder / f"{name}.stderr")
+        self._members.append(member)
+        return member
+
+
+def _python(client: str, options: Options) -> list[str]:
+    # As the tests do: kafka-python uses what Python has deprecated.
+    return [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-m",
+        f"tests.causes.programs.{client}",
+        json.dumps(asdict(options)),
+    ]
+
+
+def _java(options: Options) -> list[str]:
+    settings: dict[str, object] = {
+        "bootstrap.servers": options.bootstrap,
+        "group.id": options.group,
+        "client.id": options.client_id,
+        "session.timeout.ms": options.session_timeout_ms,
+        "heartbeat.interval.ms": options.heartbeat_interval_ms,
+        "max.poll.interval.ms": options.max_poll_interval_ms,
+        "metadata.max.age.ms": options.metadata_max_age_ms,
+    }
+    if options.instance is not None:
+        settings["group.instance.id"] = options.instance
+    if options.assignors:
+        settings["partition.assignment.strategy"] = ",".join(
+            f"org.apache.kafka.clients.consumer.{_JAVA_ASSIGNORS[each]}" for each in options.assignors
+        )
+    return [
+        *JVM,
+        *("-cp", java_classpath(), "Acting", ",".join(options.topics)),
+        *(f"{name}={value}" for name, value in settings.items()),
+    ]
+
+
+def java_classpath() -> str:
+    """The Java member, compiled once per machine."""
+    sources = [_HERE / "programs" / "Acting.java", PROGRAMS / "java" / "Lines.java"]
+    return compiled(sources, clients_classpath())
+
+
+def wait_until(fact: Callable[[], object], what: str) -> None:
+    """Return once `fact` holds."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not fact():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not after {DEADLINE_S:g} s: {what}")
+        time.sleep(0.02)  # between two looks

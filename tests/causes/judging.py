@@ -1,0 +1,58 @@
+"""Holding what muster says against what happened."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from muster.coordinator.testing import Cluster
+from tests.causes.acting import Stage
+from tests.causes.cases import GROUP, OTHER_TOPIC, PARTITIONS, TOPIC, Case, Scene, Truth
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One case with one client."""
+
+    case: Case
+    client: str
+    truth: Truth
+    said: Any
+    """muster's Explanation, or None."""
+    timeline: str
+
+    @property
+    def wrong(self) -> list[str]:
+        """What of the explanation is not so."""
+        if self.said is None:
+            return ["muster has nothing to say"]
+        found = []
+        if self.truth.cause is not None and self.said.cause != self.truth.cause:
+            found.append(f"the cause is {self.truth.cause!r}, not {self.said.cause!r}")
+        if self.said.diagnosis != self.truth.diagnosis:
+            found.append(f"it is {self.truth.diagnosis}, not {self.said.diagnosis}")
+        who = self.said.member
+        if self.truth.member is not None and (who is None or not _is(who.client_id, self.truth.member)):
+            found.append(f"it was {self.truth.member}, not {who}")
+        return found
+
+
+def _is(client_id: str, name: str) -> bool:
+    return client_id == name or client_id.startswith(f"{name}-")  # kafkajs and others add to it
+
+
+def judge(case: Case, client: str, folder: Path) -> Judged:
+    """Play the case, and ask."""
+    # kafka-python can miss an assignment that comes within 100 ms.
+    settings = {"group_initial_rebalance_delay_ms": 500, **case.settings}
+    with Cluster(case.brokers, **settings) as cluster, Stage(cluster.bootstrap, GROUP, folder) as stage:
+        cluster.create_topic(TOPIC, PARTITIONS)
+        cluster.create_topic(OTHER_TOPIC, 1)
+        truth = case.act(Scene(cluster, stage, client))
+        group = cluster.group(GROUP)
+        try:
+            said = group.why(generation=truth.generation)
+        except LookupError:
+            said = None
+        return Judged(case, client, truth, said, str(group.timeline()))
