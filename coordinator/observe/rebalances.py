@@ -50,9 +50,9 @@ class RebalanceLog:
             "cause": cause(event, expired),
             "generation": event.generation_id,
             "members": event.members,
-            "took_ms": event.join_ms + event.sync_ms,
+            "took_ms": event.join_ms + event.assignment_ms,
             "join_ms": event.join_ms,
-            "sync_ms": event.sync_ms,
+            "sync_ms": event.assignment_ms,
             "shard": shard,
         }
         if event.restarts:

@@ -1,20 +1,28 @@
-"""One append at a time per broker: what arrives while a commit runs goes into the next one, across shards."""
+"""One append at a time per broker: what arrives while a commit runs goes into the next one, across shards.
+
+Rows of the journal go with the records of their own step. Those of steps without records wait a moment for
+others to go with. No group suffers for them: what the store has no room or no time for is dropped.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from muster.coordinator.observe.log import Logger
-from muster.coordinator.runtime.clock import Clock
-from muster.coordinator.storage.store import Append, Lease, Outcome, Store, StoreBusy, StoreFull
+from muster.coordinator.runtime.clock import Clock, Timer
+from muster.coordinator.storage.store import Append, JournalRow, Lease, Outcome, Store, StoreBusy, StoreFull
 
 _log: Final = Logger(part="groups")
 
 _BUSY_PAUSE_MS: Final = 50
 FULL_PAUSE_MS: Final = 1_000
 """How long nothing is tried after the store had no room: each attempt costs its shards a reload."""
+LINGER_MS: Final = 200
+"""How long journal rows of steps without records wait for others."""
+JOURNAL_BYTES_MAX: Final = 4_194_304
+"""Of journal rows that one writer may have waiting."""
 
 
 class Writer(Protocol):
@@ -31,11 +39,13 @@ class Writer(Protocol):
 
 
 class _Waiting:
-    __slots__ = ("rows", "sequence", "since_ms")
+    __slots__ = ("journal", "journal_bytes", "rows", "sequence", "since_ms")
 
     def __init__(self, since_ms: int) -> None:
         self.rows: list[tuple[bytes, bytes | None]] = []
-        self.sequence = 0
+        self.journal: list[JournalRow] = []
+        self.journal_bytes = 0
+        self.sequence: int | None = None  # None: only journal rows, for which nobody waits
         self.since_ms = since_ms
 
 
@@ -43,33 +53,95 @@ class Appender:
     """Group commit of one broker.
 
     Rows of a writer are written in the order they came, since the next transaction starts when the last has
-    returned. There is no bound here: a writer stops taking work when too much of its own waits. A store that
-    is busy is asked again until rows have waited for `write_timeout_ms`; one that is full is not, and `full`
-    says so for a while.
+    returned. There is no bound here but for journal rows: a writer stops taking work when too much of its own
+    waits. A store that is busy is asked again until rows have waited for `write_timeout_ms`; one that is full
+    is not, and `full` says so for a while.
     """
 
-    def __init__(self, store: Store, clock: Clock, *, write_timeout_ms: int) -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        *,
+        write_timeout_ms: int,
+        journal_written: Callable[[int, int], None] = lambda shard, size_bytes: None,
+        journal_dropped: Callable[[int], None] = lambda count: None,
+    ) -> None:
+        """`journal_written(shard, bytes)` is told of journal rows that are durable, `journal_dropped(count)`
+        of those that are not going to be, or perhaps are (the store failed)."""
         self._store = store
         self._clock = clock
         self._write_timeout_ms = write_timeout_ms
+        self._journal_written = journal_written
+        self._journal_dropped = journal_dropped
+        self._journal_full_until_ms = 0
         self._full: StoreFull | None = None
         self._full_until_ms = 0
         self._waiting: dict[Writer, _Waiting] = {}
         self._under_way: dict[Writer, _Waiting] = {}
         self._task: asyncio.Task[None] | None = None
+        self._urgent = False  # something waits that somebody waits for
+        self._linger: Timer | None = None
         self._closed = False
 
-    def append(self, writer: Writer, rows: Sequence[tuple[bytes, bytes | None]], sequence: int) -> None:
-        """Write `rows` in the next transaction; `writer` is told with `sequence`, which only grows."""
+    def append(
+        self,
+        writer: Writer,
+        rows: Sequence[tuple[bytes, bytes | None]],
+        sequence: int,
+        journal: Sequence[JournalRow] = (),
+    ) -> None:
+        """Write `rows` in the next transaction, and with them `journal` and what `note` was given before;
+        `writer` is told with `sequence`, which only grows."""
         waiting = self._waiting.get(writer)
         if waiting is None:
             waiting = self._waiting[writer] = _Waiting(self._clock.now_ms())
+        elif waiting.sequence is None:
+            waiting.since_ms = self._clock.now_ms()
         waiting.rows.extend(rows)
         waiting.sequence = sequence
-        # The task starts in the next turn of the loop, so all that this turn brings goes into one
-        # transaction.
+        if journal:
+            self._add(waiting, journal)
+        self._start()
+
+    def note(self, writer: Writer, journal: Sequence[JournalRow]) -> None:
+        """Write `journal` with what is written next, or within LINGER_MS. `writer` hears of it only if it is
+        fenced."""
+        waiting = self._waiting.get(writer) or _Waiting(self._clock.now_ms())
+        self._add(waiting, journal)
+        if waiting.journal:
+            self._waiting[writer] = waiting
+        if self._task is None:
+            self._wait_for_others()
+
+    def holds(self, writer: Writer) -> bool:
+        """Whether something of `writer` waits."""
+        return writer in self._waiting
+
+    def _add(self, waiting: _Waiting, journal: Sequence[JournalRow]) -> None:
+        if self._journal_full_until_ms > self._clock.now_ms():
+            self._journal_dropped(len(journal))
+            return
+        for count, row in enumerate(journal):
+            if waiting.journal_bytes + row.size_bytes > JOURNAL_BYTES_MAX:
+                self._journal_dropped(len(journal) - count)
+                return
+            waiting.journal.append(row)
+            waiting.journal_bytes += row.size_bytes
+
+    def _start(self) -> None:
+        """Begin a transaction, if none is under way. The task starts in the next turn of the loop, so all
+        that this turn brings goes into it."""
+        self._urgent = True
+        if self._linger is not None:
+            self._linger.cancel()
+            self._linger = None
         if self._task is None and not self._closed:
             self._task = asyncio.get_running_loop().create_task(self._write(), name="appender")
+
+    def _wait_for_others(self) -> None:
+        if self._waiting and self._linger is None and not self._closed:
+            self._linger = self._clock.at(self._clock.now_ms() + LINGER_MS, self._start)
 
     def discard(self, writer: Writer) -> None:
         """Forget what the store has not been given yet, or was too busy for; `writer` still hears of a
@@ -85,46 +157,88 @@ class Appender:
             return None
         return self._full
 
+    @property
+    def at_rest(self) -> bool:
+        """Whether nothing is under way, and nothing waits but journal rows for others to go with."""
+        return self._task is None
+
+    def hurry(self) -> None:
+        """Have what waits written now."""
+        if self._waiting:
+            self._start()
+
     async def settled(self) -> None:
         """Return when nothing waits and nothing is under way."""
+        self.hurry()
         while self._task is not None:
             await asyncio.wait([self._task])
 
     def kill(self) -> None:
         """Write nothing from now on, as a process that died; what is under way may still take effect."""
         self._closed = True
+        if self._linger is not None:
+            self._linger.cancel()
+            self._linger = None
         if self._task is not None:
             self._task.cancel()
 
     async def _write(self) -> None:
         try:
-            while self._waiting:
+            while self._waiting and self._urgent:
+                self._urgent = False
                 batch, self._waiting = self._waiting, {}
                 await self._transaction(batch)
                 self._under_way = {}
         finally:
             self._task = None
+            self._wait_for_others()
 
     async def _transaction(self, batch: dict[Writer, _Waiting]) -> None:
         self._under_way = dict(batch)
-        appends = [Append(writer.lease, writer.epoch, waiting.rows) for writer, waiting in batch.items()]
+        appends = [
+            Append(writer.lease, writer.epoch, waiting.rows, waiting.journal)
+            for writer, waiting in batch.items()
+        ]
         try:
             outcomes = await self._store.append(appends)
         except StoreBusy as busy:
             await self._try_later(busy)
             return
         except Exception as error:
+            dropped = sum(len(waiting.journal) for waiting in batch.values())
+            if dropped:
+                self._journal_dropped(dropped)
+            asked_for = self._asked_for(batch)
             if isinstance(error, StoreFull):
-                self._full, self._full_until_ms = error, self._clock.now_ms() + FULL_PAUSE_MS
+                self._journal_full_until_ms = self._clock.now_ms() + FULL_PAUSE_MS
+                if dropped:
+                    # Nothing was written. There may be room for the records alone.
+                    if asked_for:
+                        await self._transaction(asked_for)
+                    return
+                self._full, self._full_until_ms = error, self._journal_full_until_ms
                 _log.error("the store is full", shards=len(batch), why=str(error))
-            # Whatever the backend raised, every writer of the transaction has gone on from rows that are not
-            # known to be in the store: it must stop.
-            for writer in batch:
+            # Whatever the backend raised, every writer of the transaction that gave it records has gone on
+            # from what is not known to be in the store: it must stop.
+            for writer in asked_for:
                 writer.fail(error)
             return
         self._full = None
         for (writer, waiting), outcome in zip(batch.items(), outcomes, strict=True):
-            writer.appended(waiting.sequence, outcome)
+            if outcome is Outcome.WRITTEN and waiting.journal:
+                self._journal_written(writer.lease.number, waiting.journal_bytes)
+            if waiting.sequence is not None or outcome is Outcome.FENCED:
+                writer.appended(waiting.sequence or 0, outcome)
+
+    def _asked_for(self, batch: dict[Writer, _Waiting]) -> dict[Writer, _Waiting]:
+        """What of a batch somebody waits for: records, without journal rows."""
+        asked_for = {}
+        for writer, waiting in batch.items():
+            # A writer that was discarded meanwhile has gone from what is under way, and hears no more.
+            if waiting.sequence is not None and writer in self._under_way:
+                waiting.journal, waiting.journal_bytes = [], 0
+                asked_for[writer] = waiting
+        return asked_for
 
     async def _try_later(self, busy: StoreBusy) -> None:
         """Put what is under way in front of what came meanwhile, and return after a pause."""
@@ -132,20 +246,32 @@ class Appender:
         came, self._waiting = self._waiting, {}
         for writer, waiting in list(self._under_way.items()):
             if now_ms - waiting.since_ms >= self._write_timeout_ms:
+                if waiting.sequence is None:
+                    self._journal_dropped(len(waiting.journal))
+                    continue
                 came.pop(writer, None)
                 writer.fail(busy)
                 continue
-            waiting.rows = list(waiting.rows)  # the store was given the other
+            # The store was given the others.
+            waiting.rows, waiting.journal = list(waiting.rows), list(waiting.journal)
             later = came.pop(writer, None)
             if later is not None:
-                waiting.rows += later.rows
-                waiting.sequence = later.sequence
+                self._put_behind(waiting, later)
             self._waiting[writer] = waiting
         self._waiting |= came
         if self._waiting:
+            self._urgent = True
             pause = asyncio.Event()
             timer = self._clock.at(now_ms + _BUSY_PAUSE_MS, pause.set)
             try:
                 await pause.wait()
             finally:
                 timer.cancel()
+
+    def _put_behind(self, waiting: _Waiting, later: _Waiting) -> None:
+        if later.sequence is not None:
+            if waiting.sequence is None:
+                waiting.since_ms = later.since_ms
+            waiting.rows += later.rows
+            waiting.sequence = later.sequence
+        self._add(waiting, later.journal)

@@ -37,6 +37,11 @@ class Outbox:
     def __len__(self) -> int:
         return len(self._tasks) + len(self._timers)
 
+    @property
+    def sending(self) -> bool:
+        """Whether any of them is on its way right now."""
+        return bool(self._tasks)
+
     def send(self, requests: Sequence[object]) -> None:
         if len(self) + len(requests) > self._pending_max:
             raise OverflowError(f"{len(self)} requests to other shards are not acknowledged")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -12,11 +12,15 @@ from muster.coordinator.cluster.lease import Tenure
 from muster.coordinator.cluster.placement import shard_of
 from muster.coordinator.group.config import GroupConfig
 from muster.coordinator.group.effects import Event, RequestContext, TopicsImage
+from muster.coordinator.group.hard_state import CommittedOffset, TopicPartition
 from muster.coordinator.group.shard import Shard
+from muster.coordinator.observe.journal.entries import WHOLE_BROKER, Member
+from muster.coordinator.observe.journal.recorder import Recorder
 from muster.coordinator.observe.log import Logger
 from muster.coordinator.runtime.appender import FULL_PAUSE_MS, Appender
 from muster.coordinator.runtime.clock import Clock, Timer
-from muster.coordinator.runtime.loader import load
+from muster.coordinator.runtime.holds import LoadHolds
+from muster.coordinator.runtime.loader import load, newest_entries
 from muster.coordinator.runtime.outbox import Deliver, Outbox
 from muster.coordinator.runtime.shard_host import Answered, HostState, Limits, Operation, ShardHost
 from muster.coordinator.storage.store import (
@@ -78,7 +82,8 @@ class Runtime:
     `observer` must be quick and not raise: an exception of its stops the shard. `before_load` is awaited
     before a shard is loaded, so that `topics_changed` can tell topics at least as new as the offsets that
     will be judged by them: an older view takes the offsets of a topic that was made anew for those of the
-    deleted one.
+    deleted one. `holds` are shards whose loading a test holds open. Without a `recorder` there is no
+    journal; `journal_written(shard, bytes)` is told of rows of it that are durable.
     """
 
     def __init__(
@@ -94,6 +99,9 @@ class Runtime:
         deliver: Deliver | None = None,
         make_shard: ShardFactory | None = None,
         before_load: Callable[[], Awaitable[None]] | None = None,
+        holds: LoadHolds | None = None,
+        recorder: Recorder | None = None,
+        journal_written: Callable[[int, int], None] = lambda shard, size_bytes: None,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -103,8 +111,16 @@ class Runtime:
         self._limits = limits or Limits()
         self._observer = observer
         self._before_load = before_load
+        self._recorder = recorder
+        self.holds = holds or LoadHolds()
         self._make_shard = make_shard or partial(_make_shard, config or GroupConfig())
-        self._appender = Appender(store, clock, write_timeout_ms=self._limits.write_timeout_ms)
+        self._appender = Appender(
+            store,
+            clock,
+            write_timeout_ms=self._limits.write_timeout_ms,
+            journal_written=journal_written,
+            journal_dropped=(lambda count: None) if recorder is None else recorder.count_dropped,
+        )
         self._outbox = Outbox(clock, deliver or _nowhere)
         self._hosts: dict[int, ShardHost] = {}
         self._loading: dict[int, asyncio.Task[None]] = {}
@@ -112,6 +128,10 @@ class Runtime:
         self._ready: dict[int, tuple[int, asyncio.Future[None]]] = {}  # with the epoch
         self._failures: dict[int, _Failure] = {}
         self._coming_to_rest: set[asyncio.Task[None]] = set()
+        self.stops = 0
+        """How often a shard has stopped because something failed."""
+        self.last_stop = ""
+        """Which one did so last, and why."""
         self._image: TopicsImage | None = None
         self._loaded = asyncio.Event()
         self._loaded.set()
@@ -188,6 +208,54 @@ class Runtime:
             raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, f"shard {host.lease.number} is loading")
         raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"shard {host.lease.number} is loading")
 
+    # --- what groups have committed -------------------------------------------------------------------------
+
+    def committed(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
+        """The offsets of a group, perhaps a moment before they are durable; empty where it is not here."""
+        host = self._hosts.get(shard_of(group_id, self._shard_count))
+        if host is None or host.shard is None or host.state is not HostState.ACTIVE:
+            return {}
+        return host.shard.hard.offsets.get(group_id, {})
+
+    def committing_groups(self, number: int | None = None) -> list[str]:
+        """The groups that have committed offsets, of one shard or of all that are here."""
+        return [
+            group_id
+            for host in self._hosts.values()
+            if host.shard is not None and (number is None or host.lease.number == number)
+            for group_id in host.shard.hard.offsets
+        ]
+
+    # --- the journal ----------------------------------------------------------------------------------------
+
+    def note(
+        self,
+        type: str,
+        data: Mapping[str, Any],
+        *,
+        group_id: str | None = None,
+        member: Member | None = None,
+    ) -> None:
+        """Put down something that happened outside the core: to a group, and then it is stored if the group
+        is here; or to the whole broker, and then it is kept in memory."""
+        if self._recorder is None:
+            return
+        now_ms = self._clock.now_ms()
+        if group_id is None:
+            self._recorder.show([self._recorder.of(type, now_ms, WHOLE_BROKER, data, member=member)])
+            return
+        number = shard_of(group_id, self._shard_count)
+        host = self._hosts.get(number)
+        group = None if host is None or host.shard is None else host.shard.groups.get(group_id)
+        generation = None if group is None else group.generation_id
+        entry = self._recorder.of(
+            type, now_ms, number, data, group=group_id, generation=generation, member=member
+        )
+        if host is None:
+            self._recorder.show([entry])
+        else:
+            host.note(entry)
+
     # --- what shards are told -------------------------------------------------------------------------------
 
     def connection_closed(self, connection_id: int) -> None:
@@ -225,6 +293,7 @@ class Runtime:
             appender=self._appender,
             clock=self._clock,
             limits=self._limits,
+            recorder=self._recorder,
         )
         self._hosts[number] = host
         self._loaded.clear()
@@ -237,10 +306,40 @@ class Runtime:
         self._forget_failure(number)
         self._end_waiting(number)
         host = self._let_go(number)
-        at_rest = asyncio.get_running_loop().create_task(self._settled(host), name=f"disown shard {number}")
+        at_rest = asyncio.get_running_loop().create_task(
+            self._disowned(number, host), name=f"disown shard {number}"
+        )
         self._coming_to_rest.add(at_rest)
         at_rest.add_done_callback(self._coming_to_rest.discard)
         return at_rest
+
+    def hurry(self) -> None:
+        """Have what waits for others to be written with, as entries of the journal do, written now."""
+        self._appender.hurry()
+
+    def under_way(self) -> Iterator[str]:
+        """What is being done without being asked for, in words; nothing when all is at rest and durable."""
+        for number in self._loading:
+            if self.holds.holding(number):
+                continue  # on purpose, for as long as whoever holds it wants
+            yield f"shard {number} is being loaded"
+        for number, failure in self._failures.items():
+            host = self._hosts.get(number)
+            if host is not None and host.state is not HostState.ACTIVE:
+                yield f"shard {number} is to be loaded again, after {failure.text}"
+        if not self._appender.at_rest:
+            yield "records of groups are being written"
+        if self._outbox.sending:
+            yield "requests to other shards are being sent"
+        for host in self._hosts.values():
+            if not host.at_rest:
+                yield f"shard {host.lease.number} has steps to finish"
+
+    def load_again(self, number: int) -> None:
+        """Have a shard that is here claimed and loaded anew, as after a failure; nothing else."""
+        host = self._hosts.get(number)
+        if host is not None:
+            self._tenure.reclaim(host.lease, host.epoch)
 
     async def loaded(self) -> None:
         """Return when no shard is loading."""
@@ -302,28 +401,49 @@ class Runtime:
         if host is not None:
             await host.settled()
 
+    async def _disowned(self, number: int, host: ShardHost | None) -> None:
+        await self._settled(host)
+        if self._recorder is not None and number not in self._hosts:
+            self._recorder.journal.forget(number)
+
     async def _load(self, host: ShardHost) -> None:
         number = host.lease.number
+        began_ms = self._clock.now_ms()
+        from_broker: int | None = None
         try:
+            if self.holds.has(number):
+                # As Kafka does: clients are sent to a coordinator that is still loading.
+                self._tell_ready(host)
+                await self.holds.released(number, self._clock)
             async with self._load_slots:
                 if self._before_load is not None:
                     await self._before_load()
                 shard = self._make_shard(number)
                 await load(self._store, host.lease, shard)
+                if self._recorder is not None and self._recorder.stored:
+                    entries = await newest_entries(self._store, host.lease)
+                    self._recorder.journal.restore(number, entries)
+                    from_broker = entries[-1].broker if entries else None
         except Exception as error:
             host.fail(error)
         else:
-            host.activate(shard)
+            loading_ms = self._clock.now_ms() - began_ms
+            host.activate(shard, loading_ms=loading_ms, from_broker=from_broker)
             if self._image is not None:
                 image = self._image
                 host.tell(lambda shard, now_ms, out: shard.topics_changed(image, now_ms, out))
-            epoch, ready = self._ready.get(number, (0, None))
-            if ready is not None and epoch == host.epoch:
-                del self._ready[number]
-                ready.set_result(None)
+            self._tell_ready(host)
         if self._loading.get(number) is asyncio.current_task():
             del self._loading[number]
             self._note_loaded()
+
+    def _tell_ready(self, host: ShardHost) -> None:
+        """Those who wait until the shard is loaded under its present epoch."""
+        number = host.lease.number
+        epoch, ready = self._ready.get(number, (0, None))
+        if ready is not None and epoch == host.epoch:
+            del self._ready[number]
+            ready.set_result(None)
 
     def _end_waiting(self, number: int) -> None:
         """For those who wait until the shard is loaded under its present epoch."""
@@ -366,6 +486,8 @@ class Runtime:
         healthy_ms = _UNWRITTEN_AGAIN_MS if unwritten else _HEALTHY_AFTER_MS
         times = 1 if before is None or ran_ms >= healthy_ms else before.times + 1
         text = f"{type(why).__name__}: {why}"
+        self.stops += 1
+        self.last_stop = f"shard {number} stopped: {text}"
         if unwritten and times == 1:
             _log.info("shard is loaded again", shard=number, why=text)
             self._failures[number] = _Failure(times, text, None)

@@ -9,6 +9,9 @@ requests to other shards) is kept back as promise 1 says:
 - any other step's replies go at once (a heartbeat never waits for the disk), while its events and requests
   still take their turn, since a journal is read in order.
 
+What the journal keeps of a step is stored with the step's records; of a step without any it follows soon, and
+nothing waits for it.
+
 A reply never overtakes one to the same caller: a caller has one ticket per request and each is answered once,
 and the server takes a connection's requests one at a time.
 
@@ -29,9 +32,11 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from muster.coordinator.group.effects import Effects, Event, Record, Reply, RequestContext, Ticket
 from muster.coordinator.group.shard import Shard
+from muster.coordinator.observe.journal.entries import Entry
+from muster.coordinator.observe.journal.recorder import Recorder
 from muster.coordinator.runtime.appender import Appender
 from muster.coordinator.runtime.clock import Clock, Timer
-from muster.coordinator.storage.store import Lease, Outcome, StoreBusy, StoreFull
+from muster.coordinator.storage.store import JournalRow, Lease, Outcome, StoreBusy, StoreFull
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.coordinator_records import encode_key, encode_value
 
@@ -122,23 +127,38 @@ class _Call(NamedTuple):
 class _Held:
     """What a step makes visible once everything up to step `needs` is durable."""
 
-    __slots__ = ("events", "needs", "replies", "requests", "since_ms")
+    __slots__ = ("entries", "events", "needs", "replies", "requests", "since_ms")
 
     def __init__(
-        self, needs: int, since_ms: int, replies: list[Reply], events: list[Event], requests: list[object]
+        self,
+        needs: int,
+        since_ms: int,
+        replies: list[Reply],
+        events: list[Event],
+        requests: list[object],
+        entries: Sequence[Entry] = (),
     ) -> None:
         self.needs = needs
         self.since_ms = since_ms
         self.replies = replies
         self.events = events
         self.requests = requests
+        self.entries = entries
 
 
 class ShardHost:
     """Runs one shard under one grant of its lease. Create it, then `activate` it with what was loaded."""
 
     def __init__(
-        self, lease: Lease, epoch: int, *, owner: HostOwner, appender: Appender, clock: Clock, limits: Limits
+        self,
+        lease: Lease,
+        epoch: int,
+        *,
+        owner: HostOwner,
+        appender: Appender,
+        clock: Clock,
+        limits: Limits,
+        recorder: Recorder | None = None,
     ) -> None:
         self.lease = lease
         self.epoch = epoch
@@ -149,6 +169,7 @@ class ShardHost:
         self._appender = appender
         self._clock = clock
         self._limits = limits
+        self._recorder = recorder
         self._loop = asyncio.get_running_loop()
         self.shard: Shard | None = None
         self._inbox: deque[_Call | Notice] = deque()
@@ -242,8 +263,19 @@ class ShardHost:
             self.fail(error)
             return self._not_coordinator()
         self.steps += 1
+        if self.shard.noted:
+            self._tell_noted(self.shard)
         self._arm()
         return answer
+
+    def _tell_noted(self, shard: Shard) -> None:
+        """A step of its own, for what an operation without Effects has noted."""
+        out = Effects()
+        try:
+            shard.tell_noted(out)
+            self._finish(out, self._clock.now_ms())
+        except Exception as error:
+            self.fail(error)
 
     def _refused(self, operation: Operation) -> KafkaError | None:
         """Why a request is not even stepped."""
@@ -268,11 +300,31 @@ class ShardHost:
         if self._inbox or (self.shard is not None and self.shard.knows_connection(connection_id)):
             self.tell(lambda shard, now_ms, out: shard.connection_closed(connection_id, now_ms, out))
 
-    def activate(self, shard: Shard) -> None:
-        """Begin to serve with a shard that has been loaded."""
+    def note(self, entry: Entry) -> None:
+        """An entry of something that happened outside the core: stored and shown in turn."""
+        assert self._recorder is not None
+        if self.state is HostState.ACTIVE and (rows := self._recorder.rows([entry])):
+            self._appender.note(self, rows)
+        if self.state is not HostState.ACTIVE or self._durable == self._handed_over:
+            self._recorder.show([entry])
+        else:
+            self._held.append(_Held(self._handed_over, self._clock.now_ms(), [], [], [], [entry]))
+
+    def activate(self, shard: Shard, *, loading_ms: int = 0, from_broker: int | None = None) -> None:
+        """Begin to serve with a shard that has been loaded in `loading_ms`; `from_broker` had it before."""
         self.shard = shard
         self.state = HostState.ACTIVE
         self.active_since_ms = self._clock.now_ms()
+        if self._recorder is not None and (
+            groups := len(shard.hard.groups.keys() | shard.hard.offsets.keys())
+        ):
+            data = {
+                "epoch": self.epoch,
+                "groups": groups,
+                "took_ms": loading_ms,
+                "from_broker": from_broker,
+            }
+            self.note(self._recorder.of("shard_loaded", self.active_since_ms, self.lease.number, data))
         self._inbox.append(lambda shard, now_ms, out: shard.loaded(now_ms, out))
         self._turn()
 
@@ -289,7 +341,8 @@ class ShardHost:
             self.state = HostState.CLOSED
             self._deliver(out.replies)
             # What the unloading did is not durable and need not be; it only comes last.
-            self._held.append(_Held(self._handed_over, self._clock.now_ms(), [], out.events, []))
+            entries = self._last_entries()
+            self._held.append(_Held(self._handed_over, self._clock.now_ms(), [], out.events, [], entries))
             kept = {reply.ticket for held in self._held for reply in held.replies}
             kept.update(reply.ticket for reply in self._delivering)
             self._refuse(kept)
@@ -298,6 +351,29 @@ class ShardHost:
             self._arm()
         elif self.state is HostState.LOADING:
             self.state = HostState.CLOSED
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether nothing is to be stepped before the next request or deadline, and all that was is durable
+        and answered."""
+        return not self._inbox and not self._delivering and self._durable == self._handed_over
+
+    def _last_entries(self) -> Sequence[Entry]:
+        """Have what is still to be noted written before the host is settled."""
+        assert self.shard is not None
+        entries = self._unloaded("handed over, or the broker stopped")
+        rows = self._recorder.rows(entries) if entries and self._recorder is not None else []
+        if rows or self._appender.holds(self):
+            self.steps += 1
+            self._handed_over = self.steps
+            self._appender.append(self, [], self.steps, rows)
+        return entries
+
+    def _unloaded(self, why: str) -> Sequence[Entry]:
+        if self._recorder is None or self.shard is None or not self.shard.groups:
+            return []
+        data = {"epoch": self.epoch, "why": why}
+        return [self._recorder.of("shard_unloaded", self._clock.now_ms(), self.lease.number, data)]
 
     async def settled(self) -> None:
         """Return when nothing of this host is on its way to the store."""
@@ -411,28 +487,40 @@ class ShardHost:
     def _finish(self, out: Effects, now_ms: int) -> None:
         """Hand the step's records over and its replies out, or hold them back."""
         self.steps += 1
+        entries: Sequence[Entry] = ()
+        journal: Sequence[JournalRow] = ()
+        if out.events and self._recorder is not None:
+            entries = self._recorder.of_events(self.lease.number, out.events)
+            journal = self._recorder.rows(entries)
         if out.records:
             rows = [_encode(record) for record in out.records]
             self._handed_over = self.steps
-            self._appender.append(self, rows, self.steps)
+            self._appender.append(self, rows, self.steps, journal)
+        elif journal:
+            self._appender.note(self, journal)
         if self._durable == self._handed_over:
-            self._show(out.replies, out.events, out.requests)
+            self._show(out.replies, out.events, out.requests, entries)
         elif out.records or out.reads_hard_state:
-            self._held.append(_Held(self._handed_over, now_ms, out.replies, out.events, out.requests))
+            held = _Held(self._handed_over, now_ms, out.replies, out.events, out.requests, entries)
+            self._held.append(held)
         else:
             self._deliver(out.replies)
             if out.events or out.requests:
-                self._held.append(_Held(self._handed_over, now_ms, [], out.events, out.requests))
+                self._held.append(_Held(self._handed_over, now_ms, [], out.events, out.requests, entries))
 
     def _release(self) -> None:
         held = self._held
         while held and held[0].needs <= self._durable:
             step = held.popleft()
             self._overdue = max(self._overdue - 1, 0)
-            self._show(step.replies, step.events, step.requests)
+            self._show(step.replies, step.events, step.requests, step.entries)
 
-    def _show(self, replies: list[Reply], events: list[Event], requests: list[object]) -> None:
+    def _show(
+        self, replies: list[Reply], events: list[Event], requests: list[object], entries: Sequence[Entry]
+    ) -> None:
         self._deliver(replies)
+        if entries and self._recorder is not None:
+            self._recorder.show(entries)
         if events:
             self._owner.observe(self.lease, events)
         if requests:
@@ -524,7 +612,12 @@ class ShardHost:
         """Promise 6: stop here, roll nothing back. `why` is None when the lease is lost."""
         if self.state is HostState.FAILED:
             return
+        unloaded: Sequence[Entry] = ()
+        if self.state is HostState.ACTIVE:
+            unloaded = self._unloaded("its lease is lost" if why is None else f"{type(why).__name__}: {why}")
         self._stop(HostState.FAILED, why)
+        if unloaded and self._recorder is not None:
+            self._recorder.show(unloaded)  # there is no writing any more
         self._owner.failed(self, why)
 
     def _stop(self, state: HostState, why: Exception | None = None) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from muster.coordinator.group.effects import Effects, Record, RequestContext, Ticket, TopicsImage
 from muster.coordinator.group.shard import Shard
+from muster.coordinator.observe.journal.recorder import Recorder
 from muster.coordinator.runtime.clock import ManualClock
 from muster.coordinator.runtime.runtime import Runtime
 from muster.coordinator.runtime.shard_host import LATER, Limits
@@ -195,7 +196,12 @@ class Bench:
     """One runtime over a held store, with the shard of `GROUP` owned and loaded."""
 
     def __init__(
-        self, limits: Limits | None = None, store: HeldStore | None = None, *, at_once: bool = False
+        self,
+        limits: Limits | None = None,
+        store: HeldStore | None = None,
+        *,
+        at_once: bool = False,
+        recorder: Recorder | None = None,
     ) -> None:
         """`at_once`: requests go by `call_at_once`, the fast twin of `call`."""
         self.at_once = at_once
@@ -203,6 +209,7 @@ class Bench:
         self.store = store or HeldStore(now_ms=self.clock.now_ms)
         self.tenure = HandTenure()
         self.events: list[object] = []
+        self.journal_written: list[tuple[int, int]] = []
         self.shards: list[CounterShard] = []
         self.tasks: list[asyncio.Task[Any]] = []
         self.runtime = Runtime(
@@ -212,6 +219,8 @@ class Bench:
             limits=limits,
             observer=lambda number, events: self.events.extend(events),
             make_shard=self.make_shard,
+            recorder=recorder,
+            journal_written=lambda shard, size_bytes: self.journal_written.append((shard, size_bytes)),
         )
 
     def make_shard(self, number: int) -> Shard:

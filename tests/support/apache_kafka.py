@@ -56,8 +56,8 @@ _CONFIGS: Mapping[str, str] = {
     "num.io.threads": "1",
     "num.network.threads": "1",
     "background.threads": "2",
-    # A machine that stands still for longer than nine seconds would have the controller fence its only broker, and
-    # every partition would be led anew, in the next epoch.
+    # A machine that stands still for longer than nine seconds would have the controller fence its only
+    # broker, and every partition would be led anew, in the next epoch.
     "broker.session.timeout.ms": "120000",
 }
 

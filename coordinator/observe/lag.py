@@ -1,0 +1,265 @@
+"""How far the groups of a broker are behind: in records, and in time.
+
+The end of a partition is known where its log is open in this process; the others are asked for together when
+somebody wants to know (`refresh`), never for a request of a client. Time is read off a history of ends, which
+is kept while somebody asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from bisect import bisect_right
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from muster.coordinator.group.hard_state import CommittedOffset, TopicPartition
+from muster.coordinator.observe.log import Logger
+from muster.coordinator.runtime.clock import Clock, Timer
+from muster.coordinator.storage.store import StoreError
+from muster.coordinator.topics.logs import PartitionId
+
+_log: Final = Logger(part="lag")
+
+SAMPLE_MS: Final = 5_000
+ASKED_MS: Final = 60_000
+"""How long ends are sampled after somebody asked: scrapers come every 15 to 60 seconds."""
+FRESH_MS: Final = 1_000
+"""An end that was read so lately is not read again."""
+PARTITIONS_MAX: Final = 10_000
+"""Of all groups together: what is beyond them has no history, and its end is not asked for."""
+_POINTS_MAX: Final = 64
+_CHECKED_AT_ONCE: Final = 1_000
+
+Committed = Mapping[TopicPartition, CommittedOffset]
+Bounds = tuple[int, int]
+
+
+class PartitionLag(NamedTuple):
+    """How far a group is behind in a partition."""
+
+    topic: str
+    partition: int
+    committed: int
+    """The next record that the group will have."""
+    end: int | None
+    """The log end offset; None: not known (yet)."""
+    lag: int | None
+    """Records from `committed` to `end`."""
+    seconds: float | None
+    """How long ago the first of them was written; 0 if there is none, None while the ends have not been
+    watched for as long."""
+
+
+class History:
+    """When a log ended where: a bounded number of points, the denser the newer. Times are milliseconds."""
+
+    def __init__(self) -> None:
+        self._at_ms = array("q")
+        self._ends = array("q")
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    @property
+    def newest(self) -> tuple[int, int]:
+        """(when, end)"""
+        return self._at_ms[-1], self._ends[-1]
+
+    def add(self, at_ms: int, end: int) -> None:
+        """The log ends there now. An end that went back (records were lost) begins the history anew."""
+        if self._ends and end < self._ends[-1]:
+            del self._at_ms[:], self._ends[:]
+        if len(self._ends) > 1 and self._ends[-2] == self._ends[-1] == end:
+            self._at_ms[-1] = at_ms  # still so
+            return
+        self._at_ms.append(at_ms)
+        self._ends.append(end)
+        if len(self._ends) > _POINTS_MAX:
+            # Of the older half every other point goes, but the oldest: how far back it reaches.
+            del self._at_ms[1 : _POINTS_MAX // 2 : 2], self._ends[1 : _POINTS_MAX // 2 : 2]
+
+    def written_ms(self, offset: int) -> int | None:
+        """When the record at `offset` was written, as far as the points tell; None when it is older than the
+        oldest of them, or not there."""
+        index = bisect_right(self._ends, offset)
+        if index == 0 or index == len(self._ends):
+            return None
+        before, behind = self._ends[index - 1], self._ends[index]
+        from_ms, to_ms = self._at_ms[index - 1], self._at_ms[index]
+        return from_ms + (to_ms - from_ms) * (offset - before) // (behind - before)
+
+
+class Lag:
+    """The lag of the groups that a broker coordinates. Used from the broker's loop."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        groups: Callable[[], Iterable[str]],
+        committed: Callable[[str], Committed],
+        topic_id: Callable[[str], UUID | None],
+        known: Callable[[PartitionId], Bounds | None],
+        look: Callable[[Sequence[PartitionId]], Awaitable[Sequence[Bounds | None]]],
+    ) -> None:
+        """`groups` are those here that have committed offsets, `committed` a group's. `known` and `look` are
+        those of `topics.partitions.Partitions`."""
+        self._clock = clock
+        self._groups = groups
+        self._committed = committed
+        self._topic_id = topic_id
+        self._known = known
+        self._look = look
+        self._histories: dict[PartitionId, History] = {}
+        self._asked_until_ms = 0
+        self._forgot_ms = 0
+        self._timer: Timer | None = None
+        self._sampling: asyncio.Task[None] | None = None
+        self._one_at_a_time = asyncio.Lock()
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<Lag histories={len(self._histories)}>"
+
+    def groups(self) -> list[str]:
+        """The groups here that have committed offsets."""
+        return sorted(self._groups())
+
+    def of(self, group_id: str) -> list[PartitionLag]:
+        """The lag of a group by what is known at once, in order of topics and partitions. It may be a moment
+        ahead of what is durable."""
+        now_ms = self._clock.now_ms()
+        return [
+            self._partition_lag(topic, partition, committed.offset, now_ms)
+            for (topic, partition), committed in sorted(self._committed(group_id).items())
+        ]
+
+    def total(self, group_id: str) -> int | None:
+        """The records that a group is behind in all; None unless it has committed offsets and the end of each
+        partition is known. None, too, beyond PARTITIONS_MAX of them."""
+        offsets = self._committed(group_id)
+        if len(offsets) > PARTITIONS_MAX:
+            return None
+        total = 0 if offsets else None
+        for (topic, partition), committed in offsets.items():
+            end, _ = self._partition(topic, partition)
+            if end is None or total is None:
+                return None
+            total += max(end - committed.offset, 0)
+        return total
+
+    def committed_ms(self, group_id: str) -> int | None:
+        """When a group committed last, epoch time; None for one that has no offsets here."""
+        committed = self._committed(group_id).values()
+        return max((each.commit_timestamp for each in committed), default=None)
+
+    async def refresh(self, group_ids: Iterable[str] | None = None) -> None:
+        """`read` these groups (None: all), and keep on sampling all for a minute."""
+        self._asked_until_ms = self._clock.now_ms() + ASKED_MS
+        await self.read(self._groups() if group_ids is None else group_ids)
+        if self._timer is None and not self._closed:
+            self._timer = self._clock.at(self._clock.now_ms() + SAMPLE_MS, self._sample)
+
+    def close(self) -> None:
+        """Sample nothing any more."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._sampling is not None:
+            self._sampling.cancel()
+
+    # --- sampling -------------------------------------------------------------------------------------------
+
+    def _sample(self) -> None:
+        self._sampling = asyncio.get_running_loop().create_task(self._sample_all(), name="sample log ends")
+
+    async def _sample_all(self) -> None:
+        try:
+            await self.read(self._groups())
+        finally:
+            self._timer = self._sampling = None
+        now_ms = self._clock.now_ms()
+        if now_ms < self._asked_until_ms and not self._closed:
+            self._timer = self._clock.at(now_ms + SAMPLE_MS, self._sample)
+
+    async def read(self, group_ids: Iterable[str]) -> None:
+        """Read the ends of these groups' partitions that are not known at once. A store or disk that does not
+        answer raises nothing: the ends are those known before."""
+        async with self._one_at_a_time:
+            wanted = await self._partitions(list(group_ids))
+            now_ms = self._clock.now_ms()
+            self._forget_old(now_ms)
+            unknown = []
+            for each in wanted:
+                bounds = self._known(each)
+                if bounds is not None:
+                    self._note(each, bounds[1], now_ms)
+                elif not self._fresh(each, now_ms):
+                    unknown.append(each)
+            if not unknown:
+                return
+            try:
+                found = await self._look(unknown)
+            except (OSError, StoreError) as error:
+                _log.warning("the ends of logs cannot be read", why=str(error))
+                return
+            for each, bounds in zip(unknown, found, strict=True):
+                if bounds is not None:
+                    self._note(each, bounds[1], self._clock.now_ms())
+
+    async def _partitions(self, group_ids: Sequence[str]) -> list[PartitionId]:
+        wanted: dict[PartitionId, None] = {}
+        for count, group_id in enumerate(group_ids, 1):
+            for topic, partition in self._committed(group_id):
+                topic_id = self._topic_id(topic)
+                if topic_id is not None:
+                    wanted[PartitionId(topic_id, partition)] = None
+            if len(wanted) >= PARTITIONS_MAX:
+                break
+            if count % _CHECKED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        return list(wanted)[:PARTITIONS_MAX]
+
+    def _note(self, partition: PartitionId, end: int, now_ms: int) -> None:
+        self._histories.setdefault(partition, History()).add(now_ms, end)
+
+    def _fresh(self, partition: PartitionId, now_ms: int) -> bool:
+        history = self._histories.get(partition)
+        return history is not None and history.newest[0] > now_ms - FRESH_MS
+
+    def _forget_old(self, now_ms: int) -> None:
+        if now_ms < self._forgot_ms + ASKED_MS:
+            return
+        self._forgot_ms = now_ms
+        old = [each for each, one in self._histories.items() if one.newest[0] < now_ms - 2 * ASKED_MS]
+        for each in old:
+            del self._histories[each]
+
+    # --- one partition --------------------------------------------------------------------------------------
+
+    def _partition(self, topic: str, partition: int) -> tuple[int | None, History | None]:
+        """Its end, and what is known of how it came to be there."""
+        topic_id = self._topic_id(topic)
+        if topic_id is None:
+            return None, None
+        where = PartitionId(topic_id, partition)
+        bounds, history = self._known(where), self._histories.get(where)
+        if bounds is not None:
+            return bounds[1], history
+        return (None if history is None else history.newest[1]), history
+
+    def _partition_lag(self, topic: str, partition: int, committed: int, now_ms: int) -> PartitionLag:
+        end, history = self._partition(topic, partition)
+        if end is None:
+            return PartitionLag(topic, partition, committed, None, None, None)
+        if end <= committed:
+            return PartitionLag(topic, partition, committed, end, 0, 0.0)
+        written_ms: int | None = None
+        if history is not None:
+            at_ms, newest = history.newest
+            # What has come since the last sample came between then and now.
+            written_ms = at_ms if newest <= committed else history.written_ms(committed)
+        seconds = None if written_ms is None else max(now_ms - written_ms, 0) / 1000
+        return PartitionLag(topic, partition, committed, end, end - committed, seconds)

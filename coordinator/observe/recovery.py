@@ -1,0 +1,242 @@
+"""Watches how groups catch up after a rebalance, and puts their lag into the journal.
+
+It goes by the clock and by the journal, so that a commit costs nothing more. What it writes of a group comes
+10 s after a rebalance and then ever rarer; of one that commits nothing, nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from heapq import heappop, heappush
+from itertools import count
+from typing import Any, Final, Protocol
+
+from muster.coordinator.observe.journal.entries import Entry
+from muster.coordinator.observe.lag import Lag
+from muster.coordinator.observe.log import Logger
+from muster.coordinator.runtime.clock import Clock, Timer
+
+_log: Final = Logger(part="lag")
+
+FIRST_MS: Final = 10_000
+RARELY_MS: Final = 300_000
+"""How often the lag of a group that commits is written, long after its rebalance."""
+LOOK_MIN_MS: Final = 1_000
+LOOK_MAX_MS: Final = 30_000
+"""Between looks at a group that is catching up: a quarter of the time it has taken so far, within these."""
+RECOVERY_MAX_MS: Final = 600_000
+"""A group that has not caught up by then is watched like any other."""
+GROUPS_MAX: Final = 10_000
+"""Watched groups; others begin to be watched when there is room."""
+_GROUPS_AT_ONCE: Final = 100
+_PARTITIONS_MAX: Final = 100
+"""In an entry."""
+
+
+class Note(Protocol):
+    """Puts an entry of a group into the journal; see `Runtime.note`."""
+
+    def __call__(self, type: str, data: Mapping[str, Any], *, group_id: str) -> None: ...
+
+
+class _Watched:
+    __slots__ = ("before", "completed_ms", "due_ms", "grew", "interval_ms", "told_ms", "write_ms")
+
+    def __init__(self, now_ms: int) -> None:
+        self.before: int | None = None  # the lag as the rebalance began
+        self.completed_ms: int | None = None  # when it was over; None: the group need not be looked at for it
+        self.grew = False  # the lag was more since, and has not come back
+        self.interval_ms = FIRST_MS
+        self.write_ms = now_ms + FIRST_MS  # when the lag is written next
+        self.told_ms = now_ms - 1  # commits up to then have been told of
+        self.due_ms = 0  # of its newest place in the queue
+
+
+class Recovery:
+    """See the module. `observe` is a listener of the journal; used from the broker's loop."""
+
+    def __init__(
+        self,
+        lag: Lag,
+        clock: Clock,
+        *,
+        groups_of_shard: Callable[[int], Sequence[str]],
+        note: Note,
+    ) -> None:
+        """`groups_of_shard` are those with committed offsets."""
+        self._lag = lag
+        self._clock = clock
+        self._groups_of_shard = groups_of_shard
+        self._note = note
+        self._watched: dict[str, _Watched] = {}
+        self._queue: list[tuple[int, int, str]] = []
+        self._order = count()
+        self._timer: Timer | None = None
+        self._timer_ms = 0
+        self._task: asyncio.Task[None] | None = None
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<Recovery groups={len(self._watched)}>"
+
+    def close(self) -> None:
+        """Watch nothing any more."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+
+    def of_rebalance(self, group_id: str) -> dict[str, int]:
+        """What is known of the lag at the end of a group's rebalance: fields of its entry."""
+        watched = self._watched.get(group_id)
+        before = None if watched is None else watched.before
+        now = self._lag.total(group_id)
+        found = {"lag_before": before, "lag": now}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def observe(self, entries: Sequence[Entry]) -> None:
+        """Entries that were added to the journal."""
+        for entry in entries:
+            if entry.group is not None:
+                self._observe(entry, entry.group)
+            elif entry.type == "shard_loaded":
+                self._loaded(entry.shard)
+
+    def _observe(self, entry: Entry, group_id: str) -> None:
+        match entry.type:
+            case "state_changed" if (
+                entry.data["to_state"] == "PreparingRebalance"
+                and entry.data["from_state"] != "CompletingRebalance"  # there it only began anew
+            ):
+                watched = self._watch(group_id)
+                if watched is not None:
+                    watched.before = self._lag.total(group_id)
+                    self._put(group_id, watched, entry.at_ms)  # have the ends read that are not known
+            case "rebalance_completed":
+                watched = self._watch(group_id)
+                if watched is not None:
+                    watched.interval_ms = FIRST_MS
+                    watched.write_ms = entry.at_ms + FIRST_MS
+                    watched.completed_ms = entry.at_ms
+                    self._put(group_id, watched, entry.at_ms)
+            case "group_created":
+                watched = self._watch(group_id)
+                if watched is not None:
+                    self._put(group_id, watched, watched.write_ms)
+            case "group_removed":
+                self._watched.pop(group_id, None)
+
+    def _loaded(self, shard: int) -> None:
+        now_ms = self._clock.now_ms()
+        for group_id in self._groups_of_shard(shard):
+            if group_id not in self._watched and (watched := self._watch(group_id)) is not None:
+                watched.interval_ms = RARELY_MS
+                watched.write_ms = now_ms + RARELY_MS
+                self._put(group_id, watched, watched.write_ms)
+
+    def _watch(self, group_id: str) -> _Watched | None:
+        watched = self._watched.get(group_id)
+        if watched is None and len(self._watched) < GROUPS_MAX:
+            watched = self._watched[group_id] = _Watched(self._clock.now_ms())
+        return watched
+
+    # --- by the clock ---------------------------------------------------------------------------------------
+
+    def _put(self, group_id: str, watched: _Watched, due_ms: int) -> None:
+        """Look at the group then, and not before."""
+        watched.due_ms = due_ms
+        heappush(self._queue, (due_ms, next(self._order), group_id))
+        self._arm()
+
+    def _arm(self) -> None:
+        if self._task is not None or self._closed or not self._queue:
+            return
+        due_ms = self._queue[0][0]
+        if self._timer is not None:
+            if self._timer_ms <= due_ms:
+                return
+            self._timer.cancel()
+        self._timer_ms = due_ms
+        self._timer = self._clock.at(due_ms, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._task = asyncio.get_running_loop().create_task(self._look(), name="watch groups recover")
+
+    async def _look(self) -> None:
+        try:
+            due = self._take_due()
+            if due:
+                await self._lag.read(due)
+                for group_id in due:
+                    self._look_at(group_id)
+        except Exception as error:
+            _log.error("lag cannot be watched", exc_info=error)
+        finally:
+            self._task = None
+            self._arm()
+
+    def _take_due(self) -> list[str]:
+        now_ms = self._clock.now_ms()
+        due: list[str] = []
+        while self._queue and self._queue[0][0] <= now_ms and len(due) < _GROUPS_AT_ONCE:
+            due_ms, _, group_id = heappop(self._queue)
+            watched = self._watched.get(group_id)
+            if watched is not None and watched.due_ms == due_ms and group_id not in due:
+                due.append(group_id)
+        return due
+
+    def _look_at(self, group_id: str) -> None:
+        watched = self._watched.get(group_id)
+        if watched is None:
+            return
+        now_ms = self._clock.now_ms()
+        committed_ms, total = self._lag.committed_ms(group_id), self._lag.total(group_id)
+        if committed_ms is None and now_ms >= watched.write_ms:
+            del self._watched[group_id]  # until its next rebalance
+            return
+        if watched.completed_ms is not None and total is not None:
+            self._look_whether_recovered(group_id, watched, total, now_ms)
+        if now_ms >= watched.write_ms:
+            commits = committed_ms is not None and committed_ms > watched.told_ms
+            if commits and total is not None:
+                watched.told_ms = now_ms
+                self._write(group_id, total)
+            # The longer a group has committed nothing, the rarer the looks: at any rate it takes no commit to
+            # make one.
+            most_ms = RARELY_MS if commits else 2 * max(watched.interval_ms, RARELY_MS)
+            watched.interval_ms = min(2 * watched.interval_ms, most_ms)
+            watched.write_ms = now_ms + watched.interval_ms
+        due_ms = watched.write_ms
+        if watched.completed_ms is not None:
+            look_ms = (now_ms - watched.completed_ms) // 4
+            due_ms = min(due_ms, now_ms + min(max(look_ms, LOOK_MIN_MS), LOOK_MAX_MS))
+        self._put(group_id, watched, due_ms)
+
+    def _look_whether_recovered(self, group_id: str, watched: _Watched, total: int, now_ms: int) -> None:
+        assert watched.completed_ms is not None
+        recovered = False
+        if watched.before is not None and total > watched.before:
+            watched.grew = True
+        elif watched.before is not None:
+            recovered = watched.grew
+        past_ms = now_ms - watched.completed_ms
+        if recovered or past_ms >= (RECOVERY_MAX_MS if watched.grew else FIRST_MS):
+            watched.before, watched.completed_ms, watched.grew = None, None, False
+        if recovered:
+            watched.told_ms = now_ms
+            self._write(group_id, total, recovered=True)
+
+    def _write(self, group_id: str, total: int, *, recovered: bool = False) -> None:
+        behind = sorted(self._lag.of(group_id), key=lambda each: each.lag or 0, reverse=True)
+        data: dict[str, Any] = {
+            "total": total,
+            "partitions": [
+                [each.topic, each.partition, each.committed, each.lag] for each in behind[:_PARTITIONS_MAX]
+            ],
+        }
+        if recovered:
+            data["recovered"] = True
+        self._note("lag_at_commit", data, group_id=group_id)

@@ -1,0 +1,73 @@
+"""Shards whose loading is held open, so that a test can see what clients do while their coordinator loads."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Final
+
+from muster.coordinator.runtime.clock import Clock
+
+HOLD_DEFAULT_MS: Final = 60_000
+
+
+@dataclass(slots=True)
+class _Hold:
+    limit_ms: int
+    loading: int = 0
+    """How many loadings wait for it."""
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class LoadHolds:
+    """Of the brokers of one process, since a shard may be loaded by any of them. Belongs to their loop.
+
+    A hold lasts until it is released, for every loading of its shard that begins meanwhile, but no longer
+    than its limit after a loading began.
+    """
+
+    def __init__(self) -> None:
+        self._holds: dict[int, _Hold] = {}
+
+    def hold(self, number: int, limit_ms: int = HOLD_DEFAULT_MS) -> None:
+        """Hold the next loading of the shard open, in place of an earlier hold on it."""
+        self.release(number)
+        self._holds[number] = _Hold(limit_ms)
+
+    def release(self, number: int) -> bool:
+        """Let it load; whether there was a hold."""
+        hold = self._holds.pop(number, None)
+        if hold is not None:
+            hold.over.set()
+        return hold is not None
+
+    def has(self, number: int) -> bool:
+        """Whether a loading that begins now is held open."""
+        return number in self._holds
+
+    def holding(self, number: int) -> bool:
+        """Whether a loading is being held open."""
+        hold = self._holds.get(number)
+        return hold is not None and hold.loading > 0
+
+    def shards(self) -> list[int]:
+        """The shards with a hold, by number."""
+        return sorted(self._holds)
+
+    async def released(self, number: int, clock: Clock) -> None:
+        """Return when the hold is over, at the end of its limit by `clock` at the latest."""
+        hold = self._holds.get(number)
+        if hold is None:
+            return
+
+        def end() -> None:
+            if self._holds.get(number) is hold:
+                self.release(number)
+
+        timer = clock.at(clock.now_ms() + hold.limit_ms, end)
+        hold.loading += 1
+        try:
+            await hold.over.wait()
+        finally:
+            hold.loading -= 1
+            timer.cancel()

@@ -1,0 +1,402 @@
+"""How far groups are behind: in records, in time, and what the journal is told of it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from muster.coordinator.group.hard_state import UNKNOWN_TIME, CommittedOffset
+from muster.coordinator.observe.journal.entries import Entry
+from muster.coordinator.observe.lag import ASKED_MS, FRESH_MS, SAMPLE_MS, History, Lag, PartitionLag
+from muster.coordinator.observe.recovery import FIRST_MS, RARELY_MS, RECOVERY_MAX_MS, Recovery
+from muster.coordinator.runtime.clock import ManualClock
+from muster.coordinator.topics.logs import PartitionId
+from tests.support.facts import until
+from tests.support.journal import check_entry
+
+GROUP = "orders"
+TOPIC_IDS = {"t": UUID(int=1), "u": UUID(int=2)}
+
+
+# --- the history of a log's end -----------------------------------------------------------------------------
+
+
+def history(*points: tuple[int, int]) -> History:
+    made = History()
+    for at_ms, end in points:
+        made.add(at_ms, end)
+    return made
+
+
+def test_a_record_was_written_between_two_looks() -> None:
+    ends = history((0, 10), (1_000, 20), (2_000, 20), (3_000, 20), (4_000, 30))
+    assert ends.written_ms(9) is None
+    assert ends.written_ms(10) == 0
+    assert ends.written_ms(15) == 500
+    # Nothing came from 1,000 to 3,000.
+    assert ends.written_ms(19) == 900
+    assert ends.written_ms(20) == 3_000
+    assert ends.written_ms(25) == 3_500
+    assert ends.written_ms(30) is None
+    assert ends.newest == (4_000, 30)
+
+
+def test_an_end_that_went_back_begins_anew() -> None:
+    ends = history((0, 10), (1_000, 20), (2_000, 5), (3_000, 15))
+    assert ends.written_ms(10) == 2_500
+    assert ends.written_ms(4) is None
+
+
+def test_a_history_has_a_bound_and_reaches_back_all_the_same() -> None:
+    ends = history(*((second * 1_000, second * 10) for second in range(1_000)))
+    assert len(ends) <= 64
+    for offset in range(9_980):
+        assert ends.written_ms(offset) == offset * 100
+
+
+def test_a_random_history_is_never_off_by_more_than_a_gap() -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    written: list[int] = []
+    ends = History()
+    for second in range(300):
+        written += sorted(second * 1_000 + rng.randrange(1_000) for _ in range(rng.choice([0, 0, 1, 5])))
+        ends.add((second + 1) * 1_000, len(written))
+    kept = list(ends._at_ms)
+    gap_ms = max(later - earlier for earlier, later in pairwise(kept))
+    for offset, at_ms in enumerate(written):
+        said_ms = ends.written_ms(offset)
+        assert said_ms is None or abs(said_ms - at_ms) <= gap_ms
+
+
+# --- groups -------------------------------------------------------------------------------------------------
+
+
+class World:
+    """Partitions with ends, and groups with offsets."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.offsets: dict[str, dict[tuple[str, int], CommittedOffset]] = {}
+        self.ends: dict[PartitionId, int] = {}
+        self.open: set[PartitionId] = set()
+        self.looks: list[list[PartitionId]] = []
+        self.error: OSError | None = None
+        self.entries: list[Entry] = []
+        self.lag = Lag(
+            self.clock,
+            groups=lambda: list(self.offsets),
+            committed=lambda group_id: self.offsets.get(group_id, {}),
+            topic_id=TOPIC_IDS.get,
+            known=lambda each: (0, self.ends[each]) if each in self.open else None,
+            look=self.look,
+        )
+        self.recovery = Recovery(
+            self.lag, self.clock, groups_of_shard=lambda shard: list(self.offsets), note=self.note
+        )
+
+    async def look(self, partitions: Sequence[PartitionId]) -> list[tuple[int, int] | None]:
+        self.looks.append(list(partitions))
+        if self.error is not None:
+            raise self.error
+        return [(0, self.ends[each]) if each in self.ends else None for each in partitions]
+
+    def note(self, type: str, data: Mapping[str, Any], *, group_id: str) -> None:
+        entry = Entry(type, self.clock.now_ms(), 1, 0, group_id, None, data=data)
+        check_entry(entry)
+        self.entries.append(entry)
+
+    def log(self, topic: str, partition: int, end: int, *, open: bool = True) -> None:
+        where = PartitionId(TOPIC_IDS[topic], partition)
+        self.ends[where] = end
+        if open:
+            self.open.add(where)
+
+    def commit(self, offset: int, topic: str = "t", partition: int = 0, group_id: str = GROUP) -> None:
+        committed = CommittedOffset(offset, -1, "", self.clock.now_ms(), UNKNOWN_TIME, UUID(int=0))
+        self.offsets.setdefault(group_id, {})[topic, partition] = committed
+
+    async def settle(self) -> None:
+        """Return when nothing is being looked at."""
+        await until(lambda: self.recovery._task is None and self.lag._sampling is None, "the end of looking")
+
+    async def advance(self, ms: int) -> None:
+        end_ms = self.clock.now_ms() + ms
+        while (next_ms := self.clock.next_ms()) is not None and next_ms <= end_ms:
+            self.clock.advance(max(next_ms - self.clock.now_ms(), 0))
+            await self.settle()
+        self.clock.advance(end_ms - self.clock.now_ms())
+
+    def told(self, *entries: tuple[str, Mapping[str, Any]]) -> None:
+        self.recovery.observe(
+            [Entry(type, self.clock.now_ms(), 1, 0, GROUP, 1, data=data) for type, data in entries]
+        )
+
+    def rebalance_begins(self, from_state: str = "Stable") -> None:
+        self.told(("state_changed", {"from_state": from_state, "to_state": "PreparingRebalance"}))
+
+    def rebalance_completes(self) -> None:
+        self.told(("rebalance_completed", {}))
+
+    def lags(self) -> list[tuple[int, bool]]:
+        """What was written: the records behind, and whether it says that the group has recovered."""
+        return [(each.data["total"], each.data.get("recovered", False)) for each in self.entries]
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    world = World()
+    yield world
+    await world.settle()
+    world.recovery.close()
+    world.lag.close()
+
+
+async def test_the_lag_of_a_group(world: World) -> None:
+    world.log("t", 0, 10)
+    world.log("t", 1, 10)
+    world.log("u", 0, 10, open=False)
+    world.commit(10)
+    world.commit(4, partition=1)
+    world.commit(7, "u")
+    assert world.lag.of(GROUP) == [
+        PartitionLag("t", 0, 10, 10, 0, 0.0),
+        PartitionLag("t", 1, 4, 10, 6, None),
+        PartitionLag("u", 0, 7, None, None, None),
+    ]
+    assert world.lag.total(GROUP) is None
+    await world.lag.refresh()
+    assert world.lag.of(GROUP)[2] == PartitionLag("u", 0, 7, 10, 3, None)
+    assert world.lag.total(GROUP) == 9
+    assert world.looks == [[PartitionId(TOPIC_IDS["u"], 0)]]
+    assert world.lag.groups() == [GROUP]
+    assert world.lag.of("nobody") == []
+    assert world.lag.total("nobody") is None
+
+
+async def test_topics_that_are_gone_and_offsets_beyond_the_end(world: World) -> None:
+    world.log("t", 0, 10)
+    world.commit(12)
+    assert world.lag.of(GROUP) == [PartitionLag("t", 0, 12, 10, 0, 0.0)]
+    world.commit(1, "gone")
+    assert world.lag.of(GROUP)[0] == PartitionLag("gone", 0, 1, None, None, None)
+    assert world.lag.total(GROUP) is None
+
+
+async def test_the_lag_in_seconds_while_somebody_asks(world: World) -> None:
+    world.log("t", 0, 10)
+    world.commit(10)
+    await world.lag.refresh()
+    world.log("t", 0, 20)
+    await world.advance(SAMPLE_MS)
+    world.clock.advance(1_000)
+    [lag] = world.lag.of(GROUP)
+    # Half of the ten records that came within the five seconds.
+    world.commit(15)
+    assert (lag.lag, lag.seconds) == (10, 6.0)
+    [lag] = world.lag.of(GROUP)
+    assert (lag.lag, lag.seconds) == (5, 3.5)
+    # What has come since the last sample came since then.
+    world.log("t", 0, 30)
+    world.commit(20)
+    [lag] = world.lag.of(GROUP)
+    assert (lag.lag, lag.seconds) == (10, 1.0)
+
+
+async def test_sampling_ends_when_nobody_asks(world: World) -> None:
+    world.log("t", 0, 10, open=False)
+    world.commit(10)
+    await world.lag.refresh()
+    await world.advance(10 * ASKED_MS)
+    assert 10 <= len(world.looks) <= ASKED_MS // SAMPLE_MS + 1
+    assert world.clock.next_ms() is None
+
+
+async def test_what_was_just_read_is_not_read_again(world: World) -> None:
+    world.log("t", 0, 10, open=False)
+    world.commit(10)
+    await world.lag.refresh()
+    await world.lag.refresh([GROUP])
+    assert len(world.looks) == 1
+    world.clock.advance(FRESH_MS)
+    await world.lag.refresh([GROUP])
+    assert len(world.looks) == 2
+
+
+async def test_a_store_that_does_not_answer_leaves_what_is_known(world: World) -> None:
+    world.log("t", 0, 10, open=False)
+    world.commit(4)
+    await world.lag.refresh()
+    world.error = OSError("away")
+    world.clock.advance(FRESH_MS)
+    await world.lag.refresh()
+    assert world.lag.total(GROUP) == 6
+
+
+async def test_what_nobody_asks_for_any_more_is_forgotten(world: World) -> None:
+    world.log("t", 0, 10)
+    world.commit(4)
+    world.commit(4, "u", group_id="other")
+    world.log("u", 0, 10)
+    await world.lag.read(["other"])
+    assert len(world.lag._histories) == 1
+    world.clock.advance(2 * ASKED_MS + 1)
+    await world.lag.read([GROUP])
+    assert list(world.lag._histories) == [PartitionId(TOPIC_IDS["t"], 0)]
+
+
+async def test_partitions_beyond_the_bound_are_not_looked_at(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("muster.coordinator.observe.lag.PARTITIONS_MAX", 5)
+    for partition in range(10):
+        world.log("t", partition, 10, open=False)
+        world.commit(4, partition=partition)
+    await world.lag.refresh()
+    assert [len(look) for look in world.looks] == [5]
+    assert world.lag.total(GROUP) is None
+
+
+# --- what the journal is told -------------------------------------------------------------------------------
+
+
+async def test_a_group_that_caught_up_after_a_rebalance(world: World) -> None:
+    world.log("t", 0, 100)
+    world.commit(98)
+    world.rebalance_begins()
+    await world.advance(3_000)
+    world.log("t", 0, 400)
+    assert world.recovery.of_rebalance(GROUP) == {"lag_before": 2, "lag": 302}
+    world.rebalance_completes()
+    for offset in (150, 250):
+        await world.advance(1_000)
+        world.commit(offset)
+    assert world.entries == []
+    await world.advance(1_000)
+    world.commit(398)
+    await world.advance(4_000)
+    assert world.lags() == [(2, True)]
+    assert world.entries[0].data["partitions"] == [["t", 0, 398, 2]]
+    # Having said so once is enough.
+    await world.advance(20_000)
+    assert world.lags() == [(2, True)]
+
+
+async def test_a_group_whose_lag_did_not_grow_has_nothing_to_recover_from(world: World) -> None:
+    world.log("t", 0, 100)
+    world.commit(98)
+    world.rebalance_begins()
+    world.rebalance_completes()
+    await world.advance(FIRST_MS - 1_000)
+    world.commit(99)
+    await world.advance(1_000)
+    assert world.lags() == [(1, False)]
+    # It is not looked at any more before the next entry is due.
+    assert world.clock.next_ms() == world.clock.now_ms() + 2 * FIRST_MS
+
+
+async def test_a_group_that_does_not_catch_up_is_given_up(world: World) -> None:
+    world.log("t", 0, 100)
+    world.commit(98)
+    world.clock.advance(1_000)
+    world.rebalance_begins()
+    world.log("t", 0, 1_000)
+    world.rebalance_completes()
+    await world.advance(RECOVERY_MAX_MS + 60_000)
+    world.commit(1_000)
+    await world.advance(2 * RECOVERY_MAX_MS)
+    assert world.lags() == [(0, False)]
+
+
+async def test_a_rebalance_that_begins_anew_keeps_the_lag_of_its_beginning(world: World) -> None:
+    world.log("t", 0, 100)
+    world.commit(98)
+    world.rebalance_begins()
+    world.log("t", 0, 200)
+    world.rebalance_begins("CompletingRebalance")
+    assert world.recovery.of_rebalance(GROUP)["lag_before"] == 2
+
+
+async def test_what_is_not_known_is_left_out(world: World) -> None:
+    assert world.recovery.of_rebalance(GROUP) == {}
+    world.log("t", 0, 100, open=False)
+    world.commit(98)
+    world.rebalance_begins()
+    assert world.recovery.of_rebalance(GROUP) == {}
+    # But then it is asked for.
+    await world.advance(0)
+    assert world.recovery.of_rebalance(GROUP) == {"lag": 2}
+
+
+async def test_a_group_that_commits_is_told_of_ever_more_rarely(world: World) -> None:
+    world.log("t", 0, 1_000_000)
+    world.told(("group_created", {}))
+    begun_ms = world.clock.now_ms()
+    for second in range(3_600):
+        world.commit(second)
+        await world.advance(1_000)
+    seconds = [(each.at_ms - begun_ms) // 1_000 for each in world.entries]
+    assert seconds[:6] == [10, 30, 70, 150, 310, 610]
+    assert {later - earlier for earlier, later in pairwise(seconds[5:])} == {RARELY_MS // 1_000}
+
+
+async def test_a_group_that_commits_nothing_costs_next_to_nothing(world: World) -> None:
+    world.log("t", 0, 100)
+    world.commit(98)
+    world.clock.advance(1_000)
+    world.rebalance_begins()
+    world.rebalance_completes()
+    looks = 0
+    end_ms = world.clock.now_ms() + 7 * 86_400_000
+    while (next_ms := world.clock.next_ms()) is not None and next_ms < end_ms:
+        await world.advance(next_ms - world.clock.now_ms())
+        looks += 1
+    assert looks < 60
+    assert world.entries == []
+
+
+async def test_a_group_that_is_gone_is_forgotten(world: World) -> None:
+    world.log("t", 0, 100)
+    world.commit(98)
+    world.rebalance_begins()
+    world.rebalance_completes()
+    world.offsets.clear()
+    await world.advance(10 * FIRST_MS)
+    assert world.clock.next_ms() is None
+    world.commit(98)
+    world.told(("group_created", {}), ("group_removed", {}))
+    await world.advance(10 * FIRST_MS)
+    assert world.entries == []
+
+
+async def test_groups_of_a_shard_that_was_loaded_are_watched(world: World) -> None:
+    world.log("t", 0, 100)
+    world.commit(98)
+    loaded = Entry("shard_loaded", world.clock.now_ms(), 1, 0, None, None)
+    world.recovery.observe([loaded])
+    world.clock.advance(1_000)
+    world.commit(99)
+    await world.advance(RARELY_MS)
+    assert world.lags() == [(1, False)]
+
+
+def partitions_of(entries: Iterable[Entry]) -> list[int]:
+    return [len(each.data["partitions"]) for each in entries]
+
+
+async def test_an_entry_has_the_partitions_that_are_furthest_behind(world: World) -> None:
+    for partition in range(150):
+        world.log("t", partition, 1_000)
+        world.commit(1_000 - partition, partition=partition)
+    world.told(("group_created", {}))
+    world.clock.advance(1_000)
+    world.commit(1_000)
+    await world.advance(FIRST_MS)
+    assert partitions_of(world.entries) == [100]
+    assert world.entries[0].data["partitions"][0] == ["t", 149, 851, 149]

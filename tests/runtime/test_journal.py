@@ -1,0 +1,495 @@
+"""What the core tells is stored with what it tells of, shown in the same order, and costs groups nothing."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+
+from muster.coordinator.group.effects import Effects, RequestContext, Ticket
+from muster.coordinator.group.events import Event, GroupCreated, Trigger
+from muster.coordinator.group.hard_state import HardState
+from muster.coordinator.group.shard import Shard
+from muster.coordinator.observe.journal.entries import WHOLE_BROKER, Entry, Member
+from muster.coordinator.observe.journal.recorder import Recorder
+from muster.coordinator.observe.journal.ring import Journal
+from muster.coordinator.runtime import appender, loader
+from muster.coordinator.runtime.appender import FULL_PAUSE_MS, LINGER_MS
+from muster.coordinator.runtime.shard_host import HostState
+from muster.coordinator.storage.store import (
+    Append,
+    JournalRow,
+    Lease,
+    LeaseKind,
+    Outcome,
+    StoreBusy,
+    StoredJournalRow,
+    StoreError,
+    StoreFull,
+)
+from muster.protocol.messages.classic_group import HeartbeatRequest
+from tests.runtime.support import CONTEXT, GROUP, LEASE, SHARD, Bench, CounterShard, HeldStore, record
+from tests.support.facts import until
+from tests.support.journal import check_entry
+
+BROKER = 7
+OTHER = Lease(LeaseKind.GROUP, 3)
+OTHER_GROUP = "g"  # shard 3
+
+
+class TellingShard(CounterShard):
+    """Its events are real ones; their generation is the number they are about."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.hard = HardState()
+        self.groups = {}
+        self.noted = []
+
+    def _event(self, number: int, now_ms: int) -> GroupCreated:
+        group_id = GROUP if self.number == SHARD else OTHER_GROUP
+        return GroupCreated(now_ms, group_id, number, Trigger.REQUESTED, None, None)
+
+    def write(self, request: int, context: RequestContext, ticket: Ticket, now_ms: int, out: Effects) -> None:
+        super().write(request, context, ticket, now_ms, out)
+        out.events[:] = [self._event(request, now_ms)]
+
+    def tell(self, request: int, context: RequestContext, ticket: Ticket, now_ms: int, out: Effects) -> None:
+        """An event without a record."""
+        out.events.append(self._event(request, now_ms))
+        out.reply(ticket, "told")
+
+    def write_silently(
+        self, request: int, context: RequestContext, ticket: Ticket, now_ms: int, out: Effects
+    ) -> None:
+        out.records.append(record(request))
+        out.reply(ticket, request)
+
+    def tell_nonsense(
+        self, request: object, context: RequestContext, ticket: Ticket, now_ms: int, out: Effects
+    ) -> None:
+        out.events += [self._event(1, now_ms), "no event", self._event(2, now_ms)]  # type: ignore[list-item]
+        out.reply(ticket, "told")
+
+
+class JournalStore(HeldStore):
+    """Fails as the test says, for journal rows alone if it says so."""
+
+    journal_error: StoreError | None = None
+
+    async def append(self, appends: Sequence[Append]) -> list[Outcome]:
+        if self.journal_error is not None and any(each.journal for each in appends):
+            self.transactions.append(appends)
+            raise self.journal_error
+        return await super().append(appends)
+
+
+def check_entries(entries: Sequence[Entry]) -> None:
+    for entry in entries:
+        check_entry(entry)
+
+
+class JournalBench(Bench):
+    store: JournalStore
+
+    def __init__(self, *, stored: bool = True) -> None:
+        self.journal = Journal()
+        self.recorder = Recorder(BROKER, self.journal, stored=stored)
+        super().__init__(recorder=self.recorder)
+        self.store = JournalStore(now_ms=self.clock.now_ms)
+        self.runtime._store = self.runtime._appender._store = self.store
+        self.journal.listeners.append(check_entries)
+
+    def make_shard(self, number: int) -> Shard:
+        self.shards.append(TellingShard(number))
+        return self.shards[-1]
+
+    async def stored(self, lease: Lease = LEASE) -> list[int]:
+        """The generations of the entries in the store, in order."""
+        return [entry.generation or 0 for entry in await self.entries(lease)]
+
+    async def entries(self, lease: Lease = LEASE) -> list[Entry]:
+        rows = await self.store.read_journal(lease, 0, rows_max=10_000, bytes_max=100_000_000)
+        return [Entry.from_json(row.value) for row in rows]
+
+    def shown(self) -> list[int]:
+        return [entry.generation or 0 for entry in self.journal.of(GROUP)]
+
+    async def count_transactions(self, count: int) -> None:
+        await until(lambda: len(self.store.transactions) >= count, f"{count} transactions")
+        await self.runtime._appender.settled()
+        assert len(self.store.transactions) == count
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[JournalBench]:
+    bench = JournalBench()
+    await bench.start()
+    yield bench
+    await bench.close()
+
+
+async def test_entries_are_stored_in_the_transaction_of_their_step(bench: JournalBench) -> None:
+    await bench.ask(TellingShard.write, 1)
+    [[append]] = bench.store.transactions
+    assert len(append.records) == 1
+    [row] = append.journal
+    [entry] = bench.journal.of(GROUP)
+    assert row == JournalRow(bench.clock.now_ms(), GROUP.encode(), entry.to_json())
+    assert (entry.type, entry.broker, entry.shard, entry.group, entry.generation) == (
+        "group_created",
+        BROKER,
+        SHARD,
+        GROUP,
+        1,
+    )
+    assert bench.journal_written == [(SHARD, row.size_bytes)]
+
+
+async def test_entries_without_records_follow_within_a_moment_and_nobody_waits(bench: JournalBench) -> None:
+    bench.store.hold()
+    assert await bench.ask(TellingShard.tell, 1) == "told"
+    assert await bench.ask(TellingShard.tell, 2) == "told"
+    assert bench.shown() == [1, 2]
+    assert await bench.ask(TellingShard.read) == []
+    bench.clock.advance(LINGER_MS - 1)
+    assert bench.store.transactions == []
+    bench.clock.advance(1)
+    await until(lambda: bench.store.transactions, "the transaction")
+    # What is read waits for records, not for entries.
+    assert await bench.ask(TellingShard.read) == []
+    bench.store.let_go()
+    await bench.count_transactions(1)
+    assert await bench.stored() == [1, 2]
+
+
+async def test_entries_without_records_go_with_the_next_of_any_shard(bench: JournalBench) -> None:
+    await bench.claim(OTHER)
+    await bench.runtime.loaded()
+    await bench.ask(TellingShard.tell, 1)
+    other = bench.call(TellingShard.write, 5, OTHER_GROUP)
+    await until(other.done, "the other shard's write")
+    assert await bench.stored() == [1]
+    assert await bench.stored(OTHER) == [5]
+    assert len(bench.store.transactions) == 1
+    bench.clock.advance(10 * LINGER_MS)
+    await bench.count_transactions(1)
+
+
+async def test_memory_and_store_have_the_same_order_and_nothing_is_shown_before_it_is_durable(
+    bench: JournalBench,
+) -> None:
+    bench.store.hold()
+    bench.call(TellingShard.write, 1)
+    bench.call(TellingShard.tell, 2)
+    bench.call(TellingShard.write, 3)
+    last = bench.call(TellingShard.tell, 4)
+    await until(last.done, "the answer of a step that does not wait")
+    assert bench.shown() == []
+    bench.store.let_go()
+    await until(lambda: bench.shown() == [1, 2, 3, 4], "what is durable")
+    bench.clock.advance(LINGER_MS)
+    await bench.runtime._appender.settled()
+    assert await bench.stored() == [1, 2, 3, 4]
+
+
+async def test_what_writes_nothing_leaves_the_journal_alone(bench: JournalBench) -> None:
+    await bench.ask(TellingShard.write_silently, 1)
+    [[append]] = bench.store.transactions
+    assert list(append.journal) == []
+    assert bench.journal_written == []
+
+
+async def test_with_the_setting_off_entries_are_kept_in_memory_alone() -> None:
+    bench = JournalBench(stored=False)
+    await bench.start()
+    await bench.ask(TellingShard.write, 1)
+    await bench.ask(TellingShard.tell, 2)
+    bench.clock.advance(LINGER_MS)
+    await bench.count_transactions(1)
+    assert await bench.stored() == []
+    assert bench.shown() == [1, 2]
+    await bench.close()
+
+
+# --- a store that refuses -------------------------------------------------------------------------------
+
+
+async def test_records_are_written_without_entries_that_have_no_room(bench: JournalBench) -> None:
+    bench.store.journal_error = StoreFull("no room")
+    await bench.ask(TellingShard.tell, 1)
+    assert await bench.ask(TellingShard.write, 2) == 2
+    assert [len(append.journal) for [append] in bench.store.transactions] == [2, 0]
+    assert bench.recorder.dropped == 2
+    assert bench.shown() == [1, 2]
+    # For a while it is not tried again.
+    assert await bench.ask(TellingShard.write, 3) == 3
+    assert len(bench.store.transactions) == 3
+    assert bench.recorder.dropped == 3
+    bench.store.journal_error = None
+    bench.clock.advance(FULL_PAUSE_MS)
+    await bench.ask(TellingShard.write, 4)
+    assert await bench.stored() == [4]
+    assert bench.shown() == [1, 2, 3, 4]
+
+
+async def test_a_store_without_room_for_entries_refuses_no_group(bench: JournalBench) -> None:
+    bench.store.journal_error = StoreFull("no room")
+    await bench.ask(TellingShard.tell, 1)
+    bench.clock.advance(LINGER_MS)
+    await bench.count_transactions(1)
+    assert bench.recorder.dropped == 1
+    bench.store.journal_error = None
+    assert await bench.ask(TellingShard.write_silently, 2) == 2
+
+
+async def test_entries_that_a_busy_store_does_not_take_in_time_are_dropped(bench: JournalBench) -> None:
+    bench.store.journal_error = StoreBusy("too much waits")
+    await bench.ask(TellingShard.tell, 1)
+    for _ in range(1_000):
+        bench.clock.advance(50)
+        await until(lambda: bench.clock.next_ms() is not None or bench.recorder.dropped, "the next attempt")
+        if bench.recorder.dropped:
+            break
+    assert bench.recorder.dropped == 1
+    bench.store.journal_error = None
+    assert await bench.ask(TellingShard.write, 2) == 2
+    assert await bench.stored() == [2]
+
+
+async def test_a_store_that_fails_with_entries_alone_stops_no_shard(bench: JournalBench) -> None:
+    bench.store.journal_error = StoreError("the disk is gone")
+    await bench.ask(TellingShard.tell, 1)
+    bench.clock.advance(LINGER_MS)
+    await bench.count_transactions(1)
+    bench.store.journal_error = None
+    assert bench.recorder.dropped == 1
+    assert await bench.ask(TellingShard.write, 2) == 2
+    assert len(bench.shards) == 1
+
+
+async def test_entries_alone_find_out_that_the_lease_is_lost(bench: JournalBench) -> None:
+    await bench.store.claim([LEASE], 1, 3_000)
+    await bench.ask(TellingShard.tell, 1)
+    bench.clock.advance(LINGER_MS)
+    await until(lambda: bench.tenure.reclaimed, "the claim")
+    assert await bench.stored() == []
+
+
+async def test_entries_that_wait_have_a_bound(bench: JournalBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(appender, "JOURNAL_BYTES_MAX", 1_000)
+    for number in range(100):
+        await bench.ask(TellingShard.tell, number)
+    bench.clock.advance(LINGER_MS)
+    await bench.count_transactions(1)
+    kept = len(await bench.stored())
+    assert 0 < kept < 10
+    assert bench.recorder.dropped == 100 - kept
+    assert len(bench.shown()) == 100
+
+
+async def test_an_event_that_cannot_be_noted_stops_nothing(bench: JournalBench) -> None:
+    assert await bench.ask(TellingShard.tell_nonsense) == "told"
+    assert bench.shown() == [1, 2]
+    assert bench.recorder.dropped == 1
+    bench.journal.listeners.clear()
+    bench.runtime.note("fault_fired", {"rule": {1, 2}}, group_id=GROUP)
+    assert bench.recorder.dropped == 2
+    assert await bench.ask(TellingShard.write, 3) == 3
+    assert await bench.stored() == [1, 2, 3]
+
+
+# --- loading and unloading ------------------------------------------------------------------------------
+
+
+async def give(store: HeldStore, *entries: Entry | bytes) -> int:
+    """Have another broker write these; the epoch it did it in."""
+    [grant] = await store.claim([LEASE], 1, 3_000)
+    assert grant is not None
+    values = [each if isinstance(each, bytes) else each.to_json() for each in entries]
+    rows = [JournalRow(1, None, value) for value in values]
+    await store.append([Append(LEASE, grant.epoch, [], rows)])
+    return grant.epoch
+
+
+def earlier(number: int, **data: object) -> Entry:
+    return Entry("group_created", number, 3, SHARD, GROUP, number, data=data)
+
+
+async def load_again(bench: JournalBench) -> None:
+    await bench.claim(LEASE)
+    await bench.runtime.loaded()
+
+
+async def test_the_newest_entries_are_there_again_when_a_shard_is_loaded(bench: JournalBench) -> None:
+    await give(bench.store, *(earlier(number) for number in range(1, loader._ENTRIES_MAX + 6)))
+    heard: list[Sequence[Entry]] = []
+    bench.journal.listeners.append(heard.append)
+    await load_again(bench)
+    assert bench.shown() == list(range(6, loader._ENTRIES_MAX + 6))
+    assert heard == []
+
+
+async def test_of_large_entries_fewer_are_read_but_the_newest(bench: JournalBench) -> None:
+    large = "x" * 300_000
+    await give(bench.store, *(earlier(number, text=large) for number in range(1, 20)))
+    await load_again(bench)
+    shown = bench.shown()
+    assert shown
+    assert shown == list(range(20 - len(shown), 20))
+    assert len(shown) <= loader._ENTRIES_BYTES_MAX // len(large) + 1
+
+
+async def test_what_is_no_entry_is_passed_over(bench: JournalBench) -> None:
+    await give(bench.store, earlier(1), b"no entry", earlier(2))
+    await load_again(bench)
+    assert bench.shown() == [1, 2]
+
+
+async def test_a_journal_that_cannot_be_read_keeps_no_shard_from_serving(
+    bench: JournalBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await give(bench.store, earlier(1))
+
+    async def damaged(*_: object, **__: object) -> list[StoredJournalRow]:
+        raise StoreError("damaged")
+
+    monkeypatch.setattr(bench.store, "read_journal", damaged)
+    await load_again(bench)
+    assert await bench.ask(TellingShard.write_silently, 1) == 1
+
+
+async def test_a_shard_with_groups_tells_that_it_was_loaded_and_from_whom(bench: JournalBench) -> None:
+    await give(bench.store, earlier(1))
+    made = bench.make_shard
+
+    def with_groups(number: int) -> Shard:
+        shard = made(number)
+        shard.hard.offsets["a"] = shard.hard.offsets["b"] = {}
+        return shard
+
+    bench.runtime._make_shard = with_groups
+    epoch = await bench.claim(LEASE)
+    await bench.runtime.loaded()
+    first, loaded = bench.journal.of(GROUP)
+    assert first == earlier(1)
+    assert (loaded.type, loaded.group, loaded.generation) == ("shard_loaded", None, None)
+    assert loaded.data == {"epoch": epoch, "groups": 2, "took_ms": 0, "from_broker": 3}
+    bench.clock.advance(LINGER_MS)
+    await bench.count_transactions(2)
+    assert (await bench.entries())[-1] == loaded
+
+
+async def test_a_shard_that_is_given_up_writes_what_it_knows_and_is_forgotten(bench: JournalBench) -> None:
+    bench.shard.groups[GROUP] = None  # type: ignore[assignment]
+    heard: list[Entry] = []
+    bench.journal.listeners.append(heard.extend)
+    await bench.ask(TellingShard.tell, 1)
+    bench.store.hold()
+    at_rest = bench.runtime.disown(SHARD)
+    await until(lambda: bench.store.transactions, "the transaction")
+    assert [entry.type for entry in heard] == ["group_created"]
+    bench.store.let_go()
+    await at_rest
+    assert [entry.type for entry in heard] == ["group_created", "shard_unloaded"]
+    assert await bench.entries() == heard
+    assert bench.journal.groups() == bench.journal.latest() == []
+
+
+async def test_a_shard_without_groups_comes_and_goes_in_silence(bench: JournalBench) -> None:
+    await bench.runtime.disown(SHARD)
+    await bench.runtime.close()
+    assert bench.store.transactions == []
+    assert bench.journal.latest() == []
+
+
+async def test_a_shard_that_failed_says_why_and_what_is_known_stays(bench: JournalBench) -> None:
+    bench.shard.groups[GROUP] = None  # type: ignore[assignment]
+    await bench.ask(TellingShard.write, 1)
+    bench.store.error = StoreError("the disk is gone")
+    bench.call(TellingShard.write, 2)
+    await until(lambda: len(bench.journal.of(GROUP)) == 2, "the failure")
+    unloaded = bench.journal.of(GROUP)[1]
+    assert (unloaded.type, unloaded.data["why"]) == ("shard_unloaded", "StoreError: the disk is gone")
+    bench.store.error = None
+    await load_again(bench)
+    assert [entry.type for entry in bench.journal.of(GROUP)] == ["group_created", "shard_unloaded"]
+
+
+async def test_what_happens_to_a_group_whose_shard_is_not_here_is_kept_in_memory(bench: JournalBench) -> None:
+    data = {"rule": 1, "api": "JoinGroup", "action": "delay(5)"}
+    bench.store.error = StoreError("the disk is gone")
+    bench.call(TellingShard.write, 1)
+    await until(lambda: bench.runtime.hosts()[0].state is HostState.FAILED, "the failure")
+    bench.runtime.note("fault_fired", data, group_id=GROUP)
+    assert [entry.type for entry in bench.journal.of(GROUP)] == ["fault_fired"]
+
+
+async def test_a_broker_that_dies_writes_nothing_more(bench: JournalBench) -> None:
+    await bench.ask(TellingShard.tell, 1)
+    bench.runtime.kill()
+    bench.clock.advance(10 * LINGER_MS)
+    await bench.runtime._appender.settled()
+    assert bench.store.transactions == []
+
+
+# --- what happens outside the core ----------------------------------------------------------------------
+
+
+async def test_what_happens_outside_the_core_is_put_down_in_turn(bench: JournalBench) -> None:
+    bench.store.hold()
+    bench.call(TellingShard.write, 1)
+    await until(lambda: bench.store.transactions, "the transaction")
+    member = Member("m", "c", "h")
+    data = {"rule": 1, "api": "JoinGroup", "action": "delay(5)"}
+    bench.runtime.note("fault_fired", data, group_id=GROUP, member=member)
+    assert bench.journal.of(GROUP) == []
+    bench.store.let_go()
+    await until(lambda: len(bench.journal.of(GROUP)) == 2, "both")
+    fired = bench.journal.of(GROUP)[1]
+    assert (fired.type, fired.member, fired.data) == ("fault_fired", member, data)
+    bench.clock.advance(LINGER_MS)
+    await bench.runtime._appender.settled()
+    assert (await bench.entries())[1] == fired
+
+
+async def test_what_concerns_the_whole_broker_is_kept_in_memory(bench: JournalBench) -> None:
+    await bench.ask(TellingShard.write, 1)
+    bench.runtime.note("clock_moved", {"by_ms": 5})
+    moved = bench.journal.of(GROUP)[1]
+    assert (moved.type, moved.shard, moved.group) == ("clock_moved", WHOLE_BROKER, None)
+    data = {"rule": 2, "api": "JoinGroup", "action": "drop_response"}
+    bench.runtime.note("fault_fired", data)
+    bench.runtime.note("fault_fired", data, group_id="elsewhere")
+    assert [entry.type for entry in bench.journal.of("elsewhere")] == [
+        "clock_moved",
+        "fault_fired",
+        "fault_fired",
+    ]
+    assert len(await bench.stored()) == 1
+
+
+async def test_what_a_heartbeat_noted_is_told_behind_it(bench: JournalBench) -> None:
+    host = bench.runtime.hosts()[0]
+    assert host.shard is not None
+    answers: list[object] = []
+
+    def beat(shard: Shard, request: object, context: RequestContext, now_ms: int) -> str:
+        shard.noted.append(GroupCreated(now_ms, GROUP, 1, Trigger.HEARTBEAT, None, None))
+        return "alive"
+
+    def tell_noted(out: Effects) -> None:
+        noted: list[Event] = host.shard.noted  # type: ignore[union-attr]
+        out.events += noted
+        noted.clear()
+
+    host.shard.tell_noted = tell_noted  # type: ignore[method-assign]
+    bench.store.hold()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("muster.coordinator.runtime.shard_host._ANSWERING", {Shard.heartbeat: beat})
+        request = HeartbeatRequest(group_id=GROUP, generation_id=1, member_id="m")
+        answers.append(bench.runtime.call_at_once(GROUP, Shard.heartbeat, request, CONTEXT, answers.append))
+    assert answers == ["alive"]
+    assert bench.shown() == [1]
+    bench.clock.advance(LINGER_MS)
+    await until(lambda: bench.store.transactions, "the entry's transaction")
