@@ -64,6 +64,14 @@ interop-tools: postgres-tools  ## look for the tools of make interop (Java, Mave
 interop-table: $(VENV)/.installed-interop $(VENV)/.installed-test  ## play all clients' stories and write the README's table of them
 	$(BIN)/python -m tests.interop.story --table
 
+.PHONY: causes
+causes: $(VENV)/.installed-interop $(VENV)/.installed-test  ## real clients made to rebalance in every way, and what muster says of it (needs what interop-tools looks for)
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) tests/causes
+
+.PHONY: causes-table
+causes-table: $(VENV)/.installed-interop $(VENV)/.installed-test  ## the same once more, and the table in docs/why.md from it
+	$(BIN)/python -m tests.causes --table
+
 .PHONY: kafka
 kafka: $(VENV)/.installed-test  ## replay every scenario against Apache Kafka (needs Java 17+ and Maven)
 	$(BIN)/python -m pytest tests/kafka
@@ -94,17 +102,25 @@ crash-long: $(VENV)/.installed-test  ## 500 times kill -9 under load, ten to twe
 .PHONY: postgres
 postgres: $(VENV)/.installed-test  ## the tests of clusters over PostgreSQL, each with a server of its own (needs the server's programs)
 	$(BIN)/python -m pytest --postgres $(SIDE_BY_SIDE) --dist loadfile --loop asyncio --asyncio-debug tests/postgres \
-	  tests/storage/test_records.py tests/storage/test_leases.py tests/storage/test_cluster_rows.py tests/topics tests/failover
+	  tests/storage/test_records.py tests/storage/test_journal.py tests/storage/test_leases.py tests/storage/test_cluster_rows.py tests/topics tests/failover
 
 .PHONY: postgres-tools
 postgres-tools:  ## look for the server of make postgres: installs Debian's postgresql with apt-get
 	@ls /usr/lib/postgresql/*/bin/postgres > /dev/null 2>&1 || { $(call debian,postgres,postgresql) }
 
+.PHONY: web
+web: $(VENV)/.installed-web $(VENV)/.installed-test  ## the page of muster serve --http in Chromium (needs what web-tools installs)
+	$(BIN)/python -m pytest tests/web
+
+.PHONY: web-tools
+web-tools:  ## look for the browser of make web: installs Debian's chromium with apt-get
+	@command -v chromium-browser > /dev/null || command -v google-chrome > /dev/null || { $(call debian,chromium) }
+
 # COMPOSE_LAB names a command that gives another one a Docker engine, where there is none:
 # COMPOSE_LAB REQUIREMENT -- COMMAND, with the requirement that the Dockerfile installs.
 .PHONY: compose-test
 compose-test: $(VENV)/.installed-interop $(VENV)/.installed-test  ## docker compose up, and its containers killed, paused and cut off under load (needs Docker with Compose)
-	$(if $(COMPOSE_LAB),$(COMPOSE_LAB) '$(CURDIR)[postgres]' --) $(BIN)/python -m pytest tests/compose
+	$(if $(COMPOSE_LAB),$(COMPOSE_LAB) '$(CURDIR)[postgres,http]' --) $(BIN)/python -m pytest tests/compose
 
 # The seed of a run is printed; what it found is repeated by: .venv/bin/python -m tests.fuzz --seed ... --input ...
 .PHONY: fuzz

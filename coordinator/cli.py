@@ -20,6 +20,8 @@ from muster.coordinator import config
 from muster.coordinator.arguments import EXIT_FAILED, EXIT_USAGE, Parser, fail
 
 if TYPE_CHECKING:
+    from muster.coordinator.observe.web.app import Running
+    from muster.coordinator.observe.web.binding import Prepared
     from muster.coordinator.server.brokers import Brokers
 
 _GARBAGE_THRESHOLDS = (5_000, 5, 10)
@@ -36,8 +38,11 @@ CLIENTS: Final = {
     "cluster": "describe the cluster, drain its brokers, ask whether one is ready",
 }
 """The commands that are clients: `muster.coordinator.commands.<name>` declares and carries out each."""
-STORE: Final = "make a database ready for brokers, or upgrade it"
-"""`muster store`, which works on the store itself and asks no broker: `muster.coordinator.store_command`."""
+OTHERS: Final = {
+    "store": ("store_command", "make a database ready for brokers, or upgrade it"),
+    "test": ("test_mode_command", "move the clock of brokers in test mode, and have them fail on purpose"),
+}
+"""The commands that speak no Kafka protocol: the module of each, below `muster.coordinator`."""
 
 
 def main(arguments: Sequence[str] | None = None, variables: Mapping[str, str] = environ) -> int:
@@ -57,7 +62,7 @@ def main(arguments: Sequence[str] | None = None, variables: Mapping[str, str] = 
         return fail(prog, f"{unknown[0]} is not one of its options; {prog} --help lists them", EXIT_USAGE)
     if command in CLIENTS:
         return _run_client(parsed, variables)
-    if command == "store":
+    if command in OTHERS:
         return int(parsed.work(parsed, variables))
     try:
         settings = config.read_settings(given, variables)
@@ -91,10 +96,11 @@ def _parser(chosen: str | None) -> Parser:
             import_module(f"muster.coordinator.commands.{name}").declare(commands, name, summary)
         else:
             commands.add_parser(name, help=summary)
-    if chosen == "store":
-        import_module("muster.coordinator.store_command").declare(commands, chosen, STORE)
-    else:
-        commands.add_parser("store", help=STORE)
+    for name, (module, summary) in OTHERS.items():
+        if name == chosen:
+            import_module(f"muster.coordinator.{module}").declare(commands, name, summary)
+        else:
+            commands.add_parser(name, help=summary)
     return parser
 
 
@@ -159,6 +165,7 @@ def _run(settings: config.Settings, began: float) -> int:
     import asyncio
 
     from muster.coordinator.observe.log import configure, drain
+    from muster.coordinator.observe.web.binding import MissingPackages
     from muster.coordinator.server.brokers import raise_open_files_limit
     from muster.coordinator.server.listener import BindError
     from muster.coordinator.storage.store import NodeIdTaken, StoreError
@@ -170,7 +177,7 @@ def _run(settings: config.Settings, began: float) -> int:
             return runner.run(_serve_until_stopped(settings, began))
     except NodeIdTaken as error:
         return fail("muster serve", f"{error}; every broker needs a --node-id of its own", EXIT_FAILED)
-    except (BindError, StoreError) as error:
+    except (BindError, MissingPackages, StoreError) as error:
         return fail("muster serve", str(error), EXIT_FAILED)
     except KeyboardInterrupt:  # before there was a handler for it
         return EXIT_FAILED
@@ -193,6 +200,7 @@ async def _serve_until_stopped(settings: config.Settings, began: float) -> int:
     from muster.coordinator.server.brokers import Brokers
 
     brokers = Brokers(settings)
+    http = None if settings.http is None else await _prepare_http(brokers)
     stopped = asyncio.Event()
     _handle_signals(stopped)
     starting = asyncio.create_task(brokers.start())
@@ -204,10 +212,11 @@ async def _serve_until_stopped(settings: config.Settings, began: float) -> int:
         await asyncio.wait([starting])
         return EXIT_FAILED
     await starting  # raises what kept it from starting
+    page = None if http is None else await _serve_http(http)
     gc.freeze()
     gc.set_threshold(*_GARBAGE_THRESHOLDS)
     gc.enable()
-    print(_ready(brokers, time.perf_counter() - began), flush=True)
+    print(_ready(brokers, page, time.perf_counter() - began), flush=True)
     warming = asyncio.get_running_loop().run_in_executor(None, warm_up)
     superseded = asyncio.create_task(brokers.superseded())
     ended, pending = await asyncio.wait([stopping, superseded], return_when=asyncio.FIRST_COMPLETED)
@@ -215,20 +224,40 @@ async def _serve_until_stopped(settings: config.Settings, began: float) -> int:
         task.cancel()
     await warming
     Logger(part="broker").info("stopping", grace_ms=settings.shutdown_grace_ms)
+    if page is not None:
+        page.stopping()
     await brokers.stop()
+    if page is not None:
+        await page.close()
     if superseded in ended:
         raise superseded.result()
     return 0
 
 
-def _ready(brokers: Brokers, took_s: float) -> str:
+async def _prepare_http(brokers: Brokers) -> Prepared:
+    from muster.coordinator.observe.web.binding import prepare
+
+    return await prepare(brokers)
+
+
+async def _serve_http(prepared: Prepared) -> Running:
+    """The brokers serve already; what is imported now takes as long as they took to start."""
+    import asyncio
+
+    app = await asyncio.to_thread(import_module, "muster.coordinator.observe.web.app")
+    running: Running = await app.start(prepared)
+    return running
+
+
+def _ready(brokers: Brokers, page: Running | None, took_s: float) -> str:
     settings = brokers.settings
     where = "in memory" if settings.ephemeral else f"sqlite, {settings.data}"
     if settings.store is not None:
         from muster.coordinator.storage.postgres import server_of
 
         where = f"postgresql, {server_of(settings.store)}"
-    return f"muster ready on {brokers.bootstrap} ({where}, {brokers.shards} shards, {took_s * 1000:.0f} ms)"
+    text = f"muster ready on {brokers.bootstrap} ({where}, {brokers.shards} shards, {took_s * 1000:.0f} ms)"
+    return text if page is None else f"{text}, {page.url}"
 
 
 def _handle_signals(stopped: Any) -> None:

@@ -151,6 +151,24 @@ class Settings:
         shape=_LISTENER_SHAPE,
         optional=True,
     )
+    http: str | None = setting(
+        None,
+        _NETWORK,
+        "address of the page, /metrics, /healthz, /readyz and the JSON about groups, for all brokers of this "
+        "process; port 0 lets the system choose; needs muster-kafka[http]",
+        pattern=f"{_HOST}:(0|{_PORT})",
+        shape="HOST:PORT",
+        optional=True,
+    )
+    advertised_http: str | None = setting(
+        None,
+        _NETWORK,
+        "address under which browsers reach what --http serves, when it differs: the pages of other brokers "
+        "link to it",
+        pattern=f"{_HOST}:{_PORT}",
+        shape="HOST:PORT",
+        optional=True,
+    )
     max_connections: int = setting(
         INT32_MAX,
         _NETWORK,
@@ -233,6 +251,12 @@ class Settings:
     brokers: int = setting(1, _STORE, "brokers in this process, each with its own listener", low=1, high=64)
     node_id: int = setting(1, _STORE, "node id of the first broker; the others count up from it")
     rack: str | None = setting(None, _STORE, "rack reported for the brokers", optional=True, length_max=255)
+    test_mode: bool = setting(
+        False,
+        _STORE,
+        "for tests: the clock of groups and records can be moved, faults can be placed, and brokers of this "
+        "process stopped; over --http too, by anybody who reaches it; not with --store",
+    )
     lease_term_ms: int = setting(
         3_000,
         _STORE,
@@ -412,6 +436,25 @@ class Settings:
         kafka=True,
     )
 
+    group_events: bool = setting(
+        True, _GROUP, "what happens to groups is kept as records of the topic __group_events"
+    )
+    group_events_retention_ms: int = setting(
+        604_800_000,
+        _GROUP,
+        "age at which records of __group_events go; -1: never",
+        unit="ms",
+        low=-1,
+        high=INT64_MAX,
+    )
+    group_events_retention_bytes: int = setting(
+        16_777_216,
+        _GROUP,
+        "size of a partition of __group_events (each shard has one) above which its oldest records go",
+        unit="bytes",
+        high=1 << 30,
+    )
+
     # ---- logging
     log_level: str = setting(
         "info", _LOG, "least severe line that is logged", choices=("debug", "info", "warning", "error")
@@ -429,6 +472,8 @@ class Settings:
         self._check_room("node_id", self.node_id, INT32_MAX)
         if self.store is not None and self.ephemeral:
             raise SettingError("ephemeral", True, "false beside --store: a database keeps what it is given")
+        if self.store is not None and self.test_mode:
+            raise SettingError("test_mode", True, "false beside --store: the clock is the database's")
         self._check_listeners()
 
     def _check_listeners(self) -> None:

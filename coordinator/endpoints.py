@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from muster.coordinator.storage.store import NodeRow
 
 WILDCARDS: Final = ("", "0.0.0.0", "::")
+HTTP: Final = "@http"
+"""In place of a listener's name, which begins with a letter: where a node's page is."""
 
 
 class Endpoint(NamedTuple):
@@ -68,6 +70,11 @@ def reached_at(node: NodeRow, listener: str) -> Endpoint:
     """Where clients that came by `listener` reach `node`: by its first listener if it has none of that
     name."""
     return _by_listener(node.listeners).get(listener) or Endpoint("", node.host, node.port)
+
+
+def page_of(node: NodeRow) -> Endpoint | None:
+    """Where browsers find the page of `node`, if it has one and says where."""
+    return _by_listener(node.listeners).get(HTTP)
 
 
 @lru_cache(maxsize=256)

@@ -10,33 +10,44 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import Final
+from typing import Any, Final
 from uuid import uuid4
 
-from muster.coordinator.cluster.membership import Membership
-from muster.coordinator.cluster.topology import Topology, partition_lease
+from muster.coordinator.cluster.handover import Rest
+from muster.coordinator.cluster.membership import LeaseHolder, Membership
+from muster.coordinator.cluster.topology import Topology, partition_lease, shard_topics
 from muster.coordinator.config import Settings
 from muster.coordinator.endpoints import Endpoint, Listening
 from muster.coordinator.group.config import GroupConfig
 from muster.coordinator.group.effects import TopicsImage
+from muster.coordinator.observe.journal.entries import Member
+from muster.coordinator.observe.journal.recorder import Recorder
+from muster.coordinator.observe.journal.ring import Journal
+from muster.coordinator.observe.lag import Lag
 from muster.coordinator.observe.log import Logger
 from muster.coordinator.observe.rebalances import RebalanceLog
+from muster.coordinator.observe.recovery import Recovery
 from muster.coordinator.runtime.clock import Clock, PausableClock
+from muster.coordinator.runtime.holds import LoadHolds
+from muster.coordinator.runtime.movable_clock import MovableClock
 from muster.coordinator.runtime.runtime import Runtime
 from muster.coordinator.runtime.shard_host import Limits
 from muster.coordinator.server.broker_configs import BrokerConfigs
-from muster.coordinator.server.connection import Connections
+from muster.coordinator.server.connections import Connections
+from muster.coordinator.server.fault_gate import FaultGate
+from muster.coordinator.server.faults import Faults
 from muster.coordinator.server.listener import BindError, Listener
 from muster.coordinator.server.pausing import PausableStore
 from muster.coordinator.server.producer_ids import ProducerIds
 from muster.coordinator.server.router import APIS_AT_ONCE, HANDLERS, Router
 from muster.coordinator.storage.store import Lease, LeaseKind, NodeRow, Store, StoreCounts, StoreError
-from muster.coordinator.topics.catalogue import Catalogue, Change, offsets_topic
+from muster.coordinator.topics.catalogue import Catalogue, Change, events_topic, offsets_topic
 from muster.coordinator.topics.config import defaults_from
+from muster.coordinator.topics.group_events import GroupEvents
 from muster.coordinator.topics.logs import Logs
 from muster.coordinator.topics.partitions import Partitions
 from muster.protocol.api import ApiKey
@@ -65,6 +76,13 @@ class Shared:
     validation_thread: Executor
     """Validates the batches that take long: one thread, so that they compete with nobody but each other."""
     connections_max: int
+    faults: Faults = field(default_factory=Faults)
+    pins: dict[Lease, int] = field(default_factory=dict)
+    """Leases that one node holds as long as it is there, by its id; `Membership.place_again` tells of
+    changes."""
+    holds: LoadHolds = field(default_factory=LoadHolds)
+    page: Endpoint | None = None
+    """Where browsers find the page about these brokers, if there is one."""
     listen: Callable[[str, int, Callable[[], asyncio.BaseProtocol]], Listener] = Listener
     """Makes a broker's listener from host, port and what makes a connection's protocol. A simulated network
     comes in here."""
@@ -83,24 +101,45 @@ class Broker:
         self.cluster_id = base64.urlsafe_b64encode(counts.cluster_id.bytes).rstrip(b"=").decode("ascii")
         self._group_shards = counts.leases[LeaseKind.GROUP]
         self.clock = PausableClock(shared.clock)
-        self._lease_clock = PausableClock(shared.lease_clock)
+        self._missed = MovableClock(shared.lease_clock) if settings.test_mode else None
+        self.real_clock = PausableClock(self._missed or shared.lease_clock)
+        """What is counted in real time, whatever clock the groups have: leases, idle connections."""
+        self.paused = False
         self._log = Logger(part="broker", node=node_id)
+        self.journal = Journal()
+        self.recorder = Recorder(
+            node_id,
+            self.journal,
+            stored=settings.group_events,
+            lag=lambda group_id: self._recovery.of_rebalance(group_id),
+        )
         self._store = PausableStore(shared.store)
         store = self._store.as_store()
         self.membership = Membership(
             store,
-            self._lease_clock,
+            self.real_clock,
             term_ms=settings.lease_term_ms,
+            pins=shared.pins,
             log=Logger(part="cluster", node=node_id),
         )
-        offsets = offsets_topic(counts.cluster_id, counts.leases[LeaseKind.GROUP])
+        offsets = offsets_topic(counts.cluster_id, self._group_shards)
+        events = events_topic(
+            counts.cluster_id,
+            self._group_shards,
+            retention_ms=settings.group_events_retention_ms,
+            retention_bytes=settings.group_events_retention_bytes,
+        )
+        # Retention goes on when nothing is kept any more.
+        self.group_events = GroupEvents(
+            events, store, self.clock, node_id=node_id, serving=self.membership.serving
+        )
         self.catalogue = Catalogue(
             store,
             self.clock,
             defaults=defaults_from(settings.kafka_text),
             num_partitions=settings.num_partitions,
             auto_create_topics=settings.auto_create_topics_enable,
-            kept=[offsets],
+            kept=[offsets, events] if settings.group_events else [offsets],
         )
         self.configs = BrokerConfigs(store, node_id, settings, self._apply_configs)
         self.runtime = Runtime(
@@ -112,7 +151,11 @@ class Broker:
             limits=Limits(write_timeout_ms=settings.offsets_commit_timeout_ms),
             observer=RebalanceLog(node_id).observe,
             before_load=self._read_topics,
+            holds=shared.holds,
+            recorder=self.recorder,
+            journal_written=self.group_events.written,
         )
+        of_shards = shard_topics(counts.cluster_id)
         self.partitions = Partitions(
             node_id=node_id,
             catalogue=self.catalogue,
@@ -122,20 +165,35 @@ class Broker:
             upkeep_executor=shared.upkeep_thread,
             validation_executor=shared.validation_thread,
             shards=counts.leases[LeaseKind.DATA],
-            shard_of=lambda *partition: _log_shard(
-                partition_lease(offsets.topic_id, counts.leases, *partition)
-            ),
+            shard_of=lambda *partition: _log_shard(partition_lease(of_shards, counts.leases, *partition)),
             lease_of=_log_lease,
+            elsewhere={events.topic_id: self.group_events},
             serving=lambda shard: self.membership.serving(_log_lease(shard)),
             retention_check_interval_ms=settings.log_retention_check_interval_ms,
             cleaner_backoff_ms=settings.log_cleaner_backoff_ms,
             producer_expiration_ms=settings.producer_id_expiration_ms,
         )
+        self.holders: Mapping[LeaseKind, LeaseHolder] = {
+            LeaseKind.GROUP: _GroupShards(self.runtime, self.partitions, self.group_events),
+            LeaseKind.DATA: self.partitions,
+        }
+        self.lag = Lag(
+            self.clock,
+            groups=self.runtime.committing_groups,
+            committed=self.runtime.committed,
+            topic_id=lambda name: topic.topic_id if (topic := self.catalogue.by_name(name)) else None,
+            known=self.partitions.known,
+            look=self.partitions.look,
+        )
+        self._recovery = Recovery(
+            self.lag, self.clock, groups_of_shard=self.runtime.committing_groups, note=self.runtime.note
+        )
+        self.journal.listeners.append(self._recovery.observe)
         self.producer_ids = ProducerIds(store)
         router = Router(self)
         self.connections = Connections(
             router.answer,
-            self.clock,
+            self.real_clock,
             connections_max=min(settings.max_connections, shared.connections_max),
             idle_ms=settings.connections_max_idle_ms,
             frame_bytes_max=settings.socket_request_max_bytes,
@@ -146,6 +204,9 @@ class Broker:
             answer_at_once=router.answer_at_once,
             apis_at_once=APIS_AT_ONCE,
         )
+        self.faults = shared.faults
+        self._fault_gate = FaultGate(shared.faults, self, router)
+        self._page = shared.page
         self._listening = listening
         self._listeners = [
             shared.listen(bound.host, bound.port, partial(self.connections.connect, bound.listener))
@@ -197,6 +258,17 @@ class Broker:
         """What the clients of each listener are told."""
         return [each.reached_at() for each in self.listening]
 
+    def note(
+        self,
+        type: str,
+        data: Mapping[str, Any],
+        *,
+        group_id: str | None = None,
+        member: Member | None = None,
+    ) -> None:
+        """Put an entry into the journal of something that happened outside the core; see `Runtime.note`."""
+        self.runtime.note(type, data, group_id=group_id, member=member)
+
     # --- life -----------------------------------------------------------------------------------------------
 
     async def bind(self) -> NodeRow:
@@ -208,6 +280,8 @@ class Broker:
             self.unbind()
             raise
         first, *others = self._reached_at()
+        if self._page is not None:
+            others.append(self._page)
         return NodeRow(
             self.node_id,
             first.host,
@@ -229,6 +303,12 @@ class Broker:
         self._store.changed.append(self._catalogue_stale.set)  # before the first look, or one might be missed
         await self.configs.start(self._fixed_configs())
         await self.catalogue.refresh()
+        for topic in self.catalogue.hidden:
+            self._log.warning(
+                "a topic has the name of an internal one, which hides it; it can be deleted by its id",
+                topic=topic.name,
+                topic_id=str(topic.topic_id),
+            )
         # Before any shard is loaded: topics may have been deleted while nobody held its lease.
         self._tell_topics(Change())
         self.catalogue.subscribe(self._tell_topics)
@@ -241,8 +321,7 @@ class Broker:
     async def start(self, node: NodeRow) -> None:
         """Once registered: take the leases that are due to this node, and accept connections. Returns when
         what was free is served, or after a moment. Raises StoreError."""
-        groups = _GroupShards(self.runtime, self.partitions)
-        await self.membership.start(node, {LeaseKind.GROUP: groups, LeaseKind.DATA: self.partitions})
+        await self.membership.start(node, self.holders)
         self._warn_of_a_shared_address(node)
         for listener in self._listeners:
             await listener.accept()
@@ -273,27 +352,33 @@ class Broker:
             self.membership.kill()
         for listener in self._listeners:
             await listener.close()
+        self._fault_gate.close()
         self.connections.finish()
         await self.connections.drained(grace_s)
         await self.connections.cut()
         await self.runtime.close()
         await self.partitions.close()
+        await self.group_events.close()
         await self._end()
 
     async def kill(self) -> None:
         """Die as a process does: connections are cut, nothing is released, nothing more is written."""
         self.clock.pause()
-        self._lease_clock.pause()
+        self.real_clock.pause()
         self.connections.freeze()  # the dead do not answer that they are no coordinator any more
         self.membership.kill()
         self.runtime.kill()
         self.partitions.abandon()
+        self.group_events.abandon()
         for listener in self._listeners:
             await listener.close()
+        self._fault_gate.close()
         await self.connections.cut()
         await self._end()
 
     async def _end(self) -> None:
+        self._recovery.close()
+        self.lag.close()
         self._store.detach()
         if self._catalogue_task is not None:
             self._catalogue_task.cancel()
@@ -301,18 +386,37 @@ class Broker:
 
     def pause(self) -> None:
         """Stand still, as a process does on SIGSTOP: no timer fires, nothing is read, answered or learned."""
+        self.paused = True
         self.clock.pause()
-        self._lease_clock.pause()
+        self.real_clock.pause()
         self._store.pause()
         self.connections.freeze()
 
     def resume(self) -> None:
         """Go on from where it stood. Timers first: the leases may have run out, and nobody may be served from
         them."""
-        self._lease_clock.resume()
+        self.paused = False
+        self.real_clock.resume()
         self.clock.resume()
         self._store.resume()
         self.connections.thaw()
+
+    def missed(self, ms: int) -> None:
+        """Time was moved while it stood still: when it goes on, it finds its leases as old as they are. In
+        test mode only."""
+        assert self._missed is not None
+        self._missed.move_to(self._missed.now_ms() + ms)
+
+    def under_way(self) -> Iterator[str]:
+        """What is being done without being asked for, in words; nothing when all is at rest and durable."""
+        yield from self.connections.under_way()
+        yield from self.runtime.under_way()
+        yield from self.partitions.under_way()
+        if not self.membership.at_rest:
+            yield "leases are being moved"
+        for kind, number in self.membership.unannounced():
+            if kind is not LeaseKind.GROUP or not self.runtime.holds.holding(number):
+                yield f"{kind} shard {number} is being taken over"
 
     def _fixed_configs(self) -> dict[str, str]:
         """Broker configs of Kafka's that follow from what this broker is."""
@@ -367,24 +471,30 @@ class Broker:
 
     def _tell_topics(self, change: Change) -> None:
         deleted = frozenset((topic.name, topic.topic_id) for topic in change.deleted)
-        live = {topic.name: topic.topic_id for topic in self.catalogue.topics()}
-        self.runtime.topics_changed(TopicsImage(deleted, live))
+        topics = self.catalogue.topics()
+        live = {topic.name: topic.topic_id for topic in topics}
+        partitions = {topic.name: topic.partitions for topic in topics}
+        self.runtime.topics_changed(TopicsImage(deleted, live, partitions))
 
 
 class _GroupShards:
-    """Who holds a group shard also leads the partition of `__consumer_offsets` that stands for it."""
+    """Who holds a group shard also leads the partitions of `__consumer_offsets` and `__group_events` that
+    stand for it."""
 
-    def __init__(self, runtime: Runtime, partitions: Partitions) -> None:
+    def __init__(self, runtime: Runtime, partitions: Partitions, events: GroupEvents) -> None:
         self._runtime = runtime
         self._partitions = partitions
+        self._events = events
 
     def own(self, number: int, epoch: int) -> Awaitable[object]:
         self._partitions.own(_log_shard(Lease(LeaseKind.GROUP, number)), epoch)
+        self._events.own(number, epoch)
         return self._runtime.own(number, epoch)
 
     def disown(self, number: int) -> Awaitable[object]:
+        self._events.disown(number)
         logs = self._partitions.disown(_log_shard(Lease(LeaseKind.GROUP, number)))
-        return self._at_rest(self._runtime.disown(number), logs)
+        return Rest(partial(self._at_rest, self._runtime.disown(number), logs))
 
     async def _at_rest(self, shard: Awaitable[object], logs: Awaitable[object]) -> None:
         try:

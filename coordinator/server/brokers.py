@@ -8,17 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
 from muster.coordinator.config import Settings
-from muster.coordinator.endpoints import Listening
+from muster.coordinator.endpoints import Endpoint, Listening
+from muster.coordinator.observe.journal.entries import Entry
 from muster.coordinator.observe.log import Logger
 from muster.coordinator.runtime.clock import Clock, LoopClock
+from muster.coordinator.runtime.holds import HOLD_DEFAULT_MS
+from muster.coordinator.runtime.movable_clock import MovableClock
+from muster.coordinator.server.advancing import Advancing, ClockFixed
 from muster.coordinator.server.broker import Broker, Shared
-from muster.coordinator.storage.store import LeaseKind, Store, StoreError, StoreLocked
+from muster.coordinator.server.cluster_faults import ClusterFaults
+from muster.coordinator.server.faults import Faults
+from muster.coordinator.storage.store import Ageing, LeaseKind, Store, StoreError, StoreLocked
 from muster.coordinator.topics.logs import Logs
 
 _log: Final = Logger(part="topics")
@@ -26,6 +32,8 @@ _FILE_THREADS: Final = 4
 _SPARE_FILES: Final = 256
 """Open files kept back from connections, for segments and the store."""
 _CONNECTIONS_UNLIMITED: Final = 2**31 - 1
+
+Watcher = Callable[[Sequence[Entry]], None]
 
 
 class Brokers:
@@ -36,8 +44,15 @@ class Brokers:
         """`clock` is what groups and fetches take their time from; by default the loop's."""
         self.settings = settings
         self.brokers: list[Broker] = []
+        self.page: Endpoint | None = None
+        """Where browsers find the page about these brokers; to be set before `start`, so that others link to
+        it."""
+        self.faults = Faults()
+        """Faults that the requests of all of them meet, also of those that are started anew."""
         self._clock = clock
         self._shared: Shared | None = None
+        self._advancing: Advancing | None = None
+        self._watching: list[Watcher] = []
         self._running: set[int] = set()
 
     @property
@@ -49,6 +64,26 @@ class Brokers:
     def running(self) -> list[Broker]:
         """The brokers that were started and neither stopped nor killed; a paused one is among them."""
         return [self.brokers[index] for index in sorted(self._running)]
+
+    def watch(self, watcher: Watcher) -> None:
+        """Have `watcher` told of every entry of these brokers' journals, and of those of brokers that are
+        started anew; quick, and must not raise."""
+        self._watching.append(watcher)
+        for broker in self.brokers:
+            broker.journal.listeners.append(watcher)
+
+    def unwatch(self, watcher: Watcher) -> None:
+        """Take `watch` back."""
+        self._watching.remove(watcher)
+        for broker in self.brokers:
+            broker.journal.listeners.remove(watcher)
+
+    @property
+    def shared(self) -> Shared:
+        """What they have in common, from `start` to `stop`."""
+        if self._shared is None:
+            raise RuntimeError("the brokers do not run")
+        return self._shared
 
     @property
     def shards(self) -> int:
@@ -70,17 +105,23 @@ class Brokers:
             await store.close()
             raise
         real_time = LoopClock(asyncio.get_running_loop())
+        clock = self._clock or real_time
+        if settings.test_mode and isinstance(store, Ageing):
+            clock = movable = MovableClock(clock)
+            self._advancing = Advancing(movable, store, lambda: self.running)
         self._shared = Shared(
             settings=settings,
             store=store,
             counts=counts,
             logs=logs,
-            clock=self._clock or real_time,
+            clock=clock,
             lease_clock=real_time,
             file_threads=ThreadPoolExecutor(_FILE_THREADS, thread_name_prefix="muster-files"),
             upkeep_thread=ThreadPoolExecutor(1, thread_name_prefix="muster-upkeep"),
             validation_thread=ThreadPoolExecutor(1, thread_name_prefix="muster-validation"),
             connections_max=max(_connections_max() // settings.brokers, 1),
+            page=self.page,
+            faults=self.faults,
         )
         try:
             if settings.store is None:
@@ -126,7 +167,9 @@ class Brokers:
 
     def _make(self, index: int, listening: Sequence[Listening]) -> Broker:
         assert self._shared is not None
-        return Broker(self._shared, self.settings.node_id + index, listening)
+        broker = Broker(self._shared, self.settings.node_id + index, listening)
+        broker.journal.listeners.extend(self._watching)
+        return broker
 
     async def superseded(self) -> StoreError:
         """Wait until another broker has taken the node id of one of these, which is then killed; why."""
@@ -144,6 +187,33 @@ class Brokers:
         why = self.brokers[index].membership.superseded_by
         assert why is not None
         return why
+
+    # --- time -----------------------------------------------------------------------------------------------
+
+    async def advance(self, ms: int, *, expire_all: bool = False) -> None:
+        """Let `ms` pass; see `muster.coordinator.server.advancing`. Raises, beside what `Advancing.advance`
+        raises, ClockFixed: not in test mode."""
+        await self._movable.advance(ms, expire_all=expire_all)
+
+    def now_ms(self) -> int:
+        """Epoch milliseconds, as groups and topics see them."""
+        return self.shared.clock.now_ms()
+
+    def stall(self, group_id: str, member_id: str) -> None:
+        """See `Advancing.stall`. Raises LookupError, and ClockFixed: not in test mode."""
+        self._movable.stall(group_id, member_id)
+
+    def unstall(self, group_id: str, member_id: str) -> None:
+        """See `Advancing.unstall`. Raises ClockFixed: not in test mode."""
+        self._movable.unstall(group_id, member_id)
+
+    @property
+    def _movable(self) -> Advancing:
+        if self._advancing is not None:
+            return self._advancing
+        if self.settings.store is not None:
+            raise ClockFixed("the clock is the database's, and cannot be moved")
+        raise ClockFixed("the clock is moved in test mode only: muster serve --test-mode")
 
     # --- one by one -----------------------------------------------------------------------------------------
 
@@ -174,11 +244,51 @@ class Brokers:
             await broker.register(node)
             await broker.start(node)
 
+    # --- shards ---------------------------------------------------------------------------------------------
+
+    @property
+    def shard_faults(self) -> ClusterFaults:
+        """Shards of groups that are moved, or held open while they load, on purpose."""
+        assert self._shared is not None
+        return ClusterFaults(self._shared, lambda: self.running)
+
+    async def move_coordinator(self, group_id: str, to: int) -> None:
+        """Have the broker of index `to` coordinate the group, with all of its shard, from now on until
+        `unpin` whenever it runs. Raises FaultError when it cannot, and TimeoutError."""
+        faults = self.shard_faults
+        await faults.move(faults.lease_of(group=group_id), self.brokers[to])
+
+    def unpin(self, group_id: str) -> bool:
+        """Take `move_coordinator` back; whether there was anything to take back."""
+        faults = self.shard_faults
+        return faults.unpin(faults.lease_of(group=group_id))
+
+    async def hold_load(
+        self,
+        *,
+        group: str | None = None,
+        shard: int | None = None,
+        limit_ms: int = HOLD_DEFAULT_MS,
+        reload: bool = False,
+    ) -> None:
+        """See ClusterFaults.hold, for a shard or that of a group."""
+        faults = self.shard_faults
+        await faults.hold(faults.lease_of(group=group, shard=shard), limit_ms, reload=reload)
+
+    def release_load(self, *, group: str | None = None, shard: int | None = None) -> bool:
+        """Take `hold_load` back; whether there was a hold."""
+        faults = self.shard_faults
+        return faults.release(faults.lease_of(group=group, shard=shard))
+
+    # --- the end --------------------------------------------------------------------------------------------
+
     async def stop(self) -> None:
         """Stop whatever runs and close the store. Harmless when repeated."""
         shared, self._shared = self._shared, None
         if shared is None:
             return
+        if self._advancing is not None:
+            self._advancing.end()
         # One after the other: each hands over to those that are still there, and the last one to nobody.
         for index in sorted(self._running):
             await self.stop_one(index)

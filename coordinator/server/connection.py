@@ -16,34 +16,27 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Container, Coroutine
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine
 from itertools import takewhile
 from math import inf
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from muster.coordinator.group.effects import RequestContext
 from muster.coordinator.observe.log import Logger
-from muster.coordinator.runtime.clock import Clock, Timer
 from muster.coordinator.runtime.shard_host import LATER, Later
 from muster.coordinator.server.limits import check_request_size
-from muster.coordinator.server.memory import (
-    SMALL_BYTES,
-    RequestMemory,
-    RequestShare,
-    ResponseMemory,
-    ResponseShare,
-)
+from muster.coordinator.server.memory import SMALL_BYTES, RequestShare, ResponseShare
 from muster.protocol.api import ApiKey
 from muster.protocol.errors import DecodeError, TooLargeError
 from muster.protocol.frame import FrameSplitter
+
+if TYPE_CHECKING:
+    from muster.coordinator.server.connections import Connections
 
 _QUEUED_FRAMES: Final = 64
 _API_KEY_AT: Final = 5  # behind the size; its low byte tells the APIs apart, they are fewer than 256
 _HEARTBEAT: Final = int(ApiKey.HEARTBEAT)
 _PRODUCE: Final = int(ApiKey.PRODUCE).to_bytes(2, "big")  # how a request begins
-_AT_ONCE_MAX: Final = 128
-"""Requests processed the short way in a turn of the event loop: some milliseconds."""
 _GREETING_BYTES_MAX: Final = 2 * 1024 * 1024
 """Largest first frame: whoever has not sent one valid header yet cannot make us wait for 100 MiB. Clients
 that are told the broker's version skip ApiVersions and may begin with a Produce, which they keep below a
@@ -69,182 +62,6 @@ with it; or None for a request that Answer has to see. What it raises closes the
 """
 
 
-@dataclass(slots=True)
-class Counts:
-    """What happened to the connections of a broker since it started."""
-
-    accepted: int = 0
-    refused: int = 0
-    """Above the limit of connections."""
-    requests: int = 0
-    undecodable: int = 0
-    """Closed because of bytes that are no request."""
-    unserved: int = 0
-    """Closed because of an API or version this broker does not serve, or an acks=0 error."""
-    too_large: int = 0
-    """Closed because of a request larger than its API may have."""
-    idle: int = 0
-    """Closed because nothing was sent or taken for connections.max.idle.ms."""
-    unfinished: int = 0
-    """Closed because a request did not arrive whole within request.receive.timeout.ms."""
-
-
-class _Turn:
-    """How much is processed the short way in one turn of the event loop.
-
-    A turn reads from every connection that has something, and that may be thousands that all join at once.
-    Those above `_AT_ONCE_MAX` wait for the next turns, in order; heartbeats, which take no time, do not.
-    """
-
-    def __init__(self) -> None:
-        self._left = _AT_ONCE_MAX
-        self._waiting: deque[tuple[Connection, bytes]] = deque()
-        self._counting = False
-
-    def is_over(self, connection: Connection, frame: bytes) -> bool:
-        """Whether the request has to wait; `connection.begin` will be called with it."""
-        if not self._counting:
-            self._counting = True
-            asyncio.get_running_loop().call_soon(self._next)
-        self._left -= 1
-        if self._left >= 0:
-            return False
-        self._waiting.append((connection, frame))
-        return True
-
-    def _next(self) -> None:
-        begun = min(len(self._waiting), _AT_ONCE_MAX)
-        # Nobody goes past those who go on waiting.
-        self._left = 0 if len(self._waiting) > begun else _AT_ONCE_MAX - begun
-        self._counting = begun > 0
-        if self._counting:
-            asyncio.get_running_loop().call_soon(self._next)
-        for _ in range(begun):
-            connection, frame = self._waiting.popleft()
-            connection.begin(frame)
-
-
-class Connections:
-    """The connections of one broker and the limits they share."""
-
-    def __init__(
-        self,
-        answer: Answer,
-        clock: Clock,
-        *,
-        connections_max: int,
-        idle_ms: int,
-        frame_bytes_max: int,
-        request_bytes_max: int,
-        response_bytes_max: int,
-        receive_timeout_ms: int,
-        closed: Callable[[int], None],
-        answer_at_once: AnswerAtOnce | None = None,
-        apis_at_once: Container[int] = range(256),
-    ) -> None:
-        """`closed(connection_id)` is called for each connection that is gone; again when a request of it had
-        to wait for its turn and was processed behind that. `answer_at_once` is only asked about
-        `apis_at_once`."""
-        self.answer = answer
-        self.answer_at_once = answer_at_once
-        self.apis_at_once = apis_at_once
-        self.turn = _Turn()
-        self.clock = clock
-        self.frame_bytes_max = frame_bytes_max
-        self.counts = Counts()
-        self.open: dict[int, Connection] = {}
-        self.tasks: set[asyncio.Task[None]] = set()
-        """One per connection; it may outlive its connection by the request it is answering."""
-        self.closed = closed
-        self.requests = RequestMemory(request_bytes_max)
-        self.responses = ResponseMemory(response_bytes_max)
-        self._connections_max = connections_max
-        self._idle_ms = idle_ms
-        self._receive_timeout_ms = receive_timeout_ms
-        self._next_id = 0
-        self._sweep: Timer | None = None
-        self.frozen = False
-
-    # --- membership -----------------------------------------------------------------------------------------
-
-    def connect(self, listener: str = "") -> Connection:
-        """A protocol for a connection being accepted by `listener`."""
-        self._next_id += 1
-        return Connection(self, self._next_id, listener)
-
-    def admit(self, connection: Connection) -> bool:
-        """Whether a new connection fits under max.connections."""
-        if len(self.open) >= self._connections_max:
-            self.counts.refused += 1
-            return False
-        self.counts.accepted += 1
-        self.open[connection.connection_id] = connection
-        if self.frozen:
-            connection.freeze()
-        if self._sweep is None:
-            self._arm_sweep()
-        return True
-
-    def gone(self, connection: Connection) -> None:
-        """A connection was lost or closed."""
-        if self.open.pop(connection.connection_id, None) is not None:
-            self.closed(connection.connection_id)
-
-    # --- idle connections, unfinished requests --------------------------------------------------------------
-
-    def _arm_sweep(self) -> None:
-        # A connection lives at most a tenth longer than it may, for the price of one timer.
-        span_ms = min(self._idle_ms, self._receive_timeout_ms)
-        self._sweep = self.clock.at(self.clock.now_ms() + max(span_ms // 10, 10), self._close_idle)
-
-    def _close_idle(self) -> None:
-        self._sweep = None
-        now_ms = self.clock.now_ms()
-        for connection in list(self.open.values()):
-            if connection.idle_since_ms() <= now_ms - self._idle_ms:
-                self.counts.idle += connection.abort()
-            elif connection.receiving_since_ms() <= now_ms - self._receive_timeout_ms:
-                self.counts.unfinished += connection.abort()
-        if self.open:
-            self._arm_sweep()
-
-    # --- the end --------------------------------------------------------------------------------------------
-
-    def finish(self) -> None:
-        """Read no more; answer what was received and close each connection once that is done."""
-        for connection in list(self.open.values()):
-            connection.finish()
-
-    async def drained(self, timeout_s: float) -> None:
-        """Return when every connection has ended, or after `timeout_s`."""
-        if self.tasks:
-            await asyncio.wait(self.tasks, timeout=timeout_s)
-
-    async def cut(self) -> None:
-        """Close every connection now, whatever it is doing."""
-        for connection in list(self.open.values()):
-            connection.abort()
-        for task in self.tasks:
-            task.cancel()
-        if self._sweep is not None:
-            self._sweep.cancel()
-            self._sweep = None
-        if self.tasks:
-            await asyncio.wait(self.tasks)
-
-    def freeze(self) -> None:
-        """Read nothing and answer nothing until `thaw`, as a stopped process would."""
-        self.frozen = True
-        for connection in self.open.values():
-            connection.freeze()
-
-    def thaw(self) -> None:
-        """Undo `freeze`."""
-        self.frozen = False
-        for connection in list(self.open.values()):
-            connection.thaw()
-
-
 class Connection(asyncio.Protocol):
     """The protocol object of one accepted socket."""
 
@@ -259,6 +76,7 @@ class Connection(asyncio.Protocol):
         "_frames",
         "_hung_up",
         "_kept",
+        "_last",
         "_later",
         "_queued_bytes",
         "_receiving_ms",
@@ -305,6 +123,7 @@ class Connection(asyncio.Protocol):
         self._kept: bytes | None = None  # that response, when it came while frozen
         self._finishing = False
         self._hung_up = False  # the client, in the middle of what it has sent or after it
+        self._last = False  # nothing is answered behind what is being answered
         self._abandon = False
         self._active_ms = connections.clock.now_ms()
         self._receiving_ms: int | None = None  # since when a frame has been arriving, not counting pauses
@@ -508,6 +327,8 @@ class Connection(asyncio.Protocol):
                     self._send(response)
                     if self._hung_up:
                         break
+                if self._last:
+                    break
                 # Only now: what is read between a thaw and this must not be answered before.
                 self._answering = False
                 del frame, response
@@ -565,6 +386,11 @@ class Connection(asyncio.Protocol):
             )
         return made
 
+    @property
+    def client_id(self) -> str:
+        """As its last request that was put to a handler has it."""
+        return "" if self._context is None else self._context.client_id
+
     def recognised(self) -> None:
         """A valid request header was seen: frames may have their full size from here on."""
         self._splitter.frame_bytes_max = self._connections.frame_bytes_max
@@ -572,6 +398,11 @@ class Connection(asyncio.Protocol):
     def abandonable(self, yes: bool) -> None:
         """Whether losing the connection may cancel what is being answered: only what changes nothing."""
         self._abandon = yes
+
+    def end(self) -> None:
+        """Close once what `Answer` returns for the present request has been sent, if that is anything; what
+        else was read is dropped."""
+        self._last = True
 
     def idle_since_ms(self) -> int:
         """When bytes last moved; now, while a request is being answered (it has a deadline of its own)."""
@@ -601,6 +432,20 @@ class Connection(asyncio.Protocol):
         # Also then: a transport that is closing waits until its peer has taken all, which may be never.
         self._transport.abort()
         return not closing
+
+    def hear_nothing(self) -> None:
+        """See Connections.hear_nothing."""
+        self._stop_reading("deaf")
+
+    def hear_again(self) -> None:
+        """See Connections.hear_again."""
+        self._resume_reading("deaf")
+
+    @property
+    def has_unanswered(self) -> bool:
+        """Whether there is a request that could be answered now."""
+        able = self._thawed is None and self._writable is None
+        return bool(self._frames) and able and not self._answering
 
     def freeze(self) -> None:
         """See Connections.freeze."""

@@ -23,10 +23,18 @@ class Listener:
     to the same port, also when the system chooses it.
     """
 
-    def __init__(self, host: str, port: int, connect: Callable[[], asyncio.BaseProtocol]) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        connect: Callable[[], asyncio.BaseProtocol],
+        option: str = "--port",
+    ) -> None:
+        """`connect` makes the protocol of a connection; `option` is what chooses the port, for refusals."""
         self.host = host
         self.port = port
-        self._connect = connect
+        self.connect = connect
+        self._option = option
         self._sockets: list[socket.socket] = []
         self._servers: list[asyncio.Server] = []
 
@@ -39,16 +47,19 @@ class Listener:
             except _SecondTaken:
                 continue  # The port the system chose for the first address is in use at the second one.
             except OSError as error:
-                raise BindError(_explain(error, self.host, self.port)) from None
+                raise BindError(_explain(error, self.host, self.port, self._option)) from None
             self.port = self._sockets[0].getsockname()[1]
             return self.port
         raise BindError(f"no port is free at all addresses of {self.host}")
 
     async def accept(self) -> None:
-        """Start accepting connections."""
+        """Start accepting connections. Raises BindError: two that have both bound a port find out now."""
         loop = asyncio.get_running_loop()
-        for each in self._sockets:
-            self._servers.append(await loop.create_server(self._connect, sock=each, backlog=_BACKLOG))
+        try:
+            for each in self._sockets:
+                self._servers.append(await loop.create_server(self.connect, sock=each, backlog=_BACKLOG))
+        except OSError as error:
+            raise BindError(_explain(error, self.host, self.port, self._option)) from None
 
     async def close(self) -> None:
         """Stop accepting and give the port up; connections already made stay. Harmless when repeated."""
@@ -133,11 +144,11 @@ def _bind(family: socket.AddressFamily, address: str, port: int) -> socket.socke
     return made
 
 
-def _explain(error: OSError, host: str, port: int) -> str:
+def _explain(error: OSError, host: str, port: int, option: str) -> str:
     at = f"{host or '*'}:{port}"
     match error.errno:
         case errno.EADDRINUSE:
-            return f"{at} is in use by another process; choose another --port, or 0 for any free one"
+            return f"{at} is in use by another process; choose another {option}, or 0 for any free one"
         case errno.EACCES:
             return f"not allowed to listen on {at} (ports below 1024 need privileges)"
         case errno.EADDRNOTAVAIL:

@@ -120,10 +120,19 @@ class Router:
 
     async def answer(self, connection: Connection, frame: bytes) -> bytes | None:
         """The response frame, or None where the protocol has none. Raises DecodeError and CloseConnection."""
+        read = self.read(connection, frame)
+        if isinstance(read, bytes):
+            return read
+        header, request = read
+        answer = await self.handle(connection, header, request)
+        return None if answer is None else framed(request, header, answer)
+
+    def read(self, connection: Connection, frame: bytes) -> tuple[RequestHeader, Message] | bytes:
+        """The request; or the response frame to ApiVersions in a version that is not served. Raises
+        DecodeError and CloseConnection."""
         header, offset = decode_request_header(frame)
-        api_key, version, correlation_id, client_id = header
-        handler = HANDLERS.get(api_key)  # type: ignore[call-overload]
-        if handler is None:
+        api_key, version, correlation_id, _ = header
+        if api_key not in HANDLERS:
             raise CloseConnection(f"{ApiKey(api_key).name} is not served")
         connection.recognised()
         if api_key in _ABOUT_THE_CLUSTER and self._broker.membership.cut_off:
@@ -136,19 +145,25 @@ class Router:
         # What follows the message is ignored, as Kafka does: librdkafka 2.16 leaves three bytes behind a
         # Metadata request for all topics (it writes the null array with the length of an old one).
         request, _ = decode_prefix(request_class(api_key), version, frame, offset, self._elements_max)
+        return header, request
+
+    async def handle(self, connection: Connection, header: RequestHeader, request: Message) -> Message | None:
+        """The answer to a request, which may be its refusal; None where the protocol has none. Raises
+        CloseConnection."""
+        api_key, version, _, client_id = header
+        handler = HANDLERS[api_key]  # type: ignore[index]
         context = connection.context(version, client_id or "")
         connection.abandonable(api_key in _ABANDONABLE)
         try:
-            answer = await handler(self._broker, request, context)
+            return await handler(self._broker, request, context)
         except KafkaError as error:
-            answer = _refusal(request, header, error)
+            return _refusal(request, header, error)
         except (CloseConnection, asyncio.CancelledError):
             raise
         except Exception as error:
-            answer = _refusal(request, header, unexpected(error, api_key, version, client_id))
+            return _refusal(request, header, unexpected(error, api_key, version, client_id))
         finally:
             connection.abandonable(False)
-        return None if answer is None else _frame(request, header, answer)
 
     def answer_at_once(self, connection: Connection, frame: bytes) -> bytes | Later | None:
         """The fast twin of `answer`, for what `AT_ONCE` can begin; see AnswerAtOnce. What is to be refused by
@@ -254,8 +269,8 @@ class _Asked:
             correlation_id = int.from_bytes(frame[4:8], "big", signed=True)
             header = header._replace(correlation_id=correlation_id)
         if isinstance(answer, KafkaError):
-            return _frame(self.request, header, _refusal(self.request, header, answer))
-        self.answer, self.response = answer, _frame(self.request, header, cast(Message, answer))
+            return framed(self.request, header, _refusal(self.request, header, answer))
+        self.answer, self.response = answer, framed(self.request, header, cast(Message, answer))
         return self.response
 
 
@@ -287,7 +302,8 @@ def _respond(connection: Connection, asked: _Asked, frame: bytes, answer: object
     connection.respond(response)
 
 
-def _frame(request: Message, header: RequestHeader, answer: Message) -> bytes:
+def framed(request: Message, header: RequestHeader, answer: Message) -> bytes:
+    """The response frame of an answer."""
     api_key, version, correlation_id, client_id = header
     try:
         return encode_response(api_key, version, correlation_id, answer)

@@ -90,7 +90,7 @@ class Telling:
 @pytest.fixture
 def telling(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Telling:
     """What the first broker reads when it describes the cluster, which is what `muster` asks then."""
-    node = cluster._started.brokers[0]
+    node = cluster._core.brokers.brokers[0]
     told = Telling(node.store)
     monkeypatch.setattr(Node, "store", property(lambda broker: told))
     return told

@@ -103,7 +103,8 @@ def test_members(muster: Muster, broker: Broker) -> None:
         assert muster("groups", "list", "--state", "stable", "--output", "json").json == [
             {"group_id": "billing", "type": "classic", "protocol_type": "consumer", "state": "Stable"}
         ]
-    assert broker.group("billing").members == 0  # it left, instead of being missed after the session timeout
+    # It left, instead of being missed after the session timeout.
+    assert broker.group("billing").facts.members == 0
     assert muster("groups", "list", "--state", "stable", "--output", "json").json == []
     assert len(muster("groups", "list", "--type", "classic", "--output", "json").json) == 1
 

@@ -31,7 +31,9 @@ COMMANDS = (
     ["groups", "delete", "g"],
     ["groups", "reset-offsets", "g", "--topic", "t", "--to-latest"],
     ["groups", "delete-offsets", "g", "--topic", "t"],
-    ["groups", "remove-members", "g", "--all"],
+    ["groups", "why", "g"],
+    ["groups", "timeline", "g"],
+    ["groups", "evict", "g", "--all"],
     ["cluster", "describe"],
     ["cluster", "ready"],
     ["cluster", "drain", "1"],
@@ -133,11 +135,11 @@ def test_a_signal_ends_it_and_a_member_leaves_its_group(broker: Broker, number: 
     process = started(broker.bootstrap, "consume", "t", "--group", "g")
     assert process.stderr is not None
     assert process.stderr.readline() == b"muster consume: group g assigned t-0\n"
-    assert broker.group("g") == ("Stable", 1)
+    assert broker.group("g").facts == ("Stable", 1)
     process.send_signal(number)
     assert process.communicate(timeout=DEADLINE_S) == (b"", b"")
     assert process.returncode == 128 + number
-    assert broker.group("g").members == 0
+    assert broker.group("g").facts.members == 0
 
 
 def test_ctrl_c_ends_it_while_it_waits_for_input(broker: Broker) -> None:
@@ -161,7 +163,7 @@ def test_ctrl_c_ends_it_while_nobody_takes_what_it_prints(broker: Broker) -> Non
     process.send_signal(signal.SIGINT)
     assert process.wait(DEADLINE_S) == 130
     process.communicate(timeout=DEADLINE_S)
-    assert broker.group("g").members == 0
+    assert broker.group("g").facts.members == 0
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,8 @@ def test_json(muster: Muster) -> None:
     assert uuid.UUID(created["topic_id"])
     listed = muster("topics", "list", "--output", "json").json
     assert created | {"internal": False} in listed
-    assert [each["name"] for each in listed if each["internal"]] == ["__consumer_offsets"]
+    internal = [each["name"] for each in listed if each["internal"]]
+    assert internal == ["__consumer_offsets", "__group_events"]
     (described,) = muster("topics", "describe", "orders", "--output", "json").json
     assert described == {
         "name": "orders",

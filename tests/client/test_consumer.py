@@ -55,7 +55,7 @@ async def test_the_loop_reads_every_record_of_a_partition_in_order(broker: Broke
             if sum(map(len, seen.values())) == 3000:
                 break
     assert seen == {partition: list(range(partition, 3000, 3)) for partition in range(3)}
-    assert broker.group("g") == ("Empty", 0)
+    assert broker.group("g").facts == ("Empty", 0)
 
 
 async def test_a_loop_that_was_left_goes_on_where_it_was(broker: Broker) -> None:
@@ -291,7 +291,7 @@ async def test_the_record_in_hand_is_not_handled_when_the_reader_is_cancelled(
     await asyncio.wait([task])
     assert task.cancelled()
     assert await committed(broker) == 4
-    assert broker.group("g") == ("Empty", 0)
+    assert broker.group("g").facts == ("Empty", 0)
 
 
 async def test_what_was_handled_is_committed_every_interval(broker: Broker) -> None:
@@ -440,7 +440,7 @@ async def test_what_is_read_can_be_changed_and_given_up(broker: Broker) -> None:
             reader.assign([T0])
         await reader.unsubscribe()
         assert reader.assignment == reader.subscription == frozenset()
-        assert broker.group("g") == ("Empty", 0)
+        assert broker.group("g").facts == ("Empty", 0)
         reader.assign([TopicPartition("a", 0)])
         assert await reader.position(TopicPartition("a", 0)) == 2
         await reader.unsubscribe()

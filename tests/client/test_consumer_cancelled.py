@@ -160,7 +160,7 @@ async def test_closing(broker: Broker, what: str, heartbeat: str) -> None:
             with pytest.raises(Closed):
                 await consumer.get()
         if not task.cancelled():
-            assert broker.group(f"g{count}") == ("Empty", 0)
+            assert broker.group(f"g{count}").facts == ("Empty", 0)
             return
 
 
@@ -181,4 +181,4 @@ async def test_closing_twice_at_the_same_time(broker: Broker) -> None:
         await until(lambda: consumer.assignment)
         await asyncio.gather(consumer.close(), consumer.close(), consumer.drain())
         assert await reader is None
-    assert broker.group("g") == ("Empty", 0)
+    assert broker.group("g").facts == ("Empty", 0)

@@ -114,7 +114,7 @@ async def test_cooperative_members_read_on_while_the_group_is_joined(broker: Bro
         await first.until_assigned(*on("t", 0, 1))
         async with Consumer(broker.bootstrap, **settings, auto_offset_reset="earliest") as slow:
             await slow.get(0)  # joins
-            await until(lambda: broker.group("g").members == 2)
+            await until(lambda: broker.group("g").facts.members == 2)
             await send(broker.bootstrap, "t", 10, partitions=2)
             await first.until(lambda: len(first.seen) == 10)
             slow_task = asyncio.create_task(slow.get())
@@ -202,7 +202,7 @@ async def test_what_a_listener_raises_comes_out_of_the_reading_call_and_the_reba
     with pytest.raises(RuntimeError, match="revoked"):
         await consumer.close()
     assert [what for what, _ in told.calls] == ["assigned", "revoked", "assigned", "revoked"]
-    assert broker.group("g") == ("Empty", 0)
+    assert broker.group("g").facts == ("Empty", 0)
     assert await committed(broker, partitions=2) == 4
 
 
@@ -388,7 +388,7 @@ async def test_draining_from_elsewhere_lets_the_reader_finish(broker: Broker) ->
         await reader
         assert consumer.health().state == "closed"
     assert handled == [0]
-    assert broker.group("g") == ("Empty", 0)
+    assert broker.group("g").facts == ("Empty", 0)
     assert await committed(broker) == 1
 
 
@@ -432,7 +432,7 @@ async def test_draining_takes_no_longer_than_its_timeout(broker: Broker) -> None
             await consumer.drain(8.0)
         reader.cancel()
         await asyncio.wait([reader])
-    assert broker.group("g") == ("Empty", 0)
+    assert broker.group("g").facts == ("Empty", 0)
     assert await committed(broker) == 3
 
 
@@ -489,7 +489,7 @@ async def test_a_static_member_stays_in_the_group_and_comes_back(broker: Broker)
     told = Told()
     async with reading(broker.bootstrap, **settings) as first:
         await first.until_assigned(*on("t", 0))
-    assert broker.group("g") == ("Stable", 1)
+    assert broker.group("g").facts == ("Stable", 1)
     async with reading(broker.bootstrap, **settings, listener=told) as second:
         await second.until_assigned(*on("t", 0))
         assert second.consumer.group_metadata().generation_id == 1
@@ -534,7 +534,7 @@ async def test_a_consumer_that_is_stopped_while_it_joins(broker: Broker) -> None
         await until(lambda: slow.assignment or broker.group("g").state == "Stable")
         async with Consumer(broker.bootstrap, group_id="g", topics="t") as joining:
             reader = asyncio.create_task(joining.get())
-            await until(lambda: broker.group("g").members == 2)
+            await until(lambda: broker.group("g").facts.members == 2)
             joining.stop()
             assert await asyncio.wait_for(reader, LONG_S) is None
             with pytest.raises(Closed, match="stopped"):
@@ -584,4 +584,4 @@ async def test_a_commit_that_is_refused_for_good_is_raised_and_the_consumer_clos
     with pytest.raises(KafkaError, match="not for you"):
         await consumer.close()
     assert told.calls == [("assigned", on("t", 0)), ("revoked", on("t", 0))]
-    assert broker.group("g") == ("Empty", 0)
+    assert broker.group("g").facts == ("Empty", 0)

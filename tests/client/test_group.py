@@ -47,7 +47,7 @@ async def test_a_member_joins_commits_and_leaves(broker: Broker, apart: bool) ->
         assert alone.events == [Event("assigned", partitions("t", 3))]
         assert alone.group.assignment == alone.owned == partitions("t", 3)
         assert (alone.group.state, alone.group.is_leader) == (State.STABLE, True)
-        assert broker.group("g") == ("Stable", 1)
+        assert broker.group("g").facts == ("Stable", 1)
         result = await alone.commit(7)
         assert result.ok
         assert set(result.values()) == {Committed(7)}
@@ -58,7 +58,7 @@ async def test_a_member_joins_commits_and_leaves(broker: Broker, apart: bool) ->
         }
         health = alone.group.health()
         assert (health.state, health.generation_id) == (State.STABLE, alone.group.generation_id)
-    assert broker.group("g") == ("Empty", 0)
+    assert broker.group("g").facts == ("Empty", 0)
     assert threads() == 0
 
 
@@ -241,7 +241,7 @@ async def test_closing_while_a_join_is_parked_leaves_at_once() -> None:
         await asyncio.to_thread(slow.wait_for_group, "g", "PreparingRebalance", members=1)
         await waiting.group.close(LONG_S)
         # It did not take the minute, and the group does not wait for who is gone.
-        assert slow.group("g").members == 0
+        assert slow.group("g").facts.members == 0
         with pytest.raises(Closed):
             await call
 
@@ -252,13 +252,13 @@ async def test_leaving_is_no_end(broker: Broker, apart: bool) -> None:
     async with member(broker.bootstrap, apart=apart) as alone:
         await settled(alone)
         await alone.group.leave("for a while", deadline(LONG_S))
-        assert broker.group("g") == ("Empty", 0)
+        assert broker.group("g").facts == ("Empty", 0)
         assert not alone.group.rejoin_needed
         assert (await alone.commit(5)).ok  # as nobody's, which an empty group takes
         alone.owned = frozenset()
         alone.group.subscribe(frozenset({"t"}))
         await settled(alone)
-        assert broker.group("g") == ("Stable", 1)
+        assert broker.group("g").facts == ("Stable", 1)
 
 
 @BOTH
@@ -325,7 +325,7 @@ async def test_a_static_member_comes_back_to_what_it_had_without_a_rebalance(
         async with member(broker.bootstrap, group_instance_id="a", apart=apart) as first:
             await settled(first, other, owning=4)
             had, generation_id = first.owned, first.group.generation_id
-        assert broker.group("g") == ("Stable", 2)  # closing told the group nothing
+        assert broker.group("g").facts == ("Stable", 2)  # closing told the group nothing
         async with member(broker.bootstrap, group_instance_id="a", apart=apart) as second:
             await reading(second, until=lambda: second.owned)
             assert (second.owned, second.group.generation_id) == (had, generation_id)
@@ -338,7 +338,7 @@ async def test_a_static_member_leaves_when_it_is_told_to(broker: Broker) -> None
     await alone.start()
     await settled(alone)
     await alone.group.close(LONG_S, leave=True)
-    assert broker.group("g").members == 0
+    assert broker.group("g").facts.members == 0
 
 
 async def test_a_dynamic_member_stays_when_it_is_told_to(broker: Broker) -> None:
@@ -347,7 +347,7 @@ async def test_a_dynamic_member_stays_when_it_is_told_to(broker: Broker) -> None
     await alone.start()
     await settled(alone)
     await alone.group.close(LONG_S, leave=False)
-    assert broker.group("g").members == 1
+    assert broker.group("g").facts.members == 1
 
 
 @BOTH
@@ -421,7 +421,7 @@ async def test_a_join_that_was_parked_at_a_coordinator_that_dies_goes_to_the_nex
 
         def has_joined() -> bool:
             with suppress(KafkaError):  # nobody coordinates it yet
-                return brokers.group("g").members == 1
+                return brokers.group("g").facts.members == 1
             return False
 
         async with member(brokers.bootstrap) as alone:

@@ -61,9 +61,7 @@ class ThreeBrokers(Cluster):
 
     @property
     def store(self) -> Store:
-        shared = self._started._shared
-        assert shared is not None
-        return shared.store
+        return self._core.brokers.shared.store
 
     def holder(self, group_id: str) -> int | None:
         """Index of the broker that serves the group's shard: it holds the lease, and has loaded it. One that
@@ -75,8 +73,8 @@ class ThreeBrokers(Cluster):
         """The highest epoch under which the group's shard is loaded, and where; (0, -1) without any."""
         number = shard_of(group_id)
         found = [
-            (status.epoch, self._started.brokers.index(node))
-            for node in self._started.running
+            (status.epoch, self._core.brokers.brokers.index(node))
+            for node in self._core.brokers.running
             for status in node.runtime.shards()
             if status.number == number and status.state == "active"
         ]
@@ -84,10 +82,10 @@ class ThreeBrokers(Cluster):
 
     def loads(self, group_id: str) -> int | None:
         """Index of the broker that is loading the group's shard."""
-        for node in self._started.running:
+        for node in self._core.brokers.running:
             for status in node.runtime.shards():
                 if status.number == shard_of(group_id) and status.state == "loading":
-                    return self._started.brokers.index(node)
+                    return self._core.brokers.brokers.index(node)
         return None
 
     def asked(self, ask: Callable[[], T]) -> T:
@@ -96,7 +94,7 @@ class ThreeBrokers(Cluster):
         async def call() -> T:
             return ask()
 
-        return self._call(call())
+        return self._core.thread.run(call, DEADLINE_S)
 
     def all_heard(self, group_id: str) -> bool:
         """Whether every member has been heard of since the group's coordinator loaded it."""
@@ -110,7 +108,7 @@ class ThreeBrokers(Cluster):
     def _group_of(self, group_id: str) -> ClassicGroup:
         index = self.holder(group_id)
         assert index is not None
-        hosts = {host.lease.number: host for host in self._started.brokers[index].runtime.hosts()}
+        hosts = {host.lease.number: host for host in self._core.brokers.brokers[index].runtime.hosts()}
         shard = hosts[shard_of(group_id)].shard
         assert shard is not None
         return shard.groups[group_id]
@@ -119,10 +117,10 @@ class ThreeBrokers(Cluster):
 
     def let_leases_run_out(self, index: int) -> None:
         """What is left of the terms of a broker that does not renew them passes at once."""
-        self._call(self._let_leases_run_out(index))
+        self._core.thread.run(lambda: self._let_leases_run_out(index), DEADLINE_S)
 
     async def _let_leases_run_out(self, index: int) -> None:
-        node = self._started.brokers[index]
+        node = self._core.brokers.brokers[index]
         await self.store.remove_node(node.node_id, node.incarnation)
         for kind in LeaseKind:
             held = (await self.store.holders(kind)).values()

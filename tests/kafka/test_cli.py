@@ -194,3 +194,9 @@ def test_what_only_brokers_of_muster_tell(kafka_of_configs: KafkaOfConfigs) -> N
         assert ended.err == (
             f"muster cluster {action}: only brokers of muster are drained; the one that answers is none\n"
         )
+    for action in ("why", "timeline"):
+        ended = run(bootstrap, "groups", action, "g")
+        assert (ended.code, ended.out) == (1, "")
+        assert ended.err.startswith(f"muster groups {action}: there is no topic __group_events: ")
+        assert ended.err.endswith("Apache Kafka does not record it\n")
+    assert "__group_events" not in run(bootstrap, "topics", "list").out, "asking created nothing"

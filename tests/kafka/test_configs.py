@@ -61,6 +61,7 @@ _ONE_REPLICA: Final = (
 _NEEDS_SETTING: Final = "the tests' Kafka has this in its file; in muster it is the default, or not a setting"
 _NO_GROUP_CONFIGS: Final = "muster has classic groups only, to which Kafka's group configs do not apply"
 _NO_CLIENT_METRICS: Final = "muster collects no client metrics"
+_EVENTS: Final = "muster has one topic more: __group_events"
 _CHECKED: Final = "muster refuses what it would not follow, or could only misunderstand"
 
 DIFFERENCES: Final[Mapping[tuple[str, str], str]] = {
@@ -102,6 +103,8 @@ DIFFERENCES: Final[Mapping[tuple[str, str], str]] = {
     ("a group's config is set", "*"): _NO_GROUP_CONFIGS,
     ("a client metrics subscription", "*"): _NO_CLIENT_METRICS,
     ("client metrics are set", "*"): _NO_CLIENT_METRICS,
+    ("list ()", "resources"): _EVENTS,
+    ("list (2,)", "resources"): _EVENTS,
 }
 """By step and fact, both with wildcards: why muster answers otherwise."""
 

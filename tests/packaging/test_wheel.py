@@ -22,6 +22,9 @@ print(muster.__file__)
 print(muster.protocol.__file__)
 """
 
+STATIC = Path("coordinator/observe/web/static")
+"""What the page is made of."""
+
 
 def run(*command: str | Path, **options: object) -> str:
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True, **options)  # type: ignore[call-overload]
@@ -46,14 +49,18 @@ def test_archives_carry_every_module_once(archives: tuple[Path, Path]) -> None:
         for folder in ("protocol", "coordinator", "client")
         for path in (ROOT / folder).rglob("*.py")
     }
+    page = {f"muster/{path.relative_to(ROOT)}" for path in (ROOT / STATIC).iterdir()}
+    assert page
     with zipfile.ZipFile(wheel) as archive:
-        in_wheel = {name for name in archive.namelist() if name.endswith(".py")}
+        names = set(archive.namelist())
+    in_wheel = {name for name in names if name.endswith(".py")}
     assert in_wheel == modules | {"muster/__init__.py", "muster/__main__.py"}
+    assert page <= names
     with tarfile.open(sdist) as tar:
         members = tar.getmembers()
     assert not [member.name for member in members if member.issym() or member.islnk()]
     in_sdist = {member.name.split("/", 1)[1] for member in members if "/" in member.name}
-    assert modules <= in_sdist
+    assert modules | page <= in_sdist
 
 
 def test_installed_wheel_beside_a_users_own_modules(archives: tuple[Path, Path], tmp_path: Path) -> None:

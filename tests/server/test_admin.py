@@ -63,7 +63,7 @@ async def test_pages_put_together_are_all_partitions_once(start_brokers: StartBr
             cursor = DescribeTopicPartitionsRequest.Cursor(
                 topic_name=answer.next_cursor.topic_name, partition_index=answer.next_cursor.partition_index
             )
-    counts["__consumer_offsets"] = 50
+    counts |= {"__consumer_offsets": 50, "__group_events": 50}
     assert found == [(name, index) for name in sorted(counts) for index in range(counts[name])]
 
 

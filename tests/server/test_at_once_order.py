@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from muster.coordinator.runtime.shard_host import LATER, Later
-from muster.coordinator.server import connection as connection_module
+from muster.coordinator.server import connections as connections_module
 from muster.coordinator.server.connection import Connection
 from muster.protocol.api import ApiKey
 from tests.server.test_connection import DEADLINE_S, Gate, Server, framed, is_closed, read_frame, serving
@@ -181,7 +181,7 @@ async def test_a_client_that_takes_no_responses_is_not_answered_on() -> None:
 async def test_more_than_a_turn_takes_wait_for_the_next_in_order_and_heartbeats_do_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(connection_module, "_AT_ONCE_MAX", 2)
+    monkeypatch.setattr(connections_module, "_AT_ONCE_MAX", 2)
     begun: list[bytes] = []
 
     def at_once(connection: Connection, frame: bytes) -> bytes | Later | None:
@@ -215,7 +215,7 @@ async def test_more_than_a_turn_takes_wait_for_the_next_in_order_and_heartbeats_
 async def test_requests_that_wait_for_a_turn_outlive_their_connection_and_stand_still_when_frozen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(connection_module, "_AT_ONCE_MAX", 1)
+    monkeypatch.setattr(connections_module, "_AT_ONCE_MAX", 1)
     begun: list[bytes] = []
 
     def at_once(connection: Connection, frame: bytes) -> bytes | Later | None:
@@ -248,7 +248,7 @@ async def test_requests_that_wait_for_a_turn_outlive_their_connection_and_stand_
 async def test_the_end_of_a_connection_is_told_again_behind_its_last_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(connection_module, "_AT_ONCE_MAX", 1)
+    monkeypatch.setattr(connections_module, "_AT_ONCE_MAX", 1)
     told_before: list[int] = []
 
     async with serving(answer_at_once=lambda connection, frame: framed(frame)) as server:
@@ -293,7 +293,7 @@ async def test_what_is_read_between_a_thaw_and_a_kept_answer_waits_for_that() ->
 async def test_an_exception_on_the_short_way_closes_that_connection_alone(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, waits: bool
 ) -> None:
-    monkeypatch.setattr(connection_module, "_AT_ONCE_MAX", 1 if waits else 100)
+    monkeypatch.setattr(connections_module, "_AT_ONCE_MAX", 1 if waits else 100)
 
     def at_once(connection: Connection, frame: bytes) -> bytes | Later | None:
         if frame == b"broken":

@@ -10,7 +10,8 @@ import pytest
 
 from muster.coordinator.runtime.clock import ManualClock
 from muster.coordinator.server import connection as connection_module
-from muster.coordinator.server.connection import AnswerAtOnce, CloseConnection, Connection, Connections
+from muster.coordinator.server.connection import AnswerAtOnce, CloseConnection, Connection
+from muster.coordinator.server.connections import Connections
 from muster.protocol.api import ApiKey
 from muster.protocol.errors import DecodeError
 

@@ -84,7 +84,7 @@ async def test_a_fetch_that_waits_holds_no_memory(start_brokers: StartBrokers) -
         await producer.produce(batch(b"1"))
         await wire.send(topic.fetching(max_wait_ms=60_000, min_bytes=100), 12)
         async with asyncio.timeout(10):
-            while not broker.partitions._parked_count:  # noqa: ASYNC110 - any turn of the loop may bring it
+            while not broker.partitions._fetches:  # noqa: ASYNC110 - any turn of the loop may bring it
                 await asyncio.sleep(0)
             while broker.connections.responses.held_bytes:  # noqa: ASYNC110
                 await asyncio.sleep(0)

@@ -115,3 +115,16 @@ def test_the_open_files_limit_is_raised() -> None:
         assert raised == hard or raised >= 10_240
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_two_that_have_bound_one_port_find_out_when_they_accept() -> None:
+    first = Listener("127.0.0.1", 0, asyncio.Protocol)
+    second = Listener("127.0.0.1", await first.bind(), asyncio.Protocol, "port for --http")
+    try:
+        with pytest.raises(BindError, match="is in use by another process; choose another port for --http"):  # noqa: PT012
+            await second.bind()  # refused by some systems already
+            await first.accept()
+            await second.accept()
+    finally:
+        await second.close()
+        await first.close()

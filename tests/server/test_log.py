@@ -157,11 +157,12 @@ def completed(trigger: Trigger, member: MemberIdentity | None = CONSUMER, reason
         reason=reason,
         started_ms=0,
         join_ms=5,
-        sync_ms=6,
+        assignment_ms=6,
         restarts=0,
         members=3,
         dropped=(),
         last_joined=None,
+        joins=(),
     )
 
 
@@ -176,7 +177,21 @@ def test_an_expired_session_says_whether_the_connection_was_still_there(
     stream: io.StringIO, connected: bool, expected: str
 ) -> None:
     log.configure("info", stream=stream)
-    removed = MemberRemoved(1, "orders", 1, Trigger.SESSION_EXPIRED, CONSUMER, None, 45_000, connected)
+    removed = MemberRemoved(
+        at_ms=1,
+        group_id="orders",
+        generation_id=1,
+        trigger=Trigger.SESSION_EXPIRED,
+        member=CONSUMER,
+        reason=None,
+        silent_ms=45_000,
+        connected=connected,
+        disconnected_ms=None,
+        late=0,
+        heartbeat_interval_ms=3_000,
+        session_timeout_ms=45_000,
+        requested_by=None,
+    )
     rebalances = RebalanceLog(node_id=1)
     rebalances.observe(3, [removed])
     rebalances.observe(3, [completed(Trigger.SESSION_EXPIRED), completed(Trigger.MEMBER_LEFT)])

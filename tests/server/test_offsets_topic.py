@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from muster.coordinator.cluster.placement import OFFSETS_TOPIC, shard_of
+from muster.coordinator.cluster.placement import EVENTS_TOPIC, OFFSETS_TOPIC, shard_of
 from muster.coordinator.storage.store import Lease, LeaseKind
 from muster.protocol.errors import ErrorCode
 from muster.protocol.message import Message
@@ -80,7 +80,7 @@ async def test_its_partitions_are_the_coordinators(start_brokers: StartBrokers) 
                     0 if leader == broker.node_id else ErrorCode.NOT_LEADER_OR_FOLLOWER
                 )
             everything = await wire.call(MetadataRequest(topics=None), 12)
-            assert [each.name for each in everything.topics] == [OFFSETS_TOPIC]
+            assert [each.name for each in everything.topics] == [OFFSETS_TOPIC, EVENTS_TOPIC]
             by_id = MetadataRequest(topics=[MetadataRequest.Topic(topic_id=topic.topic_id, name=None)])
             assert (await wire.call(by_id, 12)).topics[0].name == OFFSETS_TOPIC
     assert len(ids) == 1
@@ -127,22 +127,20 @@ async def test_who_waits_for_records_of_it_hears_when_the_coordinator_goes(
             assert after.leader_epoch > before
 
 
-def refusals() -> list[tuple[str, Message, int]]:
+def refusals(of: str) -> list[tuple[str, Message, int]]:
     data = ProduceRequest.PartitionProduceData(index=0, records=batch(b"a"))
-    produced = ProduceRequest.TopicProduceData(name=OFFSETS_TOPIC, partition_data=[data])
+    produced = ProduceRequest.TopicProduceData(name=of, partition_data=[data])
     cut = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=0, offset=0)
-    cuts = DeleteRecordsRequest.DeleteRecordsTopic(name=OFFSETS_TOPIC, partitions=[cut])
-    doomed = DeleteTopicsRequest.DeleteTopicState(name=OFFSETS_TOPIC, topic_id=ZERO_UUID)
-    grown = CreatePartitionsRequest.CreatePartitionsTopic(name=OFFSETS_TOPIC, count=60, assignments=None)
+    cuts = DeleteRecordsRequest.DeleteRecordsTopic(name=of, partitions=[cut])
+    doomed = DeleteTopicsRequest.DeleteTopicState(name=of, topic_id=ZERO_UUID)
+    grown = CreatePartitionsRequest.CreatePartitionsTopic(name=of, count=60, assignments=None)
     config = AlterConfigsRequest.AlterableConfig(name="retention.ms", value="1")
-    configs = AlterConfigsRequest.AlterConfigsResource(
-        resource_type=2, resource_name=OFFSETS_TOPIC, configs=[config]
-    )
+    configs = AlterConfigsRequest.AlterConfigsResource(resource_type=2, resource_name=of, configs=[config])
     edited = IncrementalAlterConfigsRequest.AlterableConfig(
         name="retention.ms", config_operation=0, value="1"
     )
     edits = IncrementalAlterConfigsRequest.AlterConfigsResource(
-        resource_type=2, resource_name=OFFSETS_TOPIC, configs=[edited]
+        resource_type=2, resource_name=of, configs=[edited]
     )
     return [
         ("produce", ProduceRequest(acks=-1, timeout_ms=1_000, topic_data=[produced]), 12),
@@ -154,7 +152,9 @@ def refusals() -> list[tuple[str, Message, int]]:
     ]
 
 
-@pytest.mark.parametrize(("name", "request_", "version"), refusals(), ids=lambda each: str(each)[:14])
+@pytest.mark.parametrize(
+    ("name", "request_", "version"), refusals(OFFSETS_TOPIC), ids=lambda each: str(each)[:14]
+)
 async def test_it_cannot_be_changed(port: int, name: str, request_: Message, version: int) -> None:
     async with await Wire.connect(port) as wire:
         answer = await wire.call(request_, version)

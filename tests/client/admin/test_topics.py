@@ -35,6 +35,7 @@ async def test_a_life_of_a_topic(admin: Admin) -> None:
     assert await admin.list_topics() == [described]
     assert [each.name for each in await admin.list_topics(include_internal=True)] == [
         "__consumer_offsets",
+        "__group_events",
         "orders",
     ]
     (await admin.create_partitions({"orders": 5})).raise_for_failures()

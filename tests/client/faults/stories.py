@@ -109,7 +109,7 @@ async def reading(api_key: ApiKey, heartbeat: str) -> None:
             await reader.has(sent)
             assert reader.identity == before
         reader.check(sent)
-        assert net.brokers.group("g").members == 0
+        assert net.brokers.group("g").facts.members == 0
         async with Reader(net) as later:
             await produce(net, sent, 1)
             await later.has(1)
@@ -127,7 +127,7 @@ async def joining(api_key: ApiKey) -> None:
             async with Reader(net, group_id=group_id) as reader:
                 await reader.has(sent)
                 assert not net.proxy.placed
-                assert net.brokers.group(group_id).members == 1
+                assert net.brokers.group(group_id).facts.members == 1
             reader.check(sent)
 
 

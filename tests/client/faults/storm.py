@@ -288,7 +288,7 @@ async def _settled(net: Network, members: list[Member]) -> None:
                 len(owned) == PARTITIONS == len(set(owned))
                 and len(generations) == 1
                 and not any(each.rejoins for each in members)
-                and net.brokers.group("g") == ("Stable", len(members))
+                and net.brokers.group("g").facts == ("Stable", len(members))
             ):
                 return
             await asyncio.sleep(0.05)
