@@ -41,7 +41,9 @@ async def newest_entries(store: Store, lease: Lease) -> list[Entry]:
     """The end of the lease's journal, oldest first. Never raises: groups are served without it too."""
     entries: list[Entry] = []
     try:
-        end = (await store.journal_bounds(lease)).end
+        start, end, _ = await store.journal_bounds(lease)
+        if start == end:
+            return entries
         count = _ENTRIES_MAX
         rows = await store.read_journal(lease, end - count, rows_max=count, bytes_max=_ENTRIES_BYTES_MAX)
         while rows and rows[-1].offset < end - 1 and count > 1:

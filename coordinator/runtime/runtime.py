@@ -419,9 +419,12 @@ class Runtime:
                 if self._before_load is not None:
                     await self._before_load()
                 shard = self._make_shard(number)
-                await load(self._store, host.lease, shard)
-                if self._recorder is not None and self._recorder.stored:
-                    entries = await newest_entries(self._store, host.lease)
+                loading = load(self._store, host.lease, shard)
+                if self._recorder is None or not self._recorder.stored:
+                    await loading
+                else:
+                    # Beside each other: what is told of groups is not to hold up the groups.
+                    _, entries = await asyncio.gather(loading, newest_entries(self._store, host.lease))
                     self._recorder.journal.restore(number, entries)
                     from_broker = entries[-1].broker if entries else None
         except Exception as error:

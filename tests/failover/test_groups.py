@@ -118,9 +118,12 @@ async def find(cluster: ThreeBrokers, index: int) -> tuple[int, int]:
 
 
 async def listed(cluster: ThreeBrokers, index: int) -> tuple[int, list[str]]:
-    async with await connect(cluster, index) as wire:
-        response = await wire.call(ListGroupsRequest(), 4)
-        return response.error_code, [each.group_id for each in response.groups]
+    """Asked again while the broker loads any of its shards, as clients do."""
+    async with await connect(cluster, index) as wire, asyncio.timeout(DEADLINE_S):
+        while True:
+            response = await wire.call(ListGroupsRequest(), 4)
+            if response.error_code != ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                return response.error_code, [each.group_id for each in response.groups]
 
 
 async def described(cluster: ThreeBrokers, index: int) -> Any:
