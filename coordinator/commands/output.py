@@ -12,6 +12,8 @@ from muster.coordinator.arguments import printable
 
 FORMATS: Final = ("table", "json", "csv")
 """Of commands that show rows."""
+_WIDTH_MAX: Final = 100
+"""A longer cell pushes aside what follows in its own row, and does not widen every other."""
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -23,7 +25,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
         for i in range(len(columns))
     ]
     lines = [list(columns), *shown]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
+    widths = [min(max(len(line[i]) for line in lines), _WIDTH_MAX) for i in range(len(columns))]
     return "\n".join(
         "  ".join(
             cell.rjust(width) if is_right else cell.ljust(width)

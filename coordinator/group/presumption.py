@@ -17,9 +17,15 @@ class Presumption:
     """Who counts as alive until a moment that is still to come."""
 
     def __init__(
-        self, groups: Iterable[ClassicGroup], until_ms: int, now_ms: int, stalled: frozenset[tuple[str, str]]
+        self,
+        groups: Iterable[ClassicGroup],
+        until_ms: int,
+        now_ms: int,
+        stalled: frozenset[tuple[str, str]],
+        clients: frozenset[str],
     ) -> None:
         self.until_ms = until_ms
+        self._clients = clients
         self._excepted: set[tuple[str, str]] = set(stalled)
         groups = list(groups)
         for group in groups:
@@ -35,10 +41,16 @@ class Presumption:
 
     def _holds(self, group: ClassicGroup, member: ClassicMember) -> bool:
         return (
-            member.connection_id is not None
+            (member.connection_id is not None or self._will_come_back(member))
             and not member.is_new
             and (group.group_id, member.member_id) not in self._excepted
         )
+
+    def _will_come_back(self, member: ClassicMember) -> bool:
+        """Whether it was not heard of yet since the shard was loaded, and its client is connected
+        elsewhere."""
+        unheard = member.connection_id is None and member.disconnected_at_ms is None
+        return unheard and member.client_id in self._clients
 
     def _alive(self, groups: Iterable[ClassicGroup]) -> Iterator[tuple[ClassicGroup, ClassicMember]]:
         for group in groups:

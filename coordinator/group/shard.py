@@ -180,18 +180,29 @@ class Shard:
             self.noted.clear()
 
     def presume_alive(
-        self, until_ms: int, now_ms: int, stalled: Collection[tuple[str, str]], out: Effects
+        self,
+        until_ms: int,
+        now_ms: int,
+        stalled: Collection[tuple[str, str]],
+        out: Effects,
+        *,
+        clients: Collection[str] = (),
     ) -> None:
         """Time is about to be moved up to `until_ms`, by a test: members whose clients' clocks do not move
         count as heartbeating meanwhile, and begin a full session then. They are those whose connection is
         open and who are not late now, but for those `stalled` (group id, member id). New members that wait
         in JoinGroup and clients that were told an id get no more time than they have.
 
+        Nobody has been heard of yet when a shard was just loaded, after a move or a failover: there those
+        count whose client id is one of `clients`, which have a connection to any broker.
+
         Told again it replaces what it said before, which ends at that moment; and so it does with a time that
         has passed."""
         self._end_presumption(now_ms)
         if until_ms > now_ms:
-            self._presumption = Presumption(self.groups.values(), until_ms, now_ms, frozenset(stalled))
+            self._presumption = Presumption(
+                self.groups.values(), until_ms, now_ms, frozenset(stalled), frozenset(clients)
+            )
             self.deadlines.set(_PRESUMPTION, until_ms)
 
     def _end_presumption(self, now_ms: int) -> None:

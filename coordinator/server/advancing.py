@@ -9,7 +9,8 @@ own time.
   they send while time moves would fall between two deadlines by chance. What they are answered goes out, what
   they send is read when the move is over.
 - *Members are presumed alive* while their connections are open (`Shard.presume_alive`), unless they were
-  heard of late, or are marked stalled, or everything is to expire.
+  heard of late, or are marked stalled, or everything is to expire. Those that were not heard of yet since
+  their shard was loaded, too, if a connection to any of the brokers has their client id.
 - *Live brokers count as having renewed* their leases and registrations; dead and paused ones do not.
 - *Connections stay in real time*, with their idle timers: a client that is alive is not to be cut off.
 - *What is looked for from time to time* is not looked for a thousand times within a week. Retention and
@@ -213,7 +214,7 @@ class _Move:
         def notice(shard: Shard, now_ms: int, out: Effects) -> None:
             self._told[host] = host.steps + 1
             if stalled is not None:
-                shard.presume_alive(self._end_ms, now_ms, stalled, out)
+                shard.presume_alive(self._end_ms, now_ms, stalled, out, clients=self._clients())
             shard.skip_sweeps(self._end_ms, now_ms)
 
         return notice
@@ -240,6 +241,10 @@ class _Move:
 
     def _live_ids(self) -> set[int]:
         return {broker.node_id for broker in self._live()}
+
+    def _clients(self) -> set[str]:
+        """The client ids of all connections."""
+        return {each.client_id for broker in self._brokers() for each in broker.connections.open.values()}
 
     # --- coming to rest -------------------------------------------------------------------------------------
 

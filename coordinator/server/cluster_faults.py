@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from muster.coordinator.cluster.placement import shard_of
 from muster.coordinator.runtime.holds import HOLD_DEFAULT_MS
-from muster.coordinator.server.faults import FaultError
+from muster.coordinator.server.faults import FaultError, NotAsThingsAre
 from muster.coordinator.storage.store import Lease, LeaseKind
 
 if TYPE_CHECKING:
@@ -49,11 +49,11 @@ class ClusterFaults:
         broker that runs sends clients there. Raises FaultError when it cannot take it, and TimeoutError; then
         the lease is pinned as it was before."""
         if target not in self._running():
-            raise FaultError(f"to: broker {target.node_id} does not run; restart it first")
+            raise NotAsThingsAre(f"to: broker {target.node_id} does not run; restart it first")
         if target.paused:
-            raise FaultError(f"to: broker {target.node_id} is paused and takes nothing over; resume it first")
+            raise NotAsThingsAre(f"to: broker {target.node_id} is paused and takes nothing over; resume it first")
         if target.configs.drained and not all(each.configs.drained for each in self._running()):
-            raise FaultError(f"to: broker {target.node_id} is drained and takes nothing over")
+            raise NotAsThingsAre(f"to: broker {target.node_id} is drained and takes nothing over")
         before = self._pin(lease, target.node_id)
 
         def moved() -> bool:

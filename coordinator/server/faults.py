@@ -43,6 +43,10 @@ class FaultError(ValueError):
     """A rule, or what is asked about rules, cannot be; the text names the field and says what it takes."""
 
 
+class NotAsThingsAre(FaultError):
+    """What is asked could be, but not now: a broker does not run, say."""
+
+
 class Kind(StrEnum):
     """What a rule does to a request."""
 

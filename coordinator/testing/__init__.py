@@ -16,8 +16,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from muster.coordinator.testing.broker import AsyncBroker, AsyncCluster, Broker, Cluster
-    from muster.coordinator.testing.clock import AsyncClock, Clock
-    from muster.coordinator.testing.faults import AsyncFaultRule, AsyncFaults, FaultRule, Faults
+    from muster.coordinator.testing.clock import AsyncClock, Clock, ClockFixed, NotAtRest
+    from muster.coordinator.testing.faults import (
+        AsyncFaultRule,
+        AsyncFaults,
+        FaultError,
+        FaultRule,
+        Faults,
+        Firing,
+        RuleStatus,
+    )
     from muster.coordinator.testing.groups import (
         AsyncGroup,
         AsyncMember,
@@ -42,14 +50,19 @@ __all__ = [
     "AsyncTopic",
     "Broker",
     "Clock",
+    "ClockFixed",
     "Cluster",
+    "FaultError",
     "FaultRule",
     "Faults",
+    "Firing",
     "Group",
     "GroupFacts",
     "Member",
     "MemberFacts",
+    "NotAtRest",
     "Record",
+    "RuleStatus",
     "Snapshot",
     "Timeline",
     "Topic",
@@ -58,8 +71,16 @@ __all__ = [
 
 _MODULES: Final = {
     "broker": ("AsyncBroker", "AsyncCluster", "Broker", "Cluster"),
-    "clock": ("AsyncClock", "Clock"),
-    "faults": ("AsyncFaultRule", "AsyncFaults", "FaultRule", "Faults"),
+    "clock": ("AsyncClock", "Clock", "ClockFixed", "NotAtRest"),
+    "faults": (
+        "AsyncFaultRule",
+        "AsyncFaults",
+        "FaultError",
+        "FaultRule",
+        "Faults",
+        "Firing",
+        "RuleStatus",
+    ),
     "groups": ("AsyncGroup", "AsyncMember", "Group", "GroupFacts", "Member", "MemberFacts"),
     "snapshot": ("Snapshot",),
     "timeline": ("Timeline",),

@@ -6,12 +6,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 from concurrent.futures import wait
+from dataclasses import fields
+from difflib import get_close_matches
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from muster.coordinator.config import Settings
 from muster.coordinator.runtime.clock import Clock as Time
+from muster.coordinator.server.faults import NotAsThingsAre
 from muster.coordinator.testing.clock import AsyncClock, Clock
 from muster.coordinator.testing.core import Core
 from muster.coordinator.testing.faces import CALL_S, Async, Blocking, Calls, both, finished, waits
@@ -26,6 +29,10 @@ class ClusterCalls(Calls):
     """What can be asked of brokers, whichever face they have."""
 
     __slots__ = ()
+
+    def __repr__(self) -> str:
+        where = self.bootstrap if self._core.started_up else "not started"
+        return f"<{type(self).__name__} {where}>"
 
     # --- where, the same on both faces ----------------------------------------------------------------------
 
@@ -94,7 +101,7 @@ class ClusterCalls(Calls):
         self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None
     ) -> None:
         """Create a topic, known to every broker on return. Raises KafkaError."""
-        nodes = self._core.brokers.running
+        nodes = self._core.running
         await nodes[0].catalogue.create(name, partitions=partitions, configs=configs)
         for node in nodes:
             await node.catalogue.refresh()
@@ -121,37 +128,48 @@ class ClusterCalls(Calls):
         return await reached(AsyncGroup(self._core, group_id), state, members, timeout_s)
 
     # --- faults ---------------------------------------------------------------------------------------------
+    # Brokers are named by their index; each call raises LookupError for one that there is not.
+
+    def _checked(self, index: int) -> int:
+        count = len(self._core.brokers.brokers)
+        if index not in range(count):
+            there = "only that of index 0" if count == 1 else f"those of index 0 to {count - 1}"
+            raise LookupError(f"there is no broker of index {index!r}, {there}")
+        return index
 
     @both
     async def stop(self, index: int) -> None:
         """Stop one broker cleanly: it hands over its shards and leaves."""
-        await self._core.brokers.stop_one(index)
+        await self._core.brokers.stop_one(self._checked(index))
 
     @both
     async def kill(self, index: int) -> None:
         """Let one broker die: its connections are cut, its leases are not released and run out."""
-        await self._core.brokers.kill_one(index)
+        await self._core.brokers.kill_one(self._checked(index))
 
     @both
     async def restart(self, index: int) -> None:
         """Start a stopped or killed broker again, on its port."""
-        await self._core.brokers.start_one(index)
+        await self._core.brokers.start_one(self._checked(index))
 
     @both
     async def pause(self, index: int) -> None:
         """Freeze one broker, as SIGSTOP would: its timers stand still and nothing is read or answered."""
-        self._core.brokers.brokers[index].pause()
+        self._core.brokers.brokers[self._checked(index)].pause()
 
     @both
     async def resume(self, index: int) -> None:
         """Let a paused broker go on from where it stood; its leases may be gone by now."""
-        self._core.brokers.brokers[index].resume()
+        self._core.brokers.brokers[self._checked(index)].resume()
 
     @both
     async def move(self, group_id: str, to: int) -> None:
         """Have the broker of index `to` coordinate the group, with all of its shard, and keep it until
         `unpin`; done when every broker sends clients there. Raises FaultError when it cannot take it."""
-        await self._core.brokers.move_coordinator(group_id, to)
+        brokers = self._core.brokers
+        if brokers.brokers[self._checked(to)] not in brokers.running:
+            raise NotAsThingsAre(f"to: the broker of index {to} does not run; restart it first")
+        await brokers.move_coordinator(group_id, to)
 
     @both
     async def unpin(self, group_id: str) -> bool:
@@ -193,6 +211,15 @@ class ClusterCalls(Calls):
         await asyncio.shield(asyncio.ensure_future(put_back(self._core.brokers, snapshot)))
 
 
+def _check_known(setting: str) -> None:
+    """Raises TypeError for what is no setting."""
+    known = [each.name for each in fields(Settings)]
+    if setting not in known:
+        close = get_close_matches(setting.replace(".", "_"), known, 1)
+        perhaps = f"; perhaps {close[0]}" if close else ""
+        raise TypeError(f"{setting}: no such setting{perhaps}; they are those of muster serve --help")
+
+
 class Cluster(ClusterCalls, Blocking):
     """Several brokers in one process, sharing a store and splitting shards and partitions by lease.
 
@@ -230,6 +257,8 @@ class Cluster(ClusterCalls, Blocking):
         }
         if data is not None:
             defaults["data"] = str(data)
+        for name in settings:
+            _check_known(name)
         super().__init__(Core(Settings(**{**defaults, "brokers": brokers, "port": port, **settings}), clock))
 
     @classmethod
@@ -242,6 +271,11 @@ class Cluster(ClusterCalls, Blocking):
     def aio(self) -> AsyncCluster:
         """The same brokers, with calls that are awaited."""
         return AsyncCluster(self._core)
+
+    @property
+    def blocking(self) -> Self:
+        """These. For what is given either face, and needs this one."""
+        return self
 
     @property
     def clock(self) -> Clock:
@@ -298,6 +332,11 @@ class AsyncCluster(ClusterCalls, Async):
         return Cluster._over(self._core)
 
     @property
+    def aio(self) -> Self:
+        """These. For what is given either face, and needs this one."""
+        return self
+
+    @property
     def clock(self) -> AsyncClock:
         """The brokers' clock, to be moved instead of waiting."""
         return AsyncClock(self._core)
@@ -314,7 +353,8 @@ class AsyncCluster(ClusterCalls, Async):
         try:
             await finished(core.thread.submit(core.started, CALL_S))
         except BaseException:
-            core.thread.end()
+            # Cancelled it may be in the very moment in which all has started.
+            core.thread.end(core.stopped)
             raise
         return self
 

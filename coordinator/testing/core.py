@@ -44,7 +44,8 @@ class Core:
         try:
             self.thread.run(self.started, CALL_S)
         except BaseException:
-            self.thread.end()
+            # Interrupted it may be in the very moment in which all has started.
+            self.thread.end(self.stopped)
             raise
 
     def close(self) -> None:
@@ -86,6 +87,19 @@ class Core:
             raise RuntimeError("not started: use `with` or `async with`, or call start()")
         return self._brokers
 
+    @property
+    def started_up(self) -> bool:
+        """Whether there are brokers, for whoever must not raise."""
+        return self._brokers is not None
+
+    @property
+    def running(self) -> list[Node]:
+        """The brokers that run, at least one. Raises KafkaError when all were stopped or killed."""
+        running = self.brokers.running
+        if not running:
+            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "no broker runs: all were stopped or killed")
+        return running
+
     # --- news -----------------------------------------------------------------------------------------------
 
     def _heard(self, _: Sequence[Entry]) -> None:
@@ -123,12 +137,12 @@ class Core:
     # --- topics ---------------------------------------------------------------------------------------------
 
     def topic(self, name: str) -> Topic:
-        """Raises KafkaError: UNKNOWN_TOPIC_OR_PARTITION."""
-        return self.brokers.running[0].catalogue.named(name)
+        """Raises KafkaError: UNKNOWN_TOPIC_OR_PARTITION, BROKER_NOT_AVAILABLE."""
+        return self.running[0].catalogue.named(name)
 
     def find_topic(self, name: str) -> Topic | None:
         """The topic, if there is one of that name."""
-        return self.brokers.running[0].catalogue.by_name(name)
+        return self.running[0].catalogue.by_name(name)
 
     def leader(self, topic: Topic, partition: int) -> Node:
         """Who leads a partition. Raises KafkaError while nobody does, and where there is no such

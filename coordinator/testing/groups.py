@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from muster.coordinator.group.classic import ClassicGroup
+from muster.coordinator.group.classic import ClassicGroup, GroupState
 from muster.coordinator.group.classic_member import ClassicMember
 from muster.coordinator.group.effects import Effects, RequestContext, Ticket
 from muster.coordinator.group.shard import Shard
@@ -178,7 +178,8 @@ class GroupCalls(Calls):
     async def in_state(
         self, state: str, *, members: int | None = None, timeout: Duration = TIMEOUT_S
     ) -> GroupFacts:
-        """Wait until the group is in a state, by Kafka's name: PreparingRebalance, say. Raises WaitFailed."""
+        """Wait until the group is in a state, by Kafka's name: PreparingRebalance, say. Raises WaitFailed,
+        and ValueError for what is no state."""
         return await reached(self, state, members, timeout)
 
     @waits
@@ -216,8 +217,12 @@ class GroupCalls(Calls):
     ) -> Explanation:
         """Wait until the group has completed a rebalance, for that `cause` if given ("session expired",
         "member joined", as in `why().cause`) and into a generation later than `after`; the explanation of
-        the latest such one. Raises WaitFailed."""
+        the latest such one. Raises WaitFailed, and ValueError for what is no cause."""
         from muster.coordinator.observe.explain import Outcome, explain_all
+        from muster.coordinator.observe.explain.vocabulary import UNKNOWN_CAUSE, Trigger
+
+        if cause is not None:
+            _check_known("cause", cause, [*Trigger, UNKNOWN_CAUSE])
 
         async def look() -> tuple[Seen, Explanation | None]:
             found = [
@@ -439,6 +444,7 @@ class AsyncMember(MemberCalls, Async):
 
 async def reached(group: GroupCalls, state: str, members: int | None, timeout: Duration) -> GroupFacts:
     """On the brokers' loop: see `GroupCalls.in_state`."""
+    _check_known("state", state, GroupState)
     wanted = state if members is None else f"{state} with {_count(members)}"
     return await group._until_view(
         wanted, lambda view: view.state == state and members in (None, len(view.members)), timeout
@@ -490,6 +496,13 @@ def _member(group: ClassicGroup, member: ClassicMember) -> MemberFacts:
         tuple(assignment),
         member.connection_id is not None,
     )
+
+
+def _check_known(name: str, given: str, known: Iterable[str]) -> None:
+    """Raises ValueError for what could only be waited for in vain."""
+    there = [str(each) for each in known]
+    if given not in there:
+        raise ValueError(f"{name}: {given!r} is not one of {', '.join(there)}")
 
 
 def _count(members: int) -> str:

@@ -74,22 +74,24 @@ class LoopThread:
         finally:
             self._calls.discard(task)
 
-    def end(self) -> None:
-        """Cancel what was submitted and still runs, let it come to its end, and end the thread. Harmless when
-        repeated."""
+    def end(self, last: Callable[[], Coroutine[Any, Any, None]] | None = None) -> None:
+        """Cancel what was submitted and still runs, let it come to its end, call `last`, and end the thread.
+        Harmless when repeated."""
         thread, self._thread = self._thread, None
         if thread is not None:
             assert self._loop is not None
             with suppress(TimeoutError):  # the end of the loop cancels it once more
-                asyncio.run_coroutine_threadsafe(self._calls_ended(), self._loop).result(_END_S)
+                asyncio.run_coroutine_threadsafe(self._calls_ended(last), self._loop).result(_END_S)
             self._loop.call_soon_threadsafe(self._loop.stop)
             thread.join(_END_S)
             self._loop = None
 
-    async def _calls_ended(self) -> None:
+    async def _calls_ended(self, last: Callable[[], Coroutine[Any, Any, None]] | None) -> None:
         calls = list(self._calls)
         for task in calls:
             if not task.cancelling():  # or it would be cut short in what it does because of that
                 task.cancel()
         if calls:
             await asyncio.wait(calls)
+        if last is not None:
+            await last()

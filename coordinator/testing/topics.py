@@ -80,7 +80,7 @@ class TopicCalls(Calls):
         """Wait until there is such a topic on every broker; how many partitions it has. Raises WaitFailed."""
 
         async def look() -> tuple[Seen, int]:
-            topics = [node.catalogue.by_name(self.name) for node in self._core.brokers.running]
+            topics = [node.catalogue.by_name(self.name) for node in self._core.running]
             known = [topic.partitions for topic in topics if topic is not None]
             return Seen(len(known) == len(topics), "it is not there"), max(known, default=0)
 
@@ -107,7 +107,7 @@ class TopicCalls(Calls):
         """Wait until no broker knows of such a topic. Raises WaitFailed."""
 
         async def look() -> tuple[Seen, None]:
-            there = any(node.catalogue.by_name(self.name) for node in self._core.brokers.running)
+            there = any(node.catalogue.by_name(self.name) for node in self._core.running)
             return Seen(not there, "it is there"), None
 
         await wait_until(self._core, f"topic {self.name} deleted", look, timeout)

@@ -119,8 +119,12 @@ class Harness:
     def topics_changed(self, image: TopicsImage) -> None:
         self._step(lambda now_ms, out: self.shard.topics_changed(image, now_ms, out))
 
-    def presume_alive(self, until_ms: int, stalled: Collection[tuple[str, str]]) -> None:
-        self._step(lambda now_ms, out: self.shard.presume_alive(until_ms, now_ms, stalled, out))
+    def presume_alive(
+        self, until_ms: int, stalled: Collection[tuple[str, str]], clients: Collection[str] = ()
+    ) -> None:
+        self._step(
+            lambda now_ms, out: self.shard.presume_alive(until_ms, now_ms, stalled, out, clients=clients)
+        )
 
     def _step(self, step: Callable[[int, Effects], None]) -> None:
         out = Effects()

@@ -91,6 +91,19 @@ def test_one_whose_connection_has_closed_goes(harness: Harness) -> None:
     assert list(harness.group().members) == [alice]
 
 
+def test_after_a_failover_those_whose_clients_are_connected_live_on(harness: Harness) -> None:
+    alice, bob, carol = stable(harness, "alice", "bob", "carol")
+    harness.reload()
+    beat(harness, carol, "carol", connection_id=2)
+    harness.disconnect(2)  # it was heard of here, and has gone
+    harness.presume_alive(harness.now_ms + WEEK_MS, [], clients=["alice", "carol"])
+    harness.advance(WEEK_MS)
+    assert removed(harness) == [(bob, 45_000), (carol, 45_000)]
+    assert list(harness.group().members) == [alice]
+    harness.advance(45_000)
+    assert removed(harness) == [(alice, 45_000)]
+
+
 def test_one_that_was_late_goes(harness: Harness) -> None:
     alice, bob = stable(harness, "alice", "bob")
     for _ in range(10):

@@ -373,6 +373,22 @@ async def test_the_shards_of_a_killed_broker_move_at_once(
         assert (await wire.call(beat, 4)).error_code == ErrorCode.NONE  # a failover costs no rebalance
 
 
+async def test_those_not_heard_of_yet_by_a_new_coordinator_live_on_while_their_clients_do(
+    start_brokers: StartBrokers,
+) -> None:
+    brokers = await three(start_brokers, {})
+    index = coordinator(brokers)
+    async with await Wire.connect(brokers.brokers[index].port) as wire:
+        await stable_member(wire)
+        await brokers.move_coordinator("orders", (index + 1) % 3)
+        await brokers.advance(DAY)  # no client could have found its new coordinator meanwhile
+        assert state(brokers) == ("Stable", 1)
+    await until(lambda: not any(broker.connections.open for broker in brokers.brokers))
+    await brokers.move_coordinator("orders", index)
+    await brokers.advance(SESSION_MS)
+    assert state(brokers) == ("Empty", 0)
+
+
 async def test_leases_run_out_at_their_own_time_on_the_way(
     start_brokers: StartBrokers, kept: dict[str, Any]
 ) -> None:

@@ -252,10 +252,15 @@ async def test_a_group_is_moved_held_open_and_let_go(three: Api) -> None:
     assert (await three.ask("GET", "shards"))["held"] == [shard]
     await three.ask("POST", f"shards/{shard}/release")
     await three.ask("POST", "brokers/2/pause")
-    assert await three.error("POST", f"{path}/move", {"to": 2}) == (
+    assert await three.error("POST", f"{path}/move", {"to": 2}, status=409) == (
         "to: broker 2 is paused and takes nothing over; resume it first"
     )
     await three.ask("POST", "brokers/2/resume")
+    await three.ask("POST", "brokers/3/kill")
+    assert await three.error("POST", f"{path}/move", {"to": 3}, status=409) == (
+        "to: broker 3 does not run; restart it first"
+    )
+    await three.ask("POST", "brokers/3/restart")
     await until(lambda: len(three.brokers.brokers[0].topology.nodes) == 3, "all to be there")
 
 

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 
 from muster.coordinator.config import SettingError
 from muster.coordinator.storage.store import StoreError
-from muster.coordinator.testing import Broker, Cluster, WaitFailed
+from muster.coordinator.testing import Broker, Cluster, FaultError, WaitFailed
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.classic_group import HeartbeatRequest
 from muster.protocol.messages.metadata import FindCoordinatorRequest, MetadataRequest
@@ -95,8 +96,51 @@ def test_many_at_once() -> None:
 def test_a_wrong_setting_is_refused_before_anything_starts() -> None:
     with pytest.raises(SettingError, match="group_max_size"):
         Broker(group_max_size=0)
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="^no_such_setting: no such setting; they are those of muster serve"):
         Broker(no_such_setting=1)
+    with pytest.raises(TypeError, match="^group_max_sise: no such setting; perhaps group_max_size;"):
+        Cluster(group_max_sise=1)
+    with pytest.raises(TypeError, match="perhaps group_max_size"):
+        Cluster(**{"group.max.size": 1})
+
+
+def test_a_broker_says_where_it_is() -> None:
+    broker = Broker()
+    assert repr(broker) == "<Broker not started>"
+    with broker:
+        assert repr(broker) == f"<Broker 127.0.0.1:{broker.port}>"
+        assert repr(broker.aio) == f"<AsyncBroker 127.0.0.1:{broker.port}>"
+
+
+def test_an_index_that_no_broker_has_is_refused() -> None:
+    with Broker() as broker, Cluster(2) as cluster:
+        for call in (broker.stop, broker.kill, broker.restart, broker.pause, broker.resume):
+            with pytest.raises(LookupError, match="^there is no broker of index 1, only that of index 0$"):
+                call(1)
+        for call in (cluster.stop, cluster.kill, cluster.restart, cluster.pause, cluster.resume):
+            with pytest.raises(LookupError, match="^there is no broker of index -1, those of index 0 to 1$"):
+                call(-1)
+        with pytest.raises(LookupError, match="index None"):
+            cluster.kill(None)  # type: ignore[arg-type]  # as coordinator_of says while there is none
+        with pytest.raises(LookupError, match="there is no broker of index 2"):
+            cluster.move("g", 2)
+        cluster.stop(1)
+        with pytest.raises(FaultError, match="^to: the broker of index 1 does not run; restart it first$"):
+            cluster.move("g", 1)
+
+
+def test_while_no_broker_runs_it_says_so() -> None:
+    with Broker() as broker:
+        broker.create_topic("t")
+        broker.kill(0)
+        for call in (partial(broker.create_topic, "u"), partial(broker.records, "t")):
+            with pytest.raises(KafkaError, match="no broker runs: all were stopped or killed"):
+                call()
+        for wait in (broker.topic("t").exists, broker.topic("u").deleted):
+            with pytest.raises(WaitFailed, match="no broker runs"):
+                wait(timeout=0)
+        broker.restart(0)
+        assert broker.topic("t").exists() == 1
 
 
 def test_a_start_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import subprocess
 import sys
@@ -31,6 +32,7 @@ from muster.coordinator.testing import (
     Topic,
     WaitFailed,
 )
+from muster.coordinator.testing import broker as broker_module
 from muster.coordinator.testing.faces import both
 
 ROOT = Path(__file__).parents[2]
@@ -121,6 +123,16 @@ async def test_one_face_leads_to_the_other() -> None:
         assert isinstance(cluster.aio.blocking, Cluster)
 
 
+async def test_whoever_is_given_either_face_takes_the_one_it_needs() -> None:
+    for kind, awaited in ((Broker, AsyncBroker), (Cluster, AsyncCluster)):
+        with kind() as blocking:
+            assert blocking.blocking is blocking
+            aio = blocking.aio
+            assert type(aio) is awaited
+            assert aio.aio is aio
+            assert type(aio.blocking) is kind
+
+
 # --- cancelling ---------------------------------------------------------------------------------------------
 
 
@@ -182,6 +194,23 @@ async def test_who_is_cancelled_while_it_starts_leaves_nothing_behind(turns: int
     with pytest.raises(asyncio.CancelledError):
         await task
     assert threading.active_count() == before
+
+
+async def test_who_is_cancelled_when_it_has_just_started_leaves_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before, done = threading.active_count(), broker_module.finished
+
+    async def cancelled_as_it_is_done(*call: Any, **more: Any) -> None:
+        await done(*call, **more)
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(broker_module, "finished", cancelled_as_it_is_done)
+    with pytest.raises(asyncio.CancelledError):
+        async with Broker():
+            pass
+    assert threading.active_count() == before
+    gc.collect()  # a socket that is left open is complained about
 
 
 async def test_who_is_cancelled_while_it_closes_leaves_nothing_behind() -> None:

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from muster.client import Consumer
+from muster.coordinator.observe.explain.vocabulary import Trigger
 from muster.coordinator.testing import AsyncBroker, Broker, Cluster, MemberFacts, WaitFailed
 from muster.protocol.errors import KafkaError
 
@@ -260,6 +261,19 @@ async def test_topics_and_their_records(broker: AsyncBroker) -> None:
         await broker.produce("orders", [b"v"], partition=6)
     with pytest.raises(ValueError, match="none to write"):
         await broker.produce("orders", [])
+
+
+async def test_what_could_only_be_waited_for_in_vain_is_refused(broker: AsyncBroker) -> None:
+    group = broker.group(GROUP)
+    with pytest.raises(ValueError, match="^state: 'stable' is not one of Empty, PreparingRebalance, "):
+        await group.in_state("stable")
+    with pytest.raises(ValueError, match="^state: 'Steady' is not one of Empty"):
+        await broker.wait_for_group(GROUP, "Steady")
+    with pytest.raises(ValueError, match="^cause: 'session_expired' is not one of .*, session expired, "):
+        await group.rebalanced(cause="session_expired")
+    for cause in (*Trigger, "unknown"):
+        with pytest.raises(WaitFailed):
+            await group.rebalanced(cause=cause, timeout=0)
 
 
 # --- several brokers ----------------------------------------------------------------------------------------

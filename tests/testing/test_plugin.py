@@ -148,7 +148,7 @@ def test_fixtures_scopes_and_settings(plain: Run) -> None:
 
 def test_a_marker_that_cannot_be_is_refused_in_a_line(plain: Run) -> None:
     for said in (
-        "@pytest.mark.muster: Settings.__init__() got an unexpected keyword argument 'no_such_setting'",
+        "@pytest.mark.muster: no_such_setting: no such setting; they are those of muster serve --help",
         "@pytest.mark.muster: group_max_size: 0 is not allowed; it takes a whole number",
         "@pytest.mark.muster: scope='decade' is not one of function, class, module, package, session",
         "@pytest.mark.muster: it takes named arguments only, not ('module',)",

@@ -12,6 +12,10 @@ from muster.coordinator.observe.journal.entries import Entry
 
 _BEFORE_MS: Final = 60 * 60_000
 """A lag that was told longer ago says nothing about the moment before."""
+_SILENT_MS: Final = 1_000
+"""In less than that no lag worth telling comes up."""
+_SLACK: Final = 10
+"""Lag goes up and down with the commits: all but one part in so many of its growth made up for is all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +114,12 @@ def cost(rebalance: Rebalance) -> Cost | None:
 
 
 def _unowned(rebalance: Rebalance) -> list[Unowned]:
-    """By how long: from when the former owner stopped (its last sign of life, its LeaveGroup), or for one
-    that is still there from the start of the rebalance, to the end of it."""
+    """By how long: from when the former owner stopped to the end of the rebalance. One that went stopped with
+    its last sign of life or its LeaveGroup; one that is still there when it rejoined, for until it hears of
+    the rebalance it works on; where nobody noted when that was, at the start of the rebalance."""
     if rebalance.assigned is None or rebalance.ended_ms is None or rebalance.state == EMPTY:
         return []
-    stopped = _stopped(rebalance)
+    stopped = _rejoined(rebalance) | _stopped(rebalance)
     withheld = _withheld(rebalance)
     by_ms: dict[int, list[tuple[str, int]]] = {}
     for each in moves(rebalance.assigned):
@@ -145,6 +150,15 @@ def _stopped(rebalance: Rebalance) -> dict[str, int]:
     return stopped
 
 
+def _rejoined(rebalance: Rebalance) -> dict[str, int]:
+    """When members gave up what they had, by member id."""
+    rejoined: dict[str, int] = {}
+    for each in rebalance.entries:
+        if each.type == "member_rejoined" and each.member is not None:
+            rejoined.setdefault(each.member.id, each.at_ms)
+    return rejoined
+
+
 def _withheld(rebalance: Rebalance) -> dict[tuple[str, int], int]:
     """Partitions that the assignment before took from somebody and gave to nobody (KIP-429), and when."""
     for index in range(rebalance.first - 1, max(-1, rebalance.first - LOOK_ENTRIES_MAX), -1):
@@ -165,20 +179,26 @@ def _lag(rebalance: Rebalance) -> tuple[int | None, int | None, int | None]:
     """Lag before, at its largest, and when it had recovered."""
     since_ms = min([rebalance.started_ms, *_stopped(rebalance).values()])
     done = rebalance.completed
-    before = None if done is None else lag_before(done)
+    noted = None if done is None else lag_before(done)
+    # What is noted is the lag as the rebalance began: that of a member that had been silent had grown by then.
+    silent = since_ms < rebalance.started_ms - _SILENT_MS
+    before = None if silent else noted
     for each in rebalance.earlier(_BEFORE_MS) if before is None else ():
         if each.at_ms <= since_ms and each.type in ("lag_at_commit", "rebalance_completed"):
             before = lag(each)
             if before is not None:
                 break
-    seen: list[tuple[int, Entry]] = []
+    if before is not None and noted is not None:
+        before = min(before, noted)
+    peak: int | None = None
     for each in ([] if done is None else [done]) + list(rebalance.after[:LOOK_ENTRIES_MAX]):
         if each.type in ("lag_at_commit", "rebalance_completed") and (found := lag(each)) is not None:
-            seen.append((found, each))
-            back = before is not None and found <= before
-            if each.type == "lag_at_commit" and (flag(each, "recovered") is True or back):
-                return before, max(number for number, _ in seen), each.at_ms
-    return before, max((number for number, _ in seen), default=None), None
+            peak = found if peak is None else max(found, peak)
+            back = before is not None and found - before <= max(peak - before, 0) // _SLACK
+            said = flag(each, "recovered") is True and not silent
+            if each.type == "lag_at_commit" and (said or back):
+                return before, peak, each.at_ms
+    return before, peak, None
 
 
 def _commits_refused(rebalance: Rebalance) -> int:

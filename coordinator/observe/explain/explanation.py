@@ -210,7 +210,7 @@ def explained(
         moved=costs.moved(rebalance),
         cost=costs.cost(rebalance),
         before=before,
-        since=tuple(_near_misses(rebalance, names)),
+        since=(*_loaded_again(rebalance), *_near_misses(rebalance, names)),
         now_ms=now_ms,
         names=names,
     )
@@ -257,6 +257,17 @@ def _meanwhile(rebalance: Rebalance, names: Names) -> list[str]:
 def _in_initial_delay(rebalance: Rebalance, now_ms: int) -> bool:
     until_ms = whole(rebalance.starts[-1].entry, "until_ms")
     return until_ms is None or now_ms <= until_ms
+
+
+def _loaded_again(rebalance: Rebalance) -> list[str]:
+    """That its broker was restarted after it: the newest time."""
+    for index in range(min(rebalance.until, rebalance.last + LOOK_ENTRIES_MAX) - 1, rebalance.last - 1, -1):
+        if incidents.is_loaded_again(rebalance.stream, index):
+            entry = rebalance.stream[index]
+            later = duration(entry.at_ms - (rebalance.ended_ms or rebalance.started_ms))
+            kept = "members and generation are as they were"
+            return [f"broker {entry.broker} was restarted or loaded the group again {later} later; {kept}"]
+    return []
 
 
 def _near_misses(rebalance: Rebalance, names: Names) -> list[str]:

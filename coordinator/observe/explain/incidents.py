@@ -19,7 +19,7 @@ def newest(stream: Sequence[Entry], after: int) -> Rebalance | None:
     """The newest thing of that kind in stream[after:], in the shape of a rebalance that did not happen."""
     for index in range(len(stream) - 1, after - 1, -1):
         trigger = _trigger(stream[index])
-        if trigger is None:
+        if trigger is None or is_loaded_again(stream, index):
             continue
         known = [each for each in stream[:index] if each.group is not None]
         if not known and (stream[index].group is None or trigger == Trigger.SHARD_UNLOADED):
@@ -59,9 +59,9 @@ def _trigger(entry: Entry) -> str | None:
 def moved(case: Case) -> Finding:
     """Members and generation are kept: clients look for their coordinator anew, and go on."""
     entry = case.start.entry
-    took_ms, before = whole(entry, "took_ms"), _broker_before(case)
+    took_ms, before = whole(entry, "took_ms"), _broker_before(case.rebalance.stream, case.start.index)
     how = "" if took_ms is None else f", loaded in {duration(took_ms)}"
-    if before is None or before == entry.broker:
+    if before is None:
         says = f"broker {entry.broker} took the group over{how}: members and generation are as they were"
     else:
         says = f"from broker {before} to broker {entry.broker}{how}: members and generation are as they were"
@@ -69,13 +69,21 @@ def moved(case: Case) -> Finding:
     return Finding(Diagnosis.COORDINATOR_MOVED, Certainty.CERTAIN, says, (evidence,))
 
 
-def _broker_before(case: Case) -> int | None:
-    noted = whole(case.start.entry, "from_broker")
+def is_loaded_again(stream: Sequence[Entry], index: int) -> bool:
+    """Whether stream[index] is a load by the broker that had the group before: it was restarted, mostly. That
+    explains nothing, and must not stand before what happened last."""
+    entry = stream[index]
+    return entry.type == "shard_loaded" and _broker_before(stream, index) == entry.broker
+
+
+def _broker_before(stream: Sequence[Entry], at: int) -> int | None:
+    """Who had the group before the load that is stream[at]; None if nothing says it."""
+    noted = whole(stream[at], "from_broker")
     if noted is not None:
         return noted
-    for index in range(case.start.index - 1, -1, -1):
-        if case.rebalance.stream[index].type != "clock_moved":
-            return case.rebalance.stream[index].broker
+    for index in range(at - 1, -1, -1):
+        if stream[index].type != "clock_moved":
+            return stream[index].broker
     return None
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from muster.coordinator.observe.explain.facts import flag, growths, same_client, text, texts, whole
+from muster.coordinator.observe.explain.facts import flag, growths, member, same_client, text, texts, whole
 from muster.coordinator.observe.explain.findings import LOOK_BACK_MS, Case, Finding, is_eviction
 from muster.coordinator.observe.explain.names import count, duration, listed
 from muster.coordinator.observe.explain.vocabulary import EMPTY, Certainty, Diagnosis, Trigger
@@ -33,9 +33,12 @@ def came_back(case: Case) -> Finding | None:
         same = each.member.id == former if former is not None else same_client(each.member, case.member)
         if not same:
             continue
-        evicted = is_eviction(each)
+        by_request = member(each, "requested_by") is not None
+        evicted = is_eviction(each) or by_request
         ago = duration(case.start.entry.at_ms - each.at_ms)
         how = f"was put out ({each.trigger})" if evicted else "left"
+        if by_request:
+            how = "was removed at the request of another client"
         says = f"the client that {how} {ago} before came back: this rebalance follows from that one"
         generation = "" if each.generation is None else f", in generation {each.generation}"
         evidence = f"{case.names.short(each.member)} {how} {ago} before{generation}"

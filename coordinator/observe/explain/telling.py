@@ -74,8 +74,10 @@ def _state_changed(entry: Entry, names: Names) -> str:
     waits = ""
     if to_state in (PREPARING, COMPLETING) and (waiting or pending):
         waits = f"waits for {listed([*waiting, *(f'{each} (pending)' for each in pending)])}"
-    elif to_state in (COMPLETING, STABLE) and waiting:
+    elif to_state == COMPLETING and waiting:
         waits = f"without {listed(waiting)}"
+    elif to_state == STABLE and waiting:
+        waits = f"yet to ask for their assignment: {listed(waiting)}"
     generation = "" if entry.generation is None else f", generation {entry.generation}"
     return _and(f"{cause}: {to_state}{generation}, after {took} of {came_from}", waits)
 
@@ -245,12 +247,14 @@ def _loaded(entry: Entry, names: Names) -> str:
     came_from = whole(entry, "from_broker")
     where = "" if came_from is None else f", from broker {came_from}"
     took = _ms(entry, "took_ms")
+    if came_from == entry.broker:
+        return f"broker {entry.broker} loaded the group again, in {took}: it was restarted, mostly"
     return f"coordinator moved: broker {entry.broker} has the group now{where}, loaded in {took}"
 
 
 def _unloaded(entry: Entry, names: Names) -> str:
     why = text(entry, "why")
-    return f"coordinator moved: broker {entry.broker} gave the group up" + (f" ({why})" if why else "")
+    return f"broker {entry.broker} gave the group up" + (f" ({why})" if why else "")
 
 
 _SAYS: Final[Mapping[str, Callable[[Entry, Names], str]]] = {

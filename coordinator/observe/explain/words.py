@@ -78,8 +78,11 @@ def _leader(case: Case, who: str) -> str:
 def _static(case: Case, who: str) -> str:
     if case.start.entry.type == "member_fenced":
         api = text(case.start.entry, "api") or "request"
+        article = "an" if api[0] in "AEIO" else "a"
         here = (text(case.start.entry, "old_client_host") or "").lstrip("/") or "an unknown host"
-        return f"a {api} of another process, at {here}, was fenced: the instance is that of member{who}"
+        return (
+            f"{article} {api} of another process, at {here}, was fenced: the instance is that of member{who}"
+        )
     entry = case.in_step("member_replaced")
     old = None if entry is None else text(entry, "old_client_host")
     here = "" if case.member is None else case.member.host
@@ -290,7 +293,7 @@ def _cost(cost: Cost, explanation: Explanation, zone: tzinfo | None) -> str:
         said.append(f"lag {count(cost.lag_peak, 'record')}")
     if cost.commits_refused:
         said.append(
-            f"{count(cost.commits_refused, 'commit')} of the generation before refused: records come again"
+            f"{count(cost.commits_refused, 'commit')} under an earlier generation refused: records come again"
         )
     return "; ".join(said)
 

@@ -24,6 +24,9 @@ PARTITIONS_MAX: Final = 20_000
 """Partitions of topics with series of their own."""
 GROUP_PARTITIONS_MAX: Final = 20_000
 """Offsets of groups with series of their own, taken together."""
+LABEL_MAX: Final = 500
+"""Characters. Kafka takes 32,767 of them for a group id, and each series of the group repeats it: those with
+more than these have no series, and other labels are cut."""
 
 _EXPLAINED_AT_ONCE: Final = 200
 """Groups whose rebalances are explained for one answer."""
@@ -141,19 +144,21 @@ async def _partitions(brokers: Brokers, scrape: Scrape) -> None:
 
 
 async def _groups(brokers: Brokers, tallies: Tallies, scrape: Scrape) -> None:
-    held = sorted(facts.held(brokers), key=lambda each: each.group.group_id)
+    found = sorted(facts.held(brokers), key=lambda each: each.group.group_id)
     shards = {host.lease.number for broker in brokers.running for host in broker.runtime.hosts()}
-    tallies.keep({each.group.group_id for each in held}, shards)
-    _note_left_out(scrape, "groups", len(held) - GROUPS_MAX)
+    tallies.keep({each.group.group_id for each in found}, shards)
+    held = [each for each in found if len(each.group.group_id) <= LABEL_MAX][:GROUPS_MAX]
+    _note_left_out(scrape, "groups", len(found) - len(held))
     room, turns = GROUP_PARTITIONS_MAX, facts.Turns()
-    for broker, group, offsets in held[:GROUPS_MAX]:
+    for broker, group, offsets in held:
         committed = [(*each, offset.offset) for each, offset in list(offsets.items())[: max(room, 0)]]
         _note_left_out(scrape, "group_partitions", len(offsets) - len(committed))
         room -= len(committed)
         owners: dict[tuple[str, int], Owner] = {}
         for member in list(group.members.values()):
             await turns.next()
-            owner = Owner(member.client_host.lstrip("/"), member.member_id, member.client_id)
+            labels = member.client_host.lstrip("/"), member.member_id, member.client_id
+            owner = Owner(*(label[:LABEL_MAX] for label in labels))
             owners.update((each, owner) for each in facts.assignment_of(group, member) or ())
         await turns.next()
         tally = tallies.groups.get(group.group_id)

@@ -26,6 +26,8 @@ LOAD_BUCKETS: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 
 _Label = TypeVar("_Label")
 
+REQUESTED: Final = "requested"
+"""A trigger of removals: another client asked for it, such as an admin's tool."""
 EVICTIONS: Final = frozenset(
     {
         "session expired",
@@ -33,7 +35,7 @@ EVICTIONS: Final = frozenset(
         "sync timed out",
         "rebalance timed out",
         "group full",
-        "requested",
+        REQUESTED,
     }
 )
 """Triggers of removals that were not the member's own wish."""
@@ -182,6 +184,8 @@ class Tallies:
                 self._rebalanced(tally, entry)
             case "member_added":
                 tally.joined += 1
+            case "member_removed" if entry.data.get("requested_by") is not None:
+                tally.evicted[REQUESTED] += 1
             case "member_removed" if entry.trigger in EVICTIONS:
                 tally.evicted[entry.trigger or OTHER] += 1
             case "member_removed":

@@ -18,7 +18,7 @@ from muster.coordinator.observe.web.guard import TEST_PREFIX, refusal
 from muster.coordinator.runtime.holds import HOLD_DEFAULT_MS
 from muster.coordinator.server.advancing import ClockFixed
 from muster.coordinator.server.brokers import Brokers
-from muster.coordinator.server.faults import FaultError, Rule, read_count, read_duration
+from muster.coordinator.server.faults import FaultError, NotAsThingsAre, Rule, read_count, read_duration
 from muster.coordinator.server.listener import BindError
 from muster.coordinator.storage.store import StoreError
 
@@ -70,12 +70,12 @@ def _handler(work: Work, known: list[str] | None) -> Callable[[web.Request], Awa
     async def handle(request: web.Request) -> web.StreamResponse:
         try:
             return web.json_response(await work(request, await _body(request, known)))
+        except (NotAsThingsAre, LookupError, ClockFixed, StoreError, BindError) as error:
+            raise refusal(web.HTTPConflict, str(error)) from None
         except (FaultError, ValueError) as error:
             raise refusal(web.HTTPBadRequest, str(error)) from None
         except TimeoutError as error:
             raise refusal(web.HTTPGatewayTimeout, str(error)) from None
-        except (LookupError, ClockFixed, StoreError, BindError) as error:
-            raise refusal(web.HTTPConflict, str(error)) from None
 
     return handle
 

@@ -31,6 +31,22 @@ def test_partitions_of_one_that_was_evicted_had_no_owner_since_its_last_heartbea
     assert "orders-3 unowned for 47.7 s, orders-4 unowned for 2.7 s" in found.lines(UTC)[-1]
 
 
+def test_who_is_still_there_works_on_until_it_rejoins() -> None:
+    life = Life().at(0).add("member_removed", WEB_2, trigger="member left", silent_ms=10)
+    life.preparing(WEB_2, "member left")
+    for at in (1_900, 2_300):  # again, since the rebalance began anew
+        life.at(at).add("member_rejoined", WEB_1, trigger="member rejoined", after_ms=at)
+    moves = [["orders", 3, WEB_2.id, WEB_1.id], ["orders", 4, WEB_1.id, WEB_3.id]]
+    life.at(2_400).joined().at(2_700).add("assigned", WEB_1, partitions=12, kept=10, moved=2, moves=moves)
+    found = explain(life.stable(WEB_2, "member left", 0, 2_400).entries)
+    assert found is not None
+    assert found.cost is not None
+    assert [(each.partitions, each.ms) for each in found.cost.unowned] == [
+        ((("orders", 3),), 2_700),
+        ((("orders", 4),), 800),
+    ]
+
+
 def test_partitions_of_one_that_left_had_no_owner_since_then() -> None:
     life = Life().at(0).add("member_removed", WEB_2, trigger="member left", silent_ms=3_000)
     found = rebalanced(life, "member left", [["orders", 3, WEB_2.id, WEB_1.id]])
@@ -97,6 +113,38 @@ def test_a_lag_while_the_member_was_silent_already_is_not_that_before() -> None:
     assert told.cost is not None
     assert (told.cost.lag_before, told.cost.recovered_ms) == (10, None)
     assert told.lines(UTC)[-1] == "  cost      lag grew by 890 records, not recovered yet"
+
+
+def test_the_lag_as_the_rebalance_began_is_not_that_before_the_silence() -> None:
+    life = Life().at(-60_000).add("lag_at_commit", total=14).at(0)
+    life.add("member_removed", WEB_2, trigger="session expired", silent_ms=45_000)
+    life.preparing(WEB_2, "session expired").at(2_400).joined().at(2_700)
+    life.stable(WEB_2, "session expired", 0, 2_400, lag_before=1_100, lag=1_214)
+    life.at(4_000).add("lag_at_commit", total=1_000, recovered=True)  # as it was when that began: no good
+    told = explain(life.entries)
+    assert told is not None
+    assert told.cost is not None
+    assert (told.cost.lag_before, told.cost.lag_growth, told.cost.recovered_ms) == (14, 1_200, None)
+    told = explain(life.at(9_000).add("lag_at_commit", total=134).entries)
+    assert told is not None
+    assert told.cost is not None
+    assert told.cost.recovered_ms == T0 + 9_000, "a tenth of it is taken for the group's pace of committing"
+
+    unknown = explain([each for each in life.entries if each.data.get("total") != 14])
+    assert unknown is not None
+    assert unknown.cost is not None
+    assert (unknown.cost.lag_before, unknown.cost.recovered_ms) == (None, None)
+    assert unknown.lines(UTC)[-1] == "  cost      lag 1,214 records"
+
+
+def test_a_lag_that_shrank_while_the_member_was_silent_is_no_growth() -> None:
+    life = Life().at(-60_000).add("lag_at_commit", total=5_000).at(0)
+    life.add("member_removed", WEB_2, trigger="session expired", silent_ms=45_000)
+    life.preparing(WEB_2, "session expired").at(2_400).joined().at(2_700)
+    told = explain(life.stable(WEB_2, "session expired", 0, 2_400, lag_before=60, lag=75).entries)
+    assert told is not None
+    assert told.cost is not None
+    assert (told.cost.lag_before, told.cost.lag_growth) == (60, 15)
 
 
 def test_the_lags_that_the_completion_says() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC
 
-from muster.coordinator.observe.explain import Explanation, explain
+from muster.coordinator.observe.explain import Explanation, describe, explain
 from tests.observe.explain.writing import WEB_2, WEB_3, Life
 
 
@@ -43,8 +43,24 @@ def test_the_broker_before_is_known_from_what_it_wrote() -> None:
     life.broker = 2
     life.at(60_200).shard_event("shard_loaded", epoch=4, took_ms=40)
     assert "from broker 1 to broker 2" in why(life).meaning
-    life.at(90_000).shard_event("shard_loaded", epoch=5, took_ms=40)
-    assert "broker 2 took the group over, loaded in 40 ms" in why(life).meaning
+
+
+def test_a_broker_that_was_restarted_does_not_stand_before_what_happened_last() -> None:
+    life = Life().at(0).rebalanced(WEB_2, "leader rejoined").at(60_200)
+    life.shard_event("shard_loaded", epoch=4, took_ms=40, from_broker=1)
+    found = why(life)
+    assert found.rebalanced
+    assert found.diagnosis.value == "leader-rejoined"
+    kept = "members and generation are as they were"
+    assert found.since == (f"broker 1 was restarted or loaded the group again 60.0 s later; {kept}",)
+    said = "broker 1 loaded the group again, in 40 ms: it was restarted, mostly"
+    assert describe(life.entries[-1]) == said
+
+    life.at(70_000).add("join_refused", WEB_3, trigger="group full", error="GROUP_MAX_SIZE_REACHED")
+    life.at(80_000).shard_event("shard_loaded", epoch=5, took_ms=40)  # who had it is known from what it wrote
+    found = why(life)
+    assert found.diagnosis.value == "group-full"
+    assert found.since == (f"broker 1 was restarted or loaded the group again 10.0 s later; {kept}",)
 
 
 def test_a_journal_that_begins_with_a_load_tells_of_no_move() -> None:

@@ -56,6 +56,20 @@ def test_a_member_that_was_evicted_and_comes_back_on_its_connection() -> None:
     assert said(why(life, generation=7)) == ("stalled", "certain")
 
 
+def test_a_member_that_an_admin_removed_comes_back() -> None:
+    admin = member("admin").to_json()
+    life = (
+        Life().at(0).add("member_removed", WEB_2, trigger="member left", connected=True, requested_by=admin)
+    )
+    life.rebalanced(WEB_2, "member left")
+    life.at(300).add("member_added", AGAIN, trigger="member joined", former_member_id=WEB_2.id)
+    found = why(life.rebalanced(AGAIN, "member joined"))
+    assert said(found) == ("rejoined-after-eviction", "certain")
+    assert found.meaning.startswith(
+        "the client that was removed at the request of another client 0.3 s before"
+    )
+
+
 def test_the_return_of_an_evicted_client_is_told_by_its_name() -> None:
     life = Life().at(0).add("member_removed", WEB_2, trigger="session expired", connected=True)
     life.rebalanced(WEB_2, "session expired")
@@ -256,6 +270,8 @@ def test_a_fenced_request_is_what_happened_last() -> None:
     assert said(found) == ("duplicate-instance-id", "certain")
     assert (found.cause, found.rebalanced) == ("static member returned", False)
     assert found.what.startswith("a Heartbeat of another process, at 10.0.0.7, was fenced")
+    life.add("member_fenced", who, api="OffsetCommit", old_client_host="10.0.0.7")
+    assert why(life).what.startswith("an OffsetCommit of another process")
     assert found.before is not None
     assert "leader-rejoined" in found.before
     alone = Life().add("member_fenced", who, api="Heartbeat", old_client_host="10.0.0.7")

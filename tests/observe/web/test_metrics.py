@@ -181,6 +181,20 @@ async def test_what_is_too_much_is_left_out_and_counted(
         assert found.value("muster_metrics_left_out", what=what) == 1
 
 
+async def test_long_names_do_not_make_an_answer_of_any_length(shown: Shown) -> None:
+    named = "n" * scraping.LABEL_MAX
+    async with await Member.connect(shown.port, named, client_id="c" * 5_000) as fits:
+        await fits.alone([0])
+        assert await fits.commit({0: 0}) is ErrorCode.NONE
+        async with await Member.connect(shown.port, named + "n") as too_long:
+            await too_long.alone([1])
+            found = await scrape(shown)
+    assert found.of("kafka_consumergroup_members") == [{"consumergroup": named}]
+    assert found.value("muster_metrics_left_out", what="groups") == 1
+    labels = found.of("kafka_consumergroup_group_lag_seconds")[0]
+    assert (labels["client_id"], labels["consumer_id"]) == ("c" * 500, "c" * 500)
+
+
 async def test_a_scrape_keeps_no_idle_log_open(shown: Shown) -> None:
     first = await scrape(shown)
     assert len(first.of("kafka_topic_partition_current_offset")) == 3
@@ -213,7 +227,17 @@ def test_late_heartbeats_and_evictions_are_told_apart_from_leaving() -> None:
     made.observe([entry("member_removed", trigger=each) for each in ("member left", "session expired")])
     tally = made.groups["billing"]
     assert (tally.late, tally.left, dict(tally.evicted)) == (2, 1, {"session expired": 1})
+
     assert (made.lateness.sum, made.lateness.counts[tallies.LATENESS_BUCKETS.index(15.0)]) == (24.5, 2)
+
+
+def test_a_member_that_an_admin_removed_did_not_leave_of_its_own_accord() -> None:
+    made = Tallies()
+    admin = Identity("", "admin", "10.0.0.9").to_json()
+    made.observe([entry("member_removed", trigger="member left", requested_by=admin)])
+    made.observe([entry("member_removed", trigger="member left", requested_by=None)])
+    tally = made.groups["billing"]
+    assert (tally.left, dict(tally.evicted)) == (1, {"requested": 1})
 
 
 def test_rebalances_nobody_asks_about_are_counted_in_the_end() -> None:
