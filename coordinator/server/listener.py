@@ -57,6 +57,7 @@ class Listener:
         loop = asyncio.get_running_loop()
         try:
             for each in self._sockets:
+                each.listen(_BACKLOG)  # here, since uvloop tells nobody when it cannot
                 self._servers.append(await loop.create_server(self.connect, sock=each, backlog=_BACKLOG))
         except OSError as error:
             raise BindError(_explain(error, self.host, self.port, self._option)) from None
