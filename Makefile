@@ -122,6 +122,11 @@ web-tools:  ## look for the browser of make web: installs Debian's chromium with
 compose-test: $(VENV)/.installed-interop $(VENV)/.installed-test  ## docker compose up, and its containers killed, paused and cut off under load (needs Docker with Compose)
 	$(if $(COMPOSE_LAB),$(COMPOSE_LAB) '$(CURDIR)[postgres,http]' --) $(BIN)/python -m pytest tests/compose
 
+# One process: a session of Spark takes seconds to begin and a gigabyte.
+.PHONY: test-spark
+test-spark: $(VENV)/.installed-spark $(VENV)/.installed-test  ## the pipeline on Spark (needs Java 17 or later)
+	$(BIN)/python -m pytest tests/pipeline
+
 # The seed of a run is printed; what it found is repeated by: .venv/bin/python -m tests.fuzz --seed ... --input ...
 .PHONY: fuzz
 fuzz: $(VENV)/.installed-test  ## five million inputs and ten thousand connections: make fuzz SEED=7 (a few minutes; needs Linux)

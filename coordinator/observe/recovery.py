@@ -113,6 +113,7 @@ class Recovery:
                 watched = self._watch(group_id)
                 if watched is not None:
                     watched.before = self._lag.total(group_id)
+                    watched.completed_ms, watched.grew = None, False  # the one before is past
                     self._put(group_id, watched, entry.at_ms)  # have the ends read that are not known
             case "rebalance_completed":
                 watched = self._watch(group_id)

@@ -235,12 +235,13 @@ class Runtime:
         *,
         group_id: str | None = None,
         member: Member | None = None,
+        at_ms: int | None = None,
     ) -> None:
-        """Put down something that happened outside the core: to a group, and then it is stored if the group
-        is here; or to the whole broker, and then it is kept in memory."""
+        """Put down something that happened outside the core, just now or at `at_ms`: to a group, and then it
+        is stored if the group is here; or to the whole broker, and then it is kept in memory."""
         if self._recorder is None:
             return
-        now_ms = self._clock.now_ms()
+        now_ms = self._clock.now_ms() if at_ms is None else at_ms
         if group_id is None:
             self._recorder.show([self._recorder.of(type, now_ms, WHOLE_BROKER, data, member=member)])
             return

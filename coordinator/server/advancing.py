@@ -97,17 +97,20 @@ class Advancing:
                 rest_s=self._rest_s,
                 move_s=self._move_s,
             )
+            by_ms = ms  # a part of it may have passed by itself
             try:
                 await move.make(ms)
             except BaseException:
+                by_ms = move.moved_ms
                 move.call_off()
                 raise
             finally:
+                now_ms = self._clock.now_ms()
                 for broker in self._brokers():
                     broker.partitions.resume_upkeep()
                     broker.connections.hear_again()
-                    if move.moved_ms:
-                        broker.note("clock_moved", {"by_ms": move.moved_ms})
+                    if by_ms:
+                        broker.note("clock_moved", {"by_ms": by_ms}, at_ms=now_ms)
 
     def stall(self, group_id: str, member_id: str) -> None:
         """From now on the member does not count as alive while time moves. LookupError when no running broker

@@ -265,9 +265,10 @@ class Broker:
         *,
         group_id: str | None = None,
         member: Member | None = None,
+        at_ms: int | None = None,
     ) -> None:
         """Put an entry into the journal of something that happened outside the core; see `Runtime.note`."""
-        self.runtime.note(type, data, group_id=group_id, member=member)
+        self.runtime.note(type, data, group_id=group_id, member=member, at_ms=at_ms)
 
     # --- life -----------------------------------------------------------------------------------------------
 

@@ -51,7 +51,9 @@ class ClusterFaults:
         if target not in self._running():
             raise NotAsThingsAre(f"to: broker {target.node_id} does not run; restart it first")
         if target.paused:
-            raise NotAsThingsAre(f"to: broker {target.node_id} is paused and takes nothing over; resume it first")
+            raise NotAsThingsAre(
+                f"to: broker {target.node_id} is paused and takes nothing over; resume it first"
+            )
         if target.configs.drained and not all(each.configs.drained for each in self._running()):
             raise NotAsThingsAre(f"to: broker {target.node_id} is drained and takes nothing over")
         before = self._pin(lease, target.node_id)

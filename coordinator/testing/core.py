@@ -10,6 +10,7 @@ from typing import Any, Final
 from muster.coordinator.config import Settings
 from muster.coordinator.group.effects import RequestContext
 from muster.coordinator.observe.journal.entries import Entry
+from muster.coordinator.observe.journal.ring import together
 from muster.coordinator.runtime.clock import Clock
 from muster.coordinator.runtime.shard_host import Operation
 from muster.coordinator.server.broker import Broker as Node
@@ -131,8 +132,7 @@ class Core:
 
     def entries(self, group_id: str) -> list[Entry]:
         """What the journals of all brokers have of the group, by time."""
-        found = [entry for node in self.brokers.brokers for entry in node.journal.of(group_id)]
-        return sorted(found, key=lambda entry: entry.at_ms)
+        return together([node.journal.of(group_id) for node in self.brokers.brokers])
 
     # --- topics ---------------------------------------------------------------------------------------------
 

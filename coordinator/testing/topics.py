@@ -160,8 +160,18 @@ async def write(core: Core, name: str, records: Iterable[Sent], partition: int) 
     topic = core.topic(name)
     leader = core.leader(topic, partition)
     now_ms = leader.clock.now_ms()
-    pairs = [(None, each) if isinstance(each, bytes) else each for each in records]
+    if isinstance(records, bytes | str):
+        raise TypeError("records: it takes several, as in [b'tea']")
+    pairs = [_pair(each) for each in records]
     if not pairs:
         raise ValueError("records: there is none to write")
     contents = [record_batch.Record(number, now_ms, *pair) for number, pair in enumerate(pairs)]
     return (await leader.partitions.append(topic, partition, record_batch.build(contents))).base_offset
+
+
+def _pair(record: Sent) -> tuple[bytes | None, bytes | None]:
+    """Key and value. Raises TypeError for what is no record."""
+    pair = (None, record) if isinstance(record, bytes) else record
+    if isinstance(pair, tuple) and len(pair) == 2 and all(isinstance(each, bytes | None) for each in pair):
+        return pair
+    raise TypeError(f"records: {record!r} is none: it is a value in bytes, or a tuple of key and value")

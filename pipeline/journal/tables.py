@@ -95,6 +95,7 @@ TRANSITIONS: Final = Table(
         silent_ms              bigint  member_removed, member_disconnected: how long ago it was last heard of
         connected              boolean member_removed: whether its connection was still open
         disconnected_ms        bigint  member_removed: how long ago its connection closed
+        late                   int     member_removed: its late heartbeats in the ten minutes before
         after_removal_ms       bigint  member_disconnected: how long ago it was removed
         heartbeat_interval_ms  bigint  as observed
         session_timeout_ms     bigint  the member's

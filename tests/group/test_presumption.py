@@ -96,11 +96,19 @@ def test_after_a_failover_those_whose_clients_are_connected_live_on(harness: Har
     harness.reload()
     beat(harness, carol, "carol", connection_id=2)
     harness.disconnect(2)  # it was heard of here, and has gone
-    harness.presume_alive(harness.now_ms + WEEK_MS, [], clients=["alice", "carol"])
-    harness.advance(WEEK_MS)
+    harness.presume_alive(harness.now_ms + 60_000, [], clients=["alice", "carol"])
+    harness.advance(60_000)
     assert removed(harness) == [(bob, 45_000), (carol, 45_000)]
     assert list(harness.group().members) == [alice]
-    harness.advance(45_000)
+
+
+def test_after_a_failover_they_begin_a_full_session_too(harness: Harness) -> None:
+    [alice] = stable(harness, "alice")
+    harness.reload()
+    harness.presume_alive(harness.now_ms + WEEK_MS, [], clients=["alice"])
+    harness.advance(WEEK_MS + 44_999)
+    assert removed(harness) == []
+    harness.advance(1)
     assert removed(harness) == [(alice, 45_000)]
 
 

@@ -314,6 +314,24 @@ async def test_a_group_that_does_not_catch_up_is_given_up(world: World) -> None:
     assert world.lags() == [(0, False)]
 
 
+async def test_the_next_rebalance_is_no_recovery_from_the_one_before(world: World) -> None:
+    world.log("t", 0, 100)
+    world.commit(98)
+    world.rebalance_begins()
+    world.log("t", 0, 200)
+    world.rebalance_completes()
+    await world.advance(5_000)
+    world.rebalance_begins()
+    await world.advance(1_000)
+    assert world.lags() == [], "it is as far behind as it was, and has not caught up"
+    world.log("t", 0, 300)
+    world.rebalance_completes()
+    await world.advance(1_000)
+    world.commit(200)
+    await world.advance(2_000)
+    assert world.lags() == [(100, True)]
+
+
 async def test_a_rebalance_that_begins_anew_keeps_the_lag_of_its_beginning(world: World) -> None:
     world.log("t", 0, 100)
     world.commit(98)

@@ -102,6 +102,20 @@ def test_entries_with_long_lists_count_for_more() -> None:
     assert [each.at_ms for each in journal.of("b")] == [5]
 
 
+def test_long_texts_count_for_more() -> None:
+    journal = Journal(weight_max=10)
+    journal.add([entry("a", 1), entry("b" * 30_000, 2)])
+    assert journal.groups() == ["b" * 30_000], "it weighs more than there is room for, and is kept alone"
+    long = {"moves": [["t", 0, None, "m" * 700], ["t", 1, "m" * 700, "n"]], "owned": {"m" * 700: 1}}
+    journal.add([entry("a", at_ms) for at_ms in range(3, 9)])
+    assert [each.at_ms for each in journal.of("a")] == [3, 4, 5, 6, 7, 8]
+    # 1, and 3 for 3 * 572 characters
+    journal.add([Entry("assigned", 9, 1, 0, "c", 0, data=long)])
+    assert journal.groups() == ["a", "c"]
+    journal.add([entry("d", 10)])
+    assert journal.groups() == ["c", "d"]
+
+
 def test_listeners_hear_of_what_is_added() -> None:
     journal = Journal()
     heard: list[Sequence[Entry]] = []

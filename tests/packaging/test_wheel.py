@@ -24,6 +24,28 @@ print(muster.protocol.__file__)
 
 STATIC = Path("coordinator/observe/web/static")
 """What the page is made of."""
+FORMAT = "pyspark_muster.py"
+"""Beside the package: where Spark looks for the format "muster"."""
+LOGGING = "muster/pipeline/log4j2.properties"
+
+WITHOUT_SPARK = """
+import sys
+from importlib import metadata
+
+extra, found = ("pyspark", "pyarrow", "pandas", "numpy", "matplotlib"), metadata.version
+
+def version(name):
+    if name in extra:
+        raise metadata.PackageNotFoundError(name)
+    return found(name)
+
+metadata.version = version
+sys.modules.update(dict.fromkeys(extra))  # as if it were not installed
+import muster.client.consumer, muster.coordinator.testing.plugin, muster.coordinator.cli, muster.pipeline.cli
+
+print(muster.pipeline.cli.__file__)
+sys.exit(muster.pipeline.cli.main(["ingest", "--topics", "orders", "--to", "lake"]))
+"""
 
 
 def run(*command: str | Path, **options: object) -> str:
@@ -46,7 +68,7 @@ def test_archives_carry_every_module_once(archives: tuple[Path, Path]) -> None:
     sdist, wheel = archives
     modules = {
         f"muster/{path.relative_to(ROOT)}"
-        for folder in ("protocol", "coordinator", "client")
+        for folder in ("protocol", "coordinator", "client", "pipeline")
         for path in (ROOT / folder).rglob("*.py")
     }
     page = {f"muster/{path.relative_to(ROOT)}" for path in (ROOT / STATIC).iterdir()}
@@ -54,13 +76,13 @@ def test_archives_carry_every_module_once(archives: tuple[Path, Path]) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     in_wheel = {name for name in names if name.endswith(".py")}
-    assert in_wheel == modules | {"muster/__init__.py", "muster/__main__.py"}
-    assert page <= names
+    assert in_wheel == modules | {"muster/__init__.py", "muster/__main__.py", FORMAT}
+    assert page | {LOGGING} <= names
     with tarfile.open(sdist) as tar:
         members = tar.getmembers()
     assert not [member.name for member in members if member.issym() or member.islnk()]
     in_sdist = {member.name.split("/", 1)[1] for member in members if "/" in member.name}
-    assert modules | page <= in_sdist
+    assert modules | page | {FORMAT, LOGGING} <= in_sdist
 
 
 def test_installed_wheel_beside_a_users_own_modules(archives: tuple[Path, Path], tmp_path: Path) -> None:
@@ -76,3 +98,22 @@ def test_installed_wheel_beside_a_users_own_modules(archives: tuple[Path, Path],
     assert places == [str(site / "muster" / "__init__.py"), str(site / "muster" / "protocol" / "__init__.py")]
     assert (site / "muster" / "py.typed").exists()
     assert "muster 0.1.0" in run(sys.executable, "-m", "muster", "--version", cwd=user, env=environment)
+
+
+def test_installed_wheel_without_the_extra(archives: tuple[Path, Path], tmp_path: Path) -> None:
+    """Nothing but the pipeline's work needs Spark, and its command says what to install."""
+    site = tmp_path / "site"
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
+    run(*pip, "--target", site, archives[1])
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_SPARK],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(site)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.strip() == str(site / "muster" / "pipeline" / "cli.py"), done.stderr
+    assert done.returncode == 1
+    assert "pip install 'muster-kafka[spark]'" in done.stderr
+    assert len(done.stderr.splitlines()) == 1

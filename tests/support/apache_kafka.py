@@ -27,6 +27,7 @@ _FORMAT_SECONDS_MAX = 60
 _READY_SECONDS_MAX = 90
 _CLUSTER_ID = "bXVzdGVyLXRlc3RzLTAwMA"  # 16 bytes in URL-safe base64, which is the form Kafka wants
 _NODE_ID = 1
+_KAFKAS_SESSION_TIMEOUT_MS = 9_000
 # Enough names that no one of 50 partitions goes without a group.
 _GROUPS_ON_EVERY_PARTITION = [f"readiness-{number}" for number in range(500)]
 
@@ -91,6 +92,10 @@ class ApacheKafka:
         return self._process.pid
 
     @property
+    def _properties(self) -> Path:
+        return self.folder / "server.properties"
+
+    @property
     def folder(self) -> Path:
         """All that it writes."""
         assert self._folder is not None, "not started"
@@ -123,6 +128,9 @@ class ApacheKafka:
     def restart(self) -> None:
         """Kill the process, and start it again on the same data and port; returns when it is ready."""
         self._kill()
+        # The controller takes the broker back when its former self is certainly dead.
+        with self._properties.open("a") as properties:
+            properties.write(f"broker.session.timeout.ms={_KAFKAS_SESSION_TIMEOUT_MS}\n")
         self._run(broker_classpath(), self.folder)
 
     def _kill(self) -> None:
@@ -145,7 +153,7 @@ class ApacheKafka:
             "controller.quorum.voters": f"{_NODE_ID}@{self.host}:{self.port + 1}",
             "log.dirs": str(folder / "logs"),
         }
-        properties = folder / "server.properties"
+        properties = self._properties
         lines = [f"{name}={value}\n" for name, value in {**self._configs, **addresses}.items()]
         properties.write_text("".join(lines))
         output = folder / "output.txt"

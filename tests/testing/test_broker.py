@@ -96,9 +96,9 @@ def test_many_at_once() -> None:
 def test_a_wrong_setting_is_refused_before_anything_starts() -> None:
     with pytest.raises(SettingError, match="group_max_size"):
         Broker(group_max_size=0)
-    with pytest.raises(TypeError, match="^no_such_setting: no such setting; they are those of muster serve"):
+    with pytest.raises(TypeError, match=r"^no_such_setting: no such setting; they are those of muster serve"):
         Broker(no_such_setting=1)
-    with pytest.raises(TypeError, match="^group_max_sise: no such setting; perhaps group_max_size;"):
+    with pytest.raises(TypeError, match=r"^group_max_sise: no such setting; perhaps group_max_size;"):
         Cluster(group_max_sise=1)
     with pytest.raises(TypeError, match="perhaps group_max_size"):
         Cluster(**{"group.max.size": 1})
@@ -115,17 +115,17 @@ def test_a_broker_says_where_it_is() -> None:
 def test_an_index_that_no_broker_has_is_refused() -> None:
     with Broker() as broker, Cluster(2) as cluster:
         for call in (broker.stop, broker.kill, broker.restart, broker.pause, broker.resume):
-            with pytest.raises(LookupError, match="^there is no broker of index 1, only that of index 0$"):
+            with pytest.raises(LookupError, match=r"^there is no broker of index 1, only that of index 0$"):
                 call(1)
         for call in (cluster.stop, cluster.kill, cluster.restart, cluster.pause, cluster.resume):
-            with pytest.raises(LookupError, match="^there is no broker of index -1, those of index 0 to 1$"):
+            with pytest.raises(LookupError, match=r"^there is no broker of index -1, those of index 0 to 1$"):
                 call(-1)
         with pytest.raises(LookupError, match="index None"):
             cluster.kill(None)  # type: ignore[arg-type]  # as coordinator_of says while there is none
         with pytest.raises(LookupError, match="there is no broker of index 2"):
             cluster.move("g", 2)
         cluster.stop(1)
-        with pytest.raises(FaultError, match="^to: the broker of index 1 does not run; restart it first$"):
+        with pytest.raises(FaultError, match=r"^to: the broker of index 1 does not run; restart it first$"):
             cluster.move("g", 1)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from muster.client import Consumer
 from muster.coordinator.observe.explain.vocabulary import Trigger
-from muster.coordinator.testing import AsyncBroker, Broker, Cluster, MemberFacts, WaitFailed
+from muster.coordinator.testing import AsyncBroker, AsyncCluster, Broker, Cluster, MemberFacts, WaitFailed
 from muster.protocol.errors import KafkaError
 
 LONG_S = 60.0
@@ -25,7 +25,7 @@ async def broker() -> AsyncIterator[AsyncBroker]:
 
 
 @asynccontextmanager
-async def reading(broker: AsyncBroker, client_id: str, group: str = GROUP) -> AsyncIterator[Consumer]:
+async def reading(broker: AsyncCluster, client_id: str, group: str = GROUP) -> AsyncIterator[Consumer]:
     """A member that reads for as long as the block lasts, and leaves at its end."""
     consumer = Consumer(
         broker.bootstrap,
@@ -212,7 +212,7 @@ async def test_the_story_of_a_failed_wait_is_bounded(broker: AsyncBroker) -> Non
     for number in range(12):
         async with reading(broker, f"web-{number}"):
             await group.stable(members=1)
-    with pytest.raises(WaitFailed, match="older entries left out") as failed:
+    with pytest.raises(WaitFailed, match="older lines left out") as failed:
         await group.stable(timeout=0)
     assert len(str(failed.value).splitlines()) < 70
     assert len(str(group.timeline()).splitlines()) >= len(group.timeline()) > 60
@@ -261,15 +261,20 @@ async def test_topics_and_their_records(broker: AsyncBroker) -> None:
         await broker.produce("orders", [b"v"], partition=6)
     with pytest.raises(ValueError, match="none to write"):
         await broker.produce("orders", [])
+    for wrong in ("text", 1, None, ("k", "v"), (b"k",), [b"k", b"v"]):
+        with pytest.raises(TypeError, match=r"^records: .* is none: it is a value in bytes, or a tuple of"):
+            await broker.produce("orders", [wrong])  # type: ignore[list-item]
+    with pytest.raises(TypeError, match=r"^records: it takes several"):
+        await broker.produce("orders", b"v")  # type: ignore[arg-type]
 
 
 async def test_what_could_only_be_waited_for_in_vain_is_refused(broker: AsyncBroker) -> None:
     group = broker.group(GROUP)
-    with pytest.raises(ValueError, match="^state: 'stable' is not one of Empty, PreparingRebalance, "):
+    with pytest.raises(ValueError, match=r"^state: 'stable' is not one of Empty, PreparingRebalance, "):
         await group.in_state("stable")
-    with pytest.raises(ValueError, match="^state: 'Steady' is not one of Empty"):
+    with pytest.raises(ValueError, match=r"^state: 'Steady' is not one of Empty"):
         await broker.wait_for_group(GROUP, "Steady")
-    with pytest.raises(ValueError, match="^cause: 'session_expired' is not one of .*, session expired, "):
+    with pytest.raises(ValueError, match=r"^cause: 'session_expired' is not one of .*, session expired, "):
         await group.rebalanced(cause="session_expired")
     for cause in (*Trigger, "unknown"):
         with pytest.raises(WaitFailed):
@@ -291,3 +296,33 @@ async def test_a_group_is_seen_whoever_coordinates_it() -> None:
         await cluster.produce("orders", [b"v"], partition=1)
         await cluster.kill(cluster.leader_of("orders", 1))
         assert await cluster.topic("orders").has_records(at_least=1) == 1
+
+
+async def test_what_several_brokers_know_of_a_group_is_told_once() -> None:
+    async with Cluster(3) as cluster:
+        await cluster.create_topic("orders", 3)
+        group = cluster.group(GROUP)
+        async with reading(cluster, "web-1"):
+            await group.stable(members=1)
+            home = cluster.coordinator_of(GROUP)
+            assert home is not None
+            await cluster.clock.advance("1s")
+            await cluster.kill(home)
+            await cluster.clock.advance("2s")  # another takes over, and reads what the dead one has written
+            assert cluster.coordinator_of(GROUP) not in (None, home)
+            lines = str(group.timeline()).splitlines()
+    assert lines.count("group created") == 1
+    assert sum("; topics orders; assignors" in line for line in lines) == 1
+    assert lines.count("the clock was moved by 1.0 s") == 1
+
+
+async def test_what_happens_again_and_again_is_one_line(broker: AsyncBroker) -> None:
+    group = broker.group(GROUP)
+    async with reading(broker, "web-1"):
+        await group.stable(members=1)
+        kept_away = await group.member("web-1").crash()
+        await kept_away.hit(5)
+        await kept_away.remove()
+    lines = str(group.timeline()).splitlines()
+    assert len(lines) < len(group.timeline())
+    assert any("fault fired: close_before on" in line and line.endswith(" times)") for line in lines)

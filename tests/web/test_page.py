@@ -145,6 +145,20 @@ async def test_names_are_text_whatever_is_in_them(shown: Shown, open_page: Open)
         assert await page.locator("main img, table b, ol b").count() == 0
 
 
+async def test_a_very_long_name_leaves_room_for_the_others(
+    shown: Shown, member: Member, open_page: Open
+) -> None:
+    async with await Member.connect(shown.port, "x" * 10_000) as other:
+        await other.alone([1])
+        page = await open_page(shown)
+        rows = page.locator("#groups tbody tr")
+        await expect(rows).to_have_count(2)
+        heights = await rows.evaluate_all("rows => rows.map((each) => each.offsetHeight)")
+        assert max(heights) < 150, "it may be some lines high, not the whole page"
+        topics = row(page, "groups", "billing").locator("td.topics")
+        assert await topics.evaluate("cell => cell.clientWidth") >= 80
+
+
 async def test_a_group_that_is_not_here_says_where_it_is_or_that_there_is_none(
     show: Show, open_page: Open
 ) -> None:

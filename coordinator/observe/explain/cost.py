@@ -8,7 +8,6 @@ from typing import Any, Final, NamedTuple
 from muster.coordinator.observe.explain.facts import Move, counts, flag, lag, lag_before, moves, text, whole
 from muster.coordinator.observe.explain.rebalances import LOOK_ENTRIES_MAX, Rebalance
 from muster.coordinator.observe.explain.vocabulary import EMPTY, Trigger
-from muster.coordinator.observe.journal.entries import Entry
 
 _BEFORE_MS: Final = 60 * 60_000
 """A lag that was told longer ago says nothing about the moment before."""
@@ -180,7 +179,7 @@ def _lag(rebalance: Rebalance) -> tuple[int | None, int | None, int | None]:
     since_ms = min([rebalance.started_ms, *_stopped(rebalance).values()])
     done = rebalance.completed
     noted = None if done is None else lag_before(done)
-    # What is noted is the lag as the rebalance began: that of a member that had been silent had grown by then.
+    # What is noted is the lag as the rebalance began: by then that of a member that fell silent has grown.
     silent = since_ms < rebalance.started_ms - _SILENT_MS
     before = None if silent else noted
     for each in rebalance.earlier(_BEFORE_MS) if before is None else ():

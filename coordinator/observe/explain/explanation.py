@@ -12,8 +12,8 @@ from muster.coordinator.observe.explain import incidents, words
 from muster.coordinator.observe.explain.causes import diagnose
 from muster.coordinator.observe.explain.cost import Cost, Moved
 from muster.coordinator.observe.explain.facts import text, whole
-from muster.coordinator.observe.explain.findings import Case, Finding
-from muster.coordinator.observe.explain.names import Names, count, duration
+from muster.coordinator.observe.explain.findings import LOOK_BACK_MS, Case, Finding
+from muster.coordinator.observe.explain.names import Names, count, duration, listed
 from muster.coordinator.observe.explain.phases import Awaited, Phases, awaited, phases
 from muster.coordinator.observe.explain.rebalances import (
     LOOK_ENTRIES_MAX,
@@ -26,6 +26,9 @@ from muster.coordinator.observe.explain.rebalances import (
 from muster.coordinator.observe.explain.vocabulary import EMPTY, UNKNOWN_CAUSE, Certainty, Diagnosis, Trigger
 from muster.coordinator.observe.journal.entries import Entry, Member
 
+_NAMED_MAX: Final = 8
+_OFTEN_MIN: Final = 5
+"""A deploy of some processes makes fewer."""
 _HANGS_MS: Final = 3_000
 """A rebalance that waits for longer than this is asked about for its waiting, not for its beginning."""
 
@@ -142,7 +145,7 @@ def explain(
     if generation is not None:
         for each in reversed(known):
             if each.generation == generation:
-                return explained(each, moment_ms)
+                return explained(each, moment_ms, lately=_lately(known, each))
             if generation in each.reached:
                 return explained(each, moment_ms, given_up=generation)
         return None
@@ -152,7 +155,7 @@ def explain(
         if incident is not None:
             before = None if last is None else words.brief(explained(last, moment_ms))
             return explained(incident, moment_ms, before=before)
-    return None if last is None else explained(last, moment_ms)
+    return None if last is None else explained(last, moment_ms, lately=_lately(known, last))
 
 
 def explain_all(entries: Iterable[Entry], *, now_ms: int | None = None) -> list[Explanation]:
@@ -164,10 +167,15 @@ def explain_all(entries: Iterable[Entry], *, now_ms: int | None = None) -> list[
 
 
 def explained(
-    rebalance: Rebalance, now_ms: int, *, before: str | None = None, given_up: int | None = None
+    rebalance: Rebalance,
+    now_ms: int,
+    *,
+    before: str | None = None,
+    given_up: int | None = None,
+    lately: int = 0,
 ) -> Explanation:
     """The explanation of one of those that `rebalances` cut out, as things stand at `now_ms`; with `given_up`
-    that of a generation which it made on the way."""
+    that of a generation which it made on the way. `lately`: how many began within LOOK_BACK_MS, up to it."""
     names = Names(rebalance.members, rebalance.entries)
     cases = [Case(rebalance, start, names, now_ms) for start in rebalance.starts]
     also: list[str] = []
@@ -204,6 +212,7 @@ def explained(
             *also,
             *(words.again(each, diagnose(each)[0]) for each in cases[1:]),
             *_meanwhile(rebalance, names),
+            *_again_and_again(lately),
         ),
         waiting=tuple(waiting),
         phases=phases(rebalance),
@@ -214,6 +223,18 @@ def explained(
         now_ms=now_ms,
         names=names,
     )
+
+
+def _lately(known: list[Rebalance], this: Rebalance) -> int:
+    """How many rebalances began in the time before this one, itself included."""
+    since_ms = this.started_ms - LOOK_BACK_MS
+    return sum(1 for each in known if since_ms < each.started_ms <= this.started_ms)
+
+
+def _again_and_again(lately: int) -> list[str]:
+    if lately < _OFTEN_MIN:
+        return []
+    return [f"{lately} rebalances within {duration(LOOK_BACK_MS)}: groups timeline shows them"]
 
 
 def _hanging(rebalance: Rebalance, waiting: list[Awaited], names: Names, now_ms: int) -> Finding | None:
@@ -242,7 +263,7 @@ def _hanging(rebalance: Rebalance, waiting: list[Awaited], names: Names, now_ms:
 def _meanwhile(rebalance: Rebalance, names: Names) -> list[str]:
     """Who else came and went before it was over."""
     named = {each.member.id for each in rebalance.starts if each.member is not None}
-    found: list[str] = []
+    who: dict[str, list[str]] = {}
     for each in rebalance.entries:
         if (
             each.type in ("member_added", "member_removed", "member_replaced")
@@ -250,8 +271,8 @@ def _meanwhile(rebalance: Rebalance, names: Names) -> list[str]:
             and each.member.id not in named
             and each.trigger != Trigger.REBALANCE_TIMED_OUT
         ):
-            found.append(f"{each.trigger} ({names.short(each.member)})")
-    return found
+            who.setdefault(each.trigger or UNKNOWN_CAUSE, []).append(names.short(each.member))
+    return [f"{trigger} ({listed(some, _NAMED_MAX)})" for trigger, some in who.items()]
 
 
 def _in_initial_delay(rebalance: Rebalance, now_ms: int) -> bool:

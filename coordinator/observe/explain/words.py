@@ -278,10 +278,11 @@ def _moves(moved: Moved, names: Names) -> str:
 def _cost(cost: Cost, explanation: Explanation, zone: tzinfo | None) -> str:
     said: list[str] = []
     if cost.unowned:
-        parts = [
-            f"{partitions(each.partitions)} unowned for {duration(each.ms)}" for each in cost.unowned[:3]
-        ]
-        more = sum(len(each.partitions) for each in cost.unowned[3:])
+        as_long: dict[str, list[tuple[str, int]]] = {}
+        for each in cost.unowned:
+            as_long.setdefault(duration(each.ms), []).extend(each.partitions)
+        parts = [f"{partitions(where)} unowned for {ms}" for ms, where in list(as_long.items())[:3]]
+        more = sum(len(where) for where in list(as_long.values())[3:])
         said.append(", ".join(parts) + (f", {count(more, 'partition')} for less" if more else ""))
     growth = cost.lag_growth
     if growth:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from heapq import merge
 from itertools import count, islice
-from typing import Final
+from typing import Any, Final
 
 from muster.coordinator.observe.journal.entries import WHOLE_BROKER, Entry
 
@@ -16,8 +17,11 @@ LAG_ENTRIES_MAX: Final = 100
 SHARD_ENTRIES_MAX: Final = 100
 """Of those that concern a shard as a whole."""
 WEIGHT_MAX: Final = 100_000
-"""Of all groups' entries: one counts one, and one more for every eight elements of its lists. That is some
-100 MB at the utmost."""
+"""Of all groups' entries: one counts one, one more for every eight elements of its lists, and one more for
+every `_LONG_CHARACTERS` of long texts. That is some 100 MB at the utmost."""
+_LONG_CHARACTERS: Final = 512
+_SHORT_TEXT: Final = 128
+"""Characters of a text that are not counted: names mostly have fewer, and entries share them."""
 
 
 _Kept = tuple[int, int, Entry]
@@ -134,6 +138,25 @@ class _OfGroup:
         self.lags: deque[_Kept] = deque()
 
 
+def together(journals: Sequence[Sequence[Entry]]) -> list[Entry]:
+    """What the journals of several brokers have, by time and each once: a broker that takes a shard over
+    reads the entries of those before it, and every one notes that the clock was moved."""
+    found: list[Entry] = []
+    seen: set[bytes] = set()
+    for entries in filter(None, journals):
+        if len(journals) > 1:
+            keys = [_without_broker(each).to_json() for each in entries]
+            found += [each for each, key in zip(entries, keys, strict=True) if key not in seen]
+            seen.update(keys)
+        else:
+            found += entries
+    return sorted(found, key=_at_ms)
+
+
+def _without_broker(entry: Entry) -> Entry:
+    return replace(entry, broker=0) if entry.type == "clock_moved" else entry
+
+
 def _at_ms(entry: Entry) -> int:
     return entry.at_ms
 
@@ -143,4 +166,22 @@ def _weight(entry: Entry) -> int:
     for value in entry.data.values():
         if isinstance(value, list | dict):
             elements += len(value)
-    return 1 + elements // 8
+    long = _long_texts(entry.data.values()) + _long_texts((entry.group, entry.reason))
+    if entry.member is not None:
+        long += _long_texts(entry.member)
+    return 1 + elements // 8 + long // _LONG_CHARACTERS
+
+
+def _long_texts(values: Iterable[Any]) -> int:
+    """Their characters, those within lists included."""
+    found = 0
+    for value in values:
+        kind = value.__class__
+        if kind is str:
+            if len(value) > _SHORT_TEXT:
+                found += len(value) - _SHORT_TEXT
+        elif kind is list:
+            found += _long_texts(value)
+        elif kind is dict:
+            found += _long_texts(value) + _long_texts(value.values())
+    return found

@@ -19,6 +19,7 @@ from muster.coordinator.group.classic import CONSUMER, ClassicGroup, GroupState
 from muster.coordinator.group.classic_member import ClassicMember
 from muster.coordinator.group.hard_state import CommittedOffset, TopicPartition
 from muster.coordinator.observe.journal.entries import Entry
+from muster.coordinator.observe.journal.ring import together
 from muster.coordinator.observe.web.guard import refusal
 from muster.coordinator.runtime.shard_host import HostState
 from muster.coordinator.server.broker import Broker
@@ -207,19 +208,9 @@ def waits_for(group: ClassicGroup, member: ClassicMember) -> str | None:
 
 def newest(brokers: Brokers, count: int) -> list[Entry]:
     """The newest entries of all brokers of the process, by time."""
-    return _together([broker.journal.latest(count) for broker in brokers.brokers])[-count:]
+    return together([broker.journal.latest(count) for broker in brokers.brokers])[-count:]
 
 
 def journalled(brokers: Brokers, group_id: str) -> list[Entry]:
     """All that is known here of a group, by time."""
-    return _together([broker.journal.of(group_id) for broker in brokers.brokers])
-
-
-def _together(known: Sequence[Sequence[Entry]]) -> list[Entry]:
-    """A broker that takes a shard over reads the entries of those before it, so several may know one and the
-    same."""
-    found = [each for each in known if each]
-    if len(found) <= 1:
-        return list(found[0]) if found else []
-    once = {entry.to_json(): entry for entries in found for entry in entries}
-    return sorted(once.values(), key=lambda each: each.at_ms)
+    return together([broker.journal.of(group_id) for broker in brokers.brokers])

@@ -38,7 +38,7 @@ async def test_an_active_group_is_left_alone(
         with pytest.raises(KafkaError) as refused:
             await admin.reset_group_offsets("billing", Earliest(), topics=["orders"], dry_run=dry_run)
         assert refused.value.code == ErrorCode.NON_EMPTY_GROUP
-        assert "group billing is Stable with 1 members" in refused.value.why
+        assert "group billing is Stable with 1 member, which" in refused.value.why
         assert "stop them first" in refused.value.why
     altered = await admin.alter_group_offsets("billing", {orders[0]: 4})
     assert altered.failed[orders[0]].code == ErrorCode.UNKNOWN_MEMBER_ID

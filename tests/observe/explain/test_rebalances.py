@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from muster.coordinator.observe.explain import Outcome, explain, rebalances
 from muster.coordinator.observe.explain.vocabulary import Trigger
-from tests.observe.explain.writing import T0, WEB_1, WEB_2, WEB_3, Life
+from tests.observe.explain.writing import T0, WEB_1, WEB_2, WEB_3, Life, member
+
+WEB_4 = member("web-4")
 
 
 def test_what_was_recorded_in_the_same_step_belongs_to_it() -> None:
@@ -42,10 +44,12 @@ def test_a_rebalance_that_begins_anew_is_one_with_several_starts() -> None:
 
 def test_who_else_came_and_went_meanwhile() -> None:
     life = Life().at(0).add("member_removed", WEB_2, trigger="member left").preparing(WEB_2, "member left")
-    life.at(40).add("member_added", WEB_3, trigger="member joined").at(100).joined()
+    life.at(40).add("member_added", WEB_3, trigger="member joined")
+    life.at(50).add("member_removed", WEB_1, trigger="member left")
+    life.at(60).add("member_added", WEB_4, trigger="member joined").at(100).joined()
     told = explain(life.at(150).stable(WEB_2, "member left", 0, 100).entries)
     assert told is not None
-    assert told.also == ("member joined (web-3)",)
+    assert told.also == ("member joined (web-3, web-4)", "member left (web-1)")
 
 
 def test_one_after_the_other_even_in_the_same_millisecond() -> None:
@@ -163,3 +167,12 @@ def test_triggers_are_those_of_the_core() -> None:
 
     recorded = {each.value for each in Recorded}
     assert {each.value for each in Trigger} - recorded == {Trigger.JOIN_REFUSED.value}
+
+
+def test_a_group_that_rebalances_again_and_again() -> None:
+    life = Life().at(-900_000).rebalanced(WEB_2, "leader rejoined")
+    for at in range(5):
+        found = explain(life.at(at * 30_000).rebalanced(WEB_2, "leader rejoined").entries)
+        assert found is not None
+        often = ("5 rebalances within 10 min: groups timeline shows them",) if at == 4 else ()
+        assert found.also == often

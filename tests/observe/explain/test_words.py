@@ -155,6 +155,22 @@ def test_every_entry_is_a_line_with_its_cause_first() -> None:
     )
 
 
+def test_who_has_yet_to_ask_for_its_assignment_is_still_a_member() -> None:
+    life = Life().add(
+        "state_changed",
+        WEB_1,
+        trigger="leader sent the assignment",
+        from_state="CompletingRebalance",
+        to_state="Stable",
+        phase_ms=4,
+        waiting_for=[WEB_2],
+    )
+    assert describe(life.entries[0]) == (
+        "leader sent the assignment (web-1 at 10.0.0.6): Stable, generation 6, after 4 ms of "
+        "CompletingRebalance; yet to ask for their assignment: web-2"
+    )
+
+
 def test_an_unknown_entry_is_told_too() -> None:
     assert (
         describe(Entry("member_promoted", T0, 1, 3, "billing", 4, member=WEB_1)) == "member promoted: web-1"

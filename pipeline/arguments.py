@@ -1,0 +1,94 @@
+"""How `muster-pipeline` reads its arguments, and says what is wrong with them: in one line, exit code 2."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from typing import Any, Final, NoReturn
+
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+
+BOOTSTRAP_DEFAULT: Final = "127.0.0.1:9092"
+BOOTSTRAP_VARIABLE: Final = "MUSTER_BOOTSTRAP_SERVERS"
+LOG_LEVELS: Final = ("off", "fatal", "error", "warn", "info", "debug")
+
+_EXIT_CODES: Final = """\
+Exit codes: 0 done; 1 could not be carried out, the message says why; 2 wrong usage; 130 interrupted (Ctrl-C),
+143 terminated."""
+_UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
+_DAY_MS: Final = 86_400_000
+
+
+class _Help(argparse.RawDescriptionHelpFormatter):
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=44, width=110)
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that takes no abbreviations, and refuses in one line."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **{"formatter_class": _Help, "allow_abbrev": False, **options})
+
+    def error(self, message: str) -> NoReturn:
+        sys.exit(fail(self.prog, f"{message}; {self.prog} --help says more", EXIT_USAGE))
+
+
+def command(commands: Any, name: str, summary: str, description: str) -> Parser:
+    """A command below `commands`, with the options that all have."""
+    parser: Parser = commands.add_parser(
+        name,
+        help=summary,
+        description=f"{summary[0].upper()}{summary[1:]}.\n\n{description.strip()}\n\n{_EXIT_CODES}",
+    )
+    parser.set_defaults(prog=parser.prog)
+    shared = parser.add_argument_group("options of every command")
+    shared.add_argument(
+        "--bootstrap-server",
+        "--bootstrap-servers",
+        metavar="HOST:PORT[,HOST:PORT]",
+        help=f"brokers to begin with (variable {BOOTSTRAP_VARIABLE}; default {BOOTSTRAP_DEFAULT})",
+    )
+    shared.add_argument(
+        "--master",
+        metavar="URL",
+        help="Spark's master (default local[*], all cores of this machine; under spark-submit, what it says)",
+    )
+    shared.add_argument(
+        "--log-level",
+        choices=LOG_LEVELS,
+        default="off",
+        help="how much Spark itself logs to standard error (default off: failures are told here anyway)",
+    )
+    return parser
+
+
+def duration_ms(text: str) -> int:
+    """Reads a duration such as 500ms, 10s, 5m or 1h, of a day at most: milliseconds."""
+    found = re.fullmatch(r"([0-9]{1,9})(ms|s|m|h)", text.strip())
+    ms = int(found[1]) * _UNITS_MS[found[2]] if found else 0
+    if not 0 < ms <= _DAY_MS:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not allowed; it takes a duration like 10s, 500ms or 5m, of a day at most"
+        )
+    return ms
+
+
+def positive(text: str) -> int:
+    """Reads a whole number above 0."""
+    if not re.fullmatch(r"[0-9]{1,18}", text) or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; it takes a whole number above 0")
+    return int(text)
+
+
+def fail(command: str, why: str, code: int) -> int:
+    """Say on standard error why the command is not carried out; its exit code."""
+    print(f"{command}: {printable(why)}", file=sys.stderr)
+    return code
+
+
+def printable(text: str) -> str:
+    """The text with what a terminal would obey written out; line breaks stay."""
+    return "".join(each if each.isprintable() or each == "\n" else repr(each)[1:-1] for each in text)

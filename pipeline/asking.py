@@ -1,0 +1,279 @@
+"""What the driver asks a cluster: which partitions there are, where their logs end, where to begin.
+
+Spark calls its readers one call after the other, from a thread without an event loop. `BlockingCluster` keeps
+one loop and its connections between the calls; it does not run meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import uuid
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from muster.client.admin.answers import of_leaders
+from muster.client.admin.offsets import (
+    EARLIEST,
+    LATEST,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    list_group_offsets,
+    list_offsets,
+)
+from muster.client.errors import ClientError, refusal
+from muster.client.fetch.requests import epoch_request
+from muster.client.network.cluster import Cluster
+from muster.client.network.connection import deadline
+from muster.client.network.servers import parse_servers
+from muster.client.partitions import NO_LEADER_EPOCH, OffsetAndTimestamp, TopicPartition
+from muster.pipeline.errors import PipelineError
+from muster.pipeline.offsets import Offsets, Place
+from muster.pipeline.options import (
+    EARLIEST_OFFSET,
+    LATEST_OFFSET,
+    AtTime,
+    Bound,
+    Edge,
+    Exactly,
+    SourceOptions,
+)
+from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.types import ZERO_UUID
+
+T = TypeVar("T")
+
+_FIRST_ANSWER_S: Final = 10.0
+"""How long a cluster of which nobody has answered yet may take; a refused connection is told at once."""
+_ANSWER_S: Final = 60.0
+"""How long one that has answered before may be away, while a broker starts again say."""
+_APPEARS_S: Final = 2.0
+"""How long a topic may take to appear on every broker, after it was created."""
+_LOOK_AGAIN_S: Final = 0.2
+
+
+class BlockingCluster:
+    """A cluster that is asked by blocking calls. Not for several threads."""
+
+    def __init__(self, bootstrap_servers: str, client_id: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._cluster = Cluster(parse_servers(bootstrap_servers), client_id=client_id)
+        self._reached = False
+
+    def ask(self, question: Callable[[Cluster, float], Awaitable[T]], timeout_s: float | None = None) -> T:
+        """The answer to `question(cluster, deadline)`. Raises PipelineError when there is none in time."""
+
+        async def asked() -> T:
+            limit_s = timeout_s or (_ANSWER_S if self._reached else _FIRST_ANSWER_S)
+            return await question(self._cluster, deadline(limit_s))
+
+        try:
+            answer = self._loop.run_until_complete(asked())
+        except (ClientError, KafkaError) as error:
+            raise PipelineError(str(error)) from error
+        self._reached = True
+        return answer
+
+    def close(self) -> None:
+        """Close the connections and the loop; harmless when repeated."""
+        if not self._loop.is_closed():
+            self._loop.run_until_complete(self._cluster.close())
+            self._loop.close()
+
+
+# --- what there is ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What there is to read, as brokers told it."""
+
+    ends: Mapping[TopicPartition, Place]
+    """Where the logs end (for read_committed, the last stable offsets), and in which epoch that was told."""
+    topic_ids: Mapping[str, uuid.UUID]
+    missing: tuple[str, ...] = ()
+    """Topics and partitions asked for by name that are not there."""
+
+    def offsets(self) -> Offsets:
+        """The ends, as a place for a stream to be at."""
+        return Offsets(self.ends, self.topic_ids)
+
+
+async def look(cluster: Cluster, options: SourceOptions, until: float) -> Look:
+    """Look at all that the options name."""
+    topics = options.topics
+    names = set(topics.names) | {where.topic for where in topics.partitions}
+
+    async def ask() -> Look:
+        response = await cluster.metadata(sorted(names) if topics.pattern is None else None, until)
+        found: dict[str, list[int]] = {}
+        topic_ids: dict[str, uuid.UUID] = {}
+        for told in response.topics:
+            name = told.name or ""
+            if topics.pattern is not None and (told.is_internal or not re.fullmatch(topics.pattern, name)):
+                continue
+            if told.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                continue
+            if told.error_code:
+                raise refusal(told.error_code, about=f"topic {name}")
+            found[name] = [each.partition_index for each in told.partitions]
+            if told.topic_id != ZERO_UUID:
+                topic_ids[name] = told.topic_id
+        there = {TopicPartition(name, index) for name, indexes in found.items() for index in indexes}
+        missing = sorted(name for name in names if name not in found)
+        if topics.partitions:
+            missing += [str(each) for each in topics.partitions if each not in there and each.topic in found]
+            there &= set(topics.partitions)
+        ends = await _listed(cluster, options, dict.fromkeys(there, LATEST), until)
+        return Look(
+            {where: Place(end.offset, end.leader_epoch) for where, end in ends.items() if end is not None},
+            topic_ids,
+            tuple(missing),
+        )
+
+    return await cluster.retrying(ask, until)
+
+
+async def first_look(cluster: Cluster, options: SourceOptions, until: float) -> Look:
+    """The same for who has seen nothing yet: raises PipelineError when something is missing."""
+    patience = deadline(_APPEARS_S)
+    while True:
+        found = await look(cluster, options, until)
+        if not found.missing:
+            return found
+        if deadline(_LOOK_AGAIN_S) >= min(patience, until):
+            raise PipelineError(f"{options.bootstrap_servers} has no {_topics(found.missing)}")
+        await asyncio.sleep(_LOOK_AGAIN_S)
+
+
+def _topics(missing: Iterable[str]) -> str:
+    return f"topic or partition {', '.join(missing)}"
+
+
+async def _listed(
+    cluster: Cluster, options: SourceOptions, wanted: Mapping[TopicPartition, int], until: float
+) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+    isolation = READ_COMMITTED if options.read_committed else READ_UNCOMMITTED
+    return (await list_offsets(cluster, wanted, until, isolation_level=isolation)).raise_for_failures()
+
+
+async def earliest(
+    cluster: Cluster, options: SourceOptions, partitions: Iterable[TopicPartition], until: float
+) -> dict[TopicPartition, int]:
+    """Where the logs begin."""
+    listed = await _listed(cluster, options, dict.fromkeys(partitions, EARLIEST), until)
+    return {where: 0 if start is None else start.offset for where, start in listed.items()}
+
+
+async def ends_of_epochs(
+    cluster: Cluster, epochs: Mapping[TopicPartition, int], until: float
+) -> dict[TopicPartition, int]:
+    """Where the leaders' logs have the end of these leader epochs (KIP-320), -1 where they cannot tell."""
+
+    async def ask(node: int, partitions: list[TopicPartition]) -> dict[TopicPartition, int | KafkaError]:
+        asked = {where: (NO_LEADER_EPOCH, epochs[where]) for where in partitions}
+        response = await cluster.call(epoch_request(asked), until, node=node)
+        return {
+            (where := TopicPartition(topic.topic, each.partition)): refusal(each.error_code, about=str(where))
+            if each.error_code
+            else each.end_offset
+            for topic in response.topics
+            for each in topic.partitions
+        }
+
+    if not epochs:
+        return {}
+    outcomes = await of_leaders(cluster, epochs, ask, until, api="OffsetForLeaderEpoch")
+    return outcomes.raise_for_failures()
+
+
+# --- where to begin and to end ------------------------------------------------------------------------------
+
+
+async def resolved(
+    cluster: Cluster, options: SourceOptions, bound: Bound, side: str, found: Look, until: float
+) -> dict[TopicPartition, int]:
+    """The offset that `bound` stands for in each partition found. `side`, "starting" or "ending", names the
+    option that errors speak of. Raises PipelineError for what the logs do not have."""
+    ends = {where: end.offset for where, end in found.ends.items()}
+    if bound is Edge.LATEST:
+        return ends
+    if bound is Edge.EARLIEST:
+        return await earliest(cluster, options, ends, until)
+    if bound is Edge.GROUP:
+        return await _of_group(cluster, options, ends, until)
+    if isinstance(bound, Exactly):
+        return await _exact(cluster, options, bound.offsets, f"{side}Offsets", ends, until)
+    assert isinstance(bound, AtTime)
+    return await _at_time(cluster, options, bound, side, ends, until)
+
+
+async def _of_group(
+    cluster: Cluster, options: SourceOptions, ends: Mapping[TopicPartition, int], until: float
+) -> dict[TopicPartition, int]:
+    """What the group has committed; where it has nothing, the start of the log, so that nothing is passed
+    over."""
+    group_id = options.group_id
+    assert group_id is not None, "checked with the options"
+    offsets = (await list_group_offsets(cluster, [group_id], until)).raise_for_failures()[group_id]
+    starts = await earliest(cluster, options, [where for where in ends if where not in offsets], until)
+    return {where: offsets[where].offset if where in offsets else starts[where] for where in ends}
+
+
+async def _exact(
+    cluster: Cluster,
+    options: SourceOptions,
+    given: Mapping[TopicPartition, int],
+    name: str,
+    ends: Mapping[TopicPartition, int],
+    until: float,
+) -> dict[TopicPartition, int]:
+    _check_all_there(given, name, ends)
+    from_start = [where for where, offset in given.items() if offset == EARLIEST_OFFSET]
+    starts = await earliest(cluster, options, from_start, until)
+    chosen = {}
+    for where, offset in given.items():
+        if offset > ends[where]:
+            raise PipelineError(
+                f"option {name}: {where} has no offset {offset}, its log ends at {ends[where]}"
+            )
+        chosen[where] = (
+            starts[where] if offset == EARLIEST_OFFSET else ends[where] if offset == LATEST_OFFSET else offset
+        )
+    return chosen
+
+
+async def _at_time(
+    cluster: Cluster,
+    options: SourceOptions,
+    bound: AtTime,
+    side: str,
+    ends: Mapping[TopicPartition, int],
+    until: float,
+) -> dict[TopicPartition, int]:
+    name = f"{side}Timestamp"
+    timestamps = bound.timestamps_ms
+    if isinstance(timestamps, int):
+        timestamps = dict.fromkeys(ends, timestamps)
+    else:
+        name = f"{side}OffsetsByTimestamp"
+        _check_all_there(timestamps, name, ends)
+    chosen = {}
+    for where, record in (await _listed(cluster, options, timestamps, until)).items():
+        if record is None and not bound.else_latest:
+            raise PipelineError(
+                f"option {name}: {where} has no record at or after {timestamps[where]};"
+                " startingOffsetsByTimestampStrategy=latest takes the end of the log then"
+            )
+        chosen[where] = ends[where] if record is None else min(record.offset, ends[where])
+    return chosen
+
+
+def _check_all_there(given: Iterable[TopicPartition], name: str, ends: Mapping[TopicPartition, int]) -> None:
+    """As with Spark's source, each partition is named: none is forgotten by accident."""
+    named = set(given)
+    if forgotten := sorted(ends.keys() - named):
+        raise PipelineError(f"option {name}: it says nothing of {', '.join(map(str, forgotten[:5]))}")
+    if strange := sorted(named - ends.keys()):
+        raise PipelineError(f"option {name}: {', '.join(map(str, strange[:5]))}: not what is read here")

@@ -1,0 +1,94 @@
+"""The `muster-pipeline` command.
+
+A command is a module with `declare(commands)`, which adds its parser and sets `work`: a function from the
+arguments to the exit code. Such a module imports Spark when it works, not before: --help needs neither Spark
+nor Java.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from types import FrameType
+from typing import Final, NoReturn
+
+from muster import __version__
+from muster.pipeline.arguments import (
+    BOOTSTRAP_DEFAULT,
+    BOOTSTRAP_VARIABLE,
+    EXIT_FAILED,
+    EXIT_USAGE,
+    Parser,
+    fail,
+)
+from muster.pipeline.environment import check_packages
+from muster.pipeline.errors import PipelineError, from_spark
+
+COMMANDS: Final = {
+    "ingest": ("muster.pipeline.ingest", "topics to Parquet"),
+    "rebalances": ("muster.pipeline.journal.command", "the journal of groups to tables"),
+    "report": ("muster.pipeline.report.command", "those tables to pictures, and one page"),
+}
+"""The module and the summary of each."""
+
+_SIGNALLED: Final = 128  # what a shell adds to the number of the signal that ended a process
+
+
+class _Terminated(BaseException):
+    """SIGTERM came. No Exception, as KeyboardInterrupt is none: whoever catches errors lets it pass."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; the exit code. 2: the command line is wrong, 1: it could not be carried out."""
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    parser = _parser(next((each for each in arguments if not each.startswith("-")), None))
+    given = parser.parse_args(arguments)
+    if given.command is None:
+        parser.print_help()
+        return EXIT_USAGE
+    if given.bootstrap_server is None:
+        given.bootstrap_server = os.environ.get(BOOTSTRAP_VARIABLE) or BOOTSTRAP_DEFAULT
+    before = signal.signal(signal.SIGTERM, _terminate)
+    try:
+        check_packages()
+        return int(given.work(given))
+    except PipelineError as error:
+        return fail(given.prog, str(error), EXIT_FAILED)
+    except KeyboardInterrupt:
+        return _SIGNALLED + signal.SIGINT
+    except _Terminated:
+        return _SIGNALLED + signal.SIGTERM
+    except Exception as error:
+        told = from_spark(error)
+        if told is None:
+            raise
+        return fail(given.prog, told, EXIT_FAILED)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _terminate(number: int, frame: FrameType | None) -> NoReturn:
+    raise _Terminated
+
+
+def _parser(chosen: str | None) -> Parser:
+    """The parser; only the chosen command is there in full, since declaring it imports its module."""
+    parser = Parser(
+        prog="muster-pipeline",
+        description="Jobs on Spark over the topics of a cluster, and over the journal of its groups.",
+    )
+    parser.add_argument("--version", action="version", version=f"muster-pipeline {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    for name, (module, summary) in COMMANDS.items():
+        if name == chosen:
+            import_module(module).declare(commands)
+        else:
+            commands.add_parser(name, help=summary)
+    return parser
+
+
+if __name__ == "__main__":  # for spark-submit, which takes a file
+    sys.exit(main())

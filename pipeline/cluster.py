@@ -1,0 +1,40 @@
+"""A look at the cluster before Spark starts: it answers in milliseconds, Spark takes seconds to begin."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Final
+
+from muster.client.admin.client import Admin
+from muster.client.errors import ClientError, Unreachable
+from muster.pipeline.errors import OptionError, PipelineError
+from muster.protocol.errors import ErrorCode, KafkaError
+
+_ANSWER_S: Final = 10.0
+
+
+def check_topics(bootstrap_servers: str, topics: Iterable[str]) -> None:
+    """Raises PipelineError where no broker answers within ten seconds, or a topic is not there."""
+    asyncio.run(_check_topics(bootstrap_servers, list(topics)))
+
+
+async def _check_topics(bootstrap_servers: str, topics: list[str]) -> None:
+    try:
+        async with Admin(bootstrap_servers) as admin:
+            if not topics:
+                await admin.describe_cluster(timeout=_ANSWER_S)
+                return
+            found = await admin.describe_topics(topics, timeout=_ANSWER_S)
+            found.raise_for_failures()
+    except ValueError as error:
+        raise OptionError(f"--bootstrap-server: {error}") from None
+    except Unreachable as error:
+        hint = "is a broker running there? --bootstrap-server names another"
+        raise PipelineError(f"{error} ({hint})") from None
+    except KafkaError as error:
+        missing = error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        hint = "; muster topics list shows what is there" if missing else ""
+        raise PipelineError(f"{error.why} ({error.code.name}{hint})") from None
+    except ClientError as error:
+        raise PipelineError(str(error)) from None

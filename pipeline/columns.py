@@ -1,0 +1,84 @@
+"""Records as Arrow batches of exactly the schema that Spark's own kafka source has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from muster.client.fetch.records import Batch
+from muster.protocol.record_reader import Headers
+
+_COLUMNS: Final = (
+    "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP,"
+    " timestampType INT"
+)
+_HEADERS: Final = "headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
+
+_US_PER_MS: Final = 1_000
+_HEADER: Final = pa.struct([("key", pa.string()), ("value", pa.binary())])
+_HEADERS_TYPE: Final = pa.list_(pa.field("element", _HEADER))
+_TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+_FIELDS: Final = (
+    ("key", pa.binary()),
+    ("value", pa.binary()),
+    ("topic", pa.string()),
+    ("partition", pa.int32()),
+    ("offset", pa.int64()),
+    ("timestamp", _TIMESTAMP),
+    ("timestampType", pa.int32()),
+)
+_SCHEMA: Final = pa.schema(_FIELDS)
+_SCHEMA_WITH_HEADERS: Final = pa.schema((*_FIELDS, ("headers", _HEADERS_TYPE)))
+
+RecordBatch = Any
+"""A pyarrow.RecordBatch."""
+
+
+def ddl(*, headers: bool) -> str:
+    """The schema as Spark writes it; `headers`: with their column."""
+    return f"{_COLUMNS}, {_HEADERS}" if headers else _COLUMNS
+
+
+def as_arrow(batch: Batch[bytes | None, bytes | None], *, headers: bool) -> RecordBatch:
+    """The records of a batch, without a loop over them in Python where there are no headers. A record without
+    a timestamp has -1 ms, as in Spark's source."""
+    count = len(batch)
+    timestamps = pa.array(batch.timestamps, pa.int64())
+    columns = [
+        pa.array(batch.keys, pa.binary()),
+        pa.array(batch.values, pa.binary()),
+        pa.repeat(pa.scalar(batch.topic, pa.string()), count),
+        pa.repeat(pa.scalar(batch.partition, pa.int32()), count),
+        pa.array(_offsets(batch), pa.int64()),
+        pc.multiply(timestamps, _US_PER_MS).cast(_TIMESTAMP),
+        pa.repeat(pa.scalar(batch.timestamp_type, pa.int32()), count),
+    ]
+    if not headers:
+        return pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
+    return pa.RecordBatch.from_arrays([*columns, _headers(batch.headers)], schema=_SCHEMA_WITH_HEADERS)
+
+
+def _offsets(batch: Batch[bytes | None, bytes | None]) -> Any:
+    offsets = batch.offsets
+    return np.arange(offsets.start, offsets.stop) if isinstance(offsets, range) else offsets
+
+
+def _headers(of_records: Sequence[Headers]) -> Any:
+    """One list a record; null where it has no headers, as in Spark's source."""
+    names: list[str] = []
+    values: list[bytes | None] = []
+    starts: list[int | None] = []
+    for headers in of_records:
+        starts.append(len(names) if headers else None)
+        for name, value in headers:
+            names.append(name)
+            values.append(value)
+    starts.append(len(names))
+    pairs = pa.StructArray.from_arrays(
+        [pa.array(names, pa.string()), pa.array(values, pa.binary())], fields=list(_HEADER)
+    )
+    return pa.ListArray.from_arrays(pa.array(starts, pa.int32()), pairs, type=_HEADERS_TYPE)

@@ -1,0 +1,74 @@
+"""What a stream has finished, committed to a consumer group, so that tools which show lag see it.
+
+The checkpoint is what the stream goes by; commits follow it. The group has no members (nothing could send
+heartbeats between the calls that Spark makes), so brokers take the commit as long as nobody joins it, and
+forget a group's offsets some days after the last commit: an idle stream commits anew now and then.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from muster.client.admin.offsets import alter_group_offsets
+from muster.client.errors import may_pass
+from muster.client.network.cluster import Cluster
+from muster.client.partitions import OffsetAndMetadata, TopicPartition
+from muster.pipeline.asking import BlockingCluster
+from muster.pipeline.errors import PipelineError
+from muster.protocol.errors import ErrorCode, KafkaError
+
+_REFRESH_S: Final = 600.0
+"""A group's offsets last a week by Kafka's defaults, and an hour where someone saved on it."""
+_COMMIT_S: Final = 5.0
+_AGAIN_S: Final = 30.0
+"""How long a coordinator that does not answer is left alone: reading goes on meanwhile."""
+_METADATA: Final = "spark"
+
+log = logging.getLogger(__name__)
+
+
+class Commits:
+    """The commits of one stream. The first one that brokers refuse raises PipelineError, since it would be
+    refused for ever; once one went well, others that fail are logged, and made good by the next."""
+
+    def __init__(self, group_id: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self.group_id = group_id
+        self._clock = clock
+        self._committed: Mapping[TopicPartition, int] | None = None
+        self._committed_at = 0.0
+        self._not_before = 0.0
+
+    def commit(self, cluster: BlockingCluster, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit these offsets, if they are news or the last commit was long ago."""
+        now = self._clock()
+        fresh = now - self._committed_at < _REFRESH_S
+        if not offsets or now < self._not_before or (self._committed == offsets and fresh):
+            return
+
+        async def commit(asked: Cluster, until: float) -> None:
+            wanted = {where: OffsetAndMetadata(offset, _METADATA) for where, offset in offsets.items()}
+            (await alter_group_offsets(asked, self.group_id, wanted, until)).raise_for_failures()
+
+        try:
+            cluster.ask(commit, _COMMIT_S)
+        except PipelineError as error:
+            text = f"group {self.group_id}: what was read could not be committed: {error}"
+            if self._committed is None and _is_final(error.__cause__):
+                raise PipelineError(f"{text} (option commitOffsets=false reads without)") from error
+            log.warning("%s; it is tried again", text)
+            self._not_before = self._clock() + _AGAIN_S
+        else:
+            self._committed, self._committed_at = dict(offsets), now
+
+
+def _is_final(cause: BaseException | None) -> bool:
+    """Whether the group will be refused as long as nobody does anything about it. (A topic that is gone is no
+    matter of the group's.)"""
+    return (
+        isinstance(cause, KafkaError)
+        and not may_pass(cause.code)
+        and cause.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    )

@@ -1,0 +1,178 @@
+"""Whether Spark can run here: looked at before it starts, in seconds, since its own errors name the symptom
+(a gateway that exited, a worker without a module) and not the cause.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from muster.pipeline.errors import PipelineError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JAVA_MIN: Final = 17
+"""Spark 4's classes are of Java 17 (major version 61)."""
+INSTALL: Final = "pip install 'muster-kafka[spark]'"
+_ANSWER_S: Final = 20.0
+"""How long a program may take to say its version."""
+
+_PACKAGES: Final[dict[str, tuple[tuple[int, ...], tuple[int, ...] | None, str]]] = {
+    "pyspark": ((4, 2), (5,), "the data source's limits and triggers came with 4.2"),
+    "pyarrow": ((18,), None, "Spark 4 takes no older one"),
+    "pandas": ((2, 2), (3,), "pyspark does not support pandas 3 yet"),
+    "matplotlib": ((3, 8), None, "reports are drawn with it"),
+}
+"""By package: the first version that will do, the first that will not any more, and why."""
+
+_PROBE: Final = """\
+import sys
+from importlib.util import find_spec
+print(".".join(map(str, sys.version_info[:2])))
+print(" ".join(each for each in {names!r} if find_spec(each) is None))
+"""
+_NEEDED_BY_WORKERS: Final = ("muster", "pyspark", "pyarrow")
+
+
+def check_packages(versions: Mapping[str, str | None] | None = None) -> None:
+    """Raises PipelineError for a package of the extra that is missing, too old or too new. `versions` is
+    what is installed, by name (None: what is installed here)."""
+    for name, (first, end, why) in _PACKAGES.items():
+        found = _installed(name) if versions is None else versions.get(name)
+        wanted = f"{name}>={_dotted(first)}" + (f",<{_dotted(end)}" if end else "")
+        if found is None:
+            raise PipelineError(f"the package {name} is not installed: {INSTALL} brings it ({wanted})")
+        version = tuple(int(part) for part in re.findall(r"\d+", found.split("+")[0])[:3])
+        if version < first or (end is not None and version >= end):
+            raise PipelineError(
+                f"{name} {found} is installed; the pipeline takes {wanted} ({why}): {INSTALL} puts that right"
+            )
+
+
+def check_java(variables: Mapping[str, str]) -> None:
+    """Raises PipelineError where there is no Java, or one older than 17. Looked for as Spark does: below
+    JAVA_HOME if that is set, else on the PATH."""
+    home = variables.get("JAVA_HOME")
+    if home:
+        java, where = str(Path(home) / "bin" / "java"), f"JAVA_HOME={home}"
+        if not os.access(java, os.X_OK):
+            raise PipelineError(
+                f"{where}: there is no {java}; it takes the folder of a JDK or JRE, {_DO_JAVA}"
+            )
+    else:
+        found = shutil.which("java", path=variables.get("PATH", os.defpath))
+        if found is None:
+            raise PipelineError(f"Spark runs on Java, and there is no java on the PATH: install {_DO_JAVA}")
+        java, where = found, found
+    said = _answer([java, "-version"], variables)
+    version = re.search(r'version "(?:1\.)?(\d+)', said or "")
+    if version is None:
+        raise PipelineError(f"{where}: `{java} -version` does not tell its version; install {_DO_JAVA}")
+    if int(version[1]) < JAVA_MIN:
+        raise PipelineError(
+            f"{where} is Java {version[1]}; Spark 4 takes {JAVA_MIN} or later: install {_DO_JAVA}"
+        )
+
+
+_DO_JAVA: Final = (
+    f"a Java of version {JAVA_MIN} or later (Debian and Ubuntu: openjdk-{JAVA_MIN}-jre-headless), and let"
+    " JAVA_HOME name it if there are several"
+)
+
+
+def check_worker_python(variables: Mapping[str, str]) -> None:
+    """Raises PipelineError where PYSPARK_PYTHON names a Python that workers cannot use: it is missing, of
+    another version than this one, or lacks a package. Not set, it is this very Python (see
+    `muster.pipeline.session`). A relative path is one on the executors, which is looked at there
+    (`check_executors`)."""
+    named = variables.get("PYSPARK_PYTHON")
+    if not named or named == sys.executable or (os.sep in named and not os.path.isabs(named)):
+        return
+    found = shutil.which(named, path=variables.get("PATH", os.defpath))
+    if found is None:
+        raise PipelineError(
+            f"PYSPARK_PYTHON={named}: there is no such program here; unset it, or set it to {sys.executable}"
+        )
+    if found == sys.executable:
+        return
+    said = _answer([found, "-c", _PROBE.format(names=_NEEDED_BY_WORKERS)], variables)
+    lines = (said or "").splitlines()
+    if len(lines) < 2:
+        raise PipelineError(
+            f"PYSPARK_PYTHON={named}: {found} does not run as a Python; unset it, or set it to"
+            f" {sys.executable}"
+        )
+    here = f"{sys.version_info.major}.{sys.version_info.minor}"
+    if lines[0] != here:
+        raise PipelineError(
+            f"PYSPARK_PYTHON={named} is Python {lines[0]}, this is {here}: Spark takes the same on both"
+            f" sides; set it to {sys.executable}"
+        )
+    if lines[1].strip():
+        raise PipelineError(
+            f"PYSPARK_PYTHON={named} lacks {', '.join(lines[1].split())}: install muster-kafka[spark] there"
+            f" ({found} -m {INSTALL}), or set it to {sys.executable}"
+        )
+
+
+def check_executors(spark: SparkSession) -> None:
+    """Run a task on each core that the cluster has now, and raise PipelineError that names the machines
+    whose Python lacks a package.
+
+    The task is an expression as text: a function of ours would be sent by its name, and fail on exactly those
+    machines.
+    """
+    context = spark.sparkContext
+    if context.master.startswith("local"):
+        return
+    expression = (
+        "(__import__('socket').gethostname(), __import__('sys').executable,"
+        f" [name for name in {_NEEDED_BY_WORKERS!r}"
+        " if __import__('importlib.util').util.find_spec(name) is None])"
+    )
+    count = context.defaultParallelism
+    answers = context.parallelize([expression] * count, count).map(eval).collect()
+    lacking = sorted({(host, python, tuple(names)) for host, python, names in answers if names})
+    if lacking:
+        host, python, names = lacking[0]
+        more = f" (and {len(lacking) - 1} more)" if len(lacking) > 1 else ""
+        raise PipelineError(
+            f"executors lack {', '.join(names)}: {python} on {host}{more}. Install muster-kafka[spark] in the"
+            " Python of every worker, which PYSPARK_PYTHON names; --py-files alone is not enough for a stream"
+        )
+
+
+def _installed(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
+
+
+def _answer(command: list[str], variables: Mapping[str, str]) -> str | None:
+    """What a program prints, or None where it fails or takes too long."""
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_ANSWER_S,
+            env=dict(variables),
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout + done.stderr if done.returncode == 0 else None

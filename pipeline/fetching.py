@@ -1,0 +1,231 @@
+"""The records of a range of offsets: what one task reads, on an executor, in a loop of its own.
+
+The next Fetch is sent before what came is unpacked, so that the broker works meanwhile. Each Fetch stands
+alone (no fetch session): a task asks for one partition, from one offset to another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
+
+from muster.client.errors import ClientError, NotKafka, refusal
+from muster.client.fetch.fetched import AbortedTransaction, Part
+from muster.client.fetch.records import Batch
+from muster.client.fetch.requests import READ_COMMITTED, READ_UNCOMMITTED, FetchSettings, fetch_request
+from muster.client.fetch.session import CLOSE, NO_SESSION, Asked, Plan
+from muster.client.network.cluster import Cluster
+from muster.client.network.connection import Versioned, deadline
+from muster.client.network.servers import parse_servers
+from muster.client.partitions import NO_LEADER_EPOCH
+from muster.pipeline.asking import earliest
+from muster.pipeline.errors import PipelineError
+from muster.pipeline.losses import data_lost
+from muster.pipeline.offsets import Range
+from muster.pipeline.options import SourceOptions
+from muster.protocol.api import ApiKey
+from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.message import VERSION_MAX
+from muster.protocol.messages.data import FetchRequest, FetchResponse
+
+Records = Batch[bytes | None, bytes | None]
+
+RECORDS_MAX: Final = 10_000
+"""In one batch of rows: what Spark makes itself by default (spark.sql.execution.arrow.maxRecordsPerBatch)."""
+
+_PROGRESS_S: Final = 30.0
+"""How long a range may stand still: a broker that starts again, a leader that is elected."""
+_WAIT_MS: Final = 500
+_BY_NAME: Final = 12  # the last version of Fetch without topic ids
+_ANOTHER_TOPIC: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID})
+
+
+def _connected(options: SourceOptions) -> Cluster:
+    return Cluster(parse_servers(options.bootstrap_servers), client_id=options.client_id, patient=True)
+
+
+def read_range(
+    options: SourceOptions, wanted: Range, connect: Callable[[SourceOptions], Cluster] = _connected
+) -> Iterator[Records]:
+    """The records of the range, in order; batches have at most RECORDS_MAX, and none is empty.
+
+    Raises DataLost when some are not there any more, unless `failOnDataLoss` is false, and PipelineError when
+    the partition cannot be read for 30 s, or a batch is damaged.
+    """
+    loop = asyncio.new_event_loop()
+    cluster = connect(options)
+    fetching = _Fetching(cluster, options, wanted)
+    upcoming: asyncio.Task[_Answer] | None = None
+    try:
+        position, epoch = wanted.start, NO_LEADER_EPOCH
+        while position < wanted.until:
+            answer = loop.run_until_complete(upcoming or fetching.answer(position, epoch))
+            upcoming = None
+            position = answer.position
+            if answer.part is None:
+                continue
+            epoch = answer.part.last_epoch
+            if position < wanted.until:
+                upcoming = _started(loop, fetching.answer(position, epoch))
+            yield from _taken(answer.part, wanted.until)
+    except (ClientError, KafkaError) as error:
+        raise PipelineError(f"{wanted.where} could not be read: {error}") from error
+    finally:
+        if upcoming is not None:
+            upcoming.cancel()
+            with suppress(asyncio.CancelledError, ClientError, KafkaError, PipelineError):
+                loop.run_until_complete(upcoming)
+        loop.run_until_complete(cluster.close())
+        loop.close()
+
+
+def _started(
+    loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, _Answer]
+) -> asyncio.Task[_Answer]:
+    """The task, with its first request on the way where the connection is there."""
+    task = loop.create_task(coroutine)
+    loop.run_until_complete(asyncio.sleep(0))
+    return task
+
+
+def _taken(part: Part, until: int) -> Iterator[Records]:
+    while (batch := part.take(RECORDS_MAX)) is not None:
+        if batch.next_offset > until:
+            batch = batch[: bisect_left(batch.offsets, until)]
+        if len(batch) == 0:
+            return
+        yield batch
+
+
+class _Answer(NamedTuple):
+    """What came, and where reading goes on behind it; nothing where there was a gap."""
+
+    part: Part | None
+    position: int
+
+
+class _Fetching:
+    """Fetches of one partition, tried again while that may help."""
+
+    def __init__(self, cluster: Cluster, options: SourceOptions, wanted: Range) -> None:
+        self._cluster = cluster
+        self._options = options
+        self._wanted = wanted
+        self._settings = FetchSettings(
+            max_wait_ms=_WAIT_MS,
+            partition_max_bytes=options.partition_fetch_bytes,
+            isolation_level=READ_COMMITTED if options.read_committed else READ_UNCOMMITTED,
+        )
+
+    async def answer(self, position: int, last_epoch: int) -> _Answer:
+        """What is at `position`, or where to go on. Raises ClientError, KafkaError or PipelineError."""
+        until = deadline(_PROGRESS_S)
+        tries = 0
+        while True:
+            try:
+                found = await self._asked(position, last_epoch, until)
+            except (ClientError, KafkaError) as error:
+                if isinstance(error, KafkaError) and error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    return self._lost(position, str(error))
+                if self._cluster.is_final(error) or deadline(0) >= until:
+                    raise
+                self._cluster.stale(self._wanted.where.topic)
+                await asyncio.sleep(self._cluster.backoff_s(tries))
+                tries += 1
+                continue
+            if found is not None:
+                return found
+            if deadline(0) >= until:
+                # Its end was seen when the range was planned: it was cut since, or its leader does not know.
+                return self._lost(
+                    position, f"the log of {self._wanted.where} ends before offset {position + 1}"
+                )
+
+    async def _asked(self, position: int, last_epoch: int, until: float) -> _Answer | None:
+        """One Fetch; None when there is nothing so far."""
+        where = self._wanted.where
+        node, leader_epoch = await self._cluster.leadership(where, until)
+        asked = Asked(
+            position, leader_epoch, last_epoch, self._settings.partition_max_bytes, self._wanted.topic_id
+        )
+
+        def build(_: int) -> FetchRequest:
+            return fetch_request(Plan(NO_SESSION, CLOSE, {where: asked}, {}), self._settings, _WAIT_MS)
+
+        version = VERSION_MAX if asked.topic_id is not None else _BY_NAME
+        response: FetchResponse = await self._cluster.call(
+            Versioned(ApiKey.FETCH, build, version), until, node=node
+        )
+        if response.error_code:
+            raise refusal(response.error_code, about=str(where))
+        for topic in response.responses:
+            for each in topic.partitions:
+                if each.partition_index == where.partition:
+                    return await self._received(position, last_epoch, each, response.throttle_time_ms, until)
+        raise NotKafka(f"the broker's answer to Fetch leaves out {where}")
+
+    async def _received(
+        self,
+        position: int,
+        last_epoch: int,
+        each: FetchResponse.PartitionData,
+        throttled_ms: int,
+        until: float,
+    ) -> _Answer | None:
+        where = self._wanted.where
+        if each.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            return await self._out_of_range(position, until)
+        if each.error_code in _ANOTHER_TOPIC:
+            return await self._perhaps_another(position, until)
+        if each.error_code:
+            raise refusal(each.error_code, about=str(where))
+        if each.diverging_epoch.end_offset >= 0:
+            cut = each.diverging_epoch.end_offset
+            return self._lost(position, f"the log of {where} was cut at offset {cut}")
+        if each.records:
+            aborted = None
+            if self._options.read_committed:
+                aborted = [
+                    AbortedTransaction(one.producer_id, one.first_offset)
+                    for one in each.aborted_transactions or ()
+                ]
+            part = Part(where, each.records, position, last_epoch, aborted)
+            if part.next_offset > position or part.is_damaged:
+                return _Answer(part, part.next_offset)
+            raise NotKafka(f"a broker sends less than one batch of {where} at offset {position}")
+        end = each.last_stable_offset if self._options.read_committed else each.high_watermark
+        if throttled_ms == 0 and end >= self._wanted.until:
+            return _Answer(None, self._wanted.until)  # Compaction left nothing up to the end.
+        return None
+
+    # --- what is not there ----------------------------------------------------------------------------------
+
+    def _lost(self, position: int, what: str) -> _Answer:
+        data_lost(
+            self._options, f"{what}; offsets {position} to {self._wanted.until - 1} were still to be read"
+        )
+        return _Answer(None, self._wanted.until)
+
+    async def _out_of_range(self, position: int, until: float) -> _Answer:
+        where = self._wanted.where
+        start = (await earliest(self._cluster, self._options, [where], until))[where]
+        if position < start:
+            gone = min(start, self._wanted.until)
+            data_lost(self._options, f"{where}: the records at offsets {position} to {gone - 1} were deleted")
+            return _Answer(None, gone)
+        return self._lost(position, f"the log of {where} ends before offset {position}")
+
+    async def _perhaps_another(self, position: int, until: float) -> _Answer:
+        """A topic id that a broker does not know: of a topic that is gone, or so new that not all have heard
+        of it."""
+        topic = self._wanted.where.topic
+        await self._cluster.refresh([topic], until)
+        found = self._cluster.image.topic(topic)
+        if found is None:
+            return self._lost(position, f"topic {topic} was deleted")
+        if found.topic_id != self._wanted.topic_id:
+            return self._lost(position, f"topic {topic} was deleted and created again")
+        raise refusal(ErrorCode.LEADER_NOT_AVAILABLE, about=str(self._wanted.where))

@@ -1,0 +1,30 @@
+"""Folders of a lake, on whatever file system Hadoop knows: local, HDFS, an object store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from muster.pipeline.errors import PipelineError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Files:
+    """The file system that `root` is on."""
+
+    def __init__(self, spark: SparkSession, root: str) -> None:
+        self._path: Any = spark._jvm.org.apache.hadoop.fs.Path
+        self._system: Any = self._path(root).getFileSystem(spark._jsc.hadoopConfiguration())
+
+    def exists(self, path: str) -> bool:
+        """Whether there is a file or a folder."""
+        return bool(self._system.exists(self._path(path)))
+
+    def move(self, source: str, target: str) -> None:
+        """Give a folder another name, in one step where the file system has such a step. Raises PipelineError
+        where it cannot be done."""
+        goal = self._path(target)
+        self._system.mkdirs(goal.getParent())
+        if not self._system.rename(self._path(source), goal):
+            raise PipelineError(f"{source} could not be renamed to {target}")

@@ -1,0 +1,239 @@
+"""`muster-pipeline ingest`: topics to Parquet, in folders by topic and date.
+
+    TO/topics/topic=orders/date=2026-01-31/part-....parquet       --layout spark
+    TO/topics-by-batch/batch_id=0/topic=orders/date=.../part-...  --layout batches
+    TO/_checkpoints/topics, TO/_checkpoints/topics-by-batch       where each of them goes on
+
+The checkpoint decides what is read next, and a batch is read again from the very same offsets until it is
+written. Spark's own readers see each record once: they go by the list of files in `_spark_metadata`. Others
+do not know that list and would see the files of a batch that was broken off. For them the second layout
+writes a batch aside and renames its folder when it is complete; a folder that is there is not written again.
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from muster.pipeline.arguments import command, duration_ms, positive
+from muster.pipeline.cluster import check_topics
+from muster.pipeline.errors import OptionError, PipelineError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import DataStreamWriter
+
+    from muster.pipeline.files import Files
+
+GROUP_DEFAULT: Final = "muster-pipeline-ingest"
+BATCH_RECORDS_DEFAULT: Final = 1_000_000
+_FOLDERS: Final = ("topic", "date")
+
+_DESCRIPTION: Final = """\
+Reads topics and writes them as Parquet, in folders by topic and by the date (UTC) of the records' timestamps.
+It may be ended and started again at any point: it goes on where the last complete batch ended, and readers
+see each record once. Where it has come to is committed to a group, so that lag tools show it.
+
+--layout spark     TO/topics: for readers on Spark, which go by the list in TO/topics/_spark_metadata
+--layout batches   TO/topics-by-batch: for all others too (pyarrow, DuckDB), a folder for each batch which
+                   appears when it is complete and stays as it is
+
+Progress is told on standard error, a line for each batch."""
+
+
+class Ingest(NamedTuple):
+    """What is to be done."""
+
+    bootstrap_servers: str
+    to: str
+    topics: tuple[str, ...] = ()
+    """The names; or none, and a pattern."""
+    pattern: str | None = None
+    every_ms: int | None = None
+    """The time between batches; None: until the ends that the topics have now, and no further."""
+    starting: str = "earliest"
+    group: str = GROUP_DEFAULT
+    batch_records: int = BATCH_RECORDS_DEFAULT
+    headers: bool = False
+    by_batch: bool = False
+    """Whether readers other than Spark's are to be served."""
+    json_schema: str | None = None
+
+    @property
+    def table(self) -> str:
+        """The folder of the data."""
+        return f"{self.to}/{self._name}"
+
+    @property
+    def checkpoint(self) -> str:
+        return f"{self.to}/_checkpoints/{self._name}"
+
+    @property
+    def _name(self) -> str:
+        return "topics-by-batch" if self.by_batch else "topics"
+
+
+def declare(commands: Any) -> None:
+    """Add the command."""
+    parser = command(commands, "ingest", "topics to Parquet", _DESCRIPTION)
+    topics = parser.add_mutually_exclusive_group(required=True)
+    topics.add_argument("--topics", metavar="TOPIC[,TOPIC]", help="what to read")
+    topics.add_argument(
+        "--pattern", metavar="REGEX", help="read all topics whose whole name matches, also those to come"
+    )
+    parser.add_argument("--to", required=True, metavar="FOLDER", help="where to write: a path, or a URI")
+    when = parser.add_mutually_exclusive_group()
+    when.add_argument(
+        "--once", action="store_true", help="read up to the ends that the topics have now, then end (default)"
+    )
+    when.add_argument(
+        "--every",
+        type=duration_ms,
+        metavar="DURATION",
+        help="go on for ever, a batch each 10s, 500ms, 5m, ...",
+    )
+    parser.add_argument(
+        "--from",
+        dest="starting",
+        default="earliest",
+        metavar="WHERE",
+        help="where to begin when there is no checkpoint yet: earliest (default), latest, group (what\n"
+        '--group has committed), or JSON like {"orders": {"0": 120, "1": -2}} (-2 earliest, -1 latest)',
+    )
+    parser.add_argument(
+        "--group",
+        default=GROUP_DEFAULT,
+        metavar="GROUP",
+        help=f"the group that progress is committed to (default {GROUP_DEFAULT})",
+    )
+    parser.add_argument(
+        "--batch-records",
+        type=positive,
+        default=BATCH_RECORDS_DEFAULT,
+        metavar="N",
+        help=f"how many records a batch may have (default {BATCH_RECORDS_DEFAULT})",
+    )
+    parser.add_argument("--headers", action="store_true", help="write the records' headers too (slower)")
+    parser.add_argument(
+        "--json-schema",
+        metavar="DDL",
+        help="values are JSON objects: add a column `data` with these fields, say 'id LONG, name STRING'\n"
+        "(the value itself stays; fields that are missing or of another type are null)",
+    )
+    parser.add_argument(
+        "--layout", choices=("spark", "batches"), default="spark", help="for which readers (default spark)"
+    )
+    parser.set_defaults(work=_work)
+
+
+def _work(given: Namespace) -> int:
+    from muster.pipeline.progress import Teller
+    from muster.pipeline.session import open_session
+
+    job = _job(given)
+    check_topics(job.bootstrap_servers, job.topics)
+    spark = open_session(given)
+    teller = Teller()
+    try:
+        ingest(spark, job, teller)
+    finally:
+        print(f"{teller.totals} to {job.table}", flush=True)
+        spark.stop()
+    return 0
+
+
+def _job(given: Namespace) -> Ingest:
+    topics = tuple(each.strip() for each in (given.topics or "").split(",") if each.strip())
+    if given.topics is not None and not topics:
+        raise OptionError(f"--topics {given.topics!r}: it takes names, with commas between them")
+    to = given.to.rstrip("/")
+    if not to:
+        raise OptionError(f"--to {given.to!r}: it takes a folder")
+    return Ingest(
+        bootstrap_servers=given.bootstrap_server,
+        topics=topics,
+        pattern=given.pattern,
+        to=to,
+        every_ms=given.every,
+        starting=given.starting,
+        group=given.group,
+        batch_records=given.batch_records,
+        headers=given.headers,
+        by_batch=given.layout == "batches",
+        json_schema=given.json_schema,
+    )
+
+
+def ingest(spark: SparkSession, job: Ingest, teller: Any) -> None:
+    """Run the job until it is done, or for ever; `teller` is a `muster.pipeline.progress.Teller`. Raises
+    PipelineError, and what Spark raises."""
+    from muster.pipeline.files import Files
+    from muster.pipeline.progress import follow
+
+    files = Files(spark, job.to)
+    refuse_lost_checkpoint(files, job)
+    rows = shaped(_read(spark, job), job.json_schema)
+    writer = rows.writeStream.option("checkpointLocation", job.checkpoint).queryName(f"ingest to {job.table}")
+    writer = _by_batch(writer, files, job.table) if job.by_batch else _for_spark(writer, job.table)
+    if job.every_ms is None:
+        writer = writer.trigger(availableNow=True)
+    else:
+        writer = writer.trigger(processingTime=f"{job.every_ms} milliseconds")
+    follow(writer.start(), teller)
+
+
+def refuse_lost_checkpoint(files: Files, job: Ingest) -> None:
+    """Raises PipelineError for data without the checkpoint it was written with. Batches would count from 0
+    again, and those whose number is there already be passed over: their records would be lost."""
+    if files.exists(job.table) and not files.exists(f"{job.checkpoint}/metadata"):
+        raise PipelineError(
+            f"{job.table} is there, but not its checkpoint {job.checkpoint}: nothing tells which records it"
+            " holds. Write to another folder; or remove this one, and all is read again"
+        )
+
+
+def _read(spark: SparkSession, job: Ingest) -> DataFrame:
+    source = spark.readStream.format("muster").options(
+        **{
+            "kafka.bootstrap.servers": job.bootstrap_servers,
+            "kafka.group.id": job.group,
+            "startingOffsets": job.starting,
+            "maxOffsetsPerTrigger": str(job.batch_records),
+            "includeHeaders": str(job.headers).lower(),
+        }
+    )
+    if job.pattern is not None:
+        return source.option("subscribePattern", job.pattern).load()
+    return source.option("subscribe", ",".join(job.topics)).load()
+
+
+def shaped(records: DataFrame, json_schema: str | None) -> DataFrame:
+    """Records with the column `date`, and `data` if values are JSON; batch or stream."""
+    from pyspark.sql import functions as sql
+
+    if json_schema is not None:
+        records = records.withColumn("data", sql.from_json(sql.col("value").cast("string"), json_schema))
+    return records.withColumn("date", sql.to_date("timestamp"))
+
+
+def _for_spark(writer: DataStreamWriter, table: str) -> DataStreamWriter:
+    return writer.format("parquet").option("path", table).partitionBy(*_FOLDERS)
+
+
+def _by_batch(writer: DataStreamWriter, files: Files, table: str) -> DataStreamWriter:
+    def write(rows: DataFrame, batch_id: int) -> None:
+        write_batch(rows, batch_id, files, table)
+
+    return writer.foreachBatch(write)
+
+
+def write_batch(rows: DataFrame, batch_id: int, files: Files, table: str) -> None:
+    """Write a batch into a folder of its own, which appears when it is complete. One that is there was
+    written from the same offsets, before Spark could note it."""
+    folder = f"batch_id={batch_id}"
+    if files.exists(f"{table}/{folder}"):
+        return
+    # Readers pass over folders whose names begin with an underscore.
+    aside = f"{table}/_unfinished/{folder}"
+    rows.write.mode("overwrite").partitionBy(*_FOLDERS).parquet(aside)
+    files.move(aside, f"{table}/{folder}")

@@ -1,0 +1,66 @@
+"""Records that were to be read and are gone: deleted, cut off, or of a topic that was created again."""
+
+from __future__ import annotations
+
+import logging
+
+from muster.client.network.cluster import Cluster
+from muster.client.partitions import TopicPartition
+from muster.pipeline.asking import Look, earliest, ends_of_epochs
+from muster.pipeline.errors import PipelineError
+from muster.pipeline.offsets import Offsets
+from muster.pipeline.options import SourceOptions
+
+log = logging.getLogger(__name__)
+
+
+class DataLost(PipelineError):
+    """Records that were to be read are not there any more."""
+
+
+def data_lost(options: SourceOptions, what: str) -> None:
+    """Raise DataLost, or log it where `failOnDataLoss` is false."""
+    if options.fail_on_data_loss:
+        raise DataLost(f"{what} (option failOnDataLoss=false goes on with what there is)")
+    log.warning("%s; reading goes on with what there is", what)
+
+
+async def checked_starts(
+    cluster: Cluster, options: SourceOptions, begun: Offsets, seen: Look, until: float
+) -> dict[TopicPartition, int]:
+    """Where each partition that is there is read on from the place `begun`. New ones are read from 0, and so
+    are those of a topic that was created again. Raises DataLost, or logs it, where a log does not have what
+    the place stands for: its start alone is left to the tasks, which meet it when they read.
+    """
+    gone = sorted(begun.places.keys() - seen.ends.keys())
+    if gone:
+        data_lost(options, f"{', '.join(map(str, gone[:5]))}: deleted, or not among what is read any more")
+    anew = {
+        topic
+        for topic, topic_id in begun.topic_ids.items()
+        if seen.topic_ids.get(topic, topic_id) != topic_id
+    }
+    for topic in sorted(anew):
+        data_lost(options, f"topic {topic} was deleted and created again; what was not read of it is gone")
+    starts = {
+        where: 0 if where.topic in anew else place.offset
+        for where, place in begun.places.items()
+        if where in seen.ends
+    }
+    epochs = {
+        where: place.leader_epoch
+        for where, place in begun.places.items()
+        if starts.get(where, 0) > 0 and 0 <= place.leader_epoch < seen.ends[where].leader_epoch
+    }
+    cuts = {where: end for where, end in (await ends_of_epochs(cluster, epochs, until)).items() if end >= 0}
+    for where, start in starts.items():
+        cut = min(seen.ends[where].offset, cuts.get(where, start))
+        if cut < start:
+            data_lost(options, f"the log of {where} was cut at offset {cut}, and was read up to {start}")
+            starts[where] = cut
+    new = [where for where in seen.ends if where not in starts]
+    for where, start in (await earliest(cluster, options, new, until)).items() if new else ():
+        if start > 0:
+            data_lost(options, f"{where} is new here, and its records before offset {start} were deleted")
+        starts[where] = start
+    return starts

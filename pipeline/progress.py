@@ -1,0 +1,112 @@
+"""What a streaming query has done, a line for each batch."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TextIO
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming import StreamingQuery
+
+_LOOK_S: Final = 0.5
+_IDLE_LINE_S: Final = 60.0
+"""How often a query that has nothing to do says so."""
+
+
+@dataclass(slots=True)
+class Totals:
+    """What the batches told of so far did together."""
+
+    batches: int = 0
+    records: int = 0
+
+    def __str__(self) -> str:
+        batches = f"{self.batches:,} batch{'es' if self.batches != 1 else ''}"
+        return f"{self.records:,} record{'s' if self.records != 1 else ''} in {batches}"
+
+
+class Teller:
+    """Prints a line for each batch that had records, and now and then that there are none."""
+
+    def __init__(self, out: TextIO | None = None) -> None:
+        self.totals = Totals()
+        self._out = sys.stderr if out is None else out
+        self._last = ("", -1)
+        self._idle_since_s = time.monotonic()
+
+    def look(self, query: StreamingQuery) -> None:
+        """Tell what is new since the last look."""
+        for each in query.recentProgress:
+            # A trigger that finds nothing reports under the id of the next batch: the time tells them apart.
+            key = (each.timestamp, each.batchId)
+            if key > self._last:
+                self._last = key
+                self.tell(each)
+
+    def tell(self, progress: Any) -> None:
+        """Take a `StreamingQueryProgress` into account."""
+        if progress.numInputRows:
+            self.totals.batches += 1
+            self.totals.records += progress.numInputRows
+            self._idle_since_s = time.monotonic()
+            print(line(progress), file=self._out, flush=True)
+        elif time.monotonic() - self._idle_since_s > _IDLE_LINE_S:
+            self._idle_since_s = time.monotonic()
+            print("no new records", file=self._out, flush=True)
+
+
+def line(progress: Any) -> str:
+    """A batch in a line. `progress` is a `StreamingQueryProgress`."""
+    count, took_ms = progress.numInputRows, progress.batchDuration
+    text = f"batch {progress.batchId}: {count:,} records in {took_ms / 1000:.1f} s"
+    if took_ms:
+        text += f" ({count * 1000 / took_ms:,.0f} records/s)"
+    behind = lag(progress)
+    return text if behind is None else f"{text}, lag {behind:,}"
+
+
+def lag(progress: Any) -> int | None:
+    """How many offsets the batch ended before the ends of its topics; None where a source does not tell."""
+    total = 0
+    for source in progress.sources:
+        latest, end = _offsets(source.latestOffset), _offsets(source.endOffset)
+        if latest is None or end is None:
+            return None
+        total += sum(max(0, offset - end.get(where, offset)) for where, offset in latest.items())
+    return total
+
+
+def _offsets(told: Any) -> dict[tuple[str, str], int] | None:
+    """Offsets by topic and partition, from `{"topic": {"0": 123}}` as a text or not. What the source notes
+    beside them stands under names that no topic has."""
+    try:
+        found = json.loads(told) if isinstance(told, str) else told
+        return {
+            (topic, partition): offset
+            for topic, offsets in found.items()
+            if "#" not in topic
+            for partition, offset in offsets.items()
+        }
+    except (ValueError, AttributeError):
+        return None
+
+
+def follow(query: StreamingQuery, teller: Teller) -> None:
+    """Tell of the batches until the query ends. Raises what it failed with. Interrupted, it is stopped; its
+    checkpoint says where to go on."""
+    try:
+        while not query.awaitTermination(_LOOK_S):
+            teller.look(query)
+        teller.look(query)
+    except BaseException:
+        # The process is about to end anyway; half a stop would leave Spark's end to hang.
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            query.stop()
+        finally:
+            signal.signal(signal.SIGINT, before)
+        raise

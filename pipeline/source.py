@@ -1,0 +1,252 @@
+"""The format "muster": topics read by `spark.read` and `spark.readStream`, in Arrow batches.
+
+    rows = spark.readStream.format("muster").option("kafka.bootstrap.servers", "127.0.0.1:9092") \\
+        .option("subscribe", "orders").option("kafka.group.id", "billing").load()
+
+Options and columns are those of Spark's own kafka source (options.py). When Spark calls what:
+
+* In the driver one process has the stream's reader for as long as the query runs, and calls it one method
+  after the other. It is never told that the query has ended.
+* `latestOffset` gets the place up to which the last batch was finished. `commit` comes a batch late, and for
+  the last batch of a query not at all, so both commit to the group.
+* `read` runs in other processes, with a copy of the reader as it was made.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from muster.client.partitions import TopicPartition
+from muster.pipeline.asking import BlockingCluster, Look, first_look, look, resolved
+from muster.pipeline.columns import RecordBatch, as_arrow, ddl
+from muster.pipeline.commits import Commits
+from muster.pipeline.fetching import read_range
+from muster.pipeline.losses import checked_starts
+from muster.pipeline.offsets import Offsets, OffsetsJson, Place, Range, divided, limited
+from muster.pipeline.options import SourceOptions, check_names, include_headers, source_options
+
+_IDLE_S: Final = 0.2
+"""How long an answer holds that there is nothing new: Spark asks a hundred times a second."""
+
+
+class RangePartition(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, wanted: Range) -> None:
+        super().__init__(wanted)
+
+
+class DefaultSource(DataSource):
+    """The format "muster"."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "muster"
+
+    def schema(self) -> str:
+        check_names(self.options)
+        return ddl(headers=include_headers(self.options))
+
+    def reader(self, schema: Any) -> DataSourceReader:
+        options = source_options(self.options, streaming=False)
+        return BatchReader(options)
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:
+        options = source_options(self.options, streaming=True)
+        return StreamReader(options)
+
+    def writer(self, schema: Any, overwrite: bool) -> Any:
+        from muster.pipeline.writer import batch_writer
+
+        return batch_writer(schema, self.options, overwrite)
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> Any:
+        from muster.pipeline.writer import stream_writer
+
+        return stream_writer(schema, self.options, overwrite)
+
+
+def _rows(options: SourceOptions, partition: InputPartition) -> Iterator[RecordBatch]:
+    """What is in a partition. Where a batch has none at all Spark makes one up, with None in it."""
+    if isinstance(partition.value, Range):
+        for batch in read_range(options, partition.value):
+            yield as_arrow(batch, headers=options.include_headers)
+
+
+class BatchReader(DataSourceReader):
+    """Records between two places, which are looked up once."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> list[RangePartition]:
+        options = self._options
+        cluster = BlockingCluster(options.bootstrap_servers, options.client_id)
+        try:
+            found = cluster.ask(lambda asked, until: first_look(asked, options, until))
+            starts = cluster.ask(
+                lambda asked, until: resolved(asked, options, options.starting, "starting", found, until)
+            )
+            ends = cluster.ask(
+                lambda asked, until: resolved(asked, options, options.ending, "ending", found, until)
+            )
+        finally:
+            cluster.close()
+        ranges = [
+            Range(where, starts[where], ends[where], found.topic_ids.get(where.topic)) for where in ends
+        ]
+        return [RangePartition(each) for each in divided(ranges, options.min_partitions)]
+
+    def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
+        return _rows(self._options, partition)
+
+
+class _Begun(NamedTuple):
+    """Where a batch begins, as it was found out."""
+
+    at: Offsets
+    seen: Look
+    starts: dict[TopicPartition, int]
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Records from place to place, as Spark's checkpoint has them. `clock` counts seconds."""
+
+    def __init__(self, options: SourceOptions, clock: Callable[[], float] = time.monotonic) -> None:
+        self._options = options
+        self._clock = clock
+        self._connected: BlockingCluster | None = None
+        self._commits = None
+        if options.commit_offsets:
+            assert options.group_id is not None, "checked with the options"
+            self._commits = Commits(options.group_id, clock)
+        self._initial: Offsets | None = None
+        self._target: Look | None = None
+        self._seen: Look | None = None
+        self._idle_until = 0.0
+        self._begun: _Begun | None = None
+
+    # --- in the driver --------------------------------------------------------------------------------------
+
+    def initialOffset(self) -> OffsetsJson:
+        """Where a query without a checkpoint begins. Spark asks twice, so it is looked up once."""
+        if self._initial is None:
+            options = self._options
+            found = self._cluster.ask(lambda asked, until: first_look(asked, options, until))
+            starts = self._cluster.ask(
+                lambda asked, until: resolved(asked, options, options.starting, "starting", found, until)
+            )
+            places = {
+                where: Place(offset, found.ends[where].leader_epoch) for where, offset in starts.items()
+            }
+            self._initial = Offsets(places, found.topic_ids)
+            self._finished(self._initial)
+        return self._initial.to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        most = self._options.max_offsets_per_trigger
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """What is there now is all that this run reads."""
+        self._target = self._look()
+
+    def latestOffset(self, start: OffsetsJson, limit: ReadLimit) -> OffsetsJson:
+        """Where the next batch ends. All before `start` is finished, so it is committed."""
+        begun = Offsets.from_json(start)
+        self._finished(begun)
+        if self._seen is None or self._clock() >= self._idle_until:
+            self._seen = self._look()
+        seen = self._seen
+        starts = self._starts(begun, seen)
+        ends = {where: end.offset for where, end in seen.ends.items()}
+        if self._target is not None:
+            ends = {
+                where: max(starts[where], min(end, self._target.ends[where].offset))
+                for where, end in ends.items()
+                if where in self._target.ends
+            }
+        if isinstance(limit, ReadMaxRows):
+            ends = limited(starts, ends, limit.max_rows)
+        end = self._offsets(begun, seen, ends)
+        self._idle_until = self._clock() + _IDLE_S if end == begun else 0.0
+        return end.to_json()
+
+    def reportLatestOffset(self) -> OffsetsJson | None:
+        """The ends of the logs, for the query's progress: the way from `endOffset` to there is the lag."""
+        return None if self._seen is None else self._seen.offsets().to_json()
+
+    def partitions(self, start: OffsetsJson, end: OffsetsJson) -> Sequence[RangePartition]:
+        """The ranges of a batch, which may have been planned by a process before this one."""
+        begun, ended = Offsets.from_json(start), Offsets.from_json(end)
+        starts = self._starts(begun, None)
+        ranges = [
+            Range(where, starts.get(where, 0), place.offset, ended.topic_ids.get(where.topic))
+            for where, place in ended.places.items()
+        ]
+        return [RangePartition(each) for each in divided(ranges, self._options.min_partitions)]
+
+    def commit(self, end: OffsetsJson) -> None:
+        self._finished(Offsets.from_json(end))
+
+    def stop(self) -> None:
+        """Spark calls this when the query's process ends by itself; mostly it is ended."""
+        if self._connected is not None:
+            self._connected.close()
+            self._connected = None
+
+    # --- in the tasks ---------------------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
+        return _rows(self._options, partition)
+
+    # --- within ---------------------------------------------------------------------------------------------
+
+    @property
+    def _cluster(self) -> BlockingCluster:
+        if self._connected is None:
+            self._connected = BlockingCluster(self._options.bootstrap_servers, self._options.client_id)
+        return self._connected
+
+    def _look(self) -> Look:
+        return self._cluster.ask(lambda asked, until: look(asked, self._options, until))
+
+    def _finished(self, offsets: Offsets) -> None:
+        if self._commits is not None:
+            there = {where: place.offset for where, place in offsets.places.items()}
+            self._commits.commit(self._cluster, there)
+
+    def _offsets(self, begun: Offsets, seen: Look, ends: Mapping[TopicPartition, int]) -> Offsets:
+        """The place with these offsets. A partition that stays where it is keeps its epoch too: a new leader
+        alone is no news."""
+        places = {}
+        for where, offset in ends.items():
+            known = begun.topic_ids.get(where.topic) == seen.topic_ids.get(where.topic)
+            before = begun.places.get(where) if known else None
+            if before is not None and before.offset == offset:
+                places[where] = before
+            else:
+                places[where] = Place(offset, seen.ends[where].leader_epoch)
+        return Offsets(places, seen.topic_ids)
+
+    def _starts(self, begun: Offsets, seen: Look | None) -> dict[TopicPartition, int]:
+        """Where the partitions are read on from this place, by what was seen; None: by what was seen last,
+        if that was for the same place."""
+        if self._begun is not None and self._begun.at == begun and seen in (None, self._begun.seen):
+            return self._begun.starts
+        found = self._look() if seen is None else seen
+        starts = self._cluster.ask(
+            lambda asked, until: checked_starts(asked, self._options, begun, found, until)
+        )
+        self._begun = _Begun(begun, found, starts)
+        return starts

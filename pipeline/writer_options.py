@@ -1,0 +1,136 @@
+"""The options of `df.write.format("muster")` and `df.writeStream.format("muster")`: those of Spark's kafka
+sink, and settings of the producer under the names of Kafka's, with `kafka.` in front.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, Final, Self, cast
+
+from muster.client.produce.settings import ProducerOptions, ProducerSettings
+from muster.pipeline.errors import OptionError
+
+SERVERS: Final = "kafka.bootstrap.servers"
+TOPIC: Final = "topic"
+BATCH_HEADERS: Final = "batchHeaders"
+
+_MAX_BLOCK_MS: Final = 15_000
+"""How long a task waits for a cluster that does not answer, before it fails. Kafka's minute, times Spark's
+four attempts, would keep the user waiting for the message."""
+
+_TEXT_OF_ACKS: Final = {"all": "all", "-1": -1, "1": 1}
+
+
+def _acks(text: str) -> object:
+    if text not in _TEXT_OF_ACKS:
+        raise ValueError("it takes all or 1: with 0 nobody tells whether a record was stored")
+    return _TEXT_OF_ACKS[text]
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError("it takes a whole number") from None
+
+
+def _flag(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError("it takes true or false")
+    return text.lower() == "true"
+
+
+_PRODUCER: Final[dict[str, tuple[str, Callable[[str], object]]]] = {
+    "acks": ("acks", _acks),
+    "allow.auto.create.topics": ("allow_auto_create_topics", _flag),
+    "batch.size": ("batch_size", _whole),
+    "buffer.memory": ("buffer_memory", _whole),
+    "client.id": ("client_id", str),
+    "compression.type": ("compression_type", str),
+    "delivery.timeout.ms": ("delivery_timeout_ms", _whole),
+    "enable.idempotence": ("enable_idempotence", _flag),
+    "linger.ms": ("linger_ms", _whole),
+    "max.block.ms": ("max_block_ms", _whole),
+    "max.in.flight.requests.per.connection": ("max_in_flight", _whole),
+    "max.request.size": ("max_request_size", _whole),
+    "metadata.max.age.ms": ("metadata_max_age_ms", _whole),
+    "request.timeout.ms": ("request_timeout_ms", _whole),
+    "retry.backoff.max.ms": ("retry_backoff_max_ms", _whole),
+    "retry.backoff.ms": ("retry_backoff_ms", _whole),
+}
+"""By Kafka's name: the producer's keyword argument, and how the text is read."""
+
+_OF_SPARK: Final = frozenset({"checkpointlocation", "queryname"})
+"""What Spark hands on beside the sink's own options."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriterOptions:
+    """What a writer is told, checked. It travels to the executors."""
+
+    bootstrap_servers: str
+    topic: str | None
+    """Where every record goes; None: the column `topic` says it."""
+    batch_headers: bool
+    """Whether records of a stream carry the ids of the query and of the batch."""
+    producer: ProducerOptions
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> Self:
+        """Read the options of a query; names in any case, as Spark has them. Raises OptionError that names
+        the option, and what it takes."""
+        given = {name.lower(): value for name, value in options.items()}
+        servers = given.pop(SERVERS, None)
+        if servers is None:
+            raise OptionError(
+                f"option {SERVERS} is missing: it takes host:port[,host:port], brokers to begin with"
+            )
+        topic = given.pop(TOPIC, None)
+        if topic is not None and not topic.strip():
+            raise OptionError(
+                f"option {TOPIC} is empty: leave it out if the column topic says where records go"
+            )
+        batch_headers = _read(BATCH_HEADERS, _flag, given.pop(BATCH_HEADERS.lower(), "true"))
+        settings: dict[str, Any] = {"max_block_ms": _MAX_BLOCK_MS, "client_id": "muster-spark"}
+        for name, value in given.items():
+            if name in _OF_SPARK:
+                continue
+            known = _PRODUCER.get(name.removeprefix("kafka.")) if name.startswith("kafka.") else None
+            if known is None:
+                raise OptionError(_unknown(name))
+            settings[known[0]] = _read(name, known[1], value)
+        producer = cast(ProducerOptions, settings)
+        try:
+            ProducerSettings.of(servers, producer)
+        except ValueError as error:
+            raise OptionError(_in_options_names(str(error))) from None
+        return cls(servers, topic, batch_headers, producer)
+
+
+def _read(name: str, read: Callable[[str], Any], text: str) -> Any:
+    try:
+        return read(text)
+    except ValueError as error:
+        raise OptionError(f"option {name}={text!r}: {error}") from None
+
+
+def _unknown(name: str) -> str:
+    if name == "path":
+        return f"a topic is no path: option {TOPIC} names it, and save() or start() take no argument"
+    known = {
+        each.lower(): each for each in (SERVERS, TOPIC, BATCH_HEADERS, *(f"kafka.{one}" for one in _PRODUCER))
+    }
+    close = get_close_matches(name, known, n=1)
+    hint = f"did you mean {known[close[0]]}?" if close else f"it takes {', '.join(known.values())}"
+    return f"option {name} is not one of the writer's; {hint}"
+
+
+def _in_options_names(text: str) -> str:
+    """What the producer says of its settings, under the names that the user wrote."""
+    text = text.replace("bootstrap_servers", f"option {SERVERS}")
+    for option, (setting, _) in sorted(_PRODUCER.items(), key=lambda each: -len(each[1][0])):
+        if text.startswith(setting):
+            return f"option kafka.{option}{text.removeprefix(setting)}"
+    return text

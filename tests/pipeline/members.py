@@ -1,0 +1,151 @@
+"""Members that do what they are told over the wire: dynamic and static, with any assignor and topics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from muster.protocol.embedded import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    encode_assignment,
+    encode_subscription,
+)
+from muster.protocol.errors import ErrorCode
+from muster.protocol.messages.classic_group import (
+    HeartbeatRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    SyncGroupRequest,
+)
+from muster.protocol.messages.offsets import OffsetCommitRequest
+from tests.support.wire import Wire
+
+Part = tuple[str, int]
+SESSION_MS = 45_000
+REBALANCE_MS = 60_000
+
+
+class Member:
+    """A process of a group: at most one connection, and what it knows of its membership."""
+
+    def __init__(self, group: str, client_id: str, topics: Sequence[str], instance: str | None = None) -> None:
+        self.group = group
+        self.client_id = client_id
+        self.topics = list(topics)
+        self.instance = instance
+        self.id = ""
+        self.generation = -1
+        self.leads: list[str] | None = None
+        """Of the last JoinGroup: the members' ids if it leads, else None."""
+        self._wire: Wire | None = None
+
+    async def connect(self, port: int) -> None:
+        """Open its connection, or another one."""
+        await self.close()
+        self._wire = await Wire.connect(port, client_id=self.client_id)
+
+    async def close(self) -> None:
+        if self._wire is not None:
+            await self._wire.close()
+            self._wire = None
+
+    @property
+    def wire(self) -> Wire:
+        assert self._wire is not None, f"{self.client_id} is not connected"
+        return self._wire
+
+    async def ask_to_join(self, reason: str | None = None) -> None:
+        """Send a JoinGroup that counts; `joined` takes the answer."""
+        if not self.id and self.instance is None:
+            told = await self.wire.call(self._join(None), 9)
+            assert told.error_code == ErrorCode.MEMBER_ID_REQUIRED, told
+            self.id = told.member_id
+        await self.wire.send(self._join(reason), 9)
+
+    async def joined(self) -> None:
+        answer = await self.wire.receive()
+        assert answer.error_code == ErrorCode.NONE, (self.client_id, answer)
+        self.id, self.generation = answer.member_id, answer.generation_id
+        leads = answer.leader == self.id and not answer.skip_assignment
+        self.leads = [each.member_id for each in answer.members] if leads else None
+
+    async def ask_to_sync(self, assigned: Mapping[str, Sequence[Part]] | None = None) -> None:
+        """Send a SyncGroup, with everybody's partitions if it leads; `synced` takes the answer."""
+        request = SyncGroupRequest(
+            group_id=self.group,
+            generation_id=self.generation,
+            member_id=self.id,
+            group_instance_id=self.instance,
+            protocol_type="consumer",
+            protocol_name="range",
+            assignments=[
+                SyncGroupRequest.Assignment(member_id=member_id, assignment=_assignment(parts))
+                for member_id, parts in (assigned or {}).items()
+            ],
+        )
+        await self.wire.send(request, 5)
+
+    async def synced(self) -> None:
+        answer = await self.wire.receive()
+        assert answer.error_code == ErrorCode.NONE, (self.client_id, answer)
+
+    async def heartbeat(self) -> ErrorCode:
+        request = HeartbeatRequest(
+            group_id=self.group,
+            generation_id=self.generation,
+            member_id=self.id,
+            group_instance_id=self.instance,
+        )
+        return ErrorCode((await self.wire.call(request, 4)).error_code)
+
+    async def leave(self, reason: str | None = None) -> None:
+        """Send LeaveGroup; the connection stays open, and the next JoinGroup is that of a new member."""
+        leaving = LeaveGroupRequest.MemberIdentity(member_id=self.id, reason=reason)
+        await self.wire.call(LeaveGroupRequest(group_id=self.group, members=[leaving]), 5)
+        self.id = ""
+
+    async def commit(self, offsets: Mapping[Part, int], generation: int | None = None) -> ErrorCode:
+        """Commit offsets, under its generation or another."""
+        topics: dict[str, list[OffsetCommitRequest.Partition]] = {}
+        for (topic, partition), offset in offsets.items():
+            topics.setdefault(topic, []).append(
+                OffsetCommitRequest.Partition(
+                    partition_index=partition, committed_offset=offset, committed_metadata=""
+                )
+            )
+        request = OffsetCommitRequest(
+            group_id=self.group,
+            generation_id_or_member_epoch=self.generation if generation is None else generation,
+            member_id=self.id,
+            group_instance_id=self.instance,
+            topics=[OffsetCommitRequest.Topic(name=name, partitions=parts) for name, parts in topics.items()],
+        )
+        answer = await self.wire.call(request, 8)
+        return ErrorCode(answer.topics[0].partitions[0].error_code)
+
+    def _join(self, reason: str | None) -> JoinGroupRequest:
+        subscription = encode_subscription(ConsumerProtocolSubscription(topics=self.topics))
+        return JoinGroupRequest(
+            group_id=self.group,
+            session_timeout_ms=SESSION_MS,
+            rebalance_timeout_ms=REBALANCE_MS,
+            member_id=self.id,
+            group_instance_id=self.instance,
+            protocol_type="consumer",
+            protocols=[JoinGroupRequest.Protocol(name="range", metadata=subscription)],
+            reason=reason,
+        )
+
+
+def _assignment(parts: Sequence[Part]) -> bytes:
+    topics: dict[str, list[int]] = {}
+    for topic, partition in parts:
+        topics.setdefault(topic, []).append(partition)
+    return encode_assignment(
+        ConsumerProtocolAssignment(
+            assigned_partitions=[
+                ConsumerProtocolAssignment.TopicPartition(topic=topic, partitions=partitions)
+                for topic, partitions in topics.items()
+            ]
+        )
+    )

@@ -1,0 +1,185 @@
+"""The command line, up to where Spark would start."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from argparse import ArgumentTypeError
+from pathlib import Path
+
+import pytest
+
+from muster.coordinator.testing import Broker
+from muster.pipeline import cli, session
+from muster.pipeline.arguments import duration_ms
+from muster.pipeline.environment import check_packages
+from muster.pipeline.errors import from_spark
+from tests.support.ports import free_ports
+
+
+def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "muster.pipeline.cli", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=os.environ | variables,
+    )
+
+
+@pytest.fixture
+def no_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    def opened(*_: object) -> None:
+        raise AssertionError("this is found before Spark starts")
+
+    monkeypatch.setattr(session, "spark_session", opened)
+
+
+def told(capsys: pytest.CaptureFixture[str], code: int, *arguments: str) -> str:
+    """The one line on standard error of a command that is refused."""
+    ended: object
+    try:
+        ended = cli.main(arguments)
+    except SystemExit as exited:
+        ended = exited.code
+    assert ended == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert len(err.splitlines()) == 1, err
+    return err
+
+
+def test_help_and_version_take_no_spark() -> None:
+    """They work without the extra: here nothing of it can be imported."""
+    blocked = (
+        "import sys\n"
+        "for name in ('pyspark', 'pyarrow', 'pandas', 'matplotlib', 'numpy'): sys.modules[name] = None\n"
+        "from muster.pipeline.cli import main\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    for arguments in (["--version"], ["--help"], ["ingest", "--help"]):
+        done = subprocess.run(
+            [sys.executable, "-c", blocked, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert "muster-pipeline" in done.stdout
+
+
+def test_no_command_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([]) == 2
+    assert "ingest" in capsys.readouterr().out
+
+
+def test_without_the_extra_it_says_what_to_install(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli, "check_packages", lambda: check_packages({}))
+    err = told(capsys, 1, "ingest", "--topics", "orders", "--to", "lake")
+    assert "pip install 'muster-kafka[spark]'" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["ingest", "--to", "lake"], "one of the arguments --topics --pattern is required"),
+        (["ingest", "--topics", "orders"], "required: --to"),
+        (
+            ["ingest", "--topics", "a", "--to", "lake", "--every", "10"],
+            "'10' is not allowed; it takes a duration",
+        ),
+        (
+            ["ingest", "--topics", "a", "--to", "lake", "--once", "--every", "1s"],
+            "not allowed with argument --once",
+        ),
+        (["ingest", "--topics", "a", "--to", "lake", "--batch-records", "0"], "a whole number above 0"),
+        (["ingest", "--topics", "a", "--to", "lake", "--tpoic", "b"], "unrecognized arguments: --tpoic b"),
+        (["ingets"], "invalid choice: 'ingets'"),
+    ],
+)
+def test_a_wrong_command_line(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], expected: str
+) -> None:
+    assert expected in told(capsys, 2, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--topics", " , ", "--to", "lake"], "--topics ' , ': it takes names"),
+        (["--topics", "orders", "--to", ""], "--to '': it takes a folder"),
+        (["--topics", "orders", "--to", "lake", "--bootstrap-server", "here"], "'here' is no address"),
+    ],
+)
+@pytest.mark.usefixtures("no_session")
+def test_a_value_that_will_not_do(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], expected: str
+) -> None:
+    assert expected in told(capsys, 1, "ingest", *arguments)
+
+
+@pytest.mark.usefixtures("no_session")
+def test_no_broker_and_no_topic_are_told_before_spark_starts(
+    capsys: pytest.CaptureFixture[str], broker: Broker
+) -> None:
+    nowhere = f"127.0.0.1:{free_ports(1)}"
+    err = told(capsys, 1, "ingest", "--topics", "orders", "--to", "lake", "--bootstrap-server", nowhere)
+    assert nowhere in err
+    assert "is a broker running there?" in err
+    given = ["--to", "lake", "--bootstrap-server", broker.bootstrap]
+    err = told(capsys, 1, "ingest", "--topics", "orders", *given)
+    assert "orders" in err
+    assert "muster topics list" in err
+
+
+@pytest.mark.usefixtures("no_session")
+def test_no_java_is_told_before_spark_starts(
+    capsys: pytest.CaptureFixture[str], broker: Broker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    broker.create_topic("orders")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setenv("MUSTER_BOOTSTRAP_SERVERS", broker.bootstrap)
+    assert f"JAVA_HOME={tmp_path}: there is no" in told(
+        capsys, 1, "ingest", "--topics", "orders", "--to", "lake"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"), [("10s", 10_000), ("500ms", 500), ("5m", 300_000), ("24h", 86_400_000)]
+)
+def test_durations(text: str, ms: int) -> None:
+    assert duration_ms(text) == ms
+
+
+@pytest.mark.parametrize("text", ["", "10", "0s", "-1s", "1.5s", "25h", "10 s", "s", "1d"])
+def test_no_durations(text: str) -> None:
+    with pytest.raises(ArgumentTypeError):
+        duration_ms(text)
+
+
+def captured(text: str) -> Exception:
+    """An exception as Spark makes them."""
+    return type("AnalysisException", (Exception,), {"__module__": "pyspark.errors.exceptions.captured"})(text)
+
+
+def test_what_spark_brings_back_is_told_as_it_was_raised() -> None:
+    text = """[PYTHON_DATA_SOURCE_ERROR] Failed to create Python reader: Traceback (most recent call last):
+  File "/site/muster/pipeline/options.py", line 1, in of
+    raise OptionError("x")
+muster.pipeline.errors.OptionError: option subscirbe is not known
+\tat org.apache.spark.sql.Some.method(Some.scala:12)
+"""
+    assert from_spark(captured(text)) == "option subscirbe is not known"
+
+
+def test_of_other_errors_the_traces_are_left_out() -> None:
+    text = "Job aborted: disk is full\n\tat org.apache.Some$1.call(Some.scala:1)\n\t... 12 more\nCaused by: x"
+    assert from_spark(captured(text)) == "Job aborted: disk is full\nCaused by: x"
+    gone = captured('java.io.IOException: Cannot run program "/opt/python": error=2, No such file')
+    assert "no Python at /opt/python: PYSPARK_PYTHON" in (from_spark(gone) or "")
+    assert from_spark(ValueError("ours, and a bug")) is None

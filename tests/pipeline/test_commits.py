@@ -1,0 +1,118 @@
+"""What a stream commits to a group, and what becomes of it when that cannot be done."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from muster.client import Consumer, TopicPartition
+from muster.coordinator.testing import Broker
+from muster.pipeline.asking import BlockingCluster
+from muster.pipeline.commits import Commits
+from muster.pipeline.errors import PipelineError
+from tests.pipeline.logs import administered, committed, fill
+
+ZERO, ONE = TopicPartition("orders", 0), TopicPartition("orders", 1)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def cluster(broker: Broker) -> Iterator[BlockingCluster]:
+    fill(broker, "orders", 5, 5)
+    connected = BlockingCluster(broker.bootstrap, "test")
+    yield connected
+    connected.close()
+
+
+def test_a_group_without_members_is_committed_to(broker: Broker, cluster: BlockingCluster) -> None:
+    commits = Commits("billing")
+    commits.commit(cluster, {ZERO: 0, ONE: 0})
+    assert committed(broker, "billing") == {ZERO: 0, ONE: 0}
+    commits.commit(cluster, {ZERO: 3, ONE: 5})
+    assert committed(broker, "billing") == {ZERO: 3, ONE: 5}
+    assert broker.group_state("billing") == "Empty"
+
+
+def test_what_stands_is_committed_again_now_and_then(broker: Broker, cluster: BlockingCluster) -> None:
+    clock = Clock()
+    commits = Commits("billing", clock)
+    commits.commit(cluster, {ZERO: 3})
+    administered(broker, lambda admin: admin.delete_groups(["billing"]))
+    clock.now_s += 599
+    commits.commit(cluster, {ZERO: 3})
+    assert committed(broker, "billing") == {}
+    clock.now_s += 1
+    commits.commit(cluster, {ZERO: 3})
+    assert committed(broker, "billing") == {ZERO: 3}
+
+
+def test_nothing_is_no_commit(broker: Broker, cluster: BlockingCluster) -> None:
+    Commits("billing").commit(cluster, {})
+    assert broker.group_state("billing") == "Dead"
+
+
+async def test_a_group_with_members_is_refused_at_once_and_told_of_later(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with Broker() as broker:
+        await broker.create_topic("orders", 2)
+
+        def commit(commits: Commits, offset: int) -> None:
+            cluster = BlockingCluster(broker.bootstrap, "test")
+            try:
+                commits.commit(cluster, {ZERO: offset})
+            finally:
+                cluster.close()
+
+        clock = Clock()
+        early, late = Commits("billing", clock), Commits("billing", clock)
+        await asyncio.to_thread(commit, early, 1)
+        async with Consumer(broker.bootstrap, group_id="billing", topics=["orders"]) as consumer:
+            reading = asyncio.create_task(anext(aiter(consumer)))
+            await broker.wait_for_group("billing", members=1)
+            with pytest.raises(
+                PipelineError, match=r"group billing: .* has active members.*commitOffsets=false"
+            ):
+                await asyncio.to_thread(commit, late, 2)
+            await asyncio.to_thread(commit, early, 2)
+            assert "has active members" in caplog.text
+            reading.cancel()
+            await asyncio.wait([reading])
+        await broker.wait_for_group("billing", "Empty")
+        clock.now_s += 30
+        await asyncio.to_thread(commit, early, 2)
+        offsets = await asyncio.to_thread(committed, broker.blocking, "billing")
+        assert offsets[ZERO] == 2
+
+
+def test_a_coordinator_that_does_not_answer_is_left_alone_for_a_while(
+    broker: Broker,
+    cluster: BlockingCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("muster.pipeline.commits._COMMIT_S", 0.5)
+    clock = Clock()
+    commits = Commits("billing", clock)
+    with broker.faults.add(api="OffsetCommit", error="COORDINATOR_NOT_AVAILABLE", times=None) as fault:
+        commits.commit(cluster, {ZERO: 3})
+        assert "group billing: what was read could not be committed" in caplog.text
+        fired = fault.fired
+        assert fired
+        commits.commit(cluster, {ZERO: 4})
+        assert fault.fired == fired
+    monkeypatch.undo()
+    commits.commit(cluster, {ZERO: 4})
+    assert committed(broker, "billing") == {}
+    clock.now_s += 30
+    commits.commit(cluster, {ZERO: 4})
+    assert committed(broker, "billing") == {ZERO: 4}

@@ -1,0 +1,327 @@
+"""What a task reads: ranges of partitions, from brokers and from logs in memory, as Arrow batches."""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+import pyarrow
+import pytest
+
+from muster.client import Producer, TopicPartition
+from muster.client.errors import ConnectionLost
+from muster.coordinator.testing import Broker
+from muster.pipeline.columns import as_arrow
+from muster.pipeline.errors import PipelineError
+from muster.pipeline.fetching import RECORDS_MAX, read_range
+from muster.pipeline.losses import DataLost
+from muster.pipeline.offsets import Range
+from muster.pipeline.options import SourceOptions, source_options
+from muster.protocol.errors import ErrorCode
+from muster.protocol.record_batch import ControlType, Record, build, build_control
+from tests.client.fetch_fakes import T0, FakeCluster, batch, one_topic
+from tests.pipeline.logs import add, administered, fill, options, produced
+from tests.support.ports import free_ports
+
+ORDERS = TopicPartition("orders", 0)
+
+
+def values(options: SourceOptions, wanted: Range, **how: Any) -> list[int]:
+    return [int(value or b"") for each in read_range(options, wanted, **how) for value in each.values]
+
+
+# --- from a broker ------------------------------------------------------------------------------------------
+
+
+def test_a_range_is_what_lies_in_it(broker: Broker) -> None:
+    broker.create_topic("orders")
+    for start in range(0, 40, 4):  # batches of four
+        add(broker, "orders", range(start, start + 4))
+    reads = options(broker, subscribe="orders")
+    assert values(reads, Range(ORDERS, 0, 40)) == list(range(40))
+    assert values(reads, Range(ORDERS, 5, 35)) == list(range(5, 35))
+    assert values(reads, Range(ORDERS, 6, 7)) == [6]
+
+
+def test_many_fetches_one_after_the_other(broker: Broker) -> None:
+    fill(broker, "orders", 0)
+    for start in range(0, 30_000, 1_000):
+        add(broker, "orders", range(start, start + 1_000))
+    reads = options(broker, subscribe="orders", kafka_max_partition_fetch_bytes="20000")
+    assert values(reads, Range(ORDERS, 1, 29_999)) == list(range(1, 29_999))
+    whole = list(read_range(options(broker, subscribe="orders"), Range(ORDERS, 0, 30_000)))
+    assert max(map(len, whole)) <= RECORDS_MAX
+    assert len(whole) < 30  # small batches come together
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_every_codec_key_header_and_time(broker: Broker, codec: str) -> None:
+    broker.create_topic("orders")
+
+    async def send(producer: Producer) -> None:
+        await producer.send("orders", b"one", key=b"k", timestamp_ms=1_700_000_000_123)
+        headers = [("a", b"1"), ("a", None), ("\u00fc", b"")]
+        await producer.send("orders", None, key=None, headers=headers, timestamp_ms=0)
+
+    produced(broker, send, compression_type=codec)
+    (batch,) = read_range(options(broker, subscribe="orders"), Range(ORDERS, 0, 2))
+    table = as_arrow(batch, headers=True)
+    assert table.schema == pyarrow.schema(
+        [
+            ("key", pyarrow.binary()),
+            ("value", pyarrow.binary()),
+            ("topic", pyarrow.string()),
+            ("partition", pyarrow.int32()),
+            ("offset", pyarrow.int64()),
+            ("timestamp", pyarrow.timestamp("us", tz="UTC")),
+            ("timestampType", pyarrow.int32()),
+            (
+                "headers",
+                pyarrow.list_(
+                    pyarrow.field(
+                        "element",
+                        pyarrow.struct([("key", pyarrow.string()), ("value", pyarrow.binary())]),
+                    )
+                ),
+            ),
+        ]
+    )
+    table.validate(full=True)
+    first, second = table.to_pylist()
+    assert first == {
+        "key": b"k",
+        "value": b"one",
+        "topic": "orders",
+        "partition": 0,
+        "offset": 0,
+        "timestamp": datetime(2023, 11, 14, 22, 13, 20, 123_000, tzinfo=UTC),
+        "timestampType": 0,
+        "headers": None,
+    }
+    assert (second["key"], second["value"], second["offset"]) == (None, None, 1)
+    assert second["headers"] == [
+        {"key": "a", "value": b"1"},
+        {"key": "a", "value": None},
+        {"key": "\u00fc", "value": b""},
+    ]
+    assert as_arrow(batch, headers=False).column_names == table.column_names[:-1]
+
+
+def test_the_brokers_clock_is_told_from_the_producers(broker: Broker) -> None:
+    broker.create_topic("orders", configs={"message.timestamp.type": "LogAppendTime"})
+    add(broker, "orders", [0])
+    (batch,) = read_range(options(broker, subscribe="orders"), Range(ORDERS, 0, 1))
+    assert as_arrow(batch, headers=False).to_pylist()[0]["timestampType"] == 1
+
+
+def test_a_reader_that_is_left_early_leaves_nothing_open(broker: Broker) -> None:
+    fill(broker, "orders", 0)
+    for start in range(0, 30_000, 1_000):
+        add(broker, "orders", range(start, start + 1_000))
+    reads = options(broker, subscribe="orders", kafka_max_partition_fetch_bytes="20000")
+    reading = read_range(reads, Range(ORDERS, 0, 30_000))
+    assert len(next(reading))
+    reading.close()  # type: ignore[attr-defined]  # what is left open is a warning, and an error here
+
+
+def test_deleted_records_are_lost_or_passed_over(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    fill(broker, "orders", 20)
+    administered(broker, lambda admin: admin.delete_records({ORDERS: 8}))
+    with pytest.raises(DataLost, match=r"orders-0: the records at offsets 3 to 7 were deleted"):
+        values(options(broker, subscribe="orders"), Range(ORDERS, 3, 20))
+    lenient = options(broker, subscribe="orders", failOnDataLoss="false")
+    assert values(lenient, Range(ORDERS, 3, 20)) == list(range(8, 20))
+    assert "offsets 3 to 7 were deleted" in caplog.text
+    assert values(lenient, Range(ORDERS, 3, 5)) == []
+
+
+def test_a_log_that_ends_too_soon_is_lost(broker: Broker) -> None:
+    fill(broker, "orders", 5)
+    with pytest.raises(DataLost, match="the log of orders-0 ends before offset 9"):
+        values(options(broker, subscribe="orders"), Range(ORDERS, 9, 12))
+    assert values(options(broker, subscribe="orders", failOnDataLoss="false"), Range(ORDERS, 9, 12)) == []
+
+
+def test_a_topic_that_was_created_again_is_another_one(broker: Broker) -> None:
+    fill(broker, "orders", 5)
+    topic = administered(broker, lambda admin: admin.describe_topic("orders"))
+    administered(broker, lambda admin: admin.delete_topic("orders"))
+    with pytest.raises(DataLost, match="orders"):
+        values(options(broker, subscribe="orders"), Range(ORDERS, 0, 5, topic.topic_id))
+    fill(broker, "orders", 9)
+    with pytest.raises(DataLost, match="topic orders was deleted and created again"):
+        values(options(broker, subscribe="orders"), Range(ORDERS, 0, 5, topic.topic_id))
+
+
+def test_faults_on_the_way_are_gone_through(broker: Broker) -> None:
+    fill(broker, "orders", 0)
+    for start in range(0, 3_000, 100):
+        add(broker, "orders", range(start, start + 100))
+    reads = options(broker, subscribe="orders", kafka_max_partition_fetch_bytes="1000")
+    wrong: list[dict[str, Any]] = [
+        {"api": "Fetch", "nth": 2, "times": 1, "close_before": True},
+        {"api": "Fetch", "nth": 5, "times": 2, "error": "NOT_LEADER_OR_FOLLOWER"},
+    ]
+    for each in wrong:
+        with broker.faults.add(**each) as fault:
+            assert values(reads, Range(ORDERS, 0, 3_000)) == list(range(3_000))
+            assert fault.fired
+
+
+def test_an_unreachable_broker_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("muster.pipeline.fetching._PROGRESS_S", 1.0)
+    port = free_ports(1)
+    reads = source_options(
+        {"kafka.bootstrap.servers": f"127.0.0.1:{port}", "subscribe": "orders"}, streaming=False
+    )
+    with pytest.raises(PipelineError, match=f"orders-0 could not be read: .*127.0.0.1:{port}"):
+        values(reads, Range(ORDERS, 0, 1))
+
+
+# --- from logs in memory ------------------------------------------------------------------------------------
+
+
+def read_from(cluster: FakeCluster, start: int, until: int, **given: str) -> list[int]:
+    cluster.learn()
+    named = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"}
+    reads = source_options(
+        named | {name.replace("_", "."): each for name, each in given.items()}, streaming=False
+    )
+    wanted = Range(T0, start, until, cluster.ids["t"])
+    return values(reads, wanted, connect=lambda _: cluster)
+
+
+def numbers(offset: int, count: int, **how: Any) -> bytes:
+    return batch(offset, *(b"%d" % (offset + index) for index in range(count)), **how)
+
+
+def test_gaps_that_compaction_left() -> None:
+    cluster = one_topic()
+    kept = [Record(4, 0, None, b"4"), Record(7, 0, None, b"7")]
+    cluster.append(T0, numbers(1, 2), build(kept, base_offset=3, last_offset=9), numbers(12, 2))
+    empty = build([], base_offset=14, last_offset=19, max_timestamp=0)
+    cluster.append(T0, empty)
+    assert read_from(cluster, 0, 20) == [1, 2, 4, 7, 12, 13]
+    assert read_from(cluster, 5, 12) == [7]
+    assert read_from(cluster, 15, 20) == []
+
+
+def test_a_gap_up_to_the_end_of_the_log() -> None:
+    cluster = one_topic()
+    cluster.append(T0, numbers(0, 2), numbers(9, 1))
+    part_of = cluster._part_of
+
+    def higher(*arguments: Any) -> Any:
+        part = part_of(*arguments)
+        part.high_watermark = part.last_stable_offset = 15
+        return part
+
+    cluster._part_of = higher  # type: ignore[method-assign]
+    assert read_from(cluster, 0, 15) == [0, 1, 9]
+
+
+def test_aborted_and_control_batches() -> None:
+    cluster = one_topic()
+    how: dict[str, Any] = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0, "transactional": True}
+    marker = partial(build_control, timestamp=0, producer_id=7, producer_epoch=0, coordinator_epoch=0)
+    cluster.append(
+        T0,
+        numbers(0, 2),
+        numbers(2, 2, **how),
+        marker(ControlType.ABORT, offset=4),
+        numbers(5, 2, **how),
+        marker(ControlType.COMMIT, offset=7),
+        numbers(8, 1),
+    )
+    cluster.logs[T0].aborted = [(7, 2)]
+    assert read_from(cluster, 0, 9) == [0, 1, 2, 3, 5, 6, 8]
+    assert read_from(cluster, 0, 9, kafka_isolation_level="read_committed") == [0, 1, 5, 6, 8]
+
+
+def test_a_log_that_was_cut_between_two_fetches() -> None:
+    cluster = one_topic()
+    cluster.append(T0, numbers(0, 2), numbers(2, 2))
+    cluster.logs[T0].diverging = (0, 1)
+    with pytest.raises(DataLost, match="the log of t-0 was cut at offset 1"):
+        read_from(cluster, 0, 4)
+
+
+def test_the_epoch_of_what_was_read_goes_with_the_next_fetch() -> None:
+    cluster = one_topic()
+    cluster.append(T0, numbers(0, 2, epoch=3), numbers(2, 2, epoch=5))
+    cluster.logs[T0].leader_epoch = 6
+    assert read_from(cluster, 0, 4, kafka_max_partition_fetch_bytes="1") == [0, 1, 2, 3]
+    parts = [each.topics[0].partitions[0] for each in cluster.fetches]
+    assert [(each.fetch_offset, each.last_fetched_epoch) for each in parts] == [(0, -1), (2, 3)]
+    assert {each.current_leader_epoch for each in parts} == {6}
+
+
+def test_a_log_that_never_gets_there_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("muster.pipeline.fetching._PROGRESS_S", 0.5)
+    cluster = one_topic()
+    cluster.append(T0, numbers(0, 2))
+    with pytest.raises(DataLost, match=r"t-0 ends before offset 3; offsets 2 to 4"):
+        read_from(cluster, 0, 5)
+
+
+def test_a_damaged_batch_is_told_after_what_comes_before_it() -> None:
+    cluster = one_topic()
+    damaged = bytearray(numbers(2, 2))
+    damaged[-1] ^= 1
+    cluster.append(T0, numbers(0, 2), bytes(damaged), numbers(4, 2))
+    cluster.learn()
+    reads = source_options({"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"}, streaming=False)
+    reading = read_range(reads, Range(T0, 0, 6), connect=lambda _: cluster)
+    assert next(reading).values == [b"0", b"1"]
+    with pytest.raises(PipelineError, match="the batch at offset 2 cannot be read"):
+        next(reading)
+
+
+def test_throttled_answers_are_no_gap() -> None:
+    cluster = one_topic()
+    cluster.append(T0, numbers(0, 2))
+    fetch = cluster._fetch
+    throttled = []
+
+    async def answered(*arguments: Any) -> Any:
+        response = await fetch(*arguments)
+        if not throttled:
+            throttled.append(True)
+            response.throttle_time_ms = 1
+            response.responses[0].partitions[0].records = b""
+        return response
+
+    cluster._fetch = answered  # type: ignore[method-assign]
+    assert read_from(cluster, 0, 2) == [0, 1]
+    assert throttled
+
+
+def test_failures_that_pass_and_failures_that_stay() -> None:
+    cluster = one_topic()
+    cluster.append(T0, numbers(0, 2))
+    cluster.logs[T0].refuses = [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH]
+    cluster.response_errors = [ErrorCode.REQUEST_TIMED_OUT]
+    assert read_from(cluster, 0, 2) == [0, 1]
+    cluster.logs[T0].refuses = [ErrorCode.TOPIC_AUTHORIZATION_FAILED]
+    with pytest.raises(PipelineError, match="t-0 could not be read"):
+        read_from(cluster, 0, 2)
+
+
+def test_a_connection_that_is_lost_is_made_again(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    cluster = one_topic()
+    cluster.append(T0, numbers(0, 2))
+    call = cluster.call
+    lost = []
+
+    async def losing(*arguments: Any, **named: Any) -> Any:
+        if not lost:
+            lost.append(True)
+            raise ConnectionLost("gone")
+        return await call(*arguments, **named)
+
+    cluster.call = losing  # type: ignore[method-assign]
+    assert read_from(cluster, 0, 2) == [0, 1]
+    assert lost

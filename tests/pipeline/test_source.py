@@ -1,0 +1,413 @@
+"""The readers as Spark calls them, one method after the other, over TCP to a real broker; no Spark runs."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
+
+from muster.client import Producer, TopicPartition
+from muster.coordinator.testing import Broker
+from muster.pipeline.errors import OptionError, PipelineError
+from muster.pipeline.losses import DataLost
+from muster.pipeline.offsets import Offsets
+from muster.pipeline.source import BatchReader, DefaultSource, StreamReader
+from tests.pipeline.logs import add, administered, committed, fill, given, options, produced, rows
+from tests.support.ports import free_ports
+
+ALL = ReadAllAvailable()
+ZERO, ONE = TopicPartition("orders", 0), TopicPartition("orders", 1)
+Streams = Callable[..., StreamReader]
+
+
+@pytest.fixture
+def stream(broker: Broker) -> Iterator[Streams]:
+    """Makes stream readers of topic orders, and closes them."""
+    made: list[StreamReader] = []
+
+    def make(**more: str) -> StreamReader:
+        named = more if {"assign", "subscribePattern"} & more.keys() else {"subscribe": "orders", **more}
+        made.append(StreamReader(options(broker, streaming=True, **named)))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.stop()
+
+
+def batch(broker: Broker, **more: str) -> list[tuple[int, int, int]]:
+    """(partition, offset, value) of what a batch reads."""
+    named = more if {"assign", "subscribePattern"} & more.keys() else {"subscribe": "orders", **more}
+    reader = BatchReader(options(broker, **named))
+    found = rows(reader, reader.partitions())
+    return [(row["partition"], row["offset"], int(row["value"])) for row in found]
+
+
+def offsets(told: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
+    """Without what stands beside them."""
+    return {topic: each for topic, each in told.items() if "#" not in topic}
+
+
+def step(
+    reader: StreamReader, start: dict[str, dict[str, int]], limit: ReadLimit = ALL
+) -> tuple[dict[str, dict[str, int]], list[int]]:
+    """A micro-batch: where it ends, and the values. Offsets go through JSON, and readers to tasks pickled."""
+    start = json.loads(json.dumps(start))
+    end = json.loads(json.dumps(reader.latestOffset(start, limit)))
+    planned = pickle.loads(pickle.dumps(reader.partitions(start, end)))
+    task = pickle.loads(pickle.dumps(StreamReader(reader._options)))
+    return end, [int(row["value"]) for row in rows(task, planned)]
+
+
+# --- batches ------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_reads_all_there_is(broker: Broker) -> None:
+    fill(broker, "orders", 3, 2)
+    assert batch(broker) == [(0, 0, 0), (0, 1, 1), (0, 2, 2), (1, 0, 0), (1, 1, 1)]
+
+
+def test_a_batch_between_bounds(broker: Broker) -> None:
+    fill(broker, "orders", 5, 5)
+    both = {"startingOffsets": '{"orders":{"0":3,"1":-2}}', "endingOffsets": '{"orders":{"0":-1,"1":2}}'}
+    assert batch(broker, **both) == [(0, 3, 3), (0, 4, 4), (1, 0, 0), (1, 1, 1)]
+    assert batch(broker, assign='{"orders":[1]}', startingOffsets='{"orders":{"1":4}}') == [(1, 4, 4)]
+
+
+def test_a_batch_by_time(broker: Broker) -> None:
+    broker.create_topic("orders")
+    cut_ms = 1_700_000_000_000
+
+    async def send(producer: Producer) -> None:
+        await producer.send("orders", b"0", timestamp_ms=cut_ms - 1)
+        await producer.send("orders", b"1", timestamp_ms=cut_ms)
+
+    produced(broker, send)
+    assert batch(broker, startingTimestamp=str(cut_ms)) == [(0, 1, 1)]
+    assert batch(broker, endingTimestamp=str(cut_ms)) == [(0, 0, 0)]
+    by_partition = json.dumps({"orders": {"0": cut_ms}})
+    assert batch(broker, startingOffsetsByTimestamp=by_partition) == [(0, 1, 1)]
+    future = str(cut_ms + 10**9)
+    with pytest.raises(
+        PipelineError, match=f"startingTimestamp: orders-0 has no record at or after {future}"
+    ):
+        batch(broker, startingTimestamp=future)
+    latest = {"startingTimestamp": future, "startingOffsetsByTimestampStrategy": "latest"}
+    assert batch(broker, **latest) == []
+    assert len(batch(broker, endingTimestamp=future)) == 2
+
+
+def test_a_batch_from_where_a_group_is(broker: Broker) -> None:
+    fill(broker, "orders", 5, 3)
+    administered(broker, lambda admin: admin.alter_group_offsets("billing", {ZERO: 4}))
+    read = batch(broker, startingOffsets="group", kafka_group_id="billing")
+    assert read == [(0, 4, 4), (1, 0, 0), (1, 1, 1), (1, 2, 2)]
+
+
+def test_a_batch_by_pattern(broker: Broker) -> None:
+    fill(broker, "orders", 1)
+    fill(broker, "orders-eu", 1)
+    fill(broker, "more-orders", 1)
+    reader = BatchReader(options(broker, subscribePattern="orders.*"))
+    assert [row["topic"] for row in rows(reader, reader.partitions())] == ["orders", "orders-eu"]
+    assert BatchReader(options(broker, subscribePattern="nothing")).partitions() == []
+
+
+def test_large_partitions_are_divided(broker: Broker) -> None:
+    fill(broker, "orders", 10, 90)
+    reader = BatchReader(options(broker, subscribe="orders", minPartitions="10"))
+    parts = reader.partitions()
+    assert len(parts) == 10
+    assert [int(row["value"]) for row in rows(reader, parts)] == [*range(10), *range(90)]
+
+
+def test_an_empty_batch_has_the_partition_that_spark_makes_up(broker: Broker) -> None:
+    fill(broker, "orders", 0)
+    reader = BatchReader(options(broker, subscribe="orders"))
+    assert reader.partitions() == []
+    assert list(reader.read(InputPartition(None))) == []
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"startingOffsets": '{"orders":{"0":1}}'}, "option startingOffsets: it says nothing of orders-1"),
+        (
+            {"startingOffsets": '{"orders":{"0":1,"1":1,"2":1}}'},
+            "startingOffsets: orders-2: not what is read",
+        ),
+        ({"endingOffsets": '{"orders":{"0":1,"1":9}}'}, "orders-1 has no offset 9, its log ends at 5"),
+        ({"subscribe": "orders,order"}, "has no topic or partition order$"),
+        ({"assign": '{"orders":[1,7]}'}, "has no topic or partition orders-7"),
+    ],
+)
+def test_what_a_cluster_does_not_have_is_named(broker: Broker, more: dict[str, str], words: str) -> None:
+    fill(broker, "orders", 5, 5)
+    with pytest.raises(PipelineError, match=words):
+        batch(broker, **more)
+
+
+def test_an_unreachable_broker_is_told_within_seconds() -> None:
+    port = free_ports(1)
+    source = DefaultSource({"kafka.bootstrap.servers": f"127.0.0.1:{port}", "subscribe": "orders"})
+    with pytest.raises(PipelineError, match=f"127.0.0.1:{port}"):
+        source.reader(None).partitions()
+    stream = source.streamReader(None)
+    with pytest.raises(PipelineError, match=f"127.0.0.1:{port}"):
+        stream.initialOffset()
+    stream.stop()
+
+
+def test_the_format_refuses_wrong_options_when_it_is_loaded(broker: Broker) -> None:
+    with pytest.raises(OptionError, match="startingOffsets"):
+        DefaultSource(given(broker, subscribe="orders", startingOffset="earliest")).schema()
+    assert DefaultSource(given(broker, subscribe="orders")).schema().count(",") == 6
+    assert "headers ARRAY" in DefaultSource(given(broker, subscribe="orders", includeHeaders="true")).schema()
+
+
+# --- streams ------------------------------------------------------------------------------------------------
+
+
+def test_a_stream_goes_from_place_to_place(broker: Broker, stream: Streams) -> None:
+    fill(broker, "orders", 3, 1)
+    reader = stream(startingOffsets="earliest")
+    start = reader.initialOffset()
+    assert offsets(start) == {"orders": {"0": 0, "1": 0}}
+    end, values = step(reader, start)
+    assert offsets(end) == {"orders": {"0": 3, "1": 1}}
+    assert values == [0, 1, 2, 0]
+    add(broker, "orders", [7], partition=1)
+    assert step(reader, end) == (reader.latestOffset(end, ALL), [7])
+
+
+def test_the_newest_is_where_the_first_call_saw_it(broker: Broker, stream: Streams) -> None:
+    fill(broker, "orders", 3)
+    reader = stream()
+    first = reader.initialOffset()
+    add(broker, "orders", [3])
+    assert reader.initialOffset() == first
+    assert step(reader, first)[1] == [3]
+
+
+def test_at_most_so_many_in_a_batch(broker: Broker, stream: Streams) -> None:
+    fill(broker, "orders", 30, 10)
+    reader = stream(startingOffsets="earliest", maxOffsetsPerTrigger="20")
+    limit = reader.getDefaultReadLimit()
+    assert limit == ReadMaxRows(20)
+    assert stream().getDefaultReadLimit() == ReadAllAvailable()
+    end, values = step(reader, reader.initialOffset(), limit)
+    assert values == [*range(15), *range(5)]
+    end, values = step(reader, end, limit)
+    assert values == [*range(15, 30), *range(5, 10)]
+    assert reader.latestOffset(end, limit) == end
+
+
+def test_a_run_of_what_is_there_now_ends(broker: Broker, stream: Streams) -> None:
+    fill(broker, "orders", 25)
+    reader = stream(startingOffsets="earliest", maxOffsetsPerTrigger="10")
+    reader.prepareForTriggerAvailableNow()
+    place, sizes = reader.initialOffset(), []
+    while True:
+        add(broker, "orders", range(100))  # more than a batch takes: it must not run after them
+        broker_end, values = step(reader, place, ReadMaxRows(10))
+        if broker_end == place:
+            break
+        place = broker_end
+        sizes.append(len(values))
+    assert sizes == [10, 10, 5]
+
+
+def test_a_run_of_what_is_there_now_and_topics_that_come_later(broker: Broker, stream: Streams) -> None:
+    fill(broker, "orders", 2)
+    reader = stream(subscribePattern="orders.*", startingOffsets="latest")
+    reader.prepareForTriggerAvailableNow()
+    add(broker, "orders", [2])  # the run begins behind what it is to end at
+    place = reader.initialOffset()
+    fill(broker, "orders-eu", 2)
+    assert reader.latestOffset(place, ALL) == place
+
+
+def test_new_partitions_and_new_topics_are_read_from_their_start(broker: Broker, stream: Streams) -> None:
+    fill(broker, "orders", 1)
+    reader = stream(subscribePattern="orders.*")
+    place = reader.initialOffset()
+    administered(broker, lambda admin: admin.create_partitions({"orders": 2}))
+    add(broker, "orders", [5], partition=1)
+    fill(broker, "orders-eu", 2)
+    end, values = step(reader, place)
+    assert offsets(end) == {"orders": {"0": 1, "1": 1}, "orders-eu": {"0": 2}}
+    assert values == [5, 0, 1]
+
+
+def test_idle_polling_is_bounded(broker: Broker) -> None:
+    fill(broker, "orders", 1)
+    now_s = [100.0]
+    reader = StreamReader(options(broker, streaming=True, subscribe="orders"), lambda: now_s[0])
+    try:
+        with broker.faults.add(api="ListOffsets", delay="0ms", times=None) as asked:
+            place = reader.initialOffset()
+            reader.latestOffset(place, ALL)
+            before = asked.matched
+            for _ in range(100):
+                assert reader.latestOffset(place, ALL) == place
+            assert asked.matched == before
+            add(broker, "orders", [1])
+            now_s[0] += 0.2
+            end = reader.latestOffset(place, ALL)
+            assert offsets(end) == {"orders": {"0": 2}}
+            assert asked.matched > before
+            # Who is not idle is not held up.
+            add(broker, "orders", [2])
+            assert offsets(reader.latestOffset(end, ALL)) == {"orders": {"0": 3}}
+    finally:
+        reader.stop()
+
+
+def test_the_end_is_reported_for_the_progress(broker: Broker, stream: Streams) -> None:
+    fill(broker, "orders", 9)
+    reader = stream(startingOffsets="earliest")
+    assert reader.reportLatestOffset() is None
+    end = reader.latestOffset(reader.initialOffset(), ReadMaxRows(4))
+    assert offsets(end) == {"orders": {"0": 4}}
+    assert offsets(reader.reportLatestOffset() or {}) == {"orders": {"0": 9}}
+
+
+# --- commits ------------------------------------------------------------------------------------------------
+
+
+def test_what_is_finished_is_committed(broker: Broker, stream: Streams) -> None:
+    fill(broker, "orders", 30)
+    reader = stream(startingOffsets="earliest", kafka_group_id="billing")
+    place = reader.initialOffset()
+    assert committed(broker, "billing") == {ZERO: 0}
+    first, _ = step(reader, place, ReadMaxRows(10))
+    assert committed(broker, "billing") == {ZERO: 0}, "planned is not finished"
+    second, _ = step(reader, first, ReadMaxRows(10))
+    assert committed(broker, "billing") == {ZERO: 10}
+    reader.commit(first)
+    assert committed(broker, "billing") == {ZERO: 10}
+    reader.latestOffset(second, ReadMaxRows(10))
+    assert committed(broker, "billing") == {ZERO: 20}
+
+
+def test_nothing_is_committed_unless_it_is_wanted(broker: Broker, stream: Streams) -> None:
+    fill(broker, "orders", 3)
+    reader = stream(startingOffsets="earliest", kafka_group_id="billing", commitOffsets="false")
+    reader.latestOffset(reader.initialOffset(), ALL)
+    assert broker.group_state("billing") == "Dead"
+
+
+# --- what is gone -------------------------------------------------------------------------------------------
+
+
+def test_a_topic_that_was_created_again_is_found_out_after_a_restart(broker: Broker, stream: Streams) -> None:
+    fill(broker, "orders", 5)
+    before = stream(startingOffsets="earliest")
+    place = before.latestOffset(before.initialOffset(), ALL)
+    administered(broker, lambda admin: admin.delete_topic("orders"))
+    fill(broker, "orders", 9)  # by offsets alone it would look like four new records
+    with pytest.raises(DataLost, match="topic orders was deleted and created again"):
+        stream().latestOffset(place, ALL)
+    end, values = step(stream(failOnDataLoss="false"), place)
+    assert values == list(range(9))
+    assert offsets(end) == {"orders": {"0": 9}}
+    # The same offset in another topic is another place.
+    administered(broker, lambda admin: admin.delete_topic("orders"))
+    fill(broker, "orders", 9)
+    again, values = step(stream(failOnDataLoss="false"), end)
+    assert values == list(range(9))
+    assert again != end
+
+
+def test_a_topic_that_is_gone_is_told(broker: Broker, stream: Streams) -> None:
+    fill(broker, "orders", 5)
+    reader = stream()
+    place = reader.initialOffset()
+    administered(broker, lambda admin: admin.delete_topic("orders"))
+    with pytest.raises(DataLost, match="orders-0: deleted"):
+        reader.latestOffset(place, ALL)
+    assert stream(failOnDataLoss="false").latestOffset(place, ALL) == {}
+
+
+def test_a_log_that_is_shorter_than_what_was_read_was_cut(broker: Broker, stream: Streams) -> None:
+    fill(broker, "orders", 5)
+    reader = stream()
+    place = reader.initialOffset()
+    place["orders"]["0"] = 8
+    with pytest.raises(DataLost, match="orders-0 was cut at offset 5, and was read up to 8"):
+        reader.latestOffset(place, ALL)
+    lenient = stream(failOnDataLoss="false")
+    end, values = step(lenient, place)
+    assert (offsets(end), values) == ({"orders": {"0": 5}}, [])
+
+
+def test_a_log_that_was_cut_and_grew_again_is_found_out_by_its_epochs(
+    broker: Broker, stream: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(broker, "orders", 9)
+    reader = stream(failOnDataLoss="false")
+    place = reader.initialOffset()
+    (beside,) = (name for name in place if "#" in name)
+    epoch = place[beside]["0"]
+    place["orders"]["0"] = 6
+    place[beside]["0"] = epoch - 1 if epoch else 0
+    asked: list[Any] = []
+
+    async def ends(_: Any, epochs: dict[TopicPartition, int], __: float) -> dict[TopicPartition, int]:
+        asked.append(epochs)
+        return dict.fromkeys(epochs, 4)
+
+    monkeypatch.setattr("muster.pipeline.losses.ends_of_epochs", ends)
+    assert epoch > 0, "a broker whose epochs begin at 1"
+    end, values = step(reader, place)
+    assert asked == [{ZERO: epoch - 1}]
+    assert values == [4, 5, 6, 7, 8]
+    assert Offsets.from_json(end).places[ZERO] == (9, epoch)
+
+
+def test_the_broker_says_where_an_epoch_ends(broker: Broker) -> None:
+    from muster.pipeline.asking import BlockingCluster, ends_of_epochs
+
+    fill(broker, "orders", 9)
+    cluster = BlockingCluster(broker.bootstrap, "test")
+    try:
+        (end,) = cluster.ask(lambda asked, until: _epoch_of_the_end(asked, until))
+        assert cluster.ask(lambda asked, until: ends_of_epochs(asked, {ZERO: end}, until)) == {ZERO: 9}
+    finally:
+        cluster.close()
+
+
+async def _epoch_of_the_end(cluster: Any, until: float) -> list[int]:
+    from muster.client.admin.offsets import LATEST, list_offsets
+
+    listed = (await list_offsets(cluster, {ZERO: LATEST}, until)).raise_for_failures()
+    return [each.leader_epoch for each in listed.values() if each is not None]
+
+
+def test_new_partitions_whose_start_is_gone_are_told(broker: Broker, stream: Streams) -> None:
+    fill(broker, "orders", 1)
+    reader = stream(subscribePattern="orders.*")
+    place = reader.initialOffset()
+    fill(broker, "orders-eu", 9)
+    eu = TopicPartition("orders-eu", 0)
+    administered(broker, lambda admin: admin.delete_records({eu: 4}))
+    with pytest.raises(
+        DataLost, match="orders-eu-0 is new here, and its records before offset 4 were deleted"
+    ):
+        reader.latestOffset(place, ALL)
+    assert step(stream(subscribePattern="orders.*", failOnDataLoss="false"), place)[1] == [4, 5, 6, 7, 8]
+
+
+def test_a_batch_that_was_planned_before_a_restart_is_read_the_same(broker: Broker, stream: Streams) -> None:
+    fill(broker, "orders", 5)
+    before = stream(startingOffsets="earliest")
+    start = before.initialOffset()
+    end = before.latestOffset(start, ReadMaxRows(3))
+    add(broker, "orders", range(5, 9))
+    after = stream(startingOffsets="earliest")
+    assert [int(row["value"]) for row in rows(after, after.partitions(start, end))] == [0, 1, 2]
