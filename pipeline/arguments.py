@@ -83,6 +83,14 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def setting(text: str) -> tuple[str, str]:
+    """Reads NAME=VALUE; the value may be empty and may contain =."""
+    name, equals, value = text.partition("=")
+    if not (equals and name):
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; it takes NAME=VALUE")
+    return name, value
+
+
 def fail(command: str, why: str, code: int) -> int:
     """Say on standard error why the command is not carried out; its exit code."""
     print(f"{command}: {printable(why)}", file=sys.stderr)

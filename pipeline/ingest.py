@@ -15,9 +15,10 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from muster.pipeline.arguments import command, duration_ms, positive
+from muster.pipeline.arguments import command, duration_ms, positive, setting
 from muster.pipeline.cluster import check_topics
 from muster.pipeline.errors import OptionError, PipelineError
+from muster.pipeline.options import source_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -28,6 +29,15 @@ if TYPE_CHECKING:
 GROUP_DEFAULT: Final = "muster-pipeline-ingest"
 BATCH_RECORDS_DEFAULT: Final = 1_000_000
 _FOLDERS: Final = ("topic", "date")
+
+_ARGUMENTS: Final = {
+    "kafka.bootstrap.servers": "--bootstrap-server",
+    "kafka.group.id": "--group",
+    "startingOffsets": "--from",
+    "subscribe": "--topics",
+    "subscribePattern": "--pattern",
+}
+"""The source's options that have an argument of their own."""
 
 _DESCRIPTION: Final = """\
 Reads topics and writes them as Parquet, in folders by topic and by the date (UTC) of the records' timestamps.
@@ -58,6 +68,8 @@ class Ingest(NamedTuple):
     by_batch: bool = False
     """Whether readers other than Spark's are to be served."""
     json_schema: str | None = None
+    options: tuple[tuple[str, str], ...] = ()
+    """More options of the source."""
 
     @property
     def table(self) -> str:
@@ -121,6 +133,15 @@ def declare(commands: Any) -> None:
         "(the value itself stays; fields that are missing or of another type are null)",
     )
     parser.add_argument(
+        "--option",
+        type=setting,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="another option of the source, say failOnDataLoss=false or\n"
+        "kafka.isolation.level=read_committed; may be repeated",
+    )
+    parser.add_argument(
         "--layout", choices=("spark", "batches"), default="spark", help="for which readers (default spark)"
     )
     parser.set_defaults(work=_work)
@@ -131,6 +152,7 @@ def _work(given: Namespace) -> int:
     from muster.pipeline.session import open_session
 
     job = _job(given)
+    check_options(job)
     check_topics(job.bootstrap_servers, job.topics)
     spark = open_session(given)
     teller = Teller()
@@ -161,7 +183,19 @@ def _job(given: Namespace) -> Ingest:
         headers=given.headers,
         by_batch=given.layout == "batches",
         json_schema=given.json_schema,
+        options=tuple(given.option),
     )
+
+
+def check_options(job: Ingest) -> None:
+    """Raises OptionError for what the source would refuse, in the words of the command line."""
+    try:
+        source_options(reader_options(job), streaming=True)
+    except OptionError as error:
+        told = str(error)
+        for option, argument in _ARGUMENTS.items():
+            told = told.replace(f"option {option}:", f"{argument}:")
+        raise OptionError(told) from None
 
 
 def ingest(spark: SparkSession, job: Ingest, teller: Any) -> None:
@@ -193,18 +227,30 @@ def refuse_lost_checkpoint(files: Files, job: Ingest) -> None:
 
 
 def _read(spark: SparkSession, job: Ingest) -> DataFrame:
-    source = spark.readStream.format("muster").options(
-        **{
-            "kafka.bootstrap.servers": job.bootstrap_servers,
-            "kafka.group.id": job.group,
-            "startingOffsets": job.starting,
-            "maxOffsetsPerTrigger": str(job.batch_records),
-            "includeHeaders": str(job.headers).lower(),
-        }
-    )
+    return spark.readStream.format("muster").options(**reader_options(job)).load()
+
+
+def reader_options(job: Ingest) -> dict[str, str]:
+    """What the source is told. Raises OptionError for an option that the job has an argument for."""
+    options = {
+        "kafka.bootstrap.servers": job.bootstrap_servers,
+        "kafka.group.id": job.group,
+        "startingOffsets": job.starting,
+        "maxOffsetsPerTrigger": str(job.batch_records),
+        "includeHeaders": str(job.headers).lower(),
+    }
     if job.pattern is not None:
-        return source.option("subscribePattern", job.pattern).load()
-    return source.option("subscribe", ",".join(job.topics)).load()
+        options["subscribePattern"] = job.pattern
+    else:
+        options["subscribe"] = ",".join(job.topics)
+    ours = {name.lower() for name in options}
+    for name, value in job.options:
+        if name.lower() in ours:
+            raise OptionError(
+                f"--option {name}: ingest has an argument of its own for this; --help lists them"
+            )
+        options[name] = value
+    return options
 
 
 def shaped(records: DataFrame, json_schema: str | None) -> DataFrame:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
 import time
 from dataclasses import dataclass
@@ -103,10 +102,5 @@ def follow(query: StreamingQuery, teller: Teller) -> None:
             teller.look(query)
         teller.look(query)
     except BaseException:
-        # The process is about to end anyway; half a stop would leave Spark's end to hang.
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        try:
-            query.stop()
-        finally:
-            signal.signal(signal.SIGINT, before)
+        query.stop()
         raise

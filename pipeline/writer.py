@@ -162,7 +162,11 @@ class _Rows:
                     await producer.flush()
                     written += await _acknowledged(waiting, len(waiting))
                 except BaseException:
-                    await _give_up(producer, waiting)
+                    # One record failed, so the task does. What became of the others is looked at, or asyncio
+                    # would complain that nobody did.
+                    await producer.close(timeout=0)
+                    for each in waiting:
+                        each.exception()
                     raise
         except (KafkaError, ClientError) as error:
             raise PipelineError(_explained(error, self.options)) from error
@@ -205,13 +209,6 @@ async def _acknowledged(waiting: deque[RecordFuture], count: int) -> int:
         await waiting[0]
         waiting.popleft()
     return count
-
-
-async def _give_up(producer: Producer[bytes, bytes], waiting: deque[RecordFuture]) -> None:
-    """One record failed, so the task does; what becomes of the others is not looked at any more."""
-    await producer.close(timeout=0)
-    for each in waiting:
-        each.cancelled() or each.exception()
 
 
 def _bytes(column: Array) -> list[bytes | None]:

@@ -50,6 +50,11 @@ async def why(cluster: Cluster, given: Namespace) -> int:
     if explanation is None and given.generation is not None and any(each.group for each in entries):
         raise Failed(f"how group {given.group} came to generation {given.generation} is not recorded")
     if explanation is None:
+        if any(each.group for each in entries):
+            raise Failed(
+                f"what is recorded of group {given.group} tells of no rebalance; muster groups timeline "
+                f"{given.group} shows what it is"
+            )
         raise Failed(group_events.nothing_known(given.group, since_ms))
     if since_ms is not None and explanation.ended_ms is not None and explanation.ended_ms < since_ms:
         raise Failed(group_events.nothing_known(given.group, since_ms))

@@ -100,6 +100,16 @@ def test_a_broker_that_records_nothing(muster: Muster) -> None:
             )
 
 
+def test_events_that_tell_of_no_rebalance(muster: Muster) -> None:
+    muster.done("topics", "create", "orders", "--partitions", "2")
+    muster.done("groups", "reset-offsets", "billing", "--topic", "orders", "--to-earliest", "--execute")
+    recorded(muster, "group_created")
+    said = muster.refused("groups", "why", "billing")
+    assert said.startswith(
+        "muster groups why: what is recorded of group billing tells of no rebalance; muster groups timeline"
+    )
+
+
 def test_a_timeline_without_a_terminal(muster: Muster, broker: Broker) -> None:
     muster.done("topics", "create", "orders", "--partitions", "2")
     used(broker)

@@ -142,8 +142,9 @@ class Side:
         self._connection.send(request, version)
         return self._connection.receive()
 
-    def ask(self, title: str, request: Message, version: int) -> Any:
-        """The answer, which is kept to be compared; None when the connection was closed instead."""
+    def ask(self, title: str, request: Message, version: int, *, but: str = "") -> Any:
+        """The answer, which is kept to be compared, `but` for fields of that name; None when the connection
+        was closed instead."""
         key = (title, ApiKey(request.__schema__.api_key or 0).name)
         assert key not in self.told, f"{title} is asked twice"
         try:
@@ -154,7 +155,8 @@ class Side:
             self._connection.close()
             self._connection = WireConnection(*self._address, "story")
             return None
-        self.told[key] = dict(self._fields(answer, ""))
+        fields = dict(self._fields(answer, ""))
+        self.told[key] = {name: told for name, told in fields.items() if name.rpartition(".")[2] != but}
         return answer
 
     def note(self, title: str, fact: object) -> None:

@@ -99,6 +99,10 @@ def test_without_the_extra_it_says_what_to_install(
         ),
         (["ingest", "--topics", "a", "--to", "lake", "--batch-records", "0"], "a whole number above 0"),
         (["ingest", "--topics", "a", "--to", "lake", "--tpoic", "b"], "unrecognized arguments: --tpoic b"),
+        (
+            ["ingest", "--topics", "a", "--to", "lake", "--option", "x"],
+            "'x' is not allowed; it takes NAME=VALUE",
+        ),
         (["ingets"], "invalid choice: 'ingets'"),
     ],
 )
@@ -113,6 +117,10 @@ def test_a_wrong_command_line(
     [
         (["--topics", " , ", "--to", "lake"], "--topics ' , ': it takes names"),
         (["--topics", "orders", "--to", ""], "--to '': it takes a folder"),
+        (
+            ["--topics", "a", "--to", "b", "--option", "startingoffsets=x"],
+            "--option startingoffsets: ingest has",
+        ),
         (["--topics", "orders", "--to", "lake", "--bootstrap-server", "here"], "'here' is no address"),
     ],
 )

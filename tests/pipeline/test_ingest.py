@@ -216,7 +216,10 @@ def test_ended_by_a_signal(broker: Broker, tmp_path: Path, number: int, code: in
     fill(broker, "orders", 0, 10)
     with command(broker, tmp_path / "lake", "--every", "1s") as running:
         told(running, "^batch 0: 10 records")
-        running.send_signal(number)
+        if number == signal.SIGINT:
+            os.killpg(running.pid, number)  # as a terminal does
+        else:
+            running.send_signal(number)
         out, err = running.communicate(timeout=STARTS_S)
     assert running.returncode == code, err
     assert out == f"10 records in 1 batch to {tmp_path}/lake/topics\n"

@@ -27,7 +27,6 @@ _FORMAT_SECONDS_MAX = 60
 _READY_SECONDS_MAX = 90
 _CLUSTER_ID = "bXVzdGVyLXRlc3RzLTAwMA"  # 16 bytes in URL-safe base64, which is the form Kafka wants
 _NODE_ID = 1
-_KAFKAS_SESSION_TIMEOUT_MS = 9_000
 # Enough names that no one of 50 partitions goes without a group.
 _GROUPS_ON_EVERY_PARTITION = [f"readiness-{number}" for number in range(500)]
 
@@ -57,9 +56,6 @@ _CONFIGS: Mapping[str, str] = {
     "num.io.threads": "1",
     "num.network.threads": "1",
     "background.threads": "2",
-    # A machine that stands still for longer than nine seconds would have the controller fence its only
-    # broker, and every partition would be led anew, in the next epoch.
-    "broker.session.timeout.ms": "120000",
 }
 
 
@@ -90,10 +86,6 @@ class ApacheKafka:
     def pid(self) -> int:
         assert self._process is not None, "not started"
         return self._process.pid
-
-    @property
-    def _properties(self) -> Path:
-        return self.folder / "server.properties"
 
     @property
     def folder(self) -> Path:
@@ -128,9 +120,6 @@ class ApacheKafka:
     def restart(self) -> None:
         """Kill the process, and start it again on the same data and port; returns when it is ready."""
         self._kill()
-        # The controller takes the broker back when its former self is certainly dead.
-        with self._properties.open("a") as properties:
-            properties.write(f"broker.session.timeout.ms={_KAFKAS_SESSION_TIMEOUT_MS}\n")
         self._run(broker_classpath(), self.folder)
 
     def _kill(self) -> None:
@@ -153,7 +142,7 @@ class ApacheKafka:
             "controller.quorum.voters": f"{_NODE_ID}@{self.host}:{self.port + 1}",
             "log.dirs": str(folder / "logs"),
         }
-        properties = self._properties
+        properties = folder / "server.properties"
         lines = [f"{name}={value}\n" for name, value in {**self._configs, **addresses}.items()]
         properties.write_text("".join(lines))
         output = folder / "output.txt"
