@@ -25,7 +25,7 @@ from muster.pipeline.arguments import (
     fail,
 )
 from muster.pipeline.environment import check_packages
-from muster.pipeline.errors import PipelineError, from_spark
+from muster.pipeline.errors import OptionError, PipelineError, from_spark
 
 COMMANDS: Final = {
     "ingest": ("muster.pipeline.ingest", "topics to Parquet"),
@@ -55,6 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         check_packages()
         return int(given.work(given))
+    except OptionError as error:
+        return fail(given.prog, f"{error}; {given.prog} --help says more", EXIT_USAGE)
     except PipelineError as error:
         return fail(given.prog, str(error), EXIT_FAILED)
     except KeyboardInterrupt:

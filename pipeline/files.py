@@ -21,6 +21,15 @@ class Files:
         """Whether there is a file or a folder."""
         return bool(self._system.exists(self._path(path)))
 
+    def names(self, folder: str) -> list[str]:
+        """What is in a folder; nothing where there is none."""
+        path = self._path(folder)
+        return (
+            [each.getPath().getName() for each in self._system.listStatus(path)]
+            if self.exists(folder)
+            else []
+        )
+
     def move(self, source: str, target: str) -> None:
         """Give a folder another name, in one step where the file system has such a step. Raises PipelineError
         where it cannot be done."""

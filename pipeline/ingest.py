@@ -205,7 +205,7 @@ def ingest(spark: SparkSession, job: Ingest, teller: Any) -> None:
     from muster.pipeline.progress import follow
 
     files = Files(spark, job.to)
-    refuse_lost_checkpoint(files, job)
+    refuse_halves(files, job)
     rows = shaped(_read(spark, job), job.json_schema)
     writer = rows.writeStream.option("checkpointLocation", job.checkpoint).queryName(f"ingest to {job.table}")
     writer = _by_batch(writer, files, job.table) if job.by_batch else _for_spark(writer, job.table)
@@ -216,13 +216,22 @@ def ingest(spark: SparkSession, job: Ingest, teller: Any) -> None:
     follow(writer.start(), teller)
 
 
-def refuse_lost_checkpoint(files: Files, job: Ingest) -> None:
-    """Raises PipelineError for data without the checkpoint it was written with. Batches would count from 0
-    again, and those whose number is there already be passed over: their records would be lost."""
+def refuse_halves(files: Files, job: Ingest) -> None:
+    """Raises PipelineError for data without the checkpoint it was written with, or the other way round.
+
+    Without its checkpoint batches would count from 0 again, and those whose number is there already be passed
+    over: their records would be lost. Without the list of files Spark ends when it puts its parts together.
+    """
+    begun = any(name.isdigit() for name in files.names(f"{job.checkpoint}/commits"))
     if files.exists(job.table) and not files.exists(f"{job.checkpoint}/metadata"):
         raise PipelineError(
             f"{job.table} is there, but not its checkpoint {job.checkpoint}: nothing tells which records it"
             " holds. Write to another folder; or remove this one, and all is read again"
+        )
+    if begun and not job.by_batch and not files.exists(f"{job.table}/_spark_metadata"):
+        raise PipelineError(
+            f"the checkpoint {job.checkpoint} is there, but not the data it is about in {job.table}."
+            " Put the data back; or remove the checkpoint, and all is read again"
         )
 
 

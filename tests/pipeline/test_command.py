@@ -117,6 +117,11 @@ def test_a_wrong_command_line(
     [
         (["--topics", " , ", "--to", "lake"], "--topics ' , ': it takes names"),
         (["--topics", "orders", "--to", ""], "--to '': it takes a folder"),
+        (["--topics", "a", "--to", "b", "--option", "minPartition=4"], "minPartition"),
+        (["--topics", "a", "--to", "b", "--from", "last"], "--from: "),
+        (["--topics", "a b", "--to", "b"], "--topics: "),
+        (["--pattern", "(", "--to", "b"], "--pattern: "),
+        (["--topics", "a", "--to", "b", "--group", ""], "--group: "),
         (
             ["--topics", "a", "--to", "b", "--option", "startingoffsets=x"],
             "--option startingoffsets: ingest has",
@@ -128,7 +133,7 @@ def test_a_wrong_command_line(
 def test_a_value_that_will_not_do(
     capsys: pytest.CaptureFixture[str], arguments: list[str], expected: str
 ) -> None:
-    assert expected in told(capsys, 1, "ingest", *arguments)
+    assert expected in told(capsys, 2, "ingest", *arguments)
 
 
 @pytest.mark.usefixtures("no_session")

@@ -128,6 +128,16 @@ def test_data_without_its_checkpoint(
         run(spark, job)
 
 
+def test_a_checkpoint_without_its_data(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    broker.create_topic("orders", 2)
+    job = Ingest(broker.bootstrap, str(tmp_path / "lake"), ("orders",))
+    fill(broker, "orders", 0, 10)
+    run(spark, job)
+    Path(job.table).rename(tmp_path / "lost")
+    with pytest.raises(PipelineError, match="but not the data it is about"):
+        run(spark, job)
+
+
 def test_json_values_and_headers(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     broker.create_topic("orders", 1)
     broker.produce("orders", [b'{"id": 7, "name": "x", "more": 1}', b'{"id": "no number"}', b"no json"])
