@@ -415,5 +415,5 @@ class Ageing(Protocol):
         None when there is none left that has not."""
 
     def let_pass(self, ms: int, sparing: Container[int]) -> None:
-        """As if `ms` had gone by for all nodes but those in `sparing`. `changed` is called when something ran
-        out by it."""
+        """As if `ms` had gone by for all nodes but those in `sparing`. `changed` is called when something has
+        run out by it, or by itself since the last call."""

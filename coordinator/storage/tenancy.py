@@ -14,6 +14,8 @@ from uuid import UUID
 
 from muster.coordinator.storage.store import Grant, Lease, LeaseKind, NodeIdTaken, NodeRow
 
+_Whose = tuple[Lease, int] | UUID
+
 
 class Tenancy:
     """Leases and registrations with their terms. The store objects that share it may be on several threads
@@ -29,6 +31,8 @@ class Tenancy:
         self._claiming: dict[Lease, Counter[int]] = {}  # node ids; one node may claim the same lease twice
         self._nodes: dict[int, tuple[NodeRow, int]] = {}  # with the time of the last registration
         self._revision = 0
+        self._over: set[_Whose] = set()
+        """What has been told to have run out (`let_pass`)."""
 
     def __repr__(self) -> str:
         return f"<Tenancy held={len(self._held)} claiming={len(self._claiming)} nodes={list(self._nodes)}>"
@@ -130,16 +134,21 @@ class Tenancy:
         """As `Ageing.runs_out_in`."""
         with self._guard:
             ends_ms = [
-                end_ms for node_id, end_ms in self._ends() if node_id not in sparing and end_ms > now_ms
+                end_ms for _, node_id, end_ms in self._terms() if node_id not in sparing and end_ms > now_ms
             ]
             return min(ends_ms) - now_ms if ends_ms else None
 
     def let_pass(self, ms: int, sparing: Container[int], now_ms: int) -> bool:
-        """As `Ageing.let_pass`; whether anything ran out."""
+        """As `Ageing.let_pass`; whether anything has run out that the last call did not know of."""
         with self._guard:
-            news = any(
-                now_ms < end_ms <= now_ms + ms for node_id, end_ms in self._ends() if node_id not in sparing
-            )
+            # Real time passes too, and what it ended between two calls has to be told of as well.
+            over = {
+                whose
+                for whose, node_id, end_ms in self._terms()
+                if node_id not in sparing and end_ms <= now_ms + ms
+            }
+            news = not over <= self._over
+            self._over = over
             for lease, (grant, expires_ms) in self._held.items():
                 if grant.node_id not in sparing:
                     self._held[lease] = grant, expires_ms - ms
@@ -148,12 +157,13 @@ class Tenancy:
                     self._nodes[node_id] = node, registered_ms - ms
             return news
 
-    def _ends(self) -> Iterator[tuple[int, int]]:
-        """Of every lease and registration: whose it is, and when it runs out."""
+    def _terms(self) -> Iterator[tuple[_Whose, int, int]]:
+        """Of every lease and registration: what tells it from those before and after it, whose it is, and when
+        it runs out."""
         for grant, expires_ms in self._held.values():
-            yield grant.node_id, expires_ms
+            yield (grant.lease, grant.epoch), grant.node_id, expires_ms
         for node_id, (node, registered_ms) in self._nodes.items():
-            yield node_id, registered_ms + node.term_ms
+            yield node.incarnation, node_id, registered_ms + node.term_ms
 
     # --- nodes ------------------------------------------------------------------------------------
 

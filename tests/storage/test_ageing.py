@@ -74,6 +74,20 @@ async def test_the_store_tells_when_something_has_run_out(store: AgeingStore) ->
     assert told == ["changed"]
 
 
+async def test_what_real_time_has_ended_in_between_is_told_of_as_well(
+    store: AgeingStore, clock: StoreClock
+) -> None:
+    told: list[str] = []
+    store.changed.append(lambda: told.append("changed"))
+    store.let_pass(TERM_MS - 1, SPARED)
+    clock.advance(1)
+    assert store.runs_out_in(SPARED) is None
+    store.let_pass(0, SPARED)
+    assert told == ["changed"]
+    store.let_pass(0, SPARED)
+    assert told == ["changed"]
+
+
 async def test_who_renews_after_all_begins_a_new_term(store: AgeingStore) -> None:
     store.let_pass(TERM_MS // 2, SPARED)
     await store.register_node(DEAD)
