@@ -118,9 +118,10 @@ web-tools:  ## look for the browser of make web: installs Debian's chromium with
 
 # COMPOSE_LAB names a command that gives another one a Docker engine, where there is none:
 # COMPOSE_LAB REQUIREMENT -- COMMAND, with the requirement that the Dockerfile installs.
+IMAGE_NEEDS = '$(CURDIR)[postgres,http]'
 .PHONY: compose-test
 compose-test: $(VENV)/.installed-interop $(VENV)/.installed-test  ## docker compose up, and its containers killed, paused and cut off under load (needs Docker with Compose)
-	$(if $(COMPOSE_LAB),$(COMPOSE_LAB) '$(CURDIR)[postgres,http]' --) $(BIN)/python -m pytest tests/compose
+	$(if $(COMPOSE_LAB),$(COMPOSE_LAB) $(IMAGE_NEEDS) --) $(BIN)/python -m pytest tests/compose
 
 # One process: a session of Spark takes seconds to begin and a gigabyte.
 .PHONY: test-spark
