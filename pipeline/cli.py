@@ -26,11 +26,14 @@ from muster.pipeline.arguments import (
 )
 from muster.pipeline.environment import check_packages
 from muster.pipeline.errors import OptionError, PipelineError, from_spark
+from muster.pipeline.progress import Stopped
 
 COMMANDS: Final = {
     "ingest": ("muster.pipeline.ingest", "topics to Parquet"),
-    "rebalances": ("muster.pipeline.journal.command", "the journal of groups to tables"),
-    "report": ("muster.pipeline.report.command", "those tables to pictures, and one page"),
+    "rebalances": (
+        "muster.pipeline.journal.command",
+        "tables of why groups rebalanced, how long that took and what it cost",
+    ),
 }
 """The module and the summary of each."""
 
@@ -59,6 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return fail(given.prog, f"{error}; {given.prog} --help says more", EXIT_USAGE)
     except PipelineError as error:
         return fail(given.prog, str(error), EXIT_FAILED)
+    except Stopped as stopped:
+        return _SIGNALLED + stopped.number
     except KeyboardInterrupt:
         return _SIGNALLED + signal.SIGINT
     except _Terminated:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import time
 from dataclasses import dataclass
@@ -94,13 +95,37 @@ def _offsets(told: Any) -> dict[tuple[str, str], int] | None:
         return None
 
 
+class Stopped(Exception):
+    """A signal ended the query; its checkpoint says where to go on."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
 def follow(query: StreamingQuery, teller: Teller) -> None:
-    """Tell of the batches until the query ends. Raises what it failed with. Interrupted, it is stopped; its
-    checkpoint says where to go on."""
+    """Tell of the batches until the query ends. Raises what it failed with. SIGINT and SIGTERM stop it, which
+    raises Stopped; to be called in the main thread.
+
+    The signals are only noted when they come: an exception in the midst of a call of the JVM would leave the
+    connection to it unusable.
+    """
+    came: list[int] = []
+    before = {
+        number: signal.signal(number, lambda received, _: came.append(received))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
-        while not query.awaitTermination(_LOOK_S):
+        while not came and not query.awaitTermination(_LOOK_S):
             teller.look(query)
-        teller.look(query)
-    except BaseException:
         query.stop()
-        raise
+        teller.look(query)
+    except Exception:
+        if not came:
+            raise
+        # What the signal reached beside us may have failed of it.
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if came:
+        raise Stopped(came[0])

@@ -133,7 +133,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._initial: Offsets | None = None
         self._target: Look | None = None
         self._seen: Look | None = None
-        self._idle_until = 0.0
+        self._idle_at: Offsets | None = None
+        self._look_again_at = 0.0
         self._begun: _Begun | None = None
 
     # --- in the driver --------------------------------------------------------------------------------------
@@ -165,7 +166,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where the next batch ends. All before `start` is finished, so it is committed."""
         begun = Offsets.from_json(start)
         self._finished(begun)
-        if self._seen is None or self._clock() >= self._idle_until:
+        if self._seen is None or begun != self._idle_at or self._clock() >= self._look_again_at:
+            self._look_again_at = self._clock() + _IDLE_S
             self._seen = self._look()
         seen = self._seen
         starts = self._starts(begun, seen)
@@ -179,7 +181,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if isinstance(limit, ReadMaxRows):
             ends = limited(starts, ends, limit.max_rows)
         end = self._offsets(begun, seen, ends)
-        self._idle_until = self._clock() + _IDLE_S if end == begun else 0.0
+        self._idle_at = end if end == begun else None
         return end.to_json()
 
     def reportLatestOffset(self) -> OffsetsJson | None:

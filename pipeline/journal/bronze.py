@@ -35,7 +35,8 @@ SELECT
     shard, offset, e.at_ms, e.type, e.broker, e.`group`, e.generation, e.trigger, e.reason,
     e.member.id AS member_id, e.member.client_id, e.member.host, e.member.instance,
     e.from_state, e.to_state, e.phase_ms, e.after_ms, e.late_ms, e.silent_ms, e.connected, e.disconnected_ms,
-    e.late, e.after_removal_ms, e.heartbeat_interval_ms, e.session_timeout_ms, e.requested_by, e.former_member_id,
+    e.late, e.after_removal_ms, e.heartbeat_interval_ms, e.session_timeout_ms, e.requested_by,
+    e.former_member_id,
     e.old_member_id, ltrim('/', e.old_client_host) AS old_host, e.old_silent_ms, e.old_connected,
     e.topics_added, e.topics_removed, e.protocols_before, e.protocols_after, e.owned_changed, e.protocol,
     try_cast(e.partitions AS int) AS partitions, e.kept, e.moved, e.lost,
@@ -51,8 +52,8 @@ SELECT
             'topic', get(p, 0), 'partition', try_cast(get(p, 1) AS int),
             'committed_offset', try_cast(get(p, 2) AS bigint), 'lag', try_cast(get(p, 3) AS bigint)))
     END AS lags,
-    e.recovered, e.error, e.committed_generation_id AS committed_generation, e.epoch, e.from_broker, e.took_ms,
-    e.groups
+    e.recovered, e.error, e.committed_generation_id AS committed_generation, e.epoch, e.from_broker,
+    e.took_ms, e.groups
 FROM read
 WHERE e.type IS NOT NULL AND e.at_ms IS NOT NULL
 """

@@ -10,6 +10,7 @@ from muster.pipeline.journal.cutting import cut
 from muster.pipeline.journal.diagnoses import diagnosed
 from muster.pipeline.journal.gold import gold
 from muster.pipeline.journal.rebalances import assembled
+from muster.pipeline.journal.tables import OWNERSHIP
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -33,7 +34,8 @@ def build(events: DataFrame, to: str) -> dict[str, DataFrame]:
     silver["rebalances"] = kept(diagnosed(made, told), "silver", "rebalances")
     sessions = kept(lives.sessions(silver["transitions"], silver["rebalances"]), "silver", "_sessions")
     silver["member_sessions"] = kept(lives.member_sessions(sessions), "silver", "member_sessions")
-    silver["ownership"] = kept(lives.ownership(silver["rebalances"], sessions), "silver", "ownership")
+    owned = kept(lives.ownership(silver["rebalances"], sessions), "silver", "_ownership")
+    silver["ownership"] = kept(owned.select(*OWNERSHIP.names), "silver", "ownership")
     silver["lag_samples"] = kept(lives.lag_samples(silver["transitions"]), "silver", "lag_samples")
-    answers = {name: kept(frame, "gold", name) for name, frame in gold(silver, sessions).items()}
+    answers = {name: kept(frame, "gold", name) for name, frame in gold(silver, sessions, owned).items()}
     return {**silver, **answers}

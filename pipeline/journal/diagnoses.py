@@ -96,9 +96,10 @@ SELECT rebalance_id,
     max_by(struct(at_ms, broker), offset) FILTER (WHERE earlier AND type = 'shard_loaded') AS moved,
     collect_set(member_id) FILTER (WHERE earlier AND type = 'member_removed' AND member_id != mine)
         AS removed_ids,
-    max_by(struct(trigger IN ('session expired', 'sync timed out', 'rebalance timed out', 'new member expired',
-            'group full') OR requested_by IS NOT NULL AS evicted), offset)
-        FILTER (WHERE earlier AND type = 'member_removed' AND member_id != mine AND same_client) AS same_removed,
+    max_by(struct(trigger IN ('session expired', 'sync timed out', 'rebalance timed out',
+            'new member expired', 'group full') OR requested_by IS NOT NULL AS evicted), offset)
+        FILTER (WHERE earlier AND type = 'member_removed' AND member_id != mine AND same_client)
+        AS same_removed,
     count(DISTINCT member_id) FILTER (WHERE earlier AND member_id != mine AND same_client
         AND type IN ('member_added', 'member_removed', 'heartbeat_late')) AS namesakes,
     sort_array(collect_list(struct(offset, host, old_host, at_ms,
@@ -109,7 +110,8 @@ SELECT rebalance_id,
             AND NOT coalesce(old_connected AND (old_silent_ms IS NULL OR old_silent_ms < 15000), false)),
         array_intersect(
             collect_set(instance) FILTER (WHERE near AND type = 'member_added'),
-            collect_set(instance) FILTER (WHERE near AND type = 'member_removed' AND trigger != 'group full')))
+            collect_set(instance) FILTER (WHERE near AND type = 'member_removed'
+                AND trigger != 'group full')))
         AS restarted,
     count_if(near AND type = 'member_fenced' AND instance = my_instance) AS fenced
 FROM pairs
@@ -121,8 +123,9 @@ WITH facts AS (
     SELECT s.*, a.* EXCEPT (rebalance_id),
         s.instance IS NOT NULL AS static,
         IF(s.removed.disconnected_ms IS NOT NULL, false, s.removed.connected) AS connected,
-        IF(a.returned IS NULL OR a.closed.offset < a.returned.offset,
-            greatest(coalesce(a.closed.after_removal_ms, a.closed.at_ms - s.started_ms), 0), NULL) AS closed_ms,
+        IF(a.closed IS NOT NULL AND (a.returned IS NULL OR a.closed.offset < a.returned.offset),
+            greatest(coalesce(a.closed.after_removal_ms, a.closed.at_ms - s.started_ms), 0), NULL)
+            AS closed_ms,
         coalesce(s.removed.silent_ms <= coalesce(2 * s.removed.heartbeat_interval_ms,
             coalesce(s.removed.session_timeout_ms, 30000) DIV 2), false) AS on_time,
         s.removed.disconnected_ms IS NULL AND s.removed.connected IS DISTINCT FROM true
@@ -130,7 +133,8 @@ WITH facts AS (
         coalesce(s.former_in_step, a.former_issued) AS former,
         s.instance IS NOT NULL AND coalesce(array_contains(a.restarted, s.instance), false)
             AND size(a.restarted) >= 2 AS is_rolling,
-        coalesce(size(s.changed.topics_added) > 0, false) OR coalesce(size(s.changed.topics_removed) > 0, false)
+        coalesce(size(s.changed.topics_added) > 0, false)
+            OR coalesce(size(s.changed.topics_removed) > 0, false)
             AS has_topics_changed,
         coalesce(size(s.changed.protocols_before) > 0
             AND s.changed.protocols_before != s.changed.protocols_after, false) AS has_assignor_changed,
@@ -138,7 +142,8 @@ WITH facts AS (
     FROM {{steps}} AS s LEFT JOIN {{around}} AS a ON s.rebalance_id = a.rebalance_id
 ), signs AS (
     SELECT *,
-        IF(has_topics_changed OR has_assignor_changed OR coalesce(NOT contains(protocol, 'cooperative'), false), 0,
+        IF(has_topics_changed OR has_assignor_changed
+                OR coalesce(NOT contains(protocol, 'cooperative'), false), 0,
             int(coalesce(changed.owned_changed, false)) + int(coalesce(contains(reason, 'revoke'), false))
             + int(coalesce(assigned.lost > 0 AND assigned.at_ms >= started_ms - 60000, false))) AS follow_ups,
         coalesce(leader = member_id, false) AS is_leader,
@@ -177,7 +182,8 @@ SELECT rebalance_id, greatest(coalesce(late, 0), coalesce(removed.late, 0)) AS n
         WHEN is_known_back THEN 'rejoined-after-eviction certain'
         WHEN NOT is_likely_back AND (from_state = 'Empty' OR same_removed IS NULL) THEN 'new-member certain'
         WHEN is_rolling THEN 'rolling-restart likely'
-        WHEN is_likely_back THEN IF(namesakes > 1, 'rejoined-after-eviction possible', 'rejoined-after-eviction likely')
+        WHEN is_likely_back AND namesakes > 1 THEN 'rejoined-after-eviction possible'
+        WHEN is_likely_back THEN 'rejoined-after-eviction likely'
         ELSE 'new-member likely' END
     WHEN cause IN ('subscription or protocols changed', 'leader rejoined') THEN CASE
         WHEN cause != 'leader rejoined' AND has_topics_changed THEN 'subscription-changed certain'
@@ -185,7 +191,8 @@ SELECT rebalance_id, greatest(coalesce(late, 0), coalesce(removed.late, 0)) AS n
         WHEN has_grown THEN 'topics-grown certain'
         WHEN follow_ups > 1 THEN 'cooperative-follow-up certain'
         WHEN follow_ups = 1 THEN 'cooperative-follow-up likely'
-        WHEN cause = 'leader rejoined' AND coalesce(contains(reason, 'metadata'), false) THEN 'topics-grown likely'
+        WHEN cause = 'leader rejoined' AND coalesce(contains(reason, 'metadata'), false)
+            THEN 'topics-grown likely'
         WHEN cause = 'leader rejoined' OR changed IS NOT NULL AND is_leader THEN 'leader-rejoined likely'
         WHEN changed IS NULL THEN 'subscription-changed possible'
         ELSE 'unknown possible' END
@@ -193,8 +200,8 @@ SELECT rebalance_id, greatest(coalesce(late, 0), coalesce(removed.late, 0)) AS n
         WHEN duplicate = 'certain' THEN 'duplicate-instance-id certain'
         WHEN duplicate IS NOT NULL THEN 'duplicate-instance-id likely'
         WHEN is_rolling THEN 'rolling-restart likely'
-        WHEN size(replaced) > 0 THEN
-            IF(element_at(replaced, -1).alive, 'static-member-replaced possible', 'static-member-replaced likely')
+        WHEN size(replaced) > 0 AND element_at(replaced, -1).alive THEN 'static-member-replaced possible'
+        WHEN size(replaced) > 0 THEN 'static-member-replaced likely'
         ELSE 'unknown certain' END
     WHEN cause = 'sync timed out' THEN 'sync-timeout certain'
     WHEN cause IN ('group full', 'loaded with more members than allowed') THEN 'group-full certain'

@@ -84,10 +84,11 @@ LEFT JOIN evictions AS e ON e.`group` = k.`group`
 _UNAVAILABILITY: Final = """
 WITH next AS (
     SELECT `group`, topic, partition, member_id, until_ms, rebalance_id AS this,
-        lead(struct(from_ms, member_id, rebalance_id)) OVER (
+        is_released,
+        lead(struct(from_ms, member_id, rebalance_id, since_ms)) OVER (
             PARTITION BY `group`, topic, partition ORDER BY from_ms) AS next,
         (SELECT max(at_ms) FROM {transitions}) AS now_ms
-    FROM {ownership}
+    FROM {owned}
 )
 SELECT n.`group`, n.topic, n.partition, n.until_ms AS from_ms, n.next.from_ms AS until_ms,
     coalesce(n.next.from_ms, n.now_ms) - n.until_ms AS gap_ms, n.member_id AS from_member,
@@ -95,6 +96,8 @@ SELECT n.`group`, n.topic, n.partition, n.until_ms AS from_ms, n.next.from_ms AS
 FROM next AS n LEFT JOIN {rebalances} AS r
 ON r.rebalance_id = n.next.rebalance_id AND n.next.rebalance_id != n.this
 WHERE n.until_ms IS NOT NULL AND (n.next IS NULL OR n.next.from_ms > n.until_ms)
+    -- What was given up, and not withheld from one for another, nobody subscribed to.
+    AND NOT (n.is_released AND n.next.since_ms IS NULL)
 """
 
 _FLAPPING: Final = f"""
@@ -148,7 +151,8 @@ WITH turns AS (
         max_by(r.members, r.ended_ms) FILTER (WHERE r.ended_ms <= d.started_ms) AS members,
         count_if(r.started_ms BETWEEN d.started_ms AND d.ended_ms) AS rebalances,
         coalesce(sum(r.moved) FILTER (WHERE r.started_ms BETWEEN d.started_ms AND d.ended_ms), 0) AS moved,
-        coalesce(sum(r.bounced) FILTER (WHERE r.started_ms BETWEEN d.started_ms AND d.ended_ms), 0) AS bounced,
+        coalesce(sum(r.bounced)
+            FILTER (WHERE r.started_ms BETWEEN d.started_ms AND d.ended_ms), 0) AS bounced,
         coalesce(sum(r.unowned_partition_ms)
             FILTER (WHERE r.started_ms BETWEEN d.started_ms AND d.ended_ms), 0) AS unowned_partition_ms
     FROM deploys AS d LEFT JOIN {{rebalances}} AS r ON r.`group` = d.`group`
@@ -194,8 +198,9 @@ LEFT JOIN lost AS x ON x.shard = l.shard AND x.offset = l.offset
 """
 
 
-def gold(silver: dict[str, DataFrame], sessions: DataFrame) -> dict[str, DataFrame]:
-    """All gold tables by name, from the silver ones by name; `sessions` has `took_over`."""
+def gold(silver: dict[str, DataFrame], sessions: DataFrame, owned: DataFrame) -> dict[str, DataFrame]:
+    """All gold tables by name, from the silver ones by name, and what `lives.sessions` and `lives.ownership`
+    made."""
     queries = {
         tables.CAUSES_PER_HOUR: _CAUSES_PER_HOUR,
         tables.GROUP_HEALTH: _GROUP_HEALTH,
@@ -206,9 +211,11 @@ def gold(silver: dict[str, DataFrame], sessions: DataFrame) -> dict[str, DataFra
         tables.FAILOVER_IMPACT: _FAILOVER_IMPACT,
     }
     spark: Any = sessions.sparkSession
-    given = {**silver, "sessions": sessions}
+    given = {**silver, "sessions": sessions, "owned": owned}
     return {table.name: _typed(spark.sql(query, **given), table) for table, query in queries.items()}
 
 
 def _typed(frame: DataFrame, table: tables.Table) -> DataFrame:
-    return frame.selectExpr(*(f"CAST(`{each.name}` AS {each.type}) AS `{each.name}`" for each in table.columns))
+    return frame.selectExpr(
+        *(f"CAST(`{each.name}` AS {each.type}) AS `{each.name}`" for each in table.columns)
+    )

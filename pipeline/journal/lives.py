@@ -22,12 +22,12 @@ WITH marks AS (
         at_ms - IF(trigger = 'session expired', coalesce(silent_ms, 0), 0)
     FROM {transitions} WHERE type = 'member_removed'
     UNION ALL
-    SELECT `group`, shard, old_member_id, client_id, coalesce(old_host, host), instance, offset, at_ms, 'ended',
-        NULL, false, 'static member returned', false, at_ms - coalesce(old_silent_ms, 0)
+    SELECT `group`, shard, old_member_id, client_id, coalesce(old_host, host), instance, offset, at_ms,
+        'ended', NULL, false, 'static member returned', false, at_ms - coalesce(old_silent_ms, 0)
     FROM {transitions} WHERE type = 'member_replaced'
     UNION ALL
-    SELECT `group`, shard, member_id, client_id, host, instance, offset, at_ms, 'late', NULL, false, NULL, false,
-        at_ms
+    SELECT `group`, shard, member_id, client_id, host, instance, offset, at_ms, 'late', NULL, false, NULL,
+        false, at_ms
     FROM {transitions} WHERE type = 'heartbeat_late'
 ), lives AS (
     SELECT `group`, shard, member_id,
@@ -55,26 +55,25 @@ ON r.`group` = l.`group` AND r.shard = l.shard
 
 _OWNERSHIP: Final = """
 WITH changes AS (
-    SELECT `group`, shard, start_offset, rebalance_id, started_ms, ended_ms, inline(moves)
+    SELECT `group`, shard, start_offset, rebalance_id, ended_ms, inline(moves)
     FROM {rebalances} WHERE outcome = 'completed' AND moves IS NOT NULL
-), known AS (
-    SELECT c.*, coalesce(s.ended_ms <= c.ended_ms, false) AS is_gone
-    FROM changes AS c LEFT JOIN {sessions} AS s ON s.`group` = c.`group` AND s.member_id = c.from_member
 ), spans AS (
-    SELECT *,
-        lead(CASE WHEN is_gone OR to_member IS NULL THEN ended_ms ELSE started_ms END) OVER (
-            PARTITION BY `group`, topic, partition ORDER BY shard, start_offset) AS close_ms
-    FROM known
+    SELECT *, lead(since_ms) OVER next AS close_ms, lead(to_member IS NULL) OVER next AS is_released
+    FROM changes
+    WINDOW next AS (PARTITION BY `group`, topic, partition ORDER BY shard, start_offset)
 ), held AS (
     SELECT p.*, coalesce(s.instance, p.to_member) AS seat
     FROM spans AS p LEFT JOIN {sessions} AS s ON s.`group` = p.`group` AND s.member_id = p.to_member
     WHERE p.to_member IS NOT NULL
 ), split AS (
     -- A static member that comes back has what it had, under another id.
-    SELECT h.`group`, h.topic, h.partition, coalesce(s.member_id, h.to_member) AS member_id, s.client_id, s.host,
-        s.instance,
-        IF(s.took_over AND s.member_id != h.to_member, greatest(s.joined_ms, h.ended_ms), h.ended_ms) AS from_ms,
-        least(h.close_ms, s.last_heard_ms) AS until_ms, h.rebalance_id
+    SELECT h.`group`, h.topic, h.partition, coalesce(s.member_id, h.to_member) AS member_id, s.client_id,
+        s.host, s.instance,
+        IF(s.took_over AND s.member_id != h.to_member, greatest(s.joined_ms, h.ended_ms), h.ended_ms)
+            AS from_ms,
+        least(h.close_ms, s.last_heard_ms) AS until_ms, h.rebalance_id, h.since_ms,
+        coalesce(h.is_released AND (s.last_heard_ms IS NULL OR h.close_ms <= s.last_heard_ms), false)
+            AS is_released
     FROM held AS h LEFT JOIN {sessions} AS s
     ON s.`group` = h.`group` AND coalesce(s.instance, s.member_id) = h.seat
         AND (s.member_id = h.to_member OR s.took_over AND s.joined_ms > h.ended_ms
@@ -108,13 +107,15 @@ def member_sessions(sessions: DataFrame) -> DataFrame:
 
 
 def ownership(rebalances: DataFrame, sessions: DataFrame) -> DataFrame:
-    """The table `ownership`; `sessions` has `took_over`."""
+    """The table `ownership` with two columns more: `is_released`, it was taken and given to nobody, and
+    `since_ms`, from when it had no owner as it was given. `sessions` has `took_over`."""
     session: Any = rebalances.sparkSession
-    found = session.sql(_OWNERSHIP, rebalances=rebalances, sessions=sessions)
-    return found.select(*OWNERSHIP.names)  # type: ignore[no-any-return]
+    found: DataFrame = session.sql(_OWNERSHIP, rebalances=rebalances, sessions=sessions)
+    return found.select(*OWNERSHIP.names, "is_released", "since_ms")
 
 
 def lag_samples(transitions: DataFrame) -> DataFrame:
     """The table `lag_samples`."""
     session: Any = transitions.sparkSession
-    return session.sql(_LAG_SAMPLES, transitions=transitions).select(*LAG_SAMPLES.names)  # type: ignore[no-any-return]
+    found: DataFrame = session.sql(_LAG_SAMPLES, transitions=transitions)
+    return found.select(*LAG_SAMPLES.names)

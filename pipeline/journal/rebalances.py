@@ -32,12 +32,15 @@ SELECT shard, `group`, number,
     min_by(after_ms, offset) FILTER (WHERE type = 'all_synced' AND is_after) AS sync_ms,
     count_if(type = 'member_added' AND NOT is_after) AS added,
     count_if(type = 'member_removed' AND NOT is_after) AS removed,
-    collect_list(CASE
-        WHEN type = 'member_removed' THEN struct(member_id AS id,
+    sort_array(collect_list(CASE
+        WHEN type = 'member_removed' THEN struct(offset, member_id AS id,
             at_ms - IF(trigger = 'session expired', coalesce(silent_ms, 0), 0) AS stopped_ms)
-        WHEN type = 'member_replaced' THEN struct(old_member_id AS id,
+        WHEN type = 'member_replaced' THEN struct(offset, old_member_id AS id,
             at_ms - coalesce(old_silent_ms, 0) AS stopped_ms)
-        END) FILTER (WHERE NOT is_after) AS gone,
+        END) FILTER (WHERE NOT is_after)) AS gone,
+    -- Who is still there works on until it rejoins.
+    sort_array(collect_list(struct(offset, member_id AS id, at_ms))
+        FILTER (WHERE type = 'member_rejoined' AND NOT is_after)) AS rejoined,
     sort_array(collect_list(struct(offset, at_ms, lag, type, recovered)) FILTER (
         WHERE lag IS NOT NULL AND (is_after AND type = 'lag_at_commit' OR type = 'rebalance_completed')))
         AS lags,
@@ -52,7 +55,8 @@ _MADE: Final = """
 WITH seen AS (
     SELECT *,
         coalesce(start.offset, first_offset) AS start_offset,
-        start IS NOT NULL AND (number > 0 OR start.from_state IN ('Stable', 'Empty', 'Dead')) AS began_in_sight,
+        start IS NOT NULL AND (number > 0 OR start.from_state IN ('Stable', 'Empty', 'Dead'))
+            AS began_in_sight,
         CASE
             WHEN start IS NOT NULL AND number > 0 THEN start.at_ms
             ELSE least(start.at_ms, done.started_ms,
@@ -79,26 +83,33 @@ WITH seen AS (
     FROM {gathered}
 ), timed AS (
     SELECT *,
-        greatest(CASE outcome
-            WHEN 'completed' THEN coalesce(done.at_ms, settled.at_ms)
-            WHEN 'interrupted' THEN broken.at_ms END, began_ms) AS over_ms,
+        -- `greatest` passes over NULL.
+        CASE outcome
+            WHEN 'completed' THEN greatest(coalesce(done.at_ms, settled.at_ms), began_ms)
+            WHEN 'interrupted' THEN greatest(broken.at_ms, began_ms) END AS over_ms,
         coalesce(settled.to_state, CASE
-            WHEN done.members = 0 THEN 'Empty' WHEN done IS NOT NULL THEN 'Stable' END, last_state) AS state_now
+            WHEN done.members = 0 THEN 'Empty' WHEN done IS NOT NULL THEN 'Stable' END, last_state)
+            AS state_now
     FROM seen
+), moved AS (
+    SELECT *,
+        -- From when nobody had it: its owner stopped, or the assignment before gave it to nobody (KIP-429).
+        transform(last_assigned.moves, m -> named_struct('topic', m.topic, 'partition', m.partition,
+            'from_member', m.from_member, 'to_member', m.to_member, 'since_ms', CASE
+            WHEN m.from_member IS NOT NULL THEN coalesce(stopped[m.from_member],
+                IF(m.to_member IS NULL, over_ms,
+                    coalesce(get(filter(rejoined, r -> r.id = m.from_member), 0).at_ms, began_ms)))
+            WHEN exists(assigned_before.moves, b -> b.topic = m.topic AND b.partition = m.partition
+                AND b.from_member IS NOT NULL AND b.to_member IS NULL) THEN assigned_before.at_ms
+            END)) AS all_moves
+    FROM timed
 ), unowned AS (
     SELECT *,
-        CASE WHEN last_assigned IS NOT NULL AND over_ms IS NOT NULL AND state_now != 'Empty' THEN
-            filter(transform(last_assigned.moves, m -> CASE
-                WHEN m.to_member IS NULL THEN NULL
-                WHEN m.from_member IS NOT NULL
-                    THEN greatest(over_ms - coalesce(stopped[m.from_member], began_ms), 0)
-                -- The assignment before took it from somebody and gave it to nobody (KIP-429).
-                WHEN exists(assigned_before.moves, b -> b.topic = m.topic AND b.partition = m.partition
-                    AND b.from_member IS NOT NULL AND b.to_member IS NULL)
-                    THEN greatest(over_ms - assigned_before.at_ms, 0)
-                END), ms -> ms IS NOT NULL)
+        CASE WHEN over_ms IS NOT NULL AND state_now != 'Empty' THEN
+            transform(filter(all_moves, m -> m.to_member IS NOT NULL AND m.since_ms IS NOT NULL),
+                m -> greatest(over_ms - m.since_ms, 0))
         END AS unowned
-    FROM timed
+    FROM moved
 )
 SELECT
     concat(shard, '-', start_offset) AS rebalance_id, `group`, shard, start_offset, end_offset, generation,
@@ -114,16 +125,18 @@ SELECT
     transform(starts, s -> named_struct('at_ms', s.at_ms, 'cause', s.cause, 'member_id', s.member_id))
         AS starts,
     int(greatest(begun - 1, coalesce(done.restarts, 0), 0)) AS restarts,
-    coalesce(done.join_ms, greatest(all_joined.at_ms - began_ms, 0)) AS join_ms,
+    coalesce(done.join_ms, IF(all_joined IS NOT NULL, greatest(all_joined.at_ms - began_ms, 0), NULL))
+        AS join_ms,
     CASE WHEN all_joined IS NULL AND coalesce(done.assignment_ms, 0) = 0 THEN NULL
-        ELSE coalesce(done.assignment_ms, greatest(over_ms - all_joined.at_ms, 0)) END AS assignment_ms,
+        WHEN done.assignment_ms IS NOT NULL THEN done.assignment_ms
+        WHEN over_ms IS NOT NULL THEN greatest(over_ms - all_joined.at_ms, 0) END AS assignment_ms,
     sync_ms, done.slowest.id AS slowest_member_id, done.slowest_ms,
     int(IF(start.from_state = 'Empty', 0, members_then)) AS members_before, done.members AS members,
     int(added) AS added, int(removed) AS removed, int(size(done.dropped)) AS dropped,
     last_assigned.partitions, last_assigned.kept, last_assigned.moved, last_assigned.lost,
     int(size(filter(last_assigned.moves, m -> m.from_member IS NOT NULL AND m.to_member IS NOT NULL
         AND NOT array_contains(map_keys(stopped), m.from_member)))) AS bounced,
-    last_assigned.moves, last_assigned.truncated,
+    all_moves AS moves, last_assigned.truncated,
     int(size(unowned)) AS unowned_partitions,
     aggregate(unowned, bigint(0), (sum, ms) -> sum + ms) AS unowned_partition_ms,
     array_max(unowned) AS unowned_max_ms,
@@ -134,30 +147,39 @@ FROM unowned
 """
 
 _LAG: Final = """
-WITH before AS (
+WITH begun AS (
+    -- What is noted is the lag as it began: by then that of a member that fell silent has grown.
+    SELECT * EXCEPT (lag_before), lag_before AS noted, troubled_ms < started_ms - 1000 AS silent
+    FROM {made}
+), earlier AS (
     -- Told within the hour before, and before the trouble began.
     SELECT r.rebalance_id, max_by(t.lag, t.offset) AS lag
     FROM (SELECT rebalance_id, `group`, shard, start_offset, started_ms, troubled_ms,
             explode(sequence((started_ms - 3600000) DIV 3600000, started_ms DIV 3600000)) AS hour
-        FROM {made} WHERE lag_before IS NULL) AS r
+        FROM begun WHERE silent OR noted IS NULL) AS r
     JOIN (SELECT *, at_ms DIV 3600000 AS hour FROM {told}
         WHERE lag IS NOT NULL AND type IN ('lag_at_commit', 'rebalance_completed')) AS t
     ON t.`group` = r.`group` AND t.shard = r.shard AND t.hour = r.hour AND t.offset < r.start_offset
         AND t.at_ms BETWEEN r.started_ms - 3600000 AND r.troubled_ms
     GROUP BY r.rebalance_id
 ), known AS (
-    SELECT made.* EXCEPT (lag_before), coalesce(made.lag_before, before.lag) AS lag_before
-    FROM {made} AS made LEFT JOIN before ON made.rebalance_id = before.rebalance_id
-), back AS (
-    SELECT *, get(filter(lags, l -> l.type = 'lag_at_commit'
-        AND (coalesce(l.recovered, false) OR coalesce(l.lag <= lag_before, false))), 0) AS back
+    -- The lesser of the two; what was not told before is taken from the note unless somebody was silent.
+    SELECT b.*, IF(silent OR noted IS NULL, IF(e.lag IS NULL, NULL, least(e.lag, noted)), noted) AS lag_before
+    FROM begun AS b LEFT JOIN earlier AS e ON b.rebalance_id = e.rebalance_id
+), followed AS (
+    -- All but a tenth of its growth made up for is all: lag goes up and down with the commits.
+    SELECT *, aggregate(lags, named_struct('peak', bigint(NULL), 'back_ms', bigint(NULL)),
+        (seen, l) -> IF(seen.back_ms IS NOT NULL, seen, named_struct(
+            'peak', greatest(seen.peak, l.lag),
+            'back_ms', IF(l.type = 'lag_at_commit' AND (coalesce(l.recovered, false) AND NOT silent
+                OR coalesce(l.lag - lag_before
+                    <= greatest(greatest(seen.peak, l.lag) - lag_before, 0) DIV 10, false)),
+                l.at_ms, NULL)))) AS seen
     FROM known
 )
-SELECT * EXCEPT (lags, back, troubled_ms),
-    array_max(transform(filter(lags, l -> back IS NULL OR l.offset <= back.offset), l -> l.lag)) AS lag_peak,
-    back.at_ms AS recovered_ms,
-    back.at_ms - ended_ms AS recovery_ms
-FROM back
+SELECT * EXCEPT (lags, seen, noted, silent, troubled_ms),
+    seen.peak AS lag_peak, seen.back_ms AS recovered_ms, seen.back_ms - ended_ms AS recovery_ms
+FROM followed
 """
 
 

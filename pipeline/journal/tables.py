@@ -40,6 +40,7 @@ class Table(NamedTuple):
 
 MEMBER: Final = "struct<id:string,client_id:string,host:string,instance:string>"
 MOVES: Final = "array<struct<topic:string,partition:int,from_member:string,to_member:string>>"
+MOVES_SINCE: Final = MOVES.replace("to_member:string", "to_member:string,since_ms:bigint")
 STARTS: Final = "array<struct<at_ms:bigint,cause:string,member_id:string>>"
 LAGS: Final = "array<struct<topic:string,partition:int,committed_offset:bigint,lag:bigint>>"
 
@@ -145,20 +146,20 @@ REBALANCES: Final = Table(
     "One row for each rebalance: from entering PreparingRebalance to Stable or Empty, anew or not.",
     _columns(
         f"""
-        rebalance_id          string  shard and offset of its first start; stays the same however often it is read
+        rebalance_id          string  shard and offset of its first start; stays the same
         group                 string  the group
         shard                 int     the journal's partition
         start_offset          bigint  of the entry that began it, or of the first one in sight
         end_offset            bigint  of the last entry that belongs to it
         generation            int     the one it led to, or will lead to
-        outcome               string  completed, under way, or interrupted (the coordinator moved, or the group went)
+        outcome               string  completed, under way, or interrupted (its coordinator moved, or it went)
         state                 string  the group's at the end, or now: Stable, Empty, PreparingRebalance, ...
         began_in_sight        boolean whether the journal has its beginning
         from_state            string  the group's before it
         started_ms            bigint  when it began
         ended_ms              bigint  when it was over; NULL: it is not
         duration_ms           bigint  from the one to the other
-        cause                 string  what the coordinator recorded as the trigger of its first start; or unknown
+        cause                 string  what the coordinator recorded as what began it; or unknown
         diagnosis             string  inferred, a word of docs/why.md: crashed, stalled, new-member, ...
         certainty             string  certain, likely or possible
         {_WHO.strip()}
@@ -166,22 +167,22 @@ REBALANCES: Final = Table(
         starts                {STARTS} what began it, and what began it anew, in order
         restarts              int     how often it began anew
         join_ms               bigint  waiting for JoinGroups
-        assignment_ms         bigint  then waiting for the leader's assignment; NULL where the group became Empty
+        assignment_ms         bigint  then for the leader's assignment; NULL where the group became Empty
         sync_ms               bigint  then until every member had asked for its assignment
         slowest_member_id     string  who took longest to join
         slowest_ms            bigint  and how long
         members_before        int     members at the end of the rebalance before
         members               int     members at the end
         added                 int     members that came while it went on
-        removed               int     members that went, those that did not rejoin in time included
+        removed               int     members that went, those dropped included
         dropped               int     members that did not rejoin in time
         partitions            int     with an owner at the end
         kept                  int     with the owner of before
         moved                 int     that another member owned
         lost                  int     that had an owner and have none now
         bounced               int     moved although the old owner is still there
-        moves                 {MOVES} what changed hands; 1,000 at most
-        truncated             boolean whether moves leaves something out: then bounced and unowned count too few
+        moves                 {MOVES_SINCE} what changed hands, and from when nobody had it
+        truncated             boolean whether moves leaves something out: bounced and unowned too then
         unowned_partitions    int     that had no owner for some time and have one now
         unowned_partition_ms  bigint  for how long, over all of them: partition-milliseconds
         unowned_max_ms        bigint  the longest of them
@@ -190,7 +191,7 @@ REBALANCES: Final = Table(
         lag_peak              bigint  the most until it recovered
         recovered_ms          bigint  when lag was back at what it was
         recovery_ms           bigint  how long after its end that was
-        commits_refused       int     commits under generations it ended: what they were for is delivered again
+        commits_refused       int     commits under the generations that it ended
         near_misses           int     late heartbeats of its member in the ten minutes before
         """
     ),
@@ -230,7 +231,7 @@ OWNERSHIP: Final = Table(
         partition     int     its number
         {_WHO.strip()}
         from_ms       bigint  when the rebalance that gave it was over
-        until_ms      bigint  when the owner stopped, or the rebalance that took it began; NULL: it has it
+        until_ms      bigint  when the owner stopped, or rejoined to lose it; NULL: it has it
         rebalance_id  string  the rebalance that gave it
         """
     ),
@@ -306,7 +307,7 @@ GROUP_HEALTH: Final = Table(
 UNAVAILABILITY: Final = Table(
     "gold",
     "unavailability",
-    "Each time in which a partition had no owner in a group: gaps in ownership, the one under way included.",
+    "Each time in which a partition that a group reads had no owner, the one under way included.",
     _columns(
         """
         group         string  the group
@@ -371,7 +372,7 @@ FLAPPING: Final = Table(
 DEPLOYS: Final = Table(
     "gold",
     "deploys",
-    "Rolling restarts: two members or more, and half of the group or more, went and came back one after the other.",
+    "Rolling restarts: two members or more, half of the group or more, went and came back.",
     _columns(
         """
         group                 string  the group

@@ -1,4 +1,4 @@
-"""Journals of real groups on real brokers: what the groups did is known, and every entry is what muster wrote.
+"""Journals of real groups on real brokers: what was done is known, and every entry is what muster wrote.
 
     journal = asyncio.run(generate(groups=8, steps=60, seed=7))
     journal.records   # of __group_events
@@ -13,7 +13,6 @@ import asyncio
 import json
 import random
 import sys
-import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -59,6 +58,8 @@ class Journal:
     """By group: who has each partition at the end, by client id."""
     committed_lag: dict[str, int] = field(default_factory=dict)
     """By group: how far behind it was by its last commit."""
+    deployed: set[str] = field(default_factory=set)
+    """The groups of which every process was restarted, one after the other."""
     broker_moves: int = 0
 
     def rows(self) -> list[tuple[bytes | None, bytes, int, int]]:
@@ -73,12 +74,23 @@ class Journal:
                 out.write(json.dumps({**line, "offset": offset}) + "\n")
 
 
+async def until(fact: Callable[[], bool], what: str) -> None:
+    """Wait until `fact()`, which asks the brokers: now and then, so that they get on with it."""
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            while not fact():  # noqa: ASYNC110 - brokers in another thread tell no event
+                await asyncio.sleep(0.005)
+    except TimeoutError:
+        raise AssertionError(f"{what} did not come about within {DEADLINE_S} s") from None
+
+
 class Group:
     """The processes of one group, and what is done to them. Every call leaves the group Stable, or Empty."""
 
     def __init__(self, cluster: AsyncCluster, name: str, journal: Journal, chance: random.Random) -> None:
         self.name, self.sticky = name, chance.random() < 0.5
         self.members: list[Member] = []
+        self._hanging: list[Member] = []
         self.owners: dict[Part, Member] = {}
         self._cluster, self._journal, self._chance = cluster, journal, chance
         self._facts = cluster.group(name)
@@ -124,6 +136,12 @@ class Group:
         await self._remove(member, "poll-deadline-missed", member.leave)
         await self._add(member, "rejoined-after-eviction")
 
+    async def hang(self, member: Member) -> None:
+        """The same, and it never comes back."""
+        assert await member.heartbeat() == ErrorCode.NONE
+        self._hanging.append(member)
+        await self._remove(member, "poll-deadline-missed", member.leave)
+
     async def evict(self, member: Member) -> None:
         """An admin removes it; it comes back."""
 
@@ -142,6 +160,7 @@ class Group:
 
     async def deploy(self) -> None:
         """Every process is stopped and started again under its name, one after the other."""
+        self._journal.deployed.add(self.name)
         for member in list(self.members):
             if member.instance is None:
                 await self._remove(member, "clean-shutdown", self._closing)
@@ -190,9 +209,14 @@ class Group:
             error = await member.heartbeat()
             assert error == ErrorCode.NONE, (member.client_id, error)
 
+    def last_told(self) -> bytes:
+        """The newest entry about it that is stored, as it is or will be written."""
+        told = [each for each in self._facts.timeline() if each.group == self.name]
+        return told[-1].to_json()
+
     async def end(self) -> None:
         """Cut all connections; what the journal has of that is not read any more."""
-        for member in self.members:
+        for member in (*self.members, *self._hanging):
             await member.close()
 
     # --- how ------------------------------------------------------------------------------------------------
@@ -226,14 +250,13 @@ class Group:
 
     async def _told(self, wanted: Callable[[str, str | None], bool]) -> None:
         """Wait until the journal has an entry of that type about that member id."""
-        async with asyncio.timeout(DEADLINE_S):
-            while not any(
-                wanted(each.type, each.member and each.member.id) for each in self._facts.timeline()
-            ):
-                await asyncio.sleep(0.005)
+        await until(
+            lambda: any(wanted(each.type, each.member and each.member.id) for each in self._facts.timeline()),
+            f"what {self.name} is to be told",
+        )
 
     async def _rebalance(self, what: str, member: Member, *, first: Sequence[Member]) -> None:
-        """Everybody joins, `first` first and one of the others late; then everybody syncs, the leader late."""
+        """All join, `first` first and one of the others late; then all sync and the leader late."""
         if not self.members:
             self.owners = {}
             self._note(what, member, None, 0)
@@ -273,7 +296,9 @@ class Group:
         for topic in topics:
             able = [each for each in self.members if topic in each.topics]
             parts = [(topic, number) for number in range(PARTITIONS)]
-            room = {each: len(parts) // len(able) + (i < len(parts) % len(able)) for i, each in enumerate(able)}
+            room = {
+                each: len(parts) // len(able) + (i < len(parts) % len(able)) for i, each in enumerate(able)
+            }
             left = []
             for part in parts:
                 owner = self.owners.get(part)
@@ -311,7 +336,9 @@ class Group:
 
 
 @asynccontextmanager
-async def driven(groups: int, seed: int, brokers: int = 2) -> AsyncIterator[tuple[AsyncCluster, list[Group], Journal]]:
+async def driven(
+    groups: int, seed: int, brokers: int = 2
+) -> AsyncIterator[tuple[AsyncCluster, list[Group], Journal]]:
     """Brokers, and groups without members; a third of them is for static ones."""
     chance = random.Random(seed)
     journal = Journal(seed)
@@ -342,7 +369,7 @@ async def generate(groups: int = 6, steps: int = 40, seed: int | None = None) ->
             await _something(chance.choice(there), chance)
         for group in there[::3] + there[2::3]:
             await group.deploy()
-        journal.records = await finished(cluster)
+        journal.records = await finished(cluster, there)
         for group in there:
             journal.owners[group.name] = {part: owner.client_id for part, owner in group.owners.items()}
     return journal
@@ -363,6 +390,7 @@ async def _something(group: Group, chance: random.Random) -> None:
         choices += [
             lambda: group.stall(member),
             lambda: group.miss_poll(member),
+            lambda: group.hang(member),
             lambda: group.close(member),
         ]
     what = chance.choice(choices)()
@@ -377,25 +405,23 @@ async def fail_over(cluster: AsyncCluster, groups: Sequence[Group], journal: Jou
     dead = cluster.coordinator_of(groups[0].name)
     assert dead is not None
     await cluster.kill(dead)
-    async with asyncio.timeout(DEADLINE_S):
-        while any(cluster.coordinator_of(each.name) in (None, dead) for each in groups):
-            await asyncio.sleep(0.01)
+    await until(
+        lambda: all(cluster.coordinator_of(each.name) not in (None, dead) for each in groups),
+        "another coordinator",
+    )
     for group in groups:
         await group.reconnect()
     journal.broker_moves += 1
 
 
-async def finished(cluster: AsyncCluster) -> list[Record]:
-    """The journal, once what goes with no change is in it as well."""
-    began = time.monotonic()
-    known = -1
-    while time.monotonic() - began < DEADLINE_S:
-        records = await cluster.records(JOURNAL)
-        if len(records) == known:
-            return records
-        known = len(records)
-        await asyncio.sleep(0.5)
-    raise AssertionError("the journal does not come to rest")
+async def finished(cluster: AsyncCluster, groups: Sequence[Group]) -> list[Record]:
+    """The journal, once what goes with no change of a group is in it as well."""
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            records = await cluster.records(JOURNAL)
+            written = {each.key: each.value for each in records}
+            if all(group.last_told() == written.get(group.name.encode()) for group in groups):
+                return records
 
 
 if __name__ == "__main__":

@@ -28,7 +28,9 @@ REBALANCE_MS = 60_000
 class Member:
     """A process of a group: at most one connection, and what it knows of its membership."""
 
-    def __init__(self, group: str, client_id: str, topics: Sequence[str], instance: str | None = None) -> None:
+    def __init__(
+        self, group: str, client_id: str, topics: Sequence[str], instance: str | None = None
+    ) -> None:
         self.group = group
         self.client_id = client_id
         self.topics = list(topics)

@@ -71,6 +71,17 @@ def test_help_and_version_take_no_spark() -> None:
         assert "muster-pipeline" in done.stdout
 
 
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_every_command_has_its_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exited:
+        cli.main([name, "--help"])
+    assert exited.value.code == 0
+    shown = capsys.readouterr().out
+    assert "--master" in shown
+    summary = cli.COMMANDS[name][1]
+    assert summary[0].upper() + summary[1:] in " ".join(shown.split())
+
+
 def test_no_command_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([]) == 2
     assert "ingest" in capsys.readouterr().out

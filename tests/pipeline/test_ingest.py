@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-import selectors
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from queue import Empty, Queue
+from threading import Thread
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow.dataset
 import pytest
@@ -161,62 +161,95 @@ def test_json_values_and_headers(spark: SparkSession, broker: Broker, tmp_path: 
 # --- the command, as a process of its own -------------------------------------------------------------------
 
 
-@contextmanager
-def command(broker: Broker, lake: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
-    """The command, ended at the end with all of its group."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "muster.pipeline.cli", "ingest", "--topics=orders", f"--to={lake}", *options],
-        env=os.environ | {"MUSTER_BOOTSTRAP_SERVERS": broker.bootstrap},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        yield process
-    finally:
-        kill(process)
+class Job:
+    """The command, in a group of processes of its own; killed at the end of the block if it still runs."""
 
+    def __init__(self, broker: Broker, lake: Path, *options: str) -> None:
+        self._process = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "muster.pipeline.cli",
+                "ingest",
+                "--topics=orders",
+                f"--to={lake}",
+                *options,
+            ],
+            env=os.environ | {"MUSTER_BOOTSTRAP_SERVERS": broker.bootstrap},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self.err: list[str] = []
+        self._lines: Queue[str | None] = Queue()
+        self._reader = Thread(target=self._read, daemon=True)
 
-def kill(process: subprocess.Popen[str]) -> None:
-    """As a machine that loses its power would: Python and the JVM at once."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
+    def __enter__(self) -> Self:
+        self._reader.start()
+        return self
 
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        self._reader.join(STARTS_S)
+        for stream in (self._process.stdout, self._process.stderr):
+            assert stream is not None
+            stream.close()
 
-def told(process: subprocess.Popen[str], pattern: str) -> str:
-    """The first line on standard error that matches."""
-    assert process.stderr is not None
-    seen, until_s = [], time.monotonic() + STARTS_S
-    with selectors.DefaultSelector() as selector:
-        selector.register(process.stderr, selectors.EVENT_READ)
-        while time.monotonic() < until_s:
-            if not selector.select(timeout=1.0):
-                continue
-            line = process.stderr.readline()
-            seen.append(line)
-            if re.search(pattern, line):
-                return line
-            if not line:
-                break
-    raise AssertionError(f"nothing like {pattern!r} came: {seen}")
+    def _read(self) -> None:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            self._lines.put(line.rstrip("\n"))
+        self._lines.put(None)
+
+    def told(self, pattern: str | None) -> None:
+        """Read standard error up to a line that matches; None: to its end."""
+        until_s = time.monotonic() + STARTS_S
+        while True:
+            try:
+                line = self._lines.get(timeout=until_s - time.monotonic())
+            except (Empty, ValueError):
+                raise AssertionError(f"{pattern!r} did not come: {self.err}") from None
+            if line is None:
+                assert pattern is None, f"nothing like {pattern!r} came: {self.err}"
+                return
+            self.err.append(line)
+            if pattern is not None and re.search(pattern, line):
+                return
+
+    def ended(self) -> tuple[int, str]:
+        """Wait until it ends: the exit code, and standard output."""
+        self.told(None)
+        assert self._process.stdout is not None
+        return self._process.wait(STARTS_S), self._process.stdout.read()
+
+    def signal(self, number: int) -> None:
+        """SIGINT goes to all processes of the group, as from a terminal."""
+        if number == signal.SIGINT:
+            os.killpg(self._process.pid, number)
+        else:
+            self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """As a machine that loses its power would: Python and the JVM at once."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait(STARTS_S)
 
 
 def test_killed_and_started_again(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     broker.create_topic("orders", 2)
     written = fill(broker, "orders", 0, 1_000)
-    job = Ingest(broker.bootstrap, str(tmp_path / "lake"))
-    with command(broker, tmp_path / "lake", "--every", "200ms", "--batch-records", "50") as running:
-        told(running, r"^batch 2: 50 records in .* s \(.* records/s\), lag 850$")
-        kill(running)
+    with Job(broker, tmp_path / "lake", "--every", "200ms", "--batch-records", "50") as first:
+        first.told(r"^batch 2: 50 records in .* s \(.* records/s\), lag 850$")
+        first.kill()
     written |= fill(broker, "orders", 1_000, 500)
-    with command(broker, tmp_path / "lake") as second:
-        out, err = second.communicate(timeout=STARTS_S)
-    assert second.returncode == 0, err
+    with Job(broker, tmp_path / "lake") as second:
+        code, out = second.ended()
+    assert code == 0, second.err
     assert re.fullmatch(rf"[\d,]+ records in \d+ batch(es)? to {tmp_path}/lake/topics\n", out)
-    assert for_spark(spark, job) == sorted(written)
-    noise = [line for line in err.splitlines() if not line.startswith(("batch ", "WARNING: Using incubator"))]
+    assert for_spark(spark, Ingest(broker.bootstrap, str(tmp_path / "lake"))) == sorted(written)
+    noise = [line for line in second.err if not line.startswith(("batch ", "WARNING: Using incubator"))]
     assert noise == []
 
 
@@ -224,13 +257,8 @@ def test_killed_and_started_again(spark: SparkSession, broker: Broker, tmp_path:
 def test_ended_by_a_signal(broker: Broker, tmp_path: Path, number: int, code: int) -> None:
     broker.create_topic("orders", 2)
     fill(broker, "orders", 0, 10)
-    with command(broker, tmp_path / "lake", "--every", "1s") as running:
-        told(running, "^batch 0: 10 records")
-        if number == signal.SIGINT:
-            os.killpg(running.pid, number)  # as a terminal does
-        else:
-            running.send_signal(number)
-        out, err = running.communicate(timeout=STARTS_S)
-    assert running.returncode == code, err
-    assert out == f"10 records in 1 batch to {tmp_path}/lake/topics\n"
-    assert "Traceback" not in err
+    with Job(broker, tmp_path / "lake", "--every", "1s") as running:
+        running.told("^batch 0: 10 records")
+        running.signal(number)
+        assert running.ended() == (code, f"10 records in 1 batch to {tmp_path}/lake/topics\n")
+    assert not [line for line in running.err if "Traceback" in line], running.err

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import signal
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from muster.pipeline.progress import Teller, lag, line
+from muster.pipeline.progress import Stopped, Teller, follow, lag, line
 
 
 def source(end: Any, latest: Any) -> SimpleNamespace:
@@ -67,3 +69,47 @@ def test_who_has_nothing_to_do_says_so_now_and_then(monkeypatch: pytest.MonkeyPa
     for now_s[0] in (1_001.0, 1_059.0, 1_061.0, 1_100.0, 1_122.0):
         teller.tell(progress(0, 0))
     assert out.getvalue() == "no new records\n" * 2
+
+
+class _Query:
+    """A query that goes on for ever; `meanwhile` is what happens while it is waited for."""
+
+    def __init__(self, meanwhile: Callable[[], None]) -> None:
+        self._meanwhile = meanwhile
+        self.recentProgress = [progress(0, 10)]
+        self.stopped = 0
+
+    def awaitTermination(self, _: float) -> bool:
+        self._meanwhile()
+        return self.stopped > 0
+
+    def stop(self) -> None:
+        self.stopped += 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_signal_stops_the_query(number: int, fails: bool) -> None:
+    """It does not break into a call of the JVM, and what fails because of it is not told as a failure."""
+
+    def meanwhile() -> None:
+        signal.raise_signal(number)
+        if fails:
+            raise RuntimeError("a worker was interrupted")
+
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    query, out = _Query(meanwhile), io.StringIO()
+    with pytest.raises(Stopped) as stopped:
+        follow(query, Teller(out))  # type: ignore[arg-type]
+    assert stopped.value.number == number
+    assert query.stopped == (0 if fails else 1)
+    assert fails or out.getvalue().startswith("batch 0: 10 records")
+    assert {each: signal.getsignal(each) for each in before} == before
+
+
+def test_a_query_that_fails() -> None:
+    def meanwhile() -> None:
+        raise RuntimeError("the disk is full")
+
+    with pytest.raises(RuntimeError, match="the disk is full"):
+        follow(_Query(meanwhile), Teller(io.StringIO()))  # type: ignore[arg-type]

@@ -212,7 +212,7 @@ def test_a_run_of_what_is_there_now_ends(broker: Broker, stream: Streams) -> Non
     reader = stream(startingOffsets="earliest", maxOffsetsPerTrigger="10")
     reader.prepareForTriggerAvailableNow()
     place, sizes = reader.initialOffset(), []
-    while True:
+    for _ in range(9):
         add(broker, "orders", range(100))  # more than a batch takes: it must not run after them
         broker_end, values = step(reader, place, ReadMaxRows(10))
         if broker_end == place:
@@ -254,8 +254,10 @@ def test_idle_polling_is_bounded(broker: Broker) -> None:
             reader.latestOffset(place, ALL)
             before = asked.matched
             for _ in range(100):
+                now_s[0] += 0.01
                 assert reader.latestOffset(place, ALL) == place
-            assert asked.matched == before
+            assert before + 4 <= asked.matched <= before + 5
+            before = asked.matched
             add(broker, "orders", [1])
             now_s[0] += 0.2
             end = reader.latestOffset(place, ALL)
