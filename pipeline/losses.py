@@ -28,9 +28,9 @@ def data_lost(options: SourceOptions, what: str) -> None:
 async def checked_starts(
     cluster: Cluster, options: SourceOptions, begun: Offsets, seen: Look, until: float
 ) -> dict[TopicPartition, int]:
-    """Where each partition that is there is read on from the place `begun`. New ones are read from 0, and so
-    are those of a topic that was created again. Raises DataLost, or logs it, where a log does not have what
-    the place stands for: its start alone is left to the tasks, which meet it when they read.
+    """Where each partition that is there is read on from the place `begun`. New ones are read from their
+    start, and so are those of a topic that was created again. Raises DataLost, or logs it, where a log does
+    not have what the place stands for; records deleted at its start are left to the tasks, which meet them.
     """
     gone = sorted(begun.places.keys() - seen.ends.keys())
     if gone:

@@ -158,8 +158,8 @@ class Tenancy:
             return news
 
     def _terms(self) -> Iterator[tuple[_Whose, int, int]]:
-        """Of every lease and registration: what tells it from those before and after it, whose it is, and when
-        it runs out."""
+        """Of every lease and registration: what tells it from those before and after it, whose it is, and
+        when it runs out."""
         for grant, expires_ms in self._held.values():
             yield (grant.lease, grant.epoch), grant.node_id, expires_ms
         for node_id, (node, registered_ms) in self._nodes.items():
