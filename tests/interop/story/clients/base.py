@@ -53,6 +53,9 @@ class StockClient(ABC):
     looks_only_when_joining: bool = field(default=False, kw_only=True)
     """It looks for a coordinator, or for another leader than one that is dead, only when it joins the group,
     which from its leader is a request for a rebalance, by Kafka's rules. No broker is killed under it."""
+    may_rejoin: bool = field(default=False, kw_only=True)
+    """It sometimes begins its session anew when its coordinator refuses connections for seconds, which no
+    broker can spare it; nothing may be lost by that."""
 
     @abstractmethod
     def version(self) -> str:

@@ -98,5 +98,5 @@ def _go_build(folder: Path) -> None:
 
 
 KAFKAJS: Final = KafkaJs("kafkajs", ("none", "gzip", "snappy", "zstd"), looks_only_when_joining=True)
-FRANZ_GO: Final = FranzGo("franz-go", ALL_CODECS)
+FRANZ_GO: Final = FranzGo("franz-go", ALL_CODECS, may_rejoin=True)
 KCAT: Final = Kcat("kcat", ALL_CODECS)
