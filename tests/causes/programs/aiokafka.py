@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Collection
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 
-from tests.causes.programs.commands import Block, Close, Commands, Nap, Options, Subscribe, say, say_assigned
+from tests.causes.programs.commands import Commands, Options, say, say_assigned
+from tests.causes.programs.on_a_loop import obey
 
 
 class Listener(ConsumerRebalanceListener):
@@ -34,19 +34,11 @@ async def main(options: Options) -> None:
     consumer.subscribe(options.topics, listener=Listener())
     commands = Commands()
     async with consumer:
-        while True:
-            match commands.next():
-                case Nap(seconds):
-                    await asyncio.sleep(seconds)
-                    say("awake")
-                case Block(seconds):
-                    time.sleep(seconds)  # noqa: ASYNC251 (that is the point)
-                    say("awake")
-                case Subscribe(topics):
-                    consumer.subscribe(topics, listener=Listener())
-                case Close():
-                    break
-            await consumer.getmany(timeout_ms=50)
+        await obey(
+            commands,
+            lambda topics: consumer.subscribe(topics, listener=Listener()),
+            lambda: consumer.getmany(timeout_ms=50),
+        )
     say("closed")
 
 

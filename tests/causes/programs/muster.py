@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterable
 from typing import Any
 
 from muster.client import Consumer, RebalanceListener, TopicPartition
-from tests.causes.programs.commands import Block, Close, Commands, Nap, Options, Subscribe, say, say_assigned
+from tests.causes.programs.commands import Commands, Options, say, say_assigned
+from tests.causes.programs.on_a_loop import obey
 
 
 class Listener(RebalanceListener):
@@ -33,19 +33,11 @@ async def main(options: Options) -> None:
         group_instance_id=options.instance,
         auto_offset_reset="earliest",
     ) as consumer:
-        while True:
-            match commands.next():
-                case Nap(seconds):
-                    await asyncio.sleep(seconds)
-                    say("awake")
-                case Block(seconds):
-                    time.sleep(seconds)  # noqa: ASYNC251 (that is the point)
-                    say("awake")
-                case Subscribe(topics):
-                    consumer.subscribe(topics, listener=Listener())
-                case Close():
-                    break
-            await consumer.get_many(timeout=0.05)
+        await obey(
+            commands,
+            lambda topics: consumer.subscribe(topics, listener=Listener()),
+            lambda: consumer.get_many(timeout=0.05),
+        )
     say("closed")
 
 
