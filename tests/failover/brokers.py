@@ -7,7 +7,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Any, Final, TypeVar
 
-from muster.coordinator.cluster.placement import place, shard_of
+from muster.coordinator.cluster.placement import GROUP_SHARDS, place, shard_of
 from muster.coordinator.group.classic import ClassicGroup
 from muster.coordinator.runtime.clock import Clock
 from muster.coordinator.storage.store import LeaseKind, Store
@@ -66,19 +66,31 @@ class ThreeBrokers(Cluster):
     def holder(self, group_id: str) -> int | None:
         """Index of the broker that serves the group's shard: it holds the lease, and has loaded it. One that
         stands still is none, nor one that woke up and does not know yet that it was replaced."""
-        epoch, index = self._served(group_id)
+        epoch, index = self._served_at(group_id)
         return index if epoch and index not in self._still else None
 
-    def _served(self, group_id: str) -> tuple[int, int]:
+    def _settled_without(self, gone: int | None) -> bool:
+        """Whether every shard is loaded where placement puts it among the brokers but one that is gone."""
+        there = [node_id for node_id in _NODE_IDS if gone is None or node_id != _NODE_IDS[gone]]
+        served = self._served()
+        return all(
+            served.get(number, (0, -1))[1] + 1 == place(LeaseKind.GROUP.value, number, there)
+            for number in range(GROUP_SHARDS)
+        )
+
+    def _served_at(self, group_id: str) -> tuple[int, int]:
         """The highest epoch under which the group's shard is loaded, and where; (0, -1) without any."""
-        number = shard_of(group_id)
-        found = [
-            (status.epoch, self._core.brokers.brokers.index(node))
-            for node in self._core.brokers.running
-            for status in node.runtime.shards()
-            if status.number == number and status.state == "active"
-        ]
-        return max(found, default=(0, -1))
+        return self._served().get(shard_of(group_id), (0, -1))
+
+    def _served(self) -> dict[int, tuple[int, int]]:
+        """Of each loaded shard its highest epoch, and the index of the broker."""
+        served: dict[int, tuple[int, int]] = {}
+        for node in self._core.brokers.running:
+            index = self._core.brokers.brokers.index(node)
+            for status in node.runtime.shards():
+                if status.state == "active":
+                    served[status.number] = max(served.get(status.number, (0, -1)), (status.epoch, index))
+        return served
 
     def loads(self, group_id: str) -> int | None:
         """Index of the broker that is loading the group's shard."""
@@ -127,7 +139,8 @@ class ThreeBrokers(Cluster):
             await self.store.release([grant for grant in held if grant.node_id == node.node_id])
 
     def goes(self, fault: Fault, group_id: str) -> int:
-        """The group's coordinator goes; its index. Others have its shard on return."""
+        """The group's coordinator goes; its index. Others have loaded all its shards on return: a broker that
+        still loads one of them has no list of groups to tell."""
         index, _ = homes(group_id)
         match fault:
             case Fault.KILL:
@@ -141,16 +154,16 @@ class ThreeBrokers(Cluster):
                 self.let_leases_run_out(index)
             case Fault.DRAIN:
                 self._set_drained(index, drained=True)
-        self.wait_until(lambda: self.holder(group_id) not in (None, index), f"a new holder of {group_id}")
+        self.wait_until(lambda: self._settled_without(index), f"a new holder of all that broker {index} held")
         return index
 
     def again(self, fault: Fault, index: int, group_id: str) -> None:
-        """It comes back, and has the group's shard on return: anew, not as it remembers it."""
-        replaced, _ = self.asked(lambda: self._served(group_id))
+        """It comes back, and has loaded all its shards on return: anew, not as it remembers them."""
+        replaced, _ = self.asked(lambda: self._served_at(group_id))
 
         def is_back() -> bool:
-            epoch, at = self._served(group_id)
-            return epoch > replaced and at == index
+            epoch, at = self._served_at(group_id)
+            return epoch > replaced and at == index and self._settled_without(None)
 
         match fault:
             case Fault.KILL | Fault.STOP:
@@ -160,7 +173,7 @@ class ThreeBrokers(Cluster):
                 self.resume(index)
             case Fault.DRAIN:
                 self._set_drained(index, drained=False)
-        self.wait_until(is_back, f"{group_id} back at its broker")
+        self.wait_until(is_back, f"{group_id} and all else back at its broker")
 
     def _set_drained(self, index: int, *, drained: bool) -> None:
         """By the config that `muster cluster drain` sets."""
