@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from muster.client.fetch.records import Batch
+from muster.client.partitions import TopicPartition
 from muster.protocol.record_reader import Headers
 
 _COLUMNS: Final = (
@@ -46,28 +46,46 @@ def ddl(*, headers: bool) -> str:
 def as_arrow(batch: Batch[bytes | None, bytes | None], *, headers: bool) -> RecordBatch:
     """The records of a batch, without a loop over them in Python where there are no headers. A record without
     a timestamp has -1 ms, as in Spark's source."""
-    count = len(batch)
-    timestamps = pa.array(batch.timestamps, pa.int64())
-    columns = [
-        pa.array(batch.keys, pa.binary()),
-        pa.array(batch.values, pa.binary()),
-        pa.repeat(pa.scalar(batch.topic, pa.string()), count),
-        pa.repeat(pa.scalar(batch.partition, pa.int32()), count),
-        pa.array(_offsets(batch), pa.int64()),
-        pc.multiply(timestamps, _US_PER_MS).cast(_TIMESTAMP),
-        pa.repeat(pa.scalar(batch.timestamp_type, pa.int32()), count),
-    ]
-    if not headers:
-        return pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
-    return pa.RecordBatch.from_arrays([*columns, _headers(batch.headers)], schema=_SCHEMA_WITH_HEADERS)
-
-
-def _offsets(batch: Batch[bytes | None, bytes | None]) -> Any:
     offsets = batch.offsets
-    return np.arange(offsets.start, offsets.stop) if isinstance(offsets, range) else offsets
+    return assembled(
+        batch.topic_partition,
+        keys=pa.array(batch.keys, pa.binary()),
+        values=pa.array(batch.values, pa.binary()),
+        offsets=np.arange(offsets.start, offsets.stop) if isinstance(offsets, range) else offsets,
+        timestamps=np.array(batch.timestamps, np.int64),
+        timestamp_type=batch.timestamp_type,
+        headers=headers_column(batch.headers) if headers else None,
+    )
 
 
-def _headers(of_records: Sequence[Headers]) -> Any:
+def assembled(
+    where: TopicPartition,
+    *,
+    keys: Any,
+    values: Any,
+    offsets: Any,
+    timestamps: Any,
+    timestamp_type: int,
+    headers: Any | None,
+) -> RecordBatch:
+    """A batch of rows. Keys, values and `headers` (None: without that column) are Arrow arrays; offsets and
+    `timestamps`, in epoch ms, are numpy's."""
+    count = len(keys)
+    columns = [
+        keys,
+        values,
+        pa.repeat(pa.scalar(where.topic, pa.string()), count),
+        pa.repeat(pa.scalar(where.partition, pa.int32()), count),
+        pa.array(offsets, pa.int64()),
+        pa.array(timestamps * _US_PER_MS).cast(_TIMESTAMP),
+        pa.repeat(pa.scalar(timestamp_type, pa.int32()), count),
+    ]
+    if headers is None:
+        return pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
+    return pa.RecordBatch.from_arrays([*columns, headers], schema=_SCHEMA_WITH_HEADERS)
+
+
+def headers_column(of_records: Sequence[Headers]) -> Any:
     """One list a record; null where it has no headers, as in Spark's source."""
     names: list[str] = []
     values: list[bytes | None] = []

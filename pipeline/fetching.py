@@ -10,7 +10,7 @@ import asyncio
 from bisect import bisect_left
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from muster.client.errors import ClientError, NotKafka, refusal
 from muster.client.fetch.fetched import AbortedTransaction, Part
@@ -22,6 +22,8 @@ from muster.client.network.connection import Versioned, deadline
 from muster.client.network.servers import parse_servers
 from muster.client.partitions import NO_LEADER_EPOCH
 from muster.pipeline.asking import earliest
+from muster.pipeline.columns import RecordBatch
+from muster.pipeline.decoding import RECORDS_MAX, rows
 from muster.pipeline.errors import PipelineError
 from muster.pipeline.losses import data_lost
 from muster.pipeline.offsets import Range
@@ -31,10 +33,9 @@ from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.message import VERSION_MAX
 from muster.protocol.messages.data import FetchRequest, FetchResponse
 
-Records = Batch[bytes | None, bytes | None]
+T = TypeVar("T")
 
-RECORDS_MAX: Final = 10_000
-"""In one batch of rows: what Spark makes itself by default (spark.sql.execution.arrow.maxRecordsPerBatch)."""
+Records = Batch[bytes | None, bytes | None]
 
 _PROGRESS_S: Final = 30.0
 """How long a range may stand still: a broker that starts again, a leader that is elected."""
@@ -55,6 +56,28 @@ def read_range(
     Raises DataLost when some are not there any more, unless `failOnDataLoss` is false, and PipelineError when
     the partition cannot be read for 30 s, or a batch is damaged.
     """
+    return _read(options, wanted, connect, lambda part, _: _taken(part, wanted.until))
+
+
+def read_rows(
+    options: SourceOptions, wanted: Range, connect: Callable[[SourceOptions], Cluster] = _connected
+) -> Iterator[RecordBatch]:
+    """The same as Arrow batches, with the columns that the options want."""
+    with_headers = options.include_headers
+
+    def take(part: Part, position: int) -> Iterator[RecordBatch]:
+        return rows(part, wanted.where, position, wanted.until, headers=with_headers)
+
+    return _read(options, wanted, connect, take)
+
+
+def _read(
+    options: SourceOptions,
+    wanted: Range,
+    connect: Callable[[SourceOptions], Cluster],
+    take: Callable[[Part, int], Iterator[T]],
+) -> Iterator[T]:
+    """What `take` makes of each part of the range, which begins at the offset it is told with."""
     loop = asyncio.new_event_loop()
     cluster = connect(options)
     fetching = _Fetching(cluster, options, wanted)
@@ -64,13 +87,13 @@ def read_range(
         while position < wanted.until:
             answer = loop.run_until_complete(upcoming or fetching.answer(position, epoch))
             upcoming = None
-            position = answer.position
+            begin, position = position, answer.position
             if answer.part is None:
                 continue
             epoch = answer.part.last_epoch
             if position < wanted.until:
                 upcoming = _started(loop, fetching.answer(position, epoch))
-            yield from _taken(answer.part, wanted.until)
+            yield from take(answer.part, begin)
     except (ClientError, KafkaError) as error:
         raise PipelineError(f"{wanted.where} could not be read: {error}") from error
     finally:

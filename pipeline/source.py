@@ -28,9 +28,9 @@ from pyspark.sql.streaming.datasource import (
 
 from muster.client.partitions import TopicPartition
 from muster.pipeline.asking import BlockingCluster, Look, first_look, look, resolved
-from muster.pipeline.columns import RecordBatch, as_arrow, ddl
+from muster.pipeline.columns import RecordBatch, ddl
 from muster.pipeline.commits import Commits
-from muster.pipeline.fetching import read_range
+from muster.pipeline.fetching import read_rows
 from muster.pipeline.losses import checked_starts
 from muster.pipeline.offsets import Offsets, OffsetsJson, Place, Range, divided, limited
 from muster.pipeline.options import SourceOptions, check_names, include_headers, source_options
@@ -79,8 +79,7 @@ class DefaultSource(DataSource):
 def _rows(options: SourceOptions, partition: InputPartition) -> Iterator[RecordBatch]:
     """What is in a partition. Where a batch has none at all Spark makes one up, with None in it."""
     if isinstance(partition.value, Range):
-        for batch in read_range(options, partition.value):
-            yield as_arrow(batch, headers=options.include_headers)
+        yield from read_rows(options, partition.value)
 
 
 class BatchReader(DataSourceReader):

@@ -43,6 +43,13 @@ class _Item(NamedTuple):
     header: Header
 
 
+class Packed(NamedTuple):
+    """A batch as it came, whole and checked, its records not yet unpacked."""
+
+    header: Header
+    data: bytes
+
+
 class Part:
     """Batches from `offset` on, as they came; the last one may be cut short, where the broker had no more
     room.
@@ -92,7 +99,7 @@ class Part:
         try:
             self._find_batches(aborted)
         except DecodeError as error:
-            self._failure = self._corrupt(self.next_offset, error)
+            self._failure = self.corrupt(self.next_offset, error)
         except KafkaError as error:
             self._failure = error
 
@@ -121,6 +128,30 @@ class Part:
         if self._at >= len(ready):
             self._ready = None
         return ready[start : self._at]
+
+    @property
+    def upcoming(self) -> Header | None:
+        """The header of the next batch that `take_packed` gives; None when there is no more."""
+        return self._items[0].header if self._items else None
+
+    def take_packed(self) -> Packed | None:
+        """The next batch, for who unpacks it by itself; None when there are no more. Its first records may
+        lie before the offset that was asked for. Not to be mixed with `take`. Raises KafkaError as that."""
+        if not self._items:
+            if self._failure is not None:
+                raise self._failure
+            return None
+        position, header = self._items[0]
+        packed = Packed(header, self._batch(position, header))
+        self._items.popleft()
+        self._following.popleft()
+        return packed
+
+    def corrupt(self, offset: int, why: object) -> KafkaError:
+        """What is raised at the batch of this offset."""
+        return KafkaError(
+            ErrorCode.CORRUPT_MESSAGE, f"{self._where}: the batch at offset {offset} cannot be read: {why}"
+        )
 
     # --- finding --------------------------------------------------------------------------------------------
 
@@ -193,7 +224,7 @@ class Part:
         try:
             found = read_records(self._batch(position, header), 0, header, keys, values)
         except DecodeError as error:
-            raise self._corrupt(header.base_offset, error) from error
+            raise self.corrupt(header.base_offset, error) from error
         if header.base_offset >= self._offset:
             return found
         # The first batch may begin before the position.
@@ -206,13 +237,8 @@ class Part:
         """The bytes of a batch, checked."""
         batch = bytes(self._data[position : position + header.size])
         if self._check_crcs and not crc_matches(batch, 0, header):
-            raise self._corrupt(header.base_offset, "its checksum does not match")
+            raise self.corrupt(header.base_offset, "its checksum does not match")
         return batch
-
-    def _corrupt(self, offset: int, why: object) -> KafkaError:
-        return KafkaError(
-            ErrorCode.CORRUPT_MESSAGE, f"{self._where}: the batch at offset {offset} cannot be read: {why}"
-        )
 
 
 class _Aborted:
