@@ -111,7 +111,7 @@ async def look(cluster: Cluster, options: SourceOptions, until: float) -> Look:
         topic_ids: dict[str, uuid.UUID] = {}
         for told in response.topics:
             name = told.name or ""
-            if topics.pattern is not None and (told.is_internal or not re.fullmatch(topics.pattern, name)):
+            if topics.pattern is not None and (told.is_internal or not re.search(topics.pattern, name)):
                 continue
             if told.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 continue

@@ -2,7 +2,9 @@
 
 The checkpoint is what the stream goes by; commits follow it. The group has no members (nothing could send
 heartbeats between the calls that Spark makes), so brokers take the commit as long as nobody joins it, and
-forget a group's offsets some days after the last commit: an idle stream commits anew now and then.
+forget a group's offsets some days after the last commit: an idle stream commits anew now and then. Anyone
+else may commit to such a group too. That is looked for before each commit and told, since the group then
+shows neither's way.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from muster.client.admin.offsets import alter_group_offsets
+from muster.client.admin.offsets import alter_group_offsets, list_group_offsets
 from muster.client.errors import may_pass
 from muster.client.network.cluster import Cluster
 from muster.client.partitions import OffsetAndMetadata, TopicPartition
@@ -25,6 +27,8 @@ _REFRESH_S: Final = 600.0
 _COMMIT_S: Final = 5.0
 _AGAIN_S: Final = 30.0
 """How long a coordinator that does not answer is left alone: reading goes on meanwhile."""
+_FOREIGN_S: Final = 600.0
+"""How often commits of others are told of: two streams of one group make one with every batch."""
 _METADATA: Final = "spark"
 
 log = logging.getLogger(__name__)
@@ -40,6 +44,7 @@ class Commits:
         self._committed: Mapping[TopicPartition, int] | None = None
         self._committed_at = 0.0
         self._not_before = 0.0
+        self._foreign_told_at: float | None = None
 
     def commit(self, cluster: BlockingCluster, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit these offsets, if they are news or the last commit was long ago."""
@@ -49,6 +54,9 @@ class Commits:
             return
 
         async def commit(asked: Cluster, until: float) -> None:
+            if self._committed is not None:
+                there = await list_group_offsets(asked, [self.group_id], until)
+                self._tell_of_others(self._committed, there.raise_for_failures()[self.group_id])
             wanted = {where: OffsetAndMetadata(offset, _METADATA) for where, offset in offsets.items()}
             (await alter_group_offsets(asked, self.group_id, wanted, until)).raise_for_failures()
 
@@ -62,6 +70,27 @@ class Commits:
             self._not_before = self._clock() + _AGAIN_S
         else:
             self._committed, self._committed_at = dict(offsets), now
+
+    def _tell_of_others(
+        self,
+        left: Mapping[TopicPartition, int],
+        found: Mapping[TopicPartition, OffsetAndMetadata],
+    ) -> None:
+        """Log what stands where this stream left something else. What is gone was deleted, not committed."""
+        foreign = [
+            f"{where} at {found[where].offset} instead of {offset}"
+            for where, offset in left.items()
+            if where in found and found[where].offset != offset
+        ]
+        told_at = self._foreign_told_at
+        if foreign and (told_at is None or self._clock() - told_at >= _FOREIGN_S):
+            self._foreign_told_at = self._clock()
+            log.warning(
+                "group %s: someone else commits to it too (%s); what this stream has finished is committed"
+                " over it. Give each stream a group of its own",
+                self.group_id,
+                ", ".join(foreign[:5]),
+            )
 
 
 def _is_final(cause: BaseException | None) -> bool:

@@ -7,6 +7,16 @@ from typing import Final
 
 _OURS: Final = re.compile(r"^(?:muster\.(?:pipeline|client|protocol)\.[\w.]+): (.+)$", re.MULTILINE)
 _EXECUTABLE: Final = re.compile(r'Cannot run program "([^"]+)"')
+_VERSIONS: Final = re.compile(r"different (?:minor )?version: ([\d.]+) than that in driver: ([\d.]+)")
+_NOT_A_PYTHON: Final = re.compile(
+    r"Bad data in pyspark.daemon's standard output.*command to execute the daemon was:\s*(\S+)", re.DOTALL
+)
+_BROKEN_PYTHON: Final = re.compile(r"Error from python worker:\s*\n(.*?)\n\s*PYTHONPATH was:", re.DOTALL)
+_NO_MODULE: Final = re.compile(
+    r"ModuleNotFoundError: No module named"
+    r" '((?:muster|pyspark|pyarrow|numpy|construct|cramjam|google_crc32c)\b[\w.]*)'"
+)
+_RAISED: Final = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\S.*)")
 _JAVA_FRAME: Final = re.compile(r"^\s*(?:at [\w.$<>/]+\(|\.\.\. \d+ more|File \").*$", re.MULTILINE)
 
 
@@ -22,7 +32,8 @@ def from_spark(error: BaseException) -> str | None:
     """What an exception of Spark's means to the user, or None for one that is not Spark's.
 
     What the source or the writer raise in Python comes back through the JVM, as text with the traces of both:
-    it is told as it was raised. Of anything else the first lines are, without traces.
+    it is told as it was raised; so is what a function of the user's raised. Of anything else the first lines
+    are, without traces.
     """
     if not type(error).__module__.startswith(("pyspark.", "py4j.")):
         return None
@@ -30,11 +41,34 @@ def from_spark(error: BaseException) -> str | None:
     ours = _OURS.findall(text)
     if ours:
         return str(ours[-1])
-    missing = _EXECUTABLE.search(text)
-    if missing:
-        return (
-            f"an executor has no Python at {missing[1]}: PYSPARK_PYTHON names one that every machine of the"
-            " cluster has, with muster-kafka[spark] installed in it"
-        )
+    told = _of_workers(text)
+    if told:
+        return told
+    raised = _RAISED.findall(text)
+    if raised:
+        return str(raised[-1])
     lines = [line.strip() for line in _JAVA_FRAME.sub("", text).splitlines() if line.strip()]
     return "\n".join(lines[:6]) or type(error).__name__
+
+
+def _of_workers(text: str) -> str | None:
+    """What is wrong with the Python of an executor, as far as it is known how Spark tells of it."""
+    names = (
+        "PYSPARK_PYTHON names one that every machine of the cluster has, with muster-kafka[spark] installed"
+        " in it"
+    )
+    if found := _EXECUTABLE.search(text):
+        return f"an executor has no Python at {found[1]}: {names}"
+    if found := _VERSIONS.search(text):
+        return (
+            f"executors run Python {found[1]}, the driver {found[2]}, and Spark takes the same on both sides:"
+            f" {names}"
+        )
+    if found := _NOT_A_PYTHON.search(text):
+        return f"{found[1]}, which an executor took for its Python, is none that works: {names}"
+    if found := _NO_MODULE.search(text):
+        return f"a Python of Spark's lacks the module {found[1]}: {names}"
+    if found := _BROKEN_PYTHON.search(text):
+        words = found[1].strip().splitlines()[-1].strip()
+        return f"the Python of an executor does not run ({words}): {names}"
+    return None

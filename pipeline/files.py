@@ -37,3 +37,7 @@ class Files:
         self._system.mkdirs(goal.getParent())
         if not self._system.rename(self._path(source), goal):
             raise PipelineError(f"{source} could not be renamed to {target}")
+
+    def remove(self, path: str) -> None:
+        """Remove a file, or a folder with all in it, if it is there."""
+        self._system.delete(self._path(path), True)

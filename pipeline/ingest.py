@@ -16,6 +16,7 @@ from argparse import Namespace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from muster.pipeline.arguments import command, duration_ms, positive, setting
+from muster.pipeline.avro import Avro, schema_file
 from muster.pipeline.cluster import check_topics
 from muster.pipeline.errors import OptionError, PipelineError
 from muster.pipeline.options import source_options
@@ -68,6 +69,8 @@ class Ingest(NamedTuple):
     by_batch: bool = False
     """Whether readers other than Spark's are to be served."""
     json_schema: str | None = None
+    avro: Avro | None = None
+    """What values are, if they are Avro."""
     options: tuple[tuple[str, str], ...] = ()
     """More options of the source."""
 
@@ -91,7 +94,9 @@ def declare(commands: Any) -> None:
     topics = parser.add_mutually_exclusive_group(required=True)
     topics.add_argument("--topics", metavar="TOPIC[,TOPIC]", help="what to read")
     topics.add_argument(
-        "--pattern", metavar="REGEX", help="read all topics whose whole name matches, also those to come"
+        "--pattern",
+        metavar="REGEX",
+        help="read all topics in whose name it is found, also those to come; ^orders$ is that one alone",
     )
     parser.add_argument("--to", required=True, metavar="FOLDER", help="where to write: a path, or a URI")
     when = parser.add_mutually_exclusive_group()
@@ -126,11 +131,22 @@ def declare(commands: Any) -> None:
         help=f"how many records a batch may have (default {BATCH_RECORDS_DEFAULT})",
     )
     parser.add_argument("--headers", action="store_true", help="write the records' headers too (slower)")
-    parser.add_argument(
+    values = parser.add_mutually_exclusive_group()
+    values.add_argument(
         "--json-schema",
         metavar="DDL",
         help="values are JSON objects: add a column `data` with these fields, say 'id LONG, name STRING'\n"
         "(the value itself stays; fields that are missing or of another type are null)",
+    )
+    values.add_argument(
+        "--avro-schema",
+        type=schema_file,
+        action="append",
+        default=[],
+        metavar="[ID=]FILE",
+        help="values are Avro: add a column `data` with the fields of the schema in FILE (the value itself\n"
+        "stays; data is null where it is none of the schema). Where a schema registry's id stands before\n"
+        "values, ID=FILE for each schema there is; the last one says what the column looks like",
     )
     parser.add_argument(
         "--option",
@@ -149,18 +165,18 @@ def declare(commands: Any) -> None:
 
 def _work(given: Namespace) -> int:
     from muster.pipeline.progress import Teller
-    from muster.pipeline.session import open_session
+    from muster.pipeline.session import end_session, open_session
 
     job = _job(given)
     check_options(job)
-    check_topics(job.bootstrap_servers, job.topics)
-    spark = open_session(given)
+    brokers = check_topics(job.bootstrap_servers, job.topics)
+    spark = open_session(given, brokers)
     teller = Teller()
     try:
         ingest(spark, job, teller)
     finally:
         print(f"{teller.totals} to {job.table}", flush=True)
-        spark.stop()
+        end_session(spark)
     return 0
 
 
@@ -183,6 +199,7 @@ def _job(given: Namespace) -> Ingest:
         headers=given.headers,
         by_batch=given.layout == "batches",
         json_schema=given.json_schema,
+        avro=Avro.of(given.avro_schema),
         options=tuple(given.option),
     )
 
@@ -206,7 +223,7 @@ def ingest(spark: SparkSession, job: Ingest, teller: Any) -> None:
 
     files = Files(spark, job.to)
     refuse_halves(files, job)
-    rows = shaped(_read(spark, job), job.json_schema)
+    rows = shaped(_read(spark, job), job)
     writer = rows.writeStream.option("checkpointLocation", job.checkpoint).queryName(f"ingest to {job.table}")
     writer = _by_batch(writer, files, job.table) if job.by_batch else _for_spark(writer, job.table)
     if job.every_ms is None:
@@ -262,12 +279,14 @@ def reader_options(job: Ingest) -> dict[str, str]:
     return options
 
 
-def shaped(records: DataFrame, json_schema: str | None) -> DataFrame:
-    """Records with the column `date`, and `data` if values are JSON; batch or stream."""
+def shaped(records: DataFrame, job: Ingest) -> DataFrame:
+    """Records with the column `date`, and `data` if it is known what values are; batch or stream."""
     from pyspark.sql import functions as sql
 
-    if json_schema is not None:
-        records = records.withColumn("data", sql.from_json(sql.col("value").cast("string"), json_schema))
+    if job.json_schema is not None:
+        records = records.withColumn("data", sql.from_json(sql.col("value").cast("string"), job.json_schema))
+    elif job.avro is not None:
+        records = records.mapInArrow(job.avro.rows, job.avro.with_rows(records.schema))
     return records.withColumn("date", sql.to_date("timestamp"))
 
 

@@ -55,6 +55,12 @@ _OF_SPARK_ALONE: Final = (
 )
 _IGNORED: Final = frozenset({"path"})
 """What Spark itself adds to the options."""
+_OF_A_TABLE: Final = "provider"
+"""What it adds for CREATE TABLE ... USING, and for nothing else."""
+_TAKE_A_VIEW: Final = (
+    "the catalog keeps no OPTIONS for a format written in Python,"
+    " CREATE TEMPORARY VIEW ... USING muster OPTIONS (...) does"
+)
 
 _TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _FETCH_BYTES: Final = 1024 * 1024
@@ -92,7 +98,7 @@ Bound: TypeAlias = Edge | Exactly | AtTime
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """What is read: these topics, those whose whole name a pattern matches, or these partitions. One is
+    """What is read: these topics, those in whose name a pattern is found, or these partitions. One is
     set."""
 
     names: tuple[str, ...] = ()
@@ -177,6 +183,8 @@ def check_names(given: Mapping[str, str]) -> dict[str, str]:
     known = {name.lower(): name for name in NAMES}
     elsewhere = {name.lower(): name for name in _OF_SPARK_ALONE}
     values: dict[str, str] = {}
+    if any(name.lower() == _OF_A_TABLE for name in given):
+        raise OptionError(f"CREATE TABLE: nothing could be read from it; {_TAKE_A_VIEW}")
     for name, value in given.items():
         lower = name.lower()
         if lower in elsewhere:
@@ -198,7 +206,9 @@ def check_names(given: Mapping[str, str]) -> dict[str, str]:
 def _servers(values: Mapping[str, str]) -> str:
     given = values.get(_BOOTSTRAP)
     if not given:
-        raise OptionError(f"option {_BOOTSTRAP} is missing: it takes host:port[,host:port]")
+        # A table whose columns are given is made without a question, and read without an option.
+        of_table = "" if values else f"; if this is a table of the catalog: {_TAKE_A_VIEW}"
+        raise OptionError(f"option {_BOOTSTRAP} is missing: it takes host:port[,host:port]{of_table}")
     try:
         parse_servers(given)
     except ValueError as error:

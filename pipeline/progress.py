@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TextIO
+
+from muster.pipeline.signals import noted_signals
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
@@ -105,27 +106,16 @@ class Stopped(Exception):
 
 def follow(query: StreamingQuery, teller: Teller) -> None:
     """Tell of the batches until the query ends. Raises what it failed with. SIGINT and SIGTERM stop it, which
-    raises Stopped; to be called in the main thread.
-
-    The signals are only noted when they come: an exception in the midst of a call of the JVM would leave the
-    connection to it unusable.
-    """
-    came: list[int] = []
-    before = {
-        number: signal.signal(number, lambda received, _: came.append(received))
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
-        while not came and not query.awaitTermination(_LOOK_S):
+    raises Stopped; to be called in the main thread."""
+    with noted_signals() as came:
+        try:
+            while not came and not query.awaitTermination(_LOOK_S):
+                teller.look(query)
+            query.stop()
             teller.look(query)
-        query.stop()
-        teller.look(query)
-    except Exception:
-        if not came:
-            raise
-        # What the signal reached beside us may have failed of it.
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        except Exception:
+            if not came:
+                raise
+            # What the signal reached beside us may have failed of it.
     if came:
         raise Stopped(came[0])

@@ -55,6 +55,32 @@ def test_what_stands_is_committed_again_now_and_then(broker: Broker, cluster: Bl
     assert committed(broker, "billing") == {ZERO: 3}
 
 
+def test_commits_of_someone_else_are_told_and_committed_over(
+    broker: Broker, cluster: BlockingCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A stream that begins in a group with offsets says nothing: it may be where it is to begin."""
+
+    def others() -> int:
+        return caplog.text.count("someone else commits to it too")
+
+    administered(broker, lambda admin: admin.alter_group_offsets("billing", {ZERO: 1, ONE: 1}))
+    clock = Clock()
+    commits = Commits("billing", clock)
+    commits.commit(cluster, {ZERO: 2, ONE: 1})
+    commits.commit(cluster, {ZERO: 3, ONE: 1})
+    assert others() == 0
+    administered(broker, lambda admin: admin.alter_group_offsets("billing", {ZERO: 1, ONE: 4}))
+    commits.commit(cluster, {ZERO: 4, ONE: 1})
+    assert "(orders-0 at 1 instead of 3, orders-1 at 4 instead of 1)" in caplog.text
+    assert committed(broker, "billing") == {ZERO: 4, ONE: 1}
+    # Who goes on with it is told of again, but not with every batch.
+    for later_s, told in ((1, 1), (600, 2)):
+        clock.now_s += later_s
+        administered(broker, lambda admin: admin.alter_group_offsets("billing", {ZERO: 1}))
+        commits.commit(cluster, {ZERO: 4 + told, ONE: 1})
+        assert others() == told
+
+
 def test_nothing_is_no_commit(broker: Broker, cluster: BlockingCluster) -> None:
     Commits("billing").commit(cluster, {})
     assert broker.group_state("billing") == "Dead"
@@ -63,7 +89,7 @@ def test_nothing_is_no_commit(broker: Broker, cluster: BlockingCluster) -> None:
 async def test_a_group_with_members_is_refused_at_once_and_told_of_later(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with Broker() as broker:
+    async with Broker(lease_term_ms=60_000) as broker:
         await broker.create_topic("orders", 2)
 
         def commit(commits: Commits, offset: int) -> None:

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-import os
+import json
 import re
 import signal
-import subprocess
-import sys
-import time
-from contextlib import suppress
 from pathlib import Path
-from queue import Empty, Queue
-from threading import Thread
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow.dataset
 import pytest
+from pyspark.errors import PySparkException
 
+from muster.client import TopicPartition
 from muster.coordinator.testing import Broker
-from muster.pipeline.errors import PipelineError
+from muster.pipeline.avro import Avro
+from muster.pipeline.errors import PipelineError, from_spark
 from muster.pipeline.ingest import GROUP_DEFAULT, Ingest, ingest
 from muster.pipeline.progress import Teller
+from tests.pipeline.jobs import Job
+from tests.pipeline.logs import committed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-STARTS_S = 180.0
-"""How long a job may take to come so far. Spark begins in seconds, on a machine with nothing else to do."""
+LONG_MS: Final = {"type": "long", "logicalType": "timestamp-millis"}
+QUIET: Final = frozenset({"WARNING: Using incubator modules: jdk.incubator.vector"})
+"""What Java says of itself."""
 
 
 def fill(broker: Broker, topic: str, first: int, count: int, partitions: int = 2) -> set[bytes]:
@@ -74,9 +74,9 @@ def test_topics_become_folders(spark: SparkSession, broker: Broker, tmp_path: Pa
     assert run(spark, job).totals.records == 10
     assert for_spark(spark, job) == sorted(written)
     assert run(spark, job).totals.records == 0
-    ends = {("orders", number): end for number, end in broker.topic("orders").end_offsets().items()}
-    ends |= {("payments", number): end for number, end in broker.topic("payments").end_offsets().items()}
-    assert broker.group(GROUP_DEFAULT).offsets() == ends
+    ends = {TopicPartition("orders", number): 30 for number in range(2)}
+    ends |= {TopicPartition("payments", number): 10 for number in range(2)}
+    assert committed(broker, GROUP_DEFAULT) == ends
 
 
 @pytest.mark.parametrize("by_batch", [False, True])
@@ -158,107 +158,67 @@ def test_json_values_and_headers(spark: SparkSession, broker: Broker, tmp_path: 
     ]
 
 
+def test_avro_values_of_two_schemas_of_a_registry(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    broker.create_topic("orders", 1)
+    fields = [{"name": "id", "type": "long"}]
+    files = []
+    for number, more in ((7, []), (8, [{"name": "at", "type": LONG_MS, "default": 0}])):
+        path = tmp_path / f"{number}.avsc"
+        path.write_text(json.dumps({"type": "record", "name": "Order", "fields": [*fields, *more]}))
+        files.append((number, str(path)))
+    # In Avro 5 is the byte 10, and 1 the byte 2.
+    broker.produce("orders", [b"\0\0\0\0\x07\x0a", b"\0\0\0\0\x08\x0a\x02", b"no avro", (b"gone", None)])
+    job = Ingest(broker.bootstrap, str(tmp_path / "lake"), ("orders",), headers=True, avro=Avro.of(files))
+    run(spark, job)
+    rows = spark.read.parquet(job.table).orderBy("offset")
+    assert rows.schema["data"].dataType.simpleString() == "struct<id:bigint,at:timestamp>"
+    found = rows.selectExpr(
+        "data.id", "unix_millis(data.at) AS at", "data IS NULL AS none", "topic"
+    ).collect()
+    assert [tuple(row)[:3] for row in found] == [
+        (5, 0, False),
+        (5, 1, False),
+        (None, None, True),
+        (None, None, True),
+    ]
+    without = job._replace(to=str(tmp_path / "other"), avro=Avro.of([(None, files[0][1])]))
+    with pytest.raises(PySparkException) as refused:
+        run(spark, without)
+    assert "--avro-schema takes ID=FILE then, here 7=FILE" in (from_spark(refused.value) or "")
+
+
 # --- the command, as a process of its own -------------------------------------------------------------------
 
 
-class Job:
-    """The command, in a group of processes of its own; killed at the end of the block if it still runs."""
-
-    def __init__(self, broker: Broker, lake: Path, *options: str) -> None:
-        self._process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "muster.pipeline.cli",
-                "ingest",
-                "--topics=orders",
-                f"--to={lake}",
-                *options,
-            ],
-            env=os.environ | {"MUSTER_BOOTSTRAP_SERVERS": broker.bootstrap},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        self.err: list[str] = []
-        self._lines: Queue[str | None] = Queue()
-        self._reader = Thread(target=self._read, daemon=True)
-
-    def __enter__(self) -> Self:
-        self._reader.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.kill()
-        self._reader.join(STARTS_S)
-        for stream in (self._process.stdout, self._process.stderr):
-            assert stream is not None
-            stream.close()
-
-    def _read(self) -> None:
-        assert self._process.stderr is not None
-        for line in self._process.stderr:
-            self._lines.put(line.rstrip("\n"))
-        self._lines.put(None)
-
-    def told(self, pattern: str | None) -> None:
-        """Read standard error up to a line that matches; None: to its end."""
-        until_s = time.monotonic() + STARTS_S
-        while True:
-            try:
-                line = self._lines.get(timeout=until_s - time.monotonic())
-            except (Empty, ValueError):
-                raise AssertionError(f"{pattern!r} did not come: {self.err}") from None
-            if line is None:
-                assert pattern is None, f"nothing like {pattern!r} came: {self.err}"
-                return
-            self.err.append(line)
-            if pattern is not None and re.search(pattern, line):
-                return
-
-    def ended(self) -> tuple[int, str]:
-        """Wait until it ends: the exit code, and standard output."""
-        self.told(None)
-        assert self._process.stdout is not None
-        return self._process.wait(STARTS_S), self._process.stdout.read()
-
-    def signal(self, number: int) -> None:
-        """SIGINT goes to all processes of the group, as from a terminal."""
-        if number == signal.SIGINT:
-            os.killpg(self._process.pid, number)
-        else:
-            self._process.send_signal(number)
-
-    def kill(self) -> None:
-        """As a machine that loses its power would: Python and the JVM at once."""
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait(STARTS_S)
-
-
-def test_killed_and_started_again(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
-    broker.create_topic("orders", 2)
-    written = fill(broker, "orders", 0, 1_000)
-    with Job(broker, tmp_path / "lake", "--every", "200ms", "--batch-records", "50") as first:
-        first.told(r"^batch 2: 50 records in .* s \(.* records/s\), lag 850$")
-        first.kill()
-    written |= fill(broker, "orders", 1_000, 500)
-    with Job(broker, tmp_path / "lake") as second:
-        code, out = second.ended()
-    assert code == 0, second.err
-    assert re.fullmatch(rf"[\d,]+ records in \d+ batch(es)? to {tmp_path}/lake/topics\n", out)
-    assert for_spark(spark, Ingest(broker.bootstrap, str(tmp_path / "lake"))) == sorted(written)
-    noise = [line for line in second.err if not line.startswith(("batch ", "WARNING: Using incubator"))]
-    assert noise == []
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_ended_by_a_signal(broker: Broker, tmp_path: Path, number: int, code: int) -> None:
+@pytest.mark.parametrize(
+    ("layout", "number", "to_all", "ignored", "code"),
+    [
+        pytest.param("batches", signal.SIGTERM, False, None, 143, id="kill"),
+        pytest.param("spark", signal.SIGTERM, True, None, 143, id="service manager"),
+        # As who is started with & in a script inherits it; it must not be in the way of kill -INT.
+        pytest.param("spark", signal.SIGINT, True, signal.SIGINT, 130, id="interrupt"),
+    ],
+)
+def test_ended_by_a_signal(
+    broker: Broker, tmp_path: Path, layout: str, number: int, to_all: bool, ignored: int | None, code: int
+) -> None:
+    """It ends in order, and nothing of it is left: no JVM, no worker."""
     broker.create_topic("orders", 2)
     fill(broker, "orders", 0, 10)
-    with Job(broker, tmp_path / "lake", "--every", "1s") as running:
+    job = Ingest(broker.bootstrap, str(tmp_path), by_batch=layout == "batches")
+    with Job(broker, tmp_path, f"--layout={layout}", "--every=1s", ignoring=ignored) as running:
         running.told("^batch 0: 10 records")
-        running.signal(number)
-        assert running.ended() == (code, f"10 records in 1 batch to {tmp_path}/lake/topics\n")
-    assert not [line for line in running.err if "Traceback" in line], running.err
+        running.signal(number, to_all=to_all)
+        assert running.ended() == (code, f"10 records in 1 batch to {job.table}\n")
+    assert [line for line in running.err if line not in QUIET and not line.startswith("batch ")] == []
+
+
+def test_ended_before_spark_has_begun(broker: Broker, tmp_path: Path) -> None:
+    """A JVM that is left alone while it begins would stay for ever."""
+    broker.create_topic("orders", 2)
+    with Job(broker, tmp_path, "--every=1s") as running:
+        running.wait_for("org.apache.spark.deploy.SparkSubmit")
+        running.signal(signal.SIGTERM)
+        assert running.ended() == (143, "")

@@ -8,7 +8,16 @@ import pytest
 
 from muster.client import TopicPartition
 from muster.pipeline.errors import OptionError
-from muster.pipeline.options import NAMES, AtTime, Edge, Exactly, Topics, include_headers, source_options
+from muster.pipeline.options import (
+    NAMES,
+    AtTime,
+    Edge,
+    Exactly,
+    Topics,
+    check_names,
+    include_headers,
+    source_options,
+)
 
 SERVERS = {"kafka.bootstrap.servers": "127.0.0.1:9999"}
 ORDERS = {**SERVERS, "subscribe": "orders"}
@@ -131,3 +140,10 @@ def test_an_unknown_name_is_answered_with_those_there_are() -> None:
     with pytest.raises(OptionError) as refused:
         source_options({**ORDERS, "zzz": "1"}, streaming=True)
     assert all(name in str(refused.value) for name in NAMES)
+
+
+def test_a_table_of_the_catalog_is_refused_with_the_way_that_works() -> None:
+    """What Spark hands over for CREATE TABLE; a reader of that table would be handed nothing at all."""
+    of_table = {f"option.{name}": value for name, value in ORDERS.items()}
+    with pytest.raises(OptionError, match="CREATE TEMPORARY VIEW"):
+        check_names({**ORDERS, **of_table, "provider": "muster", "owner": "somebody"})

@@ -22,6 +22,7 @@ from tests.support.ports import free_ports
 
 ALL = ReadAllAvailable()
 ZERO, ONE = TopicPartition("orders", 0), TopicPartition("orders", 1)
+FUTURE_MS = str(2**42)
 Streams = Callable[..., StreamReader]
 
 
@@ -92,6 +93,7 @@ def test_a_batch_by_time(broker: Broker) -> None:
     assert batch(broker, endingTimestamp=str(cut_ms)) == [(0, 0, 0)]
     by_partition = json.dumps({"orders": {"0": cut_ms}})
     assert batch(broker, startingOffsetsByTimestamp=by_partition) == [(0, 1, 1)]
+    assert batch(broker, endingOffsetsByTimestamp=by_partition) == [(0, 0, 0)]
     future = str(cut_ms + 10**9)
     with pytest.raises(
         PipelineError, match=f"startingTimestamp: orders-0 has no record at or after {future}"
@@ -113,8 +115,13 @@ def test_a_batch_by_pattern(broker: Broker) -> None:
     fill(broker, "orders", 1)
     fill(broker, "orders-eu", 1)
     fill(broker, "more-orders", 1)
-    reader = BatchReader(options(broker, subscribePattern="orders.*"))
-    assert [row["topic"] for row in rows(reader, reader.partitions())] == ["orders", "orders-eu"]
+    for pattern, found in {
+        "orders": ["more-orders", "orders", "orders-eu"],  # found anywhere, as in Spark's source
+        "^orders": ["orders", "orders-eu"],
+        "^orders$": ["orders"],
+    }.items():
+        reader = BatchReader(options(broker, subscribePattern=pattern))
+        assert [row["topic"] for row in rows(reader, reader.partitions())] == found
     assert BatchReader(options(broker, subscribePattern="nothing")).partitions() == []
 
 
@@ -183,6 +190,37 @@ def test_a_stream_goes_from_place_to_place(broker: Broker, stream: Streams) -> N
     assert values == [0, 1, 2, 0]
     add(broker, "orders", [7], partition=1)
     assert step(reader, end) == (reader.latestOffset(end, ALL), [7])
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ({"startingOffsets": "earliest"}, (0, 0)),
+        ({"startingOffsets": "latest"}, (5, 3)),
+        ({"startingOffsets": "group"}, (4, 0)),
+        ({"startingOffsets": '{"orders":{"0":2,"1":-1}}'}, (2, 3)),
+        ({"startingOffsets": '{"orders":{"0":-2,"1":1}}'}, (0, 1)),
+        ({"startingTimestamp": "0"}, (0, 0)),
+        ({"startingTimestamp": FUTURE_MS, "startingOffsetsByTimestampStrategy": "latest"}, (5, 3)),
+        (
+            {
+                "startingOffsetsByTimestamp": f'{{"orders":{{"0":{FUTURE_MS},"1":0}}}}',
+                "startingOffsetsByTimestampStrategy": "latest",
+            },
+            (5, 0),
+        ),
+    ],
+)
+def test_a_stream_begins_where_it_is_told_to(
+    broker: Broker, stream: Streams, more: dict[str, str], expected: tuple[int, int]
+) -> None:
+    fill(broker, "orders", 5, 3)
+    administered(broker, lambda admin: admin.alter_group_offsets("billing", {ZERO: 4}))
+    reader = stream(kafka_group_id="billing", **more)
+    start = reader.initialOffset()
+    assert offsets(start) == {"orders": {"0": expected[0], "1": expected[1]}}
+    assert committed(broker, "billing") == {ZERO: expected[0], ONE: expected[1]}
+    assert step(reader, start)[1] == [*range(expected[0], 5), *range(expected[1], 3)]
 
 
 def test_the_newest_is_where_the_first_call_saw_it(broker: Broker, stream: Streams) -> None:

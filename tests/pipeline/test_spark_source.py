@@ -1,13 +1,11 @@
-"""The source in a real Spark: what Spark does with it, and the traps there are on the way."""
+"""The source in a real Spark. What Spark does with it that nobody would expect: test_traps.py"""
 
 from __future__ import annotations
 
 import json
 import re
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 from pyspark.errors import PySparkException
@@ -15,56 +13,19 @@ from pyspark.testing import assertDataFrameEqual, assertSchemaEqual
 
 from muster.client import Producer, TopicPartition
 from muster.coordinator.testing import Broker
+from muster.pipeline.progress import lag
 from tests.pipeline.logs import add, administered, committed, fill, given, produced
+from tests.pipeline.streams import in_parquet, read, run_to_parquet, stream, values, wait_for
 from tests.support.ports import free_ports
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql import SparkSession
 
-ZERO, ONE = TopicPartition("orders", 0), TopicPartition("orders", 1)
-LIMIT_S: Final = 120.0
+ZERO: Final = TopicPartition("orders", 0)
 KAFKAS_COLUMNS: Final = (
     "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP,"
     " timestampType INT"
 )
-
-
-def read(spark: SparkSession, broker: Broker, **more: str) -> DataFrame:
-    return spark.read.format("muster").options(**given(broker, subscribe="orders", **more)).load()
-
-
-def follow(spark: SparkSession, broker: Broker, **more: str) -> DataFrame:
-    options = given(broker, subscribe="orders", startingOffsets="earliest", **more)
-    return spark.readStream.format("muster").options(**options).load()
-
-
-def to_parquet(rows: DataFrame, lake: Path) -> StreamingQuery:
-    """All there is now, to the end of it."""
-    query = (
-        rows.writeStream.format("parquet")
-        .option("checkpointLocation", str(lake / "checkpoint"))
-        .trigger(availableNow=True)
-        .start(str(lake / "rows"))
-    )
-    assert query.awaitTermination(int(LIMIT_S)), "the run did not end"
-    return query
-
-
-def values(rows: DataFrame) -> list[int]:
-    return sorted(int(row[0]) for row in rows.select(rows.value.cast("string")).collect())
-
-
-def wait_for(fact: Callable[[], Any], query: StreamingQuery | None = None) -> Any:
-    """The first result that is true."""
-    until = time.monotonic() + LIMIT_S
-    while True:
-        if query is not None and query.exception() is not None:
-            raise AssertionError(str(query.exception()))
-        result = fact()
-        if result:
-            return result
-        assert time.monotonic() < until, "it did not come about"
 
 
 # --- batches ------------------------------------------------------------------------------------------------
@@ -100,11 +61,6 @@ def test_a_batch_has_the_columns_and_rows_of_sparks_own_source(spark: SparkSessi
     assert found == [[("a", b"1"), ("b", None)], None]
 
 
-def test_a_batch_of_a_topic_without_records(spark: SparkSession, broker: Broker) -> None:
-    fill(broker, "orders", 0)
-    assert read(spark, broker).count() == 0
-
-
 def test_sql_reads_it_too(spark: SparkSession, broker: Broker) -> None:
     fill(broker, "orders", 30, 20)
     options = ", ".join(f"'{name}' '{value}'" for name, value in given(broker, subscribe="orders").items())
@@ -128,99 +84,89 @@ def test_mistakes_are_told_in_words(spark: SparkSession, broker: Broker) -> None
 # --- streams ------------------------------------------------------------------------------------------------
 
 
-def test_a_run_commits_its_last_batch_and_goes_on_where_it_was(
+def test_the_progress_of_a_query_tells_how_far_it_is_from_the_end(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
     fill(broker, "orders", 30, 20)
-    rows = follow(spark, broker, kafka_group_id="billing", maxOffsetsPerTrigger="20")
-    query = to_parquet(rows, tmp_path)
-    assert [each.numInputRows for each in query.recentProgress if each.numInputRows] == [20, 20, 10]
-    assert values(spark.read.parquet(str(tmp_path / "rows"))) == sorted([*range(30), *range(20)])
-    assert committed(broker, "billing") == {ZERO: 30, ONE: 20}
-    source = query.lastProgress.sources[0]
-    assert json.loads(source.endOffset)["orders"] == {"0": 30, "1": 20}
-    assert json.loads(source.latestOffset)["orders"] == {"0": 30, "1": 20}
-
-    add(broker, "orders", range(30, 37))
-    to_parquet(rows, tmp_path)
-    assert values(spark.read.parquet(str(tmp_path / "rows"))) == sorted([*range(37), *range(20)])
-    assert committed(broker, "billing") == {ZERO: 37, ONE: 20}
-    again = to_parquet(rows, tmp_path)
-    assert sum(each.numInputRows for each in again.recentProgress) == 0
+    rows = stream(spark, broker, startingOffsets="earliest", maxOffsetsPerTrigger="20")
+    query = run_to_parquet(rows, tmp_path)
+    batches = [each for each in query.recentProgress if each.numInputRows]
+    assert [lag(each) for each in batches] == [30, 10, 0]
+    (last,) = batches[-1].sources
+    assert (
+        json.loads(last.endOffset)["orders"] == json.loads(last.latestOffset)["orders"] == {"0": 30, "1": 20}
+    )
 
 
 def test_a_run_over_nothing_ends(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     fill(broker, "orders", 0)
-    query = to_parquet(follow(spark, broker, kafka_group_id="billing"), tmp_path)
+    query = run_to_parquet(stream(spark, broker, kafka_group_id="billing"), tmp_path)
     assert sum(each.numInputRows for each in query.recentProgress) == 0
     assert committed(broker, "billing") == {ZERO: 0}
 
 
-def test_a_batch_that_failed_is_not_committed(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
-    fill(broker, "orders", 30)
-    rows = follow(spark, broker, kafka_group_id="billing", maxOffsetsPerTrigger="10")
-    done: list[int] = []
-    broken = True
+def test_a_stream_follows_topics_that_come_grow_and_go(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    """One query goes through all of it: every codec, a partition more, a topic more, and one that is created
+    again, which is no news to a stream with failOnDataLoss=false."""
+    broker.create_topic("orders")
+    codecs = ("none", "gzip", "snappy", "lz4", "zstd")
+    for codec in codecs:
 
-    def write(batch: DataFrame, batch_id: int) -> None:
-        if broken and batch_id == 1:
-            raise RuntimeError("the database is away")
-        done.extend(values(batch))
+        async def send(producer: Producer, codec: str = codec) -> None:
+            for number in range(20):
+                await producer.post("orders", b"%d" % number, headers=[("codec", codec.encode())])
+            await producer.flush()
 
-    def run() -> StreamingQuery:
-        return (
-            rows.writeStream.foreachBatch(write)
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
-        )
+        produced(broker, send, compression_type=codec)
+    options = {"startingOffsets": "earliest", "includeHeaders": "true", "failOnDataLoss": "false"}
+    rows = stream(spark, broker, subscribePattern="orders.*", minPartitions="4", **options)
+    query = (
+        rows.writeStream.format("memory")
+        .queryName("followed")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(processingTime="200 milliseconds")
+        .start()
+    )
 
-    with pytest.raises(PySparkException, match="the database is away"):
-        run().awaitTermination(int(LIMIT_S))
-    assert done == list(range(10))
-    assert committed(broker, "billing") == {ZERO: 10}
-    broken = False
-    assert run().awaitTermination(int(LIMIT_S))
-    assert done == list(range(30))
-    assert committed(broker, "billing") == {ZERO: 30}
+    def found(topic: str, partition: int) -> list[int]:
+        return values(spark.table("followed").where(f"topic = '{topic}' AND partition = {partition}"))
+
+    try:
+        wait_for(lambda: len(found("orders", 0)) == 100, query)
+        assert found("orders", 0) == sorted(list(range(20)) * 5)
+        headers = spark.sql("SELECT DISTINCT CAST(headers[0].value AS STRING) FROM followed").collect()
+        assert {row[0] for row in headers} == set(codecs)
+        administered(broker, lambda admin: admin.create_partitions({"orders": 2}))
+        add(broker, "orders", range(3), partition=1)
+        fill(broker, "orders-eu", 2)
+        wait_for(lambda: found("orders", 1) == [0, 1, 2] and found("orders-eu", 0) == [0, 1], query)
+        administered(broker, lambda admin: admin.delete_topic("orders-eu"))
+        fill(broker, "orders-eu", 4)
+        wait_for(lambda: found("orders-eu", 0) == [0, 0, 1, 1, 2, 3], query)
+        assert len(found("orders", 0)) == 100
+    finally:
+        query.stop()
 
 
-def test_a_stream_from_the_newest_on_follows_and_does_not_storm_the_broker(
+def test_records_that_are_gone_end_the_stream_unless_that_is_allowed(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
     fill(broker, "orders", 5)
-    options = given(broker, subscribe="orders", kafka_group_id="billing", includeHeaders="true")
-    rows = spark.readStream.format("muster").options(**options).load()
-    with broker.faults.add(api="ListOffsets", delay="0ms", times=None) as asked:
-        query = (
-            rows.writeStream.format("memory")
-            .queryName("newest")
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .start()
-        )
-        try:
-            # The position of a stream that has read nothing is there at once.
-            wait_for(lambda: committed(broker, "billing") == {ZERO: 5}, query)
-            add(broker, "orders", [5, 6])
-            wait_for(lambda: spark.table("newest").count() == 2, query)
-            assert values(spark.table("newest")) == [5, 6]
-            wait_for(lambda: committed(broker, "billing") == {ZERO: 7}, query)
-            # Idle, it asks five times a second at most, though no trigger was set.
-            before, began = asked.matched, time.monotonic()
-            wait_for(lambda: asked.matched >= before + 10, query)
-            assert time.monotonic() - began >= 8 * 0.2
-        finally:
-            query.stop()
-
-
-def test_a_topic_that_was_created_again_ends_the_stream(
-    spark: SparkSession, broker: Broker, tmp_path: Path
-) -> None:
-    fill(broker, "orders", 5)
-    rows = follow(spark, broker)
-    to_parquet(rows, tmp_path)
+    strict = stream(spark, broker, startingOffsets="earliest")
+    lenient = stream(spark, broker, startingOffsets="earliest", failOnDataLoss="false")
+    run_to_parquet(strict, tmp_path)
+    add(broker, "orders", range(5, 10))
+    administered(broker, lambda admin: admin.delete_records({ZERO: 8}))
+    with pytest.raises(PySparkException, match="orders-0: the records at offsets 5 to 7 were deleted"):
+        run_to_parquet(strict, tmp_path)
+    run_to_parquet(lenient, tmp_path)
+    assert in_parquet(spark, tmp_path) == [*range(5), 8, 9]
     administered(broker, lambda admin: admin.delete_topic("orders"))
-    fill(broker, "orders", 9)
+    fill(broker, "orders", 12)
     with pytest.raises(PySparkException, match="topic orders was deleted and created again") as failed:
-        to_parquet(rows, tmp_path)
+        run_to_parquet(strict, tmp_path)
     assert re.search(r"muster\.pipeline\.losses\.DataLost: .*failOnDataLoss=false", str(failed.value))
+    run_to_parquet(lenient, tmp_path)
+    assert in_parquet(spark, tmp_path) == sorted([*range(5), 8, 9, *range(12)])

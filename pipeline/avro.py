@@ -1,0 +1,299 @@
+"""Avro values as a column of rows: schemas as Spark's types, and values decoded by the workers.
+
+Spark decodes Avro by a module of its own that pyspark does not carry; fastavro does it here. Values are
+plain, or framed as the serializers of schema registries do: a byte 0, the schema's id in four bytes, then the
+value.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
+
+from muster.pipeline.environment import INSTALL
+from muster.pipeline.errors import OptionError, PipelineError
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType, StructType
+
+Schema: TypeAlias = Any
+"""As JSON has it: a name, a list or an object; types named by their full names."""
+
+COLUMN: Final = "data"
+_OPTION: Final = "--avro-schema"
+_FRAME_BYTES: Final = 5
+_DECIMAL_DIGITS_MAX: Final = 38
+
+_PLAIN: Final = {
+    "boolean": "BooleanType",
+    "int": "IntegerType",
+    "long": "LongType",
+    "float": "FloatType",
+    "double": "DoubleType",
+    "bytes": "BinaryType",
+    "fixed": "BinaryType",
+    "string": "StringType",
+    "enum": "StringType",
+}
+_LOGICAL: Final = {
+    "date": "DateType",
+    "timestamp-millis": "TimestampType",
+    "timestamp-micros": "TimestampType",
+    "local-timestamp-millis": "TimestampNTZType",
+    "local-timestamp-micros": "TimestampNTZType",
+    "decimal": "DecimalType",
+}
+"""Logical types that Spark has; others are what they are made of."""
+_WIDER: Final = {frozenset({"int", "long"}): "long", frozenset({"float", "double"}): "double"}
+"""Unions that are one type to Spark."""
+
+
+@dataclass(frozen=True, slots=True)
+class Avro:
+    """How values are decoded. Picklable: it goes to the executors."""
+
+    reader: Schema
+    """What the rows look like."""
+    writers: Mapping[int, Schema] = field(default_factory=dict)
+    """The schemas that values were written with, by their ids; none: values have no frame."""
+
+    @classmethod
+    def of(cls, given: Iterable[tuple[int | None, str]]) -> Avro | None:
+        """From files, each with the id of its schema, or one without; the last is what rows look like. None
+        for no file. Raises OptionError, also for a schema of which Spark has no type."""
+        schemas = [(number, _loaded(path)) for number, path in given]
+        if not schemas:
+            return None
+        if len(schemas) > 1 and any(number is None for number, _ in schemas):
+            raise OptionError(f"{_OPTION}: one FILE where values have no frame, or ID=FILE for each schema")
+        writers = {number: schema for number, schema in schemas if number is not None}
+        if writers and len(writers) < len(schemas):
+            raise OptionError(f"{_OPTION}: an ID is there twice: one schema has it")
+        avro = cls(schemas[-1][1], writers)
+        avro.spark_type()
+        return avro
+
+    def spark_type(self) -> DataType:
+        """The type of the rows. Raises OptionError where there is none."""
+        return _spark_type(self.reader, {}, "the schema")
+
+    def with_rows(self, records: StructType) -> StructType:
+        """The type of records with what is in them."""
+        from pyspark.sql.types import StructField, StructType
+
+        return StructType([*records.fields, StructField(COLUMN, self.spark_type())])
+
+    def rows(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """Arrow batches with a column `value`, and behind the others one with what was in it: null where that
+        is no value of its schema. Raises PipelineError where the frames are not as they were said to be."""
+        import pyarrow
+
+        arrow_type = _arrow_type(self.spark_type())
+        decoder = _Decoder(self, _fastavro())
+        for batch in batches:
+            values = batch.column(batch.schema.get_field_index("value")).to_pylist()
+            rows = [None if value is None else decoder.row(value) for value in values]
+            yield pyarrow.RecordBatch.from_arrays(
+                [*batch.columns, _column(rows, arrow_type)], [*batch.schema.names, COLUMN]
+            )
+
+
+def schema_file(text: str) -> tuple[int | None, str]:
+    """Reads FILE or ID=FILE."""
+    number, equals, path = text.partition("=")
+    return (int(number), path) if equals and number.isascii() and number.isdigit() else (None, text)
+
+
+# --- schemas ------------------------------------------------------------------------------------------------
+
+
+def _fastavro() -> Any:
+    """The package."""
+    try:
+        import fastavro
+    except ImportError:
+        raise PipelineError(
+            f"{_OPTION}: the package fastavro is not installed, here or on a worker: {INSTALL} brings it"
+        ) from None
+    return fastavro
+
+
+def _loaded(path: str) -> Schema:
+    """The schema in a file. Raises OptionError."""
+    fastavro = _fastavro()
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+        return fastavro.parse_schema(_with_known_types(json.loads(text)))
+    except OSError as error:
+        raise OptionError(f"{_OPTION}: {path} cannot be read: {error.strerror}") from None
+    except fastavro.schema.UnknownType as error:
+        raise OptionError(f"{_OPTION}: {path}: there is no type {error}") from None
+    except (fastavro.schema.SchemaParseException, ValueError, TypeError, KeyError) as error:
+        raise OptionError(f"{_OPTION}: {path} is no Avro schema: {error}") from None
+
+
+def _with_known_types(schema: Schema) -> Schema:
+    """Without the logical types of which Spark has none: their values would be decoded to what fits
+    nowhere."""
+    if isinstance(schema, list):
+        return [_with_known_types(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    unknown = schema.get("logicalType") not in _LOGICAL
+    return {
+        name: _with_known_types(each)
+        for name, each in schema.items()
+        if not (unknown and name == "logicalType")
+    }
+
+
+def _spark_type(schema: Schema, named: dict[str, DataType | None], where: str) -> DataType:
+    """`named`: the types met so far by their names, None for those that we are within; `where`: for
+    errors."""
+    from pyspark.sql import types
+
+    if isinstance(schema, list):
+        return _spark_type(_one_of(schema, where), named, where)
+    kind = schema["type"] if isinstance(schema, dict) else schema
+    if kind in named:
+        found = named[kind]
+        return _no_type(f"{where} is of {kind}, which is within {kind}") if found is None else found
+    if kind == "array":
+        return types.ArrayType(_spark_type(schema["items"], named, f"{where}, items"))
+    if kind == "map":
+        return types.MapType(types.StringType(), _spark_type(schema["values"], named, f"{where}, values"))
+    if kind == "record":
+        name = schema["name"]
+        named[name] = None
+        fields = [
+            types.StructField(each["name"], _spark_type(each["type"], named, f"field {name}.{each['name']}"))
+            for each in schema["fields"]
+        ]
+        named[name] = types.StructType(fields)
+        return named[name]
+    if isinstance(kind, (dict, list)):
+        return _spark_type(kind, named, where)
+    logical = _LOGICAL.get(schema.get("logicalType", "")) if isinstance(schema, dict) else None
+    if logical == "DecimalType":
+        digits = schema["precision"]
+        if digits > _DECIMAL_DIGITS_MAX:
+            _no_type(f"{where} is a decimal of {digits} digits, of which there may be {_DECIMAL_DIGITS_MAX}")
+        found = types.DecimalType(digits, schema.get("scale", 0))
+    elif kind in _PLAIN:
+        found = getattr(types, logical or _PLAIN[kind])()
+    else:
+        _no_type(f"{where} is {kind}")
+    if isinstance(schema, dict) and "name" in schema:
+        named[schema["name"]] = found
+    return found
+
+
+def _one_of(union: list[Schema], where: str) -> Schema:
+    """What a union is beside null."""
+    some = [each for each in union if each != "null"]
+    if len(some) == 1:
+        return some[0]
+    names = [str(each.get("name", each["type"]) if isinstance(each, dict) else each) for each in some]
+    wider = _WIDER.get(frozenset(names))
+    return wider or _no_type(f"{where} is a union of {', '.join(names) or 'null alone'}")
+
+
+def _no_type(what: str) -> NoReturn:
+    raise OptionError(f"{_OPTION}: {what}: Spark has no type for that")
+
+
+# --- values -------------------------------------------------------------------------------------------------
+
+
+class _Decoder:
+    """Decodes the values of a task."""
+
+    def __init__(self, avro: Avro, fastavro: Any) -> None:
+        self._avro = avro
+        self._read = fastavro.schemaless_reader
+        self._cannot_be_resolved = fastavro.read.SchemaResolutionError
+
+    def row(self, value: bytes) -> Any:
+        """What is in a value; None where it is none. Raises PipelineError."""
+        frame = value[:_FRAME_BYTES]
+        framed = len(frame) == _FRAME_BYTES and frame[0] == 0
+        number = int.from_bytes(frame[1:], "big")
+        writers, reader = self._avro.writers, self._avro.reader
+        if writers and framed:
+            if number not in writers:
+                raise PipelineError(f"a value was written with schema {number}: {_OPTION} {number}=FILE")
+            return self._decoded(value[_FRAME_BYTES:], writers[number])
+        row = self._decoded(value, reader)
+        if writers and row is not None:
+            raise PipelineError(f"a value has no id of a schema before it: {_OPTION} takes just FILE then")
+        if framed and row is None and self._decoded(value[_FRAME_BYTES:], reader) is not None:
+            raise PipelineError(
+                f"a value has the id of a registry's schema before it: {_OPTION} takes ID=FILE then, here"
+                f" {number}=FILE"
+            )
+        return row
+
+    def _decoded(self, value: bytes, writer: Schema) -> Any:
+        """What these bytes are, all of them, or None."""
+        reader = self._avro.reader
+        stream = BytesIO(value)
+        try:
+            row = self._read(stream, writer, None if writer is reader else reader)
+        except self._cannot_be_resolved as error:
+            raise PipelineError(
+                f"{_OPTION}: the last schema cannot read what others wrote: {error}"
+            ) from None
+        except Exception:  # Bytes that are no such value end in anything, from EOFError to OverflowError.
+            return None
+        return row if stream.tell() == len(value) else None
+
+
+def _arrow_type(of: DataType) -> Any:
+    """As Spark has it in Arrow."""
+    import pyarrow as pa
+    from pyspark.sql import types
+
+    if isinstance(of, types.StructType):
+        return pa.struct([(each.name, _arrow_type(each.dataType)) for each in of.fields])
+    if isinstance(of, types.ArrayType):
+        return pa.list_(pa.field("element", _arrow_type(of.elementType)))
+    if isinstance(of, types.MapType):
+        return pa.map_(_arrow_type(of.keyType), _arrow_type(of.valueType))
+    if isinstance(of, types.DecimalType):
+        return pa.decimal128(of.precision, of.scale)
+    return {
+        "BooleanType": pa.bool_(),
+        "IntegerType": pa.int32(),
+        "LongType": pa.int64(),
+        "FloatType": pa.float32(),
+        "DoubleType": pa.float64(),
+        "BinaryType": pa.binary(),
+        "StringType": pa.string(),
+        "DateType": pa.date32(),
+        "TimestampType": pa.timestamp("us", tz="UTC"),
+        "TimestampNTZType": pa.timestamp("us"),
+    }[type(of).__name__]
+
+
+def _column(rows: list[Any], arrow_type: Any) -> Any:
+    """The rows in Arrow; null for one that its type does not hold, a decimal with too many digits say."""
+    import pyarrow
+
+    try:
+        return pyarrow.array(rows, arrow_type)
+    except pyarrow.ArrowException:
+        return pyarrow.array([each if _fits(each, arrow_type) else None for each in rows], arrow_type)
+
+
+def _fits(row: Any, arrow_type: Any) -> bool:
+    import pyarrow
+
+    try:
+        pyarrow.array([row], arrow_type)
+    except pyarrow.ArrowException:
+        return False
+    return True

@@ -1,0 +1,36 @@
+"""SIGINT and SIGTERM, where they must not break into a call."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def noted_signals() -> Iterator[list[int]]:
+    """Within the block SIGINT and SIGTERM are only noted, in the list that it is given: an exception in the
+    midst of a call of the JVM would leave the connection to it unusable. For the main thread."""
+    came: list[int] = []
+    before = {
+        number: signal.signal(number, lambda received, _: came.append(received))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield came
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def held_signals() -> Iterator[None]:
+    """SIGINT and SIGTERM that come within the block take effect behind it, also when it failed: of what they
+    reached beside this process, perhaps."""
+    came: list[int] = []
+    try:
+        with noted_signals() as came:
+            yield
+    finally:
+        for number in came[:1]:
+            signal.raise_signal(number)

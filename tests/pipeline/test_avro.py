@@ -1,0 +1,242 @@
+"""Avro values as rows: types, frames of schema registries, and what is no value of its schema."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pyarrow
+import pytest
+
+from muster.pipeline.avro import Avro, schema_file
+from muster.pipeline.errors import OptionError, PipelineError
+
+ORDER: dict[str, Any] = {
+    "type": "record",
+    "name": "Order",
+    "fields": [{"name": "id", "type": "long"}, {"name": "name", "type": ["null", "string"]}],
+}
+NEWER = {**ORDER, "fields": [*ORDER["fields"], {"name": "price", "type": "int", "default": 7}]}
+
+
+def encoded(row: Any, schema: Any = ORDER) -> bytes:
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(schema), row)
+    return out.getvalue()
+
+
+def framed(number: int, row: Any, schema: Any = ORDER) -> bytes:
+    return b"\0" + number.to_bytes(4, "big") + encoded(row, schema)
+
+
+def avro(folder: Path, *schemas: Any, **by_id: Any) -> Avro:
+    """For these schemas; `of_7=...` is the one of the id 7."""
+    given: list[tuple[int | None, str]] = []
+    for number, schema in [*((None, each) for each in schemas), *by_id.items()]:
+        path = folder / f"{len(given)}.avsc"
+        path.write_text(json.dumps(schema))
+        given.append((number and int(number.removeprefix("of_")), str(path)))
+    made = Avro.of(given)
+    assert made is not None
+    return pickle.loads(pickle.dumps(made))  # as it comes to a worker
+
+
+def rows(how: Avro, *values: bytes | None) -> list[Any]:
+    batch = pyarrow.RecordBatch.from_pydict(
+        {"key": pyarrow.array([None] * len(values), pyarrow.binary()), "value": pyarrow.array(values)}
+    )
+    (found,) = how.rows([batch])
+    assert found.schema.names == ["key", "value", "data"]
+    assert found.column(1) == batch.column(1)
+    return list(found.column(2).to_pylist())
+
+
+def test_values_become_rows(tmp_path: Path) -> None:
+    how = avro(tmp_path, ORDER)
+    assert how.spark_type().simpleString() == "struct<id:bigint,name:string>"
+    assert rows(how, encoded({"id": 1, "name": "x"}), None, encoded({"id": -(2**63), "name": None})) == [
+        {"id": 1, "name": "x"},
+        None,
+        {"id": -(2**63), "name": None},
+    ]
+
+
+def test_every_type(tmp_path: Path) -> None:
+    def field(name: str, of: Any) -> dict[str, Any]:
+        return {"name": name, "type": of}
+
+    schema = {
+        "type": "record",
+        "name": "All",
+        "namespace": "shop",
+        "fields": [
+            field("yes", "boolean"),
+            field("small", "int"),
+            field("wide", ["int", "null", "long"]),
+            field("real", ["float", "double"]),
+            field("raw", "bytes"),
+            field("four", {"type": "fixed", "name": "Four", "size": 4}),
+            field("kind", {"type": "enum", "name": "Kind", "symbols": ["NEW", "OLD"]}),
+            field("again", ["null", "Kind"]),
+            field("numbers", {"type": "array", "items": "int"}),
+            field("counts", {"type": "map", "values": {"type": "array", "items": "long"}}),
+            field("inner", {"type": "record", "name": "Inner", "fields": [field("of", "string")]}),
+            field("day", {"type": "int", "logicalType": "date"}),
+            field("at", {"type": "long", "logicalType": "timestamp-millis"}),
+            field("here", {"type": "long", "logicalType": "local-timestamp-micros"}),
+            field("price", {"type": "bytes", "logicalType": "decimal", "precision": 6, "scale": 2}),
+            field("id", {"type": "string", "logicalType": "uuid"}),
+            field("clock", {"type": "int", "logicalType": "time-millis"}),
+        ],
+    }
+    how = avro(tmp_path, schema)
+    types = {each.name: each.dataType.simpleString() for each in how.spark_type().fields}
+    assert types == {
+        "yes": "boolean",
+        "small": "int",
+        "wide": "bigint",
+        "real": "double",
+        "raw": "binary",
+        "four": "binary",
+        "kind": "string",
+        "again": "string",
+        "numbers": "array<int>",
+        "counts": "map<string,array<bigint>>",
+        "inner": "struct<of:string>",
+        "day": "date",
+        "at": "timestamp",
+        "here": "timestamp_ntz",
+        "price": "decimal(6,2)",
+        "id": "string",
+        "clock": "int",
+    }
+    row = {
+        "yes": True,
+        "small": -5,
+        "wide": 2**40,
+        "real": 0.5,
+        "raw": b"\0\xff",
+        "four": b"abcd",
+        "kind": "OLD",
+        "again": None,
+        "numbers": [1, 2],
+        "counts": {"a": [1], "b": []},
+        "inner": {"of": "é"},
+        "day": date(2026, 1, 31),
+        "at": datetime(2026, 1, 31, 12, 0, 0, 123_000, tzinfo=UTC),
+        "here": datetime(2026, 1, 31, 12, 0, 0, 123_456),
+        "price": Decimal("-1234.50"),
+        "id": "7c3f5f0e-6c5e-4a37-a59d-8d2c9b9d7f11",
+        "clock": 86_399_999,
+    }
+    written = json.loads(json.dumps(schema))
+    for name in ("id", "clock"):
+        (its,) = (each for each in written["fields"] if each["name"] == name)
+        del its["type"]["logicalType"]
+    (found,) = rows(how, encoded(row, written))
+    assert found | {"counts": dict(found["counts"])} == row
+
+
+def test_what_is_no_value_of_the_schema_is_null(tmp_path: Path) -> None:
+    value = encoded({"id": 1, "name": "x"})
+    bad = [
+        b"",
+        value[:-1],
+        value + b"\0",
+        b"\xff" * 20,
+        b"no avro",
+        encoded({"id": 1, "name": "x"})[:2] + b"\x09",
+    ]
+    assert rows(avro(tmp_path, ORDER), *bad, value) == [None] * len(bad) + [{"id": 1, "name": "x"}]
+    digits = {"type": "bytes", "logicalType": "decimal", "precision": 3, "scale": 1}
+    more = {**digits, "precision": 9}
+    values = [encoded(Decimal("1.5"), more), encoded(Decimal("12345.5"), more)]
+    assert rows(avro(tmp_path, digits), *values) == [Decimal("1.5"), None]
+
+
+def test_values_of_several_schemas_of_a_registry(tmp_path: Path) -> None:
+    how = avro(tmp_path, of_7=ORDER, of_300=NEWER)
+    assert how.spark_type().simpleString() == "struct<id:bigint,name:string,price:int>"
+    old, new = framed(7, {"id": 1, "name": "x"}), framed(300, {"id": 2, "name": None, "price": 9}, NEWER)
+    assert rows(how, old, new, None, b"\0\0\0\0\x07", b"") == [
+        {"id": 1, "name": "x", "price": 7},
+        {"id": 2, "name": None, "price": 9},
+        None,
+        None,
+        None,
+    ]
+
+
+def test_frames_that_are_not_as_they_were_said_to_be(tmp_path: Path) -> None:
+    """Nulls would hide it: the command line is wrong, or a schema is new."""
+    with pytest.raises(PipelineError, match=r"has the id .* before it: --avro-schema takes .* 7=FILE"):
+        rows(avro(tmp_path, ORDER), framed(7, {"id": 1, "name": "x"}))
+    with pytest.raises(PipelineError, match=r"written with schema 8: --avro-schema 8=FILE"):
+        rows(avro(tmp_path, of_7=ORDER), framed(8, {"id": 1, "name": "x"}))
+    with pytest.raises(PipelineError, match=r"no id of a schema before it: --avro-schema takes just FILE"):
+        rows(avro(tmp_path, of_7=ORDER), encoded({"id": 1, "name": "x"}))
+    strict = {**ORDER, "fields": [*ORDER["fields"], {"name": "more", "type": "int"}]}
+    with pytest.raises(
+        PipelineError, match=r"the last schema cannot read what others wrote: No default value for .*more"
+    ):
+        rows(avro(tmp_path, of_7=ORDER, of_8=strict), framed(7, {"id": 1, "name": "x"}))
+
+
+RECURSIVE = {"type": "record", "name": "Tree", "fields": [{"name": "left", "type": ["null", "Tree"]}]}
+
+
+@pytest.mark.parametrize(
+    ("schema", "told"),
+    [
+        (
+            {**ORDER, "fields": [{"name": "a", "type": ["int", "string"]}]},
+            "field Order.a is a union of int, string",
+        ),
+        ({**ORDER, "fields": [{"name": "a", "type": "null"}]}, "field Order.a is null"),
+        (["null"], "the schema is a union of null alone"),
+        (RECURSIVE, "field Tree.left is of Tree, which is within Tree"),
+        (
+            {"type": "bytes", "logicalType": "decimal", "precision": 40, "scale": 2},
+            "a decimal of 40 digits, of which there may be 38",
+        ),
+        ({**ORDER, "fields": [{"name": "a", "type": "text"}]}, "0.avsc: there is no type text"),
+        ({"type": "record", "fields": []}, "0.avsc is no Avro schema: .*name"),
+        (5, "0.avsc is no Avro schema"),
+    ],
+)
+def test_schemas_that_will_not_do(tmp_path: Path, schema: Any, told: str) -> None:
+    with pytest.raises(OptionError, match=f"--avro-schema: .*{told}"):
+        avro(tmp_path, schema)
+
+
+def test_files_that_will_not_do(tmp_path: Path) -> None:
+    assert Avro.of([]) is None
+    with pytest.raises(OptionError, match=r"nothing\.avsc cannot be read: No such file"):
+        Avro.of([(None, f"{tmp_path}/nothing.avsc")])
+    (tmp_path / "no.avsc").write_text("{")
+    with pytest.raises(OptionError, match=r"no\.avsc is no Avro schema: Expecting"):
+        Avro.of([(None, f"{tmp_path}/no.avsc")])
+    with pytest.raises(OptionError, match="one FILE where values have no frame, or ID=FILE for each schema"):
+        avro(tmp_path, ORDER, of_7=NEWER)
+    (tmp_path / "order.avsc").write_text(json.dumps(ORDER))
+    with pytest.raises(OptionError, match="an ID is there twice"):
+        Avro.of([(7, f"{tmp_path}/order.avsc")] * 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a.avsc", (None, "a.avsc")),
+        ("7=a=b.avsc", (7, "a=b.avsc")),
+        ("a=b.avsc", (None, "a=b.avsc")),
+        ("=a", (None, "=a")),
+    ],
+)
+def test_ids_before_files(text: str, expected: tuple[int | None, str]) -> None:
+    assert schema_file(text) == expected
