@@ -36,14 +36,17 @@ class Parser(argparse.ArgumentParser):
         sys.exit(fail(self.prog, f"{message}; {self.prog} --help says more", EXIT_USAGE))
 
 
-def command(commands: Any, name: str, summary: str, description: str) -> Parser:
-    """A command below `commands`, with the options that all have."""
+def command(commands: Any, name: str, summary: str, description: str, *, on_spark: bool = True) -> Parser:
+    """A command below `commands`, with the options that all have which run on Spark."""
     parser: Parser = commands.add_parser(
         name,
         help=summary,
         description=f"{summary[0].upper()}{summary[1:]}.\n\n{description.strip()}\n\n{_EXIT_CODES}",
     )
     parser.set_defaults(prog=parser.prog)
+    if not on_spark:
+        parser.set_defaults(bootstrap_server="")
+        return parser
     shared = parser.add_argument_group("options of every command")
     shared.add_argument(
         "--bootstrap-server",
@@ -55,6 +58,14 @@ def command(commands: Any, name: str, summary: str, description: str) -> Parser:
         "--master",
         metavar="URL",
         help="Spark's master (default local[*], all cores of this machine; under spark-submit, what it says)",
+    )
+    shared.add_argument(
+        "--conf",
+        type=spark_setting,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a setting of Spark's, say spark.executor.memory=4g; may be repeated",
     )
     shared.add_argument(
         "--log-level",
@@ -88,6 +99,14 @@ def setting(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not (equals and name):
         raise argparse.ArgumentTypeError(f"{text!r} is not allowed; it takes NAME=VALUE")
+    return name, value
+
+
+def spark_setting(text: str) -> tuple[str, str]:
+    """Reads a setting of Spark's, NAME=VALUE."""
+    name, value = setting(text)
+    if not name.startswith("spark."):
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; the settings of Spark begin with spark.")
     return name, value
 
 

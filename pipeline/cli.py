@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from types import FrameType
 from typing import Final, NoReturn
 
@@ -34,9 +35,11 @@ COMMANDS: Final = {
         "muster.pipeline.journal.command",
         "tables of why groups rebalanced, how long that took and what it cost",
     ),
+    "report": ("muster.pipeline.report.command", "a page with pictures from the tables of rebalances"),
 }
 """The module and the summary of each."""
 
+_SUBMIT_FILE: Final = Path(__file__).with_name("submit") / "muster_pipeline.py"
 _SIGNALLED: Final = 128  # what a shell adds to the number of the signal that ended a process
 
 
@@ -54,7 +57,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_USAGE
     if given.bootstrap_server is None:
         given.bootstrap_server = os.environ.get(BOOTSTRAP_VARIABLE) or BOOTSTRAP_DEFAULT
-    before = signal.signal(signal.SIGTERM, _terminate)
+    # SIGINT too: who starts this with & in a script hands it down ignored, and ends it with kill -INT all the
+    # same.
+    before = {
+        signal.SIGTERM: signal.signal(signal.SIGTERM, _terminate),
+        signal.SIGINT: signal.signal(signal.SIGINT, signal.default_int_handler),
+    }
     try:
         check_packages()
         return int(given.work(given))
@@ -74,7 +82,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         return fail(given.prog, told, EXIT_FAILED)
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:
@@ -88,6 +97,13 @@ def _parser(chosen: str | None) -> Parser:
         description="Jobs on Spark over the topics of a cluster, and over the journal of its groups.",
     )
     parser.add_argument("--version", action="version", version=f"muster-pipeline {__version__}")
+    parser.add_argument(
+        "--submit-file",
+        action="version",
+        version=str(_SUBMIT_FILE),
+        help="print the path of the file that stands for this command in spark-submit:\n"
+        'spark-submit --master spark://HOST:PORT "$(muster-pipeline --submit-file)" ingest ...',
+    )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for name, (module, summary) in COMMANDS.items():
         if name == chosen:
@@ -97,5 +113,5 @@ def _parser(chosen: str | None) -> Parser:
     return parser
 
 
-if __name__ == "__main__":  # for spark-submit, which takes a file
+if __name__ == "__main__":
     sys.exit(main())

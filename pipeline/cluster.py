@@ -4,29 +4,33 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, TypeAlias
 
 from muster.client.admin.client import Admin
 from muster.client.errors import ClientError, Unreachable
 from muster.pipeline.errors import OptionError, PipelineError
 from muster.protocol.errors import ErrorCode, KafkaError
 
+Address: TypeAlias = tuple[str, int]
+"""Host and port."""
+
 _ANSWER_S: Final = 10.0
 
 
-def check_topics(bootstrap_servers: str, topics: Iterable[str]) -> None:
-    """Raises PipelineError where no broker answers within ten seconds, or a topic is not there."""
-    asyncio.run(_check_topics(bootstrap_servers, list(topics)))
+def check_topics(bootstrap_servers: str, topics: Iterable[str]) -> list[Address]:
+    """The brokers, by the addresses that they give to clients. Raises PipelineError where none answers within
+    ten seconds, or a topic is not there."""
+    return asyncio.run(_check_topics(bootstrap_servers, list(topics)))
 
 
-async def _check_topics(bootstrap_servers: str, topics: list[str]) -> None:
+async def _check_topics(bootstrap_servers: str, topics: list[str]) -> list[Address]:
     try:
         async with Admin(bootstrap_servers) as admin:
-            if not topics:
-                await admin.describe_cluster(timeout=_ANSWER_S)
-                return
-            found = await admin.describe_topics(topics, timeout=_ANSWER_S)
-            found.raise_for_failures()
+            cluster = await admin.describe_cluster(timeout=_ANSWER_S)
+            if topics:
+                found = await admin.describe_topics(topics, timeout=_ANSWER_S)
+                found.raise_for_failures()
+            return [(each.host, each.port) for each in cluster.brokers]
     except ValueError as error:
         raise OptionError(f"--bootstrap-server: {error}") from None
     except Unreachable as error:

@@ -7,28 +7,32 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from muster.pipeline.errors import PipelineError
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 JAVA_MIN: Final = 17
 """Spark 4's classes are of Java 17 (major version 61)."""
 INSTALL: Final = "pip install 'muster-kafka[spark]'"
 _ANSWER_S: Final = 20.0
 """How long a program may take to say its version."""
+_CONNECT_S: Final = 10.0
+_MASTER: Final = re.compile(
+    r"local(\[(\*|[1-9]\d*)(\s*,\s*[1-9]\d*)?\])?|local-cluster\[\d+\s*,\s*\d+\s*,\s*\d+\]|yarn|k8s://.+"
+)
+"""Spark's masters other than a standalone one."""
 
 _PACKAGES: Final[dict[str, tuple[tuple[int, ...], tuple[int, ...] | None, str]]] = {
     "pyspark": ((4, 2), (5,), "the data source's limits and triggers came with 4.2"),
     "pyarrow": ((18,), None, "Spark 4 takes no older one"),
     "pandas": ((2, 2), (3,), "pyspark does not support pandas 3 yet"),
+    "protobuf": ((6, 33, 5), (8,), "Spark's state of streams is spoken with by it"),
     "matplotlib": ((3, 8), None, "reports are drawn with it"),
 }
 """By package: the first version that will do, the first that will not any more, and why."""
@@ -39,7 +43,8 @@ from importlib.util import find_spec
 print(".".join(map(str, sys.version_info[:2])))
 print(" ".join(each for each in {names!r} if find_spec(each) is None))
 """
-_NEEDED_BY_WORKERS: Final = ("muster", "pyspark", "pyarrow")
+NEEDED: Final = ("muster", "pyspark", "pyarrow", "numpy", "construct", "cramjam", "google_crc32c")
+"""What reading and writing imports, in the Python of workers too."""
 
 
 def check_packages(versions: Mapping[str, str | None] | None = None) -> None:
@@ -103,7 +108,7 @@ def check_worker_python(variables: Mapping[str, str]) -> None:
         )
     if found == sys.executable:
         return
-    said = _answer([found, "-c", _PROBE.format(names=_NEEDED_BY_WORKERS)], variables)
+    said = _answer([found, "-c", _PROBE.format(names=NEEDED)], variables)
     lines = (said or "").splitlines()
     if len(lines) < 2:
         raise PipelineError(
@@ -123,31 +128,29 @@ def check_worker_python(variables: Mapping[str, str]) -> None:
         )
 
 
-def check_executors(spark: SparkSession) -> None:
-    """Run a task on each core that the cluster has now, and raise PipelineError that names the machines
-    whose Python lacks a package.
+def check_master(master: str) -> None:
+    """Raises PipelineError for a master that is none of Spark's, or a standalone one where nothing answers.
 
-    The task is an expression as text: a function of ours would be sent by its name, and fail on exactly those
-    machines.
+    Spark itself tries a standalone master for a minute, and then ends in the middle of its start.
     """
-    context = spark.sparkContext
-    if context.master.startswith("local"):
+    hint = "--master takes local[*], spark://HOST:PORT, yarn or k8s://https://HOST:PORT"
+    if master.startswith("sc://"):
+        raise PipelineError(f"master {master}: a job has a driver of its own, not Spark Connect; {hint}")
+    if not master.startswith("spark://"):
+        if not _MASTER.fullmatch(master):
+            raise PipelineError(f"master {master}: Spark has none like this; {hint}")
         return
-    expression = (
-        "(__import__('socket').gethostname(), __import__('sys').executable,"
-        f" [name for name in {_NEEDED_BY_WORKERS!r}"
-        " if __import__('importlib.util').util.find_spec(name) is None])"
-    )
-    count = context.defaultParallelism
-    answers = context.parallelize([expression] * count, count).map(eval).collect()
-    lacking = sorted({(host, python, tuple(names)) for host, python, names in answers if names})
-    if lacking:
-        host, python, names = lacking[0]
-        more = f" (and {len(lacking) - 1} more)" if len(lacking) > 1 else ""
-        raise PipelineError(
-            f"executors lack {', '.join(names)}: {python} on {host}{more}. Install muster-kafka[spark] in the"
-            " Python of every worker, which PYSPARK_PYTHON names; --py-files alone is not enough for a stream"
-        )
+    refused = []
+    for address in master.removeprefix("spark://").split(","):
+        host, colon, port = address.rpartition(":")
+        if not (host and colon and port.isdecimal() and 0 < int(port) < 65_536):
+            raise PipelineError(f"master {master}: {address!r} is not HOST:PORT; {hint}")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
+            return
+        except OSError as error:
+            refused.append(f"{address}: {error}")
+    raise PipelineError(f"no Spark master answers at {master} ({'; '.join(refused)})")
 
 
 def _installed(name: str) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from argparse import ArgumentTypeError
@@ -77,9 +78,22 @@ def test_every_command_has_its_help(name: str, capsys: pytest.CaptureFixture[str
         cli.main([name, "--help"])
     assert exited.value.code == 0
     shown = capsys.readouterr().out
-    assert "--master" in shown
+    assert ("--master" in shown) == (name != "report"), "which starts no Spark"
     summary = cli.COMMANDS[name][1]
     assert summary[0].upper() + summary[1:] in " ".join(shown.split())
+
+
+def test_the_file_for_spark_submit_is_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exited:
+        cli.main(["--submit-file"])
+    assert exited.value.code == 0
+    path = capsys.readouterr().out.rstrip("\n")
+    assert path.endswith(".py"), "spark-submit takes others for jars"
+    done = subprocess.run(
+        [sys.executable, path, "--version"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout.startswith("muster-pipeline ")
+    assert len(list(Path(path).parent.glob("*.py"))) == 1, "modules beside it would go before all others"
 
 
 def test_no_command_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
@@ -115,6 +129,11 @@ def test_without_the_extra_it_says_what_to_install(
             "'x' is not allowed; it takes NAME=VALUE",
         ),
         (["ingets"], "invalid choice: 'ingets'"),
+        (
+            ["rebalances", "--to", "lake", "--conf", "executor.memory=4g"],
+            "settings of Spark begin with spark.",
+        ),
+        (["rebalances", "--to", "lake", "--conf", "spark.executor.memory"], "it takes NAME=VALUE"),
     ],
 )
 def test_a_wrong_command_line(
@@ -133,6 +152,7 @@ def test_a_wrong_command_line(
         (["--topics", "a b", "--to", "b"], "--topics: "),
         (["--pattern", "(", "--to", "b"], "--pattern: "),
         (["--topics", "a", "--to", "b", "--group", ""], "--group: "),
+        (["--topics", "a", "--to", "b", "--avro-schema", "no.avsc"], "--avro-schema: no.avsc cannot be read"),
         (
             ["--topics", "a", "--to", "b", "--option", "startingoffsets=x"],
             "--option startingoffsets: ingest has",
@@ -173,6 +193,52 @@ def test_no_java_is_told_before_spark_starts(
     )
 
 
+@pytest.mark.usefixtures("no_session")
+@pytest.mark.parametrize(
+    ("variables", "master", "expected"),
+    [
+        (
+            {},
+            "sprak://here:7077",
+            "master sprak://here:7077: Spark has none like this; --master takes local[*]",
+        ),
+        ({}, "spark://127.0.0.1:1", "no Spark master answers at spark://127.0.0.1:1 (127.0.0.1:1: "),
+        ({"SPARK_REMOTE": "sc://here"}, "local[1]", "SPARK_REMOTE is set"),
+    ],
+)
+def test_a_master_is_looked_at_before_spark_starts(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    variables: dict[str, str],
+    master: str,
+    expected: str,
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    events = tmp_path / "events.jsonl"
+    events.touch()
+    err = told(capsys, 1, "rebalances", "--events", str(events), "--to", "lake", "--master", master)
+    assert expected in err
+
+
+def test_something_that_is_no_master(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The page of one, say. Spark tries for a minute, and ends in the middle of its start."""
+
+    def ended(*_: object, **__: object) -> None:
+        raise captured("java.lang.IllegalStateException: Cannot call methods on a stopped SparkContext.")
+
+    monkeypatch.setattr(session, "spark_session", ended)
+    events = tmp_path / "events.jsonl"
+    events.touch()
+    with socket.create_server(("127.0.0.1", 0)) as page:
+        master = f"spark://127.0.0.1:{page.getsockname()[1]}"
+        err = told(capsys, 1, "rebalances", "--events", str(events), "--to", "lake", "--master", master)
+    assert f"{master} answers, but not as a master of this Spark" in err
+
+
 @pytest.mark.parametrize(
     ("text", "ms"), [("10s", 10_000), ("500ms", 500), ("5m", 300_000), ("24h", 86_400_000)]
 )
@@ -201,9 +267,52 @@ muster.pipeline.errors.OptionError: option subscirbe is not known
     assert from_spark(captured(text)) == "option subscirbe is not known"
 
 
+def test_what_a_function_of_the_users_raised_is_told_without_sparks_words_for_it() -> None:
+    text = """[STREAM_FAILED] Query terminated: Return Message: Traceback (most recent call last):
+  File "/site/py4j/clientserver.py", line 644, in _call_proxy
+    return_value = getattr(self.pool[obj_id], method)(*params)
+                   ^^^^^^^^^^^^^^^
+ValueError: the database is another's
+ SQLSTATE: 39000
+"""
+    assert from_spark(captured(text)) == "ValueError: the database is another's"
+
+
 def test_of_other_errors_the_traces_are_left_out() -> None:
     text = "Job aborted: disk is full\n\tat org.apache.Some$1.call(Some.scala:1)\n\t... 12 more\nCaused by: x"
     assert from_spark(captured(text)) == "Job aborted: disk is full\nCaused by: x"
-    gone = captured('java.io.IOException: Cannot run program "/opt/python": error=2, No such file')
-    assert "no Python at /opt/python: PYSPARK_PYTHON" in (from_spark(gone) or "")
     assert from_spark(ValueError("ours, and a bug")) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            'java.io.IOException: Cannot run program "/opt/python": error=2, No such file',
+            "no Python at /opt/python: PYSPARK_PYTHON",
+        ),
+        (
+            "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.9 than that in driver: 3.11,"
+            " PySpark cannot run with different minor versions.",
+            "executors run Python 3.9, the driver 3.11",
+        ),
+        (
+            "Bad data in pyspark.daemon's standard output. Invalid port number/socket path:\n  17 (0x11)\n"
+            "Python command to execute the daemon was:\n  /opt/python -m pyspark.daemon pyspark.worker\n",
+            "/opt/python, which an executor took for its Python, is none that works",
+        ),
+        (
+            "Error from python worker:\n  Traceback (most recent call last):\n  ImportError: no SSL\n"
+            "PYTHONPATH was:\n  /spark/python",
+            "the Python of an executor does not run (ImportError: no SSL)",
+        ),
+        (
+            "PythonException: Traceback\nModuleNotFoundError: No module named 'pyarrow'\n",
+            "a Python of Spark's lacks the module pyarrow",
+        ),
+    ],
+)
+def test_what_is_wrong_with_the_python_of_executors(text: str, expected: str) -> None:
+    told = from_spark(captured(f"Job aborted due to stage failure: {text}\n\tat org.apache.Some.x(Y.scala)"))
+    assert expected in (told or "")
+    assert "PYSPARK_PYTHON names one that every machine of the cluster has" in (told or "")

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from pathlib import Path
 
 import pytest
 
 from muster.pipeline import environment
-from muster.pipeline.environment import check_java, check_packages, check_worker_python
+from muster.pipeline.environment import check_java, check_master, check_packages, check_worker_python
 from muster.pipeline.errors import PipelineError
 
-GOOD = {"pyspark": "4.3.0", "pyarrow": "26.0.1", "pandas": "2.3.3", "matplotlib": "3.11.2"}
+GOOD = {
+    "pyspark": "4.3.0",
+    "pyarrow": "26.0.1",
+    "pandas": "2.3.3",
+    "protobuf": "7.36.2",
+    "matplotlib": "3.11.2",
+}
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
@@ -120,7 +127,7 @@ def test_pyspark_python_that_will_do(tmp_path: Path) -> None:
 def test_another_real_python_is_asked(tmp_path: Path) -> None:
     """The question itself is one that a Python can answer: here one that finds no packages."""
     bare = program(tmp_path / "python-without", f'exec "{sys.executable}" -I -S "$@"')
-    with pytest.raises(PipelineError, match="lacks muster, pyspark, pyarrow: install"):
+    with pytest.raises(PipelineError, match=r"lacks muster, pyspark, pyarrow, numpy, .*: install"):
         check_worker_python({**with_path(), "PYSPARK_PYTHON": str(bare)})
 
 
@@ -143,3 +150,67 @@ def test_pyspark_python_that_will_not_do(tmp_path: Path, version: str, lacking: 
 def test_pyspark_python_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match=f"no such program here; unset it, or set it to {sys.executable}"):
         check_worker_python({**with_path(), "PYSPARK_PYTHON": str(tmp_path / "gone")})
+
+
+# --- the master ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "master",
+    [
+        "local",
+        "local[*]",
+        "local[4]",
+        "local[2, 3]",
+        "local-cluster[2,1,512]",
+        "yarn",
+        "k8s://https://k:6443",
+    ],
+)
+def test_masters_that_spark_has(master: str) -> None:
+    check_master(master)
+
+
+@pytest.mark.parametrize(
+    "master", ["", "locl[2]", "local[0]", "local[]", "spark:/h:7077", "mesos://h", "Yarn"]
+)
+def test_masters_that_spark_has_not(master: str) -> None:
+    with pytest.raises(
+        PipelineError, match=r"Spark has none like this; --master takes local\[\*\], spark://HOST"
+    ):
+        check_master(master)
+    with pytest.raises(PipelineError, match="a job has a driver of its own, not Spark Connect"):
+        check_master("sc://here:15002")
+
+
+@pytest.mark.parametrize("address", ["", "here", "here:", ":7077", "here:port", "here:0", "here:70777"])
+def test_a_standalone_master_without_host_or_port(address: str) -> None:
+    with pytest.raises(PipelineError, match=f"'{address}' is not HOST:PORT"):
+        check_master(f"spark://{address}")
+
+
+def test_a_standalone_master_is_tried() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        there = server.getsockname()[1]
+        check_master(f"spark://127.0.0.1:{there}")
+        check_master(f"spark://127.0.0.1:1,127.0.0.1:{there}")  # one of two that stand in for one another
+    nowhere = f"spark://127.0.0.1:{there},127.0.0.1:1"
+    with pytest.raises(PipelineError, match=f"no Spark master answers at {nowhere} .*:{there}: .*:1: "):
+        check_master(nowhere)
+
+
+def test_a_standalone_master_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that lets packets disappear: its queue of new connections is full, and nobody takes any."""
+    monkeypatch.setattr(environment, "_CONNECT_S", 0.5)
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as server:
+        where = server.getsockname()
+        waiting = []
+        for _ in range(4):
+            client = socket.socket()
+            client.setblocking(False)
+            client.connect_ex(where)
+            waiting.append(client)
+        with pytest.raises(PipelineError, match=r"no Spark master answers at .* timed out"):
+            check_master(f"spark://127.0.0.1:{where[1]}")
+        for client in waiting:
+            client.close()
