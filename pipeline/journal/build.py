@@ -2,40 +2,73 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from muster.pipeline.journal import lives
+from muster.pipeline.files import Files
+from muster.pipeline.journal import lives, tables
 from muster.pipeline.journal.bronze import transitions
 from muster.pipeline.journal.cutting import cut
 from muster.pipeline.journal.diagnoses import diagnosed
 from muster.pipeline.journal.gold import gold
+from muster.pipeline.journal.plans import suited
 from muster.pipeline.journal.rebalances import assembled
-from muster.pipeline.journal.tables import OWNERSHIP
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
+
+_PUBLISHED: Final = (*tables.SILVER, *tables.GOLD)
+
+
+class Draft:
+    """Tables in the making, below `to`/_new. Those that there are stay as they are until all are done."""
+
+    def __init__(self, spark: SparkSession, to: str) -> None:
+        self._spark, self._to = spark, to
+
+    def keep(self, frame: DataFrame, name: str) -> DataFrame:
+        """Write a table; it as written."""
+        path = f"{self._to}/_new/{name}"
+        frame.write.mode("overwrite").parquet(path)
+        found: DataFrame = self._spark.read.parquet(path)
+        return found
+
+    def publish(self) -> dict[str, DataFrame]:
+        """Put all tables of silver and gold in the place of those there are, which takes milliseconds for
+        each; by name. What was kept for these alone goes."""
+        files = Files(self._spark, self._to)
+        found = {}
+        for table in _PUBLISHED:
+            path = f"{self._to}/{table.layer}/{table.name}"
+            files.remove(path)
+            files.move(f"{self._to}/_new/{table.name}", path)
+            found[table.name] = self._spark.read.parquet(path)
+        files.remove(f"{self._to}/_new")
+        return found
 
 
 def build(events: DataFrame, to: str) -> dict[str, DataFrame]:
     """Write every silver and gold table below `to`, as `silver/NAME` and `gold/NAME`; the tables as written,
     by name. `events` has key, value, partition and offset of `__group_events`. What was there is replaced."""
-    spark: Any = events.sparkSession
+    draft = Draft(events.sparkSession, to)
+    entries = draft.keep(transitions(events), tables.TRANSITIONS.name)
+    with suited(events.sparkSession, entries.count()):
+        told = draft.keep(cut(entries), "told")
+        made = draft.keep(assembled(told), "made")
+        return finished(draft, entries, draft.keep(diagnosed(made, told), tables.REBALANCES.name))
 
-    def kept(frame: DataFrame, layer: str, name: str) -> DataFrame:
-        path = f"{to}/{layer}/{name}"
-        frame.write.mode("overwrite").parquet(path)
-        found: DataFrame = spark.read.parquet(path)
-        return found
 
-    silver = {"transitions": kept(transitions(events), "silver", "transitions")}
-    # `_` before a name: readers of the lake pass it over.
-    told = kept(cut(silver["transitions"]), "silver", "_told")
-    made = kept(assembled(told), "silver", "_made")
-    silver["rebalances"] = kept(diagnosed(made, told), "silver", "rebalances")
-    sessions = kept(lives.sessions(silver["transitions"], silver["rebalances"]), "silver", "_sessions")
-    silver["member_sessions"] = kept(lives.member_sessions(sessions), "silver", "member_sessions")
-    owned = kept(lives.ownership(silver["rebalances"], sessions), "silver", "_ownership")
-    silver["ownership"] = kept(owned.select(*OWNERSHIP.names), "silver", "ownership")
-    silver["lag_samples"] = kept(lives.lag_samples(silver["transitions"]), "silver", "lag_samples")
-    answers = {name: kept(frame, "gold", name) for name, frame in gold(silver, sessions, owned).items()}
-    return {**silver, **answers}
+def finished(draft: Draft, entries: DataFrame, rebalances: DataFrame) -> dict[str, DataFrame]:
+    """Make the other tables from `transitions` and `rebalances`, which `draft` keeps, and publish all."""
+    silver: dict[str, Any] = {tables.TRANSITIONS.name: entries, tables.REBALANCES.name: rebalances}
+
+    def keep(frame: DataFrame, table: tables.Table) -> None:
+        silver[table.name] = draft.keep(frame, table.name)
+
+    sessions = draft.keep(lives.sessions(entries, rebalances), "sessions")
+    keep(lives.member_sessions(sessions), tables.MEMBER_SESSIONS)
+    owned = draft.keep(lives.ownership(rebalances, sessions), "owned")
+    keep(owned.select(*tables.OWNERSHIP.names), tables.OWNERSHIP)
+    keep(lives.lag_samples(entries), tables.LAG_SAMPLES)
+    for name, frame in gold(silver, sessions, owned).items():
+        draft.keep(frame, name)
+    return draft.publish()

@@ -6,14 +6,15 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from muster.pipeline.arguments import command
+from muster.pipeline.arguments import command, duration_ms, positive, setting
 from muster.pipeline.cluster import check_topics
-from muster.pipeline.errors import PipelineError
+from muster.pipeline.errors import OptionError, PipelineError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 TOPIC: Final = "__group_events"
+BATCH_RECORDS_DEFAULT: Final = 200_000
 _LINES: Final = "key string, value string, partition int, offset bigint"
 _SUFFIXES: Final = (".jsonl", ".json")
 
@@ -25,56 +26,100 @@ def declare(commands: Any) -> None:
         "rebalances",
         "tables of why groups rebalanced, how long that took and what it cost",
         """
-Reads the coordinator's journal, the topic __group_events, and writes Parquet below --to: what happened in
-silver/ (transitions, rebalances, member_sessions, ownership, lag_samples), what that answers in gold/
-(causes_per_hour, group_health, unavailability, cost_per_cause, flapping, deploys, failover_impact). All
-tables are made anew from all that the journal has.
+Reads the coordinator's journal, the topic __group_events, and writes Parquet below --to: its records in
+bronze/, what happened in silver/ (transitions, rebalances, member_sessions, ownership, lag_samples), what
+that answers in gold/ (causes_per_hour, group_health, unavailability, cost_per_cause, flapping, deploys,
+failover_impact). It may be ended and started again at any point: it goes on where the last complete batch
+ended, and keeps what the topic has forgotten since. With --every the tables of silver and gold are made anew
+after the first batch, and from then on once a minute at most and for a tenth of the time at most; when it is
+ended, the batches since then come into the tables with the next run.
 """,
     )
     parser.add_argument("--to", metavar="DIRECTORY", required=True, help="where the tables go")
-    parser.add_argument(
+    when = parser.add_mutually_exclusive_group()
+    when.add_argument(
+        "--once", action="store_true", help="read up to the end that the topic has now, then end (default)"
+    )
+    when.add_argument(
+        "--every",
+        type=duration_ms,
+        metavar="DURATION",
+        help="go on for ever, a batch each 10s, 500ms, 5m, ...",
+    )
+    when.add_argument(
         "--events",
         metavar="PATH",
-        help="read these records instead of the topic: Parquet that ingest wrote, or a file .jsonl with key, "
-        "value, partition and offset in each line",
+        help="read these records instead of the topic, all at once: Parquet that ingest wrote or, in\n"
+        "bronze/events, this command; or a file .jsonl with key, value, partition and offset in each line",
+    )
+    parser.add_argument(
+        "--batch-records",
+        type=positive,
+        default=BATCH_RECORDS_DEFAULT,
+        metavar="N",
+        help=f"how many records of the topic a batch may have (default {BATCH_RECORDS_DEFAULT})",
+    )
+    parser.add_argument(
+        "--option",
+        type=setting,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="another option of the source; failOnDataLoss=false goes on when the topic has forgotten what\n"
+        "was not read yet; may be repeated",
     )
     parser.set_defaults(work=run)
 
 
 def run(given: Namespace) -> int:
     """Carry it out; the exit code. Raises PipelineError."""
-    from muster.pipeline.journal.build import build
-    from muster.pipeline.session import open_session
+    to = given.to.rstrip("/")
+    if not to:
+        raise OptionError(f"--to {given.to!r}: it takes a folder")
+    return _from_files(given, to) if given.events is not None else _from_topic(given, to)
 
-    if given.events is None:
-        check_topics(given.bootstrap_server, [TOPIC])
-    elif "://" not in given.events and not Path(given.events).exists():
+
+def _from_topic(given: Namespace, to: str) -> int:
+    from muster.pipeline.journal.job import Job, check, keep_up, told
+    from muster.pipeline.session import end_session, open_session
+
+    job = Job(given.bootstrap_server, to, given.every, given.batch_records, tuple(given.option))
+    check(job)
+    spark = open_session(given, check_topics(given.bootstrap_server, [TOPIC]))
+    try:
+        found = keep_up(spark, job)
+        if found is not None:
+            print(told(found, to), flush=True)
+        return 0
+    finally:
+        end_session(spark)
+
+
+def _from_files(given: Namespace, to: str) -> int:
+    from muster.pipeline.journal.build import build
+    from muster.pipeline.journal.job import told
+    from muster.pipeline.session import end_session, open_session
+
+    if "://" not in given.events and not Path(given.events).exists():
         raise PipelineError(f"--events: there is no {given.events}")
     spark = open_session(given)
     try:
-        built = build(_events(spark, given), given.to.rstrip("/"))
-        found = built["rebalances"].count()
-        print(f"{found:,} rebalances of {built['group_health'].count():,} groups: tables in {given.to}")
+        print(told(build(_events(spark, given.events), to), to), flush=True)
         return 0
     finally:
-        spark.stop()
+        end_session(spark)
 
 
-def _events(spark: SparkSession, given: Namespace) -> DataFrame:
+def _events(spark: SparkSession, path: str) -> DataFrame:
     """The bronze table."""
     columns = ("key", "value", "partition", "offset")
-    if given.events is None:
-        reader = spark.read.format("muster").option("kafka.bootstrap.servers", given.bootstrap_server)
-        return reader.option("subscribe", TOPIC).load().select(*columns)
-    if given.events.endswith(_SUFFIXES):
-        lines = spark.read.schema(_LINES).json(given.events)
+    if path.endswith(_SUFFIXES):
+        lines = spark.read.schema(_LINES).json(path)
         return lines.selectExpr("CAST(key AS binary)", "CAST(value AS binary)", "partition", "offset")
-    found = spark.read.parquet(given.events)
+    found = spark.read.parquet(path)
     missing = [each for each in columns if each not in found.columns]
     if missing:
-        raise PipelineError(
-            f"--events: {given.events} has no column {missing[0]}; it takes {', '.join(columns)}"
-        )
+        raise PipelineError(f"--events: {path} has no column {missing[0]}; it takes {', '.join(columns)}")
     if "topic" in found.columns:
         found = found.where(found.topic == TOPIC)
     return found.select(*columns)

@@ -13,23 +13,32 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_CUT: Final = """
+_TOLD: Final = """
 WITH known AS (
-    SELECT DISTINCT shard, `group` FROM {transitions} WHERE `group` IS NOT NULL
-), told AS (
-    SELECT * FROM {transitions} WHERE `group` IS NOT NULL
-    UNION ALL
-    -- What concerns a whole shard happened to each of its groups.
-    SELECT s.* EXCEPT (`group`, members), known.`group`, s.members
-    FROM {transitions} AS s JOIN known ON s.shard = known.shard
-    WHERE s.`group` IS NULL
-), bounds AS (
+    SELECT shard, `group`, min(offset) AS first, max(offset) AS last
+    FROM {transitions} WHERE `group` IS NOT NULL GROUP BY shard, `group`
+), loads AS (
+    SELECT *, lag(offset) OVER here AS before, lead(offset) OVER here AS next
+    FROM {transitions} WHERE `group` IS NULL
+    WINDOW here AS (PARTITION BY shard ORDER BY offset)
+)
+SELECT * FROM {transitions} WHERE `group` IS NOT NULL
+UNION ALL
+-- What concerns a whole shard happened to each group that it has then: from the last that came before the
+-- group's first entry to the first one after its last, or the cost would grow with the square of the time.
+SELECT s.* EXCEPT (`group`, members, before, next), known.`group`, s.members
+FROM loads AS s JOIN known ON s.shard = known.shard
+    AND (s.next IS NULL OR s.next > known.first) AND (s.before IS NULL OR s.before < known.last)
+"""
+
+_NUMBERED: Final = """
+WITH bounds AS (
     SELECT *,
         type IN ('state_changed', 'rebalance_completed', 'shard_loaded', 'shard_unloaded') AS is_bound,
         coalesce(to_state = 'PreparingRebalance', false) AS is_start,
         coalesce(to_state = 'PreparingRebalance' AND from_state IN ('Stable', 'Empty', 'Dead'), false)
             AS is_opener
-    FROM told
+    FROM {told}
 ), looked AS (
     SELECT *,
         last(IF(is_bound, struct(at_ms, type, is_opener), NULL), true) OVER (
@@ -63,12 +72,23 @@ WINDOW after AS (
 
 
 def cut(transitions: DataFrame) -> DataFrame:
-    """The entries of every group, those of its shard between them, and for each `number`: of the rebalance of
-    its group that it belongs to or follows, 0 before the first that has its beginning in sight; `is_after`:
-    it follows; `is_start`: it began the rebalance, or began it anew; `bounds_before`: how many changes of
-    state came before it in its rebalance."""
+    """`numbered` of what `told` makes of `transitions`."""
+    return numbered(told(transitions))
+
+
+def told(transitions: DataFrame) -> DataFrame:
+    """The entries of every group, those of its shard between them."""
     columns = [each for each in transitions.columns if each not in ("group", "members")]
     ordered = transitions.select(*columns, "group", "members")
     session: Any = transitions.sparkSession
-    found: DataFrame = session.sql(_CUT, transitions=ordered)
+    found: DataFrame = session.sql(_TOLD, transitions=ordered)
+    return found
+
+
+def numbered(told: DataFrame) -> DataFrame:
+    """For each entry its `number`: of the rebalance of its group that it belongs to or follows, 0 before the
+    first that has its beginning in sight; `is_after`: it follows; `is_start`: it began the rebalance, or
+    began it anew; `bounds_before`: how many changes of state came before it in its rebalance."""
+    session: Any = told.sparkSession
+    found: DataFrame = session.sql(_NUMBERED, told=told)
     return found

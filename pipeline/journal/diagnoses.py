@@ -100,8 +100,8 @@ SELECT rebalance_id,
             'new member expired', 'group full') OR requested_by IS NOT NULL AS evicted), offset)
         FILTER (WHERE earlier AND type = 'member_removed' AND member_id != mine AND same_client)
         AS same_removed,
-    count(DISTINCT member_id) FILTER (WHERE earlier AND member_id != mine AND same_client
-        AND type IN ('member_added', 'member_removed', 'heartbeat_late')) AS namesakes,
+    size(collect_set(member_id) FILTER (WHERE earlier AND member_id != mine AND same_client
+        AND type IN ('member_added', 'member_removed', 'heartbeat_late'))) AS namesakes,
     sort_array(collect_list(struct(offset, host, old_host, at_ms,
             coalesce(old_connected AND (old_silent_ms IS NULL OR old_silent_ms < 15000), false) AS alive))
         FILTER (WHERE near AND type = 'member_replaced' AND instance = my_instance)) AS replaced,
@@ -138,7 +138,7 @@ WITH facts AS (
             AS has_topics_changed,
         coalesce(size(s.changed.protocols_before) > 0
             AND s.changed.protocols_before != s.changed.protocols_after, false) AS has_assignor_changed,
-        (SELECT max(at_ms) FROM {{told}}) AS now_ms
+        (SELECT max(at_ms) FROM {{told}} WHERE type NOT IN ('shard_loaded', 'shard_unloaded')) AS now_ms
     FROM {{steps}} AS s LEFT JOIN {{around}} AS a ON s.rebalance_id = a.rebalance_id
 ), signs AS (
     SELECT *,

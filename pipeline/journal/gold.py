@@ -15,6 +15,8 @@ _APART_MS: Final = 10 * 60_000
 _AFTER_MS: Final = 5 * 60_000
 """Rebalances that begin in this time after a failover are told beside it."""
 _FLAPPING_ENDS: Final = 3
+_HANGING_MS: Final = 5 * 60_000
+"""A rebalance under way for longer hangs: that is what max.poll.interval.ms is unless it is set."""
 
 _COST: Final = """
     percentile(duration_ms, 0.5) AS p50_ms, percentile(duration_ms, 0.95) AS p95_ms,
@@ -57,7 +59,8 @@ WITH known AS (
         sum(ms) FILTER (WHERE state NOT IN ('Empty', 'Dead'))) AS stable_share
     FROM phases GROUP BY `group`
 ), costs AS (
-    SELECT `group`, count(*) AS rebalances, bool_or(outcome = 'under way') AS under_way, {_COST},
+    SELECT `group`, count(*) AS rebalances, bool_or(outcome = 'under way') AS under_way,
+        max(started_ms) FILTER (WHERE outcome = 'under way') AS open_ms, {_COST},
         count(ended_ms) AS over, max_by(members, struct(shard, start_offset))
             FILTER (WHERE members IS NOT NULL) AS members
     FROM {{rebalances}} GROUP BY `group`
@@ -69,6 +72,7 @@ WITH known AS (
 )
 SELECT k.`group`, k.first_ms, now_ms AS last_ms, k.last.to_state AS state, c.members,
     coalesce(c.rebalances, 0) AS rebalances, coalesce(c.under_way, false) AS under_way,
+    now_ms - c.open_ms AS under_way_ms, coalesce(now_ms - c.open_ms > {_HANGING_MS}, false) AS hanging,
     coalesce(c.over, 0) * {_HOUR_MS} / greatest(now_ms - k.first_ms, {_HOUR_MS}) AS generations_per_hour,
     s.stable_share, coalesce(e.evictions, 0) AS evictions, k.near_misses, k.commits_refused,
     t.top.diagnosis AS top_diagnosis, t.top.times / c.rebalances AS top_diagnosis_share,
@@ -145,18 +149,32 @@ WITH turns AS (
     SELECT `group`, is_static, island, min(went_ms) AS started_ms, max(back_ms) AS ended_ms,
         sort_array(collect_set(name)) AS names, int(count(DISTINCT member_id)) AS turns
     FROM islands GROUP BY ALL
+), line AS (
+    -- Sorted side by side: what a deploy cost is what came to the sums between its beginning and its end.
+    SELECT `group`, ended_ms AS ms, 0 AS turn, members, 0 AS rebalances, 0 AS moved, 0 AS bounced,
+        0 AS unowned_partition_ms, NULL AS deploy
+    FROM {{rebalances}} WHERE ended_ms IS NOT NULL
+    UNION ALL SELECT `group`, started_ms, 1, NULL, 0, 0, 0, 0, struct(is_static, island) FROM deploys
+    UNION ALL SELECT `group`, started_ms, 2, NULL, 1, coalesce(moved, 0), coalesce(bounced, 0),
+        coalesce(unowned_partition_ms, 0), NULL FROM {{rebalances}}
+    UNION ALL SELECT `group`, ended_ms, 3, NULL, 0, 0, 0, 0, struct(is_static, island) FROM deploys
+), sums AS (
+    SELECT `group`, turn, deploy, last(members, true) OVER until AS members,
+        sum(rebalances) OVER until AS rebalances, sum(moved) OVER until AS moved,
+        sum(bounced) OVER until AS bounced, sum(unowned_partition_ms) OVER until AS unowned_partition_ms
+    FROM line
+    WINDOW until AS (
+        PARTITION BY `group` ORDER BY ms, turn ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)
+), costs AS (
+    SELECT `group`, deploy, max(members) FILTER (WHERE turn = 1) AS members,
+        max(rebalances) - min(rebalances) AS rebalances, max(moved) - min(moved) AS moved,
+        max(bounced) - min(bounced) AS bounced,
+        max(unowned_partition_ms) - min(unowned_partition_ms) AS unowned_partition_ms
+    FROM sums WHERE deploy IS NOT NULL GROUP BY `group`, deploy
 ), sized AS (
-    SELECT d.`group`, d.is_static, d.island, any_value(d.started_ms) AS started_ms,
-        any_value(d.ended_ms) AS ended_ms, any_value(d.names) AS names,
-        max_by(r.members, r.ended_ms) FILTER (WHERE r.ended_ms <= d.started_ms) AS members,
-        count_if(r.started_ms BETWEEN d.started_ms AND d.ended_ms) AS rebalances,
-        coalesce(sum(r.moved) FILTER (WHERE r.started_ms BETWEEN d.started_ms AND d.ended_ms), 0) AS moved,
-        coalesce(sum(r.bounced)
-            FILTER (WHERE r.started_ms BETWEEN d.started_ms AND d.ended_ms), 0) AS bounced,
-        coalesce(sum(r.unowned_partition_ms)
-            FILTER (WHERE r.started_ms BETWEEN d.started_ms AND d.ended_ms), 0) AS unowned_partition_ms
-    FROM deploys AS d LEFT JOIN {{rebalances}} AS r ON r.`group` = d.`group`
-    GROUP BY d.`group`, d.is_static, d.island
+    SELECT d.*, c.* EXCEPT (`group`, deploy)
+    FROM deploys AS d JOIN costs AS c
+    ON c.`group` = d.`group` AND c.deploy.is_static = d.is_static AND c.deploy.island = d.island
 )
 SELECT *, ended_ms - started_ms AS duration_ms, int(size(names)) AS restarted
 FROM sized WHERE size(names) >= 2 AND (members IS NULL OR 2 * size(names) >= members)
@@ -164,35 +182,43 @@ FROM sized WHERE size(names) >= 2 AND (members IS NULL OR 2 * size(names) >= mem
 
 _FAILOVER_IMPACT: Final = f"""
 WITH shards AS (
-    SELECT *, lag(struct(type, at_ms, offset, broker)) OVER (PARTITION BY shard ORDER BY offset) AS before,
-        lead(at_ms) OVER (PARTITION BY shard ORDER BY offset) AS next_ms
+    SELECT *, lag(struct(type, at_ms, offset, broker)) OVER (PARTITION BY shard ORDER BY offset) AS before
     FROM {{transitions}} WHERE type IN ('shard_loaded', 'shard_unloaded')
 ), loads AS (
     SELECT s.*, s.before.type = 'shard_unloaded' AS planned
     FROM shards AS s JOIN (SELECT shard, min(offset) AS first FROM {{transitions}} GROUP BY shard) AS f
     ON f.shard = s.shard
     WHERE s.type = 'shard_loaded' AND (s.from_broker IS NOT NULL OR s.offset > f.first)
+), interrupted AS (
+    SELECT l.shard, l.offset, count(*) AS rebalances_interrupted
+    FROM (SELECT shard, offset, explode(array(offset, before.offset)) AS at FROM loads) AS l
+    JOIN {{rebalances}} AS r ON r.shard = l.shard AND r.end_offset = l.at AND r.outcome = 'interrupted'
+    GROUP BY ALL
 ), followed AS (
-    SELECT l.shard, l.offset,
-        count_if(r.outcome = 'interrupted' AND r.end_offset IN (l.offset, l.before.offset))
-            AS rebalances_interrupted,
-        count_if(r.started_ms BETWEEN l.at_ms AND l.at_ms + {_AFTER_MS} AND r.start_offset > l.offset)
-            AS rebalances_after
-    FROM loads AS l JOIN {{rebalances}} AS r ON r.shard = l.shard GROUP BY ALL
+    SELECT l.shard, l.offset, count(*) AS rebalances_after
+    FROM (SELECT *, explode(sequence(at_ms DIV {_AFTER_MS}, at_ms DIV {_AFTER_MS} + 1)) AS slot
+        FROM loads) AS l
+    JOIN {{rebalances}} AS r ON r.shard = l.shard AND r.started_ms DIV {_AFTER_MS} = l.slot
+        AND r.started_ms BETWEEN l.at_ms AND l.at_ms + {_AFTER_MS} AND r.start_offset > l.offset
+    GROUP BY ALL
+), told AS (
+    -- Of each member that was put out unheard of: the load before.
+    SELECT *, last(IF(type = 'member_removed', NULL, struct(type, offset, at_ms)), true) OVER (
+        PARTITION BY shard ORDER BY offset ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS load
+    FROM {{transitions}}
+    WHERE type IN ('shard_loaded', 'shard_unloaded') OR type = 'member_removed'
+        AND trigger = 'session expired' AND disconnected_ms IS NULL AND connected IS DISTINCT FROM true
 ), lost AS (
-    SELECT l.shard, l.offset, count(*) AS members_lost
-    FROM loads AS l JOIN {{transitions}} AS t
-    ON t.shard = l.shard AND t.offset > l.offset AND t.type = 'member_removed'
-        AND t.trigger = 'session expired' AND t.disconnected_ms IS NULL
-        AND t.connected IS DISTINCT FROM true AND t.at_ms - t.silent_ms <= l.at_ms + 1000
-        AND (l.next_ms IS NULL OR t.at_ms <= l.next_ms)
+    SELECT shard, load.offset, count(*) AS members_lost FROM told
+    WHERE type = 'member_removed' AND load.type = 'shard_loaded' AND at_ms - silent_ms <= load.at_ms + 1000
     GROUP BY ALL
 )
 SELECT l.shard, l.at_ms, l.broker, coalesce(l.from_broker, l.before.broker) AS from_broker, l.epoch,
     coalesce(l.planned, false) AS planned, IF(l.planned, l.at_ms - l.before.at_ms, NULL) AS unavailable_ms,
-    l.took_ms, l.groups, coalesce(f.rebalances_interrupted, 0) AS rebalances_interrupted,
+    l.took_ms, l.groups, coalesce(i.rebalances_interrupted, 0) AS rebalances_interrupted,
     coalesce(f.rebalances_after, 0) AS rebalances_after, coalesce(x.members_lost, 0) AS members_lost
 FROM loads AS l
+LEFT JOIN interrupted AS i ON i.shard = l.shard AND i.offset = l.offset
 LEFT JOIN followed AS f ON f.shard = l.shard AND f.offset = l.offset
 LEFT JOIN lost AS x ON x.shard = l.shard AND x.offset = l.offset
 """

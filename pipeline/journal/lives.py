@@ -34,23 +34,42 @@ WITH marks AS (
         min_by(client_id, offset) AS client_id, min_by(host, offset) AS host,
         min_by(instance, offset) AS instance,
         min_by(struct(*), offset) FILTER (WHERE mark = 'began') AS began,
-        min_by(struct(*), offset) FILTER (WHERE mark = 'ended') AS ended,
+        -- A broker that dies may take a removal with it.
+        max_by(struct(*), offset) FILTER (WHERE mark = 'ended') AS ended,
         count_if(mark = 'late') AS late
     FROM marks WHERE member_id IS NOT NULL GROUP BY ALL
+), line AS (
+    -- Sorted side by side: pairs of all ends and all rebalances of a group would be too many.
+    SELECT `group`, shard, member_id, ended.offset AS offset, ended.at_ms AS at_ms, NULL AS began
+    FROM lives WHERE ended IS NOT NULL
+    UNION ALL
+    SELECT `group`, shard, NULL, start_offset, NULL,
+        struct(start_offset, end_offset, started_ms, rebalance_id, member_id, instance, diagnosis)
+    FROM {rebalances}
+), placed AS (
+    SELECT `group`, shard, member_id,
+        CASE WHEN during.end_offset >= offset THEN during
+            -- Who was removed in the step that began it is told just before.
+            WHEN next.started_ms = at_ms THEN next END AS r
+    FROM (SELECT *,
+            last(began, true) OVER (PARTITION BY shard, `group` ORDER BY offset
+                ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS during,
+            last(began, true) OVER (PARTITION BY shard, `group` ORDER BY offset DESC
+                ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS next
+        FROM line)
+    WHERE member_id IS NOT NULL
 )
 SELECT l.`group`, l.shard, l.member_id, l.client_id, l.host, l.instance,
     l.began.at_ms AS joined_ms, l.ended.heard_ms AS last_heard_ms, l.ended.at_ms AS ended_ms,
     l.ended.at_ms - l.began.at_ms AS duration_ms, l.ended.cause AS end_cause,
-    IF(r.member_id = l.member_id OR l.ended.cause = 'static member returned' AND r.instance = l.instance,
-        r.diagnosis, NULL) AS end_diagnosis,
+    IF(p.r.member_id = l.member_id
+            OR l.ended.cause = 'static member returned' AND p.r.instance = l.instance,
+        p.r.diagnosis, NULL) AS end_diagnosis,
     IF(l.ended IS NULL, NULL, l.ended.evicted) AS evicted,
-    l.began.former AS former_member_id, int(l.late) AS late, r.rebalance_id AS end_rebalance_id,
+    l.began.former AS former_member_id, int(l.late) AS late, p.r.rebalance_id AS end_rebalance_id,
     coalesce(l.began.took_over, false) AS took_over
-FROM lives AS l LEFT JOIN {rebalances} AS r
-ON r.`group` = l.`group` AND r.shard = l.shard
-    AND (l.ended.offset BETWEEN r.start_offset AND r.end_offset
-        -- Who was removed in the step that began it is told just before.
-        OR l.ended.offset < r.start_offset AND l.ended.at_ms = r.started_ms)
+FROM lives AS l LEFT JOIN placed AS p
+ON p.`group` = l.`group` AND p.shard = l.shard AND p.member_id = l.member_id
 """
 
 _OWNERSHIP: Final = """

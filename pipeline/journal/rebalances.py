@@ -21,7 +21,9 @@ SELECT shard, `group`, number,
         AS broken,
     max_by(struct(offset, at_ms), offset)
         FILTER (WHERE to_state = 'CompletingRebalance' AND NOT is_after) AS joined,
-    max_by(struct(offset, at_ms, partitions, kept, moved, lost, moves, truncated), offset)
+    -- A journal may begin between a change of state and the assignment that belongs to it.
+    max_by(struct(offset, at_ms, partitions, kept, moved, lost, moves, truncated,
+            number = 0 AND bounds_before = 0 AS is_stray), offset)
         FILTER (WHERE type = 'assigned' AND NOT is_after) AS assigned,
     max(offset) FILTER (WHERE is_start) AS last_start,
     max_by(CASE to_state WHEN 'PreparingRebalance' THEN generation + 1 ELSE generation END, offset)
@@ -69,16 +71,16 @@ WITH seen AS (
         END AS outcome,
         -- A rebalance that begins anew has neither any more.
         IF(joined.offset < last_start, NULL, joined) AS all_joined,
-        IF(assigned.offset < last_start, NULL, assigned) AS last_assigned,
+        IF(assigned.is_stray OR assigned.offset < last_start, NULL, assigned) AS last_assigned,
         coalesce(size(starts), 0) AS begun,
         coalesce(map_from_entries(transform(
             array_distinct(transform(gone, g -> g.id)),
             i -> struct(i, element_at(filter(gone, g -> g.id = i), -1).stopped_ms))), map()) AS stopped,
         last(IF(assigned IS NULL, NULL, struct(assigned.at_ms, assigned.moves)), true)
-            OVER (PARTITION BY `group` ORDER BY shard, number
+            OVER (PARTITION BY shard, `group` ORDER BY number
             ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS assigned_before,
         last(done.members, true)
-            OVER (PARTITION BY `group` ORDER BY shard, number
+            OVER (PARTITION BY shard, `group` ORDER BY number
             ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS members_then
     FROM {gathered}
 ), timed AS (

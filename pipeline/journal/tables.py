@@ -292,6 +292,8 @@ GROUP_HEALTH: Final = Table(
         members               int     members after its last rebalance
         rebalances            bigint  how many, under way included
         under_way             boolean whether one is
+        under_way_ms          bigint  for how long; NULL: none is
+        hanging               boolean whether it has been for more than five minutes
         generations_per_hour  double  rebalances that are over, an hour; over one hour at least
         stable_share          double  how much of the time it was Stable, 0 to 1, while it had members
         evictions             bigint  members put out

@@ -4,6 +4,7 @@ for each.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from muster.coordinator.testing import Broker
+from muster.pipeline.journal.build import build
+from muster.pipeline.journal.tables import BRONZE
+from tests.pipeline.driven import Journal
+from tests.pipeline.generator import generate
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,7 +48,23 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.stop()
 
 
+@pytest.fixture(scope="session")
+def journal() -> Journal:
+    """What real groups made of a bad day; its seed is printed."""
+    return asyncio.run(generate())
+
+
+@pytest.fixture(scope="session")
+def journal_lake(spark: SparkSession, journal: Journal, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All tables of that journal, made once for all tests."""
+    lake: Path = tmp_path_factory.mktemp("lake")
+    build(spark.createDataFrame(journal.rows(), BRONZE.ddl), str(lake))
+    return lake
+
+
 @pytest.fixture
 def broker() -> Iterator[Broker]:
-    with Broker() as started:
+    # Spark takes every core at times. A broker that is held up for longer than its lease loses what it has,
+    # for a moment, and says so to who asks then.
+    with Broker(lease_term_ms=60_000) as started:
         yield started

@@ -29,12 +29,24 @@ class Member:
     """A process of a group: at most one connection, and what it knows of its membership."""
 
     def __init__(
-        self, group: str, client_id: str, topics: Sequence[str], instance: str | None = None
+        self,
+        group: str,
+        client_id: str,
+        topics: Sequence[str],
+        instance: str | None = None,
+        *,
+        host: str | None = None,
+        assignor: str = "range",
     ) -> None:
         self.group = group
         self.client_id = client_id
         self.topics = list(topics)
         self.instance = instance
+        self.host = host
+        """An address of this machine that it connects from; None: whichever."""
+        self.assignor = assignor
+        self.owned: list[Part] = []
+        """What it says that it owns as it joins (KIP-429); empty with an assignor that is not cooperative."""
         self.id = ""
         self.generation = -1
         self.leads: list[str] | None = None
@@ -44,12 +56,16 @@ class Member:
     async def connect(self, port: int) -> None:
         """Open its connection, or another one."""
         await self.close()
-        self._wire = await Wire.connect(port, client_id=self.client_id)
+        self._wire = await Wire.connect(port, client_id=self.client_id, from_host=self.host)
 
     async def close(self) -> None:
         if self._wire is not None:
             await self._wire.close()
             self._wire = None
+
+    @property
+    def connected(self) -> bool:
+        return self._wire is not None
 
     @property
     def wire(self) -> Wire:
@@ -79,7 +95,7 @@ class Member:
             member_id=self.id,
             group_instance_id=self.instance,
             protocol_type="consumer",
-            protocol_name="range",
+            protocol_name=self.assignor,
             assignments=[
                 SyncGroupRequest.Assignment(member_id=member_id, assignment=_assignment(parts))
                 for member_id, parts in (assigned or {}).items()
@@ -91,11 +107,12 @@ class Member:
         answer = await self.wire.receive()
         assert answer.error_code == ErrorCode.NONE, (self.client_id, answer)
 
-    async def heartbeat(self) -> ErrorCode:
+    async def heartbeat(self, as_id: str | None = None) -> ErrorCode:
+        """Under its member id or another one."""
         request = HeartbeatRequest(
             group_id=self.group,
             generation_id=self.generation,
-            member_id=self.id,
+            member_id=self.id if as_id is None else as_id,
             group_instance_id=self.instance,
         )
         return ErrorCode((await self.wire.call(request, 4)).error_code)
@@ -126,7 +143,15 @@ class Member:
         return ErrorCode(answer.topics[0].partitions[0].error_code)
 
     def _join(self, reason: str | None) -> JoinGroupRequest:
-        subscription = encode_subscription(ConsumerProtocolSubscription(topics=self.topics))
+        subscription = encode_subscription(
+            ConsumerProtocolSubscription(
+                topics=sorted(self.topics),
+                owned_partitions=[
+                    ConsumerProtocolSubscription.TopicPartition(topic=topic, partitions=partitions)
+                    for topic, partitions in _by_topic(sorted(self.owned)).items()
+                ],
+            )
+        )
         return JoinGroupRequest(
             group_id=self.group,
             session_timeout_ms=SESSION_MS,
@@ -134,20 +159,24 @@ class Member:
             member_id=self.id,
             group_instance_id=self.instance,
             protocol_type="consumer",
-            protocols=[JoinGroupRequest.Protocol(name="range", metadata=subscription)],
+            protocols=[JoinGroupRequest.Protocol(name=self.assignor, metadata=subscription)],
             reason=reason,
         )
 
 
-def _assignment(parts: Sequence[Part]) -> bytes:
+def _by_topic(parts: Sequence[Part]) -> dict[str, list[int]]:
     topics: dict[str, list[int]] = {}
     for topic, partition in parts:
         topics.setdefault(topic, []).append(partition)
+    return topics
+
+
+def _assignment(parts: Sequence[Part]) -> bytes:
     return encode_assignment(
         ConsumerProtocolAssignment(
             assigned_partitions=[
                 ConsumerProtocolAssignment.TopicPartition(topic=topic, partitions=partitions)
-                for topic, partitions in topics.items()
+                for topic, partitions in _by_topic(parts).items()
             ]
         )
     )

@@ -22,6 +22,29 @@ def test_somewhere_to_write_is_asked_for(capsys: pytest.CaptureFixture[str]) -> 
     assert "--to" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--every", "10s", "--events", "x.jsonl"], "--events: not allowed with argument --every"),
+        (["--once", "--every", "10s"], "--every: not allowed with argument --once"),
+        (["--every", "soon"], "'soon' is not allowed; it takes a duration"),
+        (["--batch-records", "0"], "'0' is not allowed; it takes a whole number above 0"),
+        (["--option", "subscribe=orders"], "--option subscribe: rebalances says this itself"),
+        (["--option", "startingOffset=earliest"], "startingOffset"),
+        (["--to", "/"], "--to '/': it takes a folder"),
+    ],
+)
+def test_a_command_line_that_is_wrong(
+    arguments: list[str], why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        code = main(["rebalances", "--to", str(tmp_path), *arguments])
+    except SystemExit as ended:
+        code = ended.code  # type: ignore[assignment]
+    assert code == 2
+    assert why in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("table", [tables.BRONZE, *tables.SILVER, *tables.GOLD], ids=lambda each: each.name)
 def test_columns_of_a_table_have_names_of_their_own_and_say_something(table: tables.Table) -> None:
     assert len(set(table.names)) == len(table.names)

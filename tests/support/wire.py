@@ -27,8 +27,17 @@ class Wire:
         self._expected: dict[int, tuple[int, int]] = {}
 
     @classmethod
-    async def connect(cls, port: int, host: str = "127.0.0.1", *, client_id: str | None = "wire") -> Self:
-        reader, writer = await asyncio.open_connection(host, port, limit=2**27)
+    async def connect(
+        cls,
+        port: int,
+        host: str = "127.0.0.1",
+        *,
+        client_id: str | None = "wire",
+        from_host: str | None = None,
+    ) -> Self:
+        """`from_host`: the address of this machine that the broker is to see."""
+        local = None if from_host is None else (from_host, 0)
+        reader, writer = await asyncio.open_connection(host, port, limit=2**27, local_addr=local)
         return cls(reader, writer, client_id)
 
     async def __aenter__(self) -> Self:

@@ -83,7 +83,9 @@ class Case:
 
     def _before(self, *kinds: str, since_ms: int | None = None) -> Iterator[Entry]:
         """Entries of these types before the start, the newest first; however old without `since_ms`."""
-        for index in range(self.start.index - 1, max(-1, self.start.index - LOOK_ENTRIES_MAX), -1):
+        # Without its start in the journal, what is there of the rebalance itself is not from before it.
+        begin = self.start.index if self.rebalance.began_in_sight else self.rebalance.first
+        for index in range(begin - 1, max(-1, begin - LOOK_ENTRIES_MAX), -1):
             each = self.rebalance.stream[index]
             if since_ms is not None and each.at_ms < since_ms:
                 return

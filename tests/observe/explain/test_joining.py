@@ -175,6 +175,14 @@ def test_withheld_partitions_make_that_certain() -> None:
     assert [(each.partitions, each.ms) for each in found.cost.unowned] == [((("orders", 3),), 300)]
 
 
+def test_what_a_rebalance_withholds_itself_is_not_from_the_one_before() -> None:
+    """Where the journal begins in the middle of it."""
+    trigger = "subscription or protocols changed"
+    life = Life().at(100).joined().at(200).add("assigned", WEB_1, partitions=5, kept=5, moved=0, lost=1)
+    found = why(life.stable(WEB_1, trigger, 0, 100))
+    assert said(found) == ("subscription-changed", "possible")
+
+
 def test_without_the_difference_either_may_have_changed() -> None:
     found = why(Life().rebalanced(WEB_2, "subscription or protocols changed"))
     assert said(found) == ("subscription-changed", "possible")

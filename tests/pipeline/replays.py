@@ -1,0 +1,88 @@
+"""A journal taken in batches of any size by what the stream is made of, without Spark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from muster.pipeline.journal.pieces import Entry, Group, Piece, Shard
+
+Row = tuple[bytes | None, bytes, int, int]
+"""Of bronze: key, value, partition, offset."""
+
+_MOMENTS: Final = ("at_ms", "started_ms", "until_ms", "expires_ms")
+
+
+@dataclass
+class Replay:
+    """What the stream remembers, as text, and what it has handed out."""
+
+    shards: dict[int, str] = field(default_factory=dict)
+    groups: dict[tuple[int, str], str] = field(default_factory=dict)
+    largest: int = 0
+    """The most entries that were remembered of a group."""
+
+    def take(self, batch: Iterable[Row]) -> Iterator[tuple[int, Piece]]:
+        """The pieces, each with its shard."""
+        by_shard: dict[int, list[tuple[str | None, Entry]]] = {}
+        for _, value, shard, offset in batch:
+            by_shard.setdefault(shard, []).append(as_read(value, offset))
+        for shard, told in by_shard.items():
+            known = Shard.from_json(self.shards[shard]) if shard in self.shards else Shard()
+
+            def recall(group: str, shard: int = shard) -> Group:
+                text = self.groups.get((shard, group))
+                return Group() if text is None else Group.from_json(text)
+
+            def remember(group: str, kept: Group, shard: int = shard) -> None:
+                self.groups[shard, group] = kept.to_json()
+                self.largest = max(self.largest, len(kept.entries))
+
+            # The order of rows within a batch is nobody's business.
+            for piece in known.take(reversed(told), recall, remember):
+                yield shard, piece
+            self.shards[shard] = known.to_json()
+
+
+def as_read(value: bytes, offset: int) -> tuple[str | None, Entry]:
+    """As the stream's SQL reads it."""
+    told = json.loads(value)
+    lag = told.get("lag", told.get("total"))
+    return told["group"], Entry(
+        offset,
+        told["at_ms"],
+        told["type"],
+        told.get("from_state") or "",
+        told.get("to_state") or "",
+        (told.get("member") or {}).get("id") or "",
+        told.get("protocol") is not None,
+        told.get("members") is not None,
+        -1 if lag is None else lag,
+        told.get("recovered") or False,
+        told.get("committed_generation_id", -2),
+        1,
+        value.decode(),
+    )
+
+
+def stretched(rows: Sequence[Row], times: int, apart_ms: int = 0) -> list[Row]:
+    """The journal with `times` as much time between any two of its entries, and the groups' times apart."""
+    first_ms = min(json.loads(value)["at_ms"] for _, value, _, _ in rows)
+    groups: dict[str | None, int] = {None: 0}
+    found = []
+    for key, value, partition, offset in rows:
+        told = json.loads(value)
+        number = groups.setdefault(told["group"], len(groups) * (-1) ** len(groups))
+        for name in _MOMENTS:
+            if isinstance(told.get(name), int):
+                told[name] = first_ms + (told[name] - first_ms) * times + number * apart_ms
+        found.append((key, json.dumps(told).encode(), partition, offset))
+    return found
+
+
+def batches(rows: Sequence[Row], size: int) -> Iterator[Sequence[Row]]:
+    """`size` of them at a time."""
+    for first in range(0, len(rows), size):
+        yield rows[first : first + size]

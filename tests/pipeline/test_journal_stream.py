@@ -1,0 +1,395 @@
+"""`rebalances` as a stream: whatever the batches are, and however often it is ended, the tables are those of
+the whole journal at once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from muster.coordinator.observe.explain import explain_all
+from muster.coordinator.observe.journal.entries import Entry as JournalEntry
+from muster.pipeline.errors import PipelineError
+from muster.pipeline.journal import tables
+from muster.pipeline.journal.folders import Span, spans, to_merge
+from muster.pipeline.journal.pieces import AHEAD_MS, Entry, Group, Piece, Shard
+from tests.pipeline.generator import driven, finished, generate
+from tests.pipeline.jobs import Job
+from tests.pipeline.replays import Replay, Row, as_read, batches, stretched
+from tests.pipeline.test_journal import explained
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+TABLES: Final = (*tables.SILVER, *tables.GOLD)
+DAY_MS: Final = 24 * 3_600_000
+
+
+@pytest.fixture(scope="module")
+def journal() -> list[Row]:
+    return asyncio.run(generate(groups=3, steps=12)).rows()
+
+
+# --- pieces ---------------------------------------------------------------------------------------------
+
+
+def said(entries: Sequence[JournalEntry]) -> dict[tuple[Any, ...], dict[str, Any]]:
+    found = {}
+    for each in explain_all(entries):
+        facts = explained(each)
+        if facts["outcome"] == "under way" or facts["diagnosis"] == "poll-deadline-missed":
+            # How sure that is, and what hangs, is told from the end of the journal, of any group.
+            for name in ("diagnosis", "certainty", "member_id"):
+                del facts[name]
+        found[each.group, each.started_ms, each.cause] = facts
+    return found
+
+
+def live_starts(piece: Piece) -> set[int]:
+    return {each.at_ms for each in piece.entries if each.is_opener and each.offset >= piece.live_offset}
+
+
+@pytest.mark.parametrize("size", [1, 7, 500, sys.maxsize])
+@pytest.mark.parametrize(("times", "apart_ms"), [(1, 0), (20, 0), (60, 3 * DAY_MS)])
+def test_the_last_piece_with_a_rebalance_says_of_it_what_the_journal_says(
+    journal: list[Row], times: int, apart_ms: int, size: int
+) -> None:
+    """In the words of `explain`. Stretched, all that was before goes out of sight between two rebalances;
+    with the groups apart nothing is in a common order of time."""
+    rows = stretched(journal, times, apart_ms)
+    replay, found = Replay(), {}
+    for batch in batches(rows, size):
+        for _, piece in replay.take(batch):
+            entries = [JournalEntry.from_json(each.value.encode()) for each in piece.entries]
+            starts = live_starts(piece)
+            for key, facts in said(entries).items():
+                if key[1] in starts:
+                    found[key] = facts
+    assert found == said([JournalEntry.from_json(value) for _, value, _, _ in rows])
+
+
+def told(offset: int, at_ms: int, type: str, **more: Any) -> Row:
+    value = {"group": "billing", "at_ms": at_ms, "type": type, **more}
+    return b"billing", json.dumps(value).encode(), 3, offset
+
+
+def a_rebalance(first: int, at_ms: int) -> list[Row]:
+    return [
+        told(first, at_ms, "state_changed", from_state="Stable", to_state="PreparingRebalance"),
+        told(
+            first + 1,
+            at_ms + 5,
+            "state_changed",
+            from_state="PreparingRebalance",
+            to_state="CompletingRebalance",
+        ),
+        told(first + 2, at_ms + 9, "state_changed", from_state="CompletingRebalance", to_state="Stable"),
+        told(first + 3, at_ms + 9, "rebalance_completed", members=2, lag=10),
+    ]
+
+
+def test_what_is_kept_of_a_group_does_not_grow() -> None:
+    """Months after its last rebalance, with a sample of lag every five minutes, late heartbeats, refused
+    commits and a broker that comes and goes; and after hundreds of rebalances."""
+    replay = Replay()
+    rows = a_rebalance(0, 1)
+    for number in range(30_000):
+        at_ms = 300_000 * (number + 1)
+        what: tuple[str, dict[str, Any]] = (
+            ("lag_at_commit", {"total": number * 7919 % 1000}),
+            ("lag_at_commit", {"total": 10}),
+            ("heartbeat_late", {}),
+            ("commit_refused", {"committed_generation_id": 3}),
+            ("shard_loaded", {"group": None}),
+        )[number % 5]
+        rows.append(told(4 + number, at_ms, what[0], **what[1]))
+    for batch in batches(rows, 1_000):
+        for _ in replay.take(batch):
+            pass
+    assert replay.largest < 1_500  # a batch more than before it was cut
+    kept = Group.from_json(replay.groups[3, "billing"])
+    assert len(kept.entries) < 60
+    refused = [each for each in kept.entries if each.type == "commit_refused"]
+    assert sum(each.times for each in refused) == 6_000
+    for number in range(300):
+        for batch in batches(a_rebalance(40_000 + 4 * number, 10**10 + number * AHEAD_MS), 4):
+            for _ in replay.take(batch):
+                pass
+    assert len(Group.from_json(replay.groups[3, "billing"]).entries) < 60
+    assert all(len(text) < 100_000 for text in replay.shards.values())
+
+
+def back(entries: Sequence[Entry], before: int | None, silent: bool) -> tuple[int, int | None]:
+    """Highest lag, and the offset at which it was back at `before`, as rebalances.py has it."""
+    peak = -1
+    for each in entries:
+        if each.lag < 0:
+            continue
+        peak = max(peak, each.lag)
+        is_near = before is not None and each.lag - before <= max(peak - before, 0) // 10
+        if each.type == "lag_at_commit" and (is_near or (each.recovered and not silent)):
+            return peak, each.offset
+    return peak, None
+
+
+def test_what_was_long_ago_is_kept_where_nothing_newer_says_it() -> None:
+    """Leader, assignor, assignment, number of members; with them the changes of state of their rebalance."""
+    rows = a_rebalance(0, 1)
+    rows[2:2] = [
+        told(2, 6, "protocol_chosen", protocol="range"),
+        told(3, 6, "leader_changed", member={"id": "a"}),
+        told(4, 7, "assigned", partitions=4),
+    ]
+    rows = [(key, value, shard, offset) for offset, (key, value, shard, _) in enumerate(rows)]
+    for number in range(1, 4):
+        rows += a_rebalance(20 * number, number * DAY_MS)[:-1]
+    replay = Replay()
+    for batch in batches(rows, 3):
+        for _ in replay.take(batch):
+            pass
+    kept = Group.from_json(replay.groups[3, "billing"])
+    assert kept.live_offset == 60
+    # Of the second one nothing is left, and of the third what keeps it apart from the last.
+    assert [each.offset for each in kept.entries] == [0, 1, 2, 3, 4, 5, 6, 40, 41, 42, 60, 61, 62]
+
+
+def test_lags_that_are_not_kept_say_nothing() -> None:
+    seed = random.randrange(2**31)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    for _ in range(200):
+        replay, rows = Replay(), a_rebalance(0, 1)
+        height = chance.choice((5, 50, 500))
+        for number in range(chance.randint(1, 80)):
+            lag = {"total": chance.randint(0, height), "recovered": chance.random() < 0.05}
+            rows.append(told(4 + number, AHEAD_MS + 300_000 * number, "lag_at_commit", **lag))
+        # All of that is long ago.
+        rows.append(told(99, DAY_MS, "heartbeat_late"))
+        for batch in batches(rows, chance.randint(1, 20)):
+            for _ in replay.take(batch):
+                pass
+        kept = Group.from_json(replay.groups[3, "billing"]).entries
+        whole = [each for piece in Replay().take(rows) for each in piece[1].entries]
+        for before in (None, 0, 1, 3, height // 2, height):
+            for silent in (False, True):
+                assert back(kept, before, silent) == back(whole, before, silent), (seed, before, silent)
+
+
+def test_a_journal_that_begins_anew_is_refused() -> None:
+    replay = Replay()
+    list(replay.take(a_rebalance(10, 1)))
+    with pytest.raises(PipelineError, match="offset 3 of one of its partitions comes after 13"):
+        list(replay.take(a_rebalance(3, 1)))
+
+
+def test_what_happens_to_a_shard_reaches_groups_that_rebalance_at_once() -> None:
+    replay = Replay()
+    list(replay.take(a_rebalance(0, 1)[:2]))
+    loaded = told(5, 100, "shard_loaded", group=None)
+    ((_, piece),) = replay.take([loaded])
+    assert json.loads(piece.entries[-1].value) == {"group": "billing", "at_ms": 100, "type": "shard_loaded"}
+    assert not list(replay.take([told(6, 101, "shard_unloaded", group=None)])), (
+        "nothing is under way any more"
+    )
+    ((_, piece),) = replay.take([told(7, 102, "heartbeat_late")])
+    assert [each.offset for each in piece.entries] == [0, 1, 5, 6, 7]
+
+
+def test_text_that_is_no_utf8_comes_back_as_it_was() -> None:
+    value = b'{"type": "\xff"}'
+    entry = Entry(
+        1, 2, "x", "", "", "", False, False, -1, False, -2, 1, value.decode(errors="surrogateescape")
+    )
+    again = Shard.from_json(Shard([entry], ["g"], 1).to_json())
+    assert again.entries[0].value.encode(errors="surrogateescape") == value
+    assert Group.from_json(Group((entry,), 1, 2, 3).to_json()) == Group((entry,), 1, 2, 3)
+
+
+def test_records_go_through_as_they_came_and_pieces_beside_them() -> None:
+    """By Spark's own harness for what it calls with rows and state."""
+    import pandas as pd
+    from pyspark.sql.streaming.tws_tester import TwsTester
+
+    from muster.pipeline.journal.streaming import Cutter
+
+    tester = TwsTester(Cutter())
+    found = []
+    for batch in batches(a_rebalance(0, 1), 2):
+        frame = pd.DataFrame([columns(row) for row in batch])
+        # A record that is no entry is one for bronze.
+        frame.loc[len(frame)] = {**frame.iloc[-1].to_dict(), "type": None, "offset": 90, "value": b"?"}
+        found.append(tester.testInPandas(3, frame))
+    kept, again = (each[~each.is_new] for each in found)
+    assert list(kept.offset) == [0, 1]
+    assert list(again.offset) == [0, 1, 2, 3]
+    assert list(again.live_offset) == [0] * 4
+    assert set(again.group) == {"billing"}
+    assert [list(each[each.is_new].offset) for each in found] == [[0, 1, 90], [2, 3, 90]]
+    assert list(again.value) == [value for _, value, _, _ in a_rebalance(0, 1)]
+
+
+def columns(row: Row) -> dict[str, Any]:
+    """As the SQL before it hands a record to the processor."""
+    key, value, shard, offset = row
+    group, entry = as_read(value, offset)
+    told = {name: getattr(entry, name) for name in Entry._fields[:-2]}
+    return {"shard": shard, "key": key, "group": group, **told, "value": value}
+
+
+# --- folders --------------------------------------------------------------------------------------------
+
+
+def test_folders_stay_few_and_no_batch_is_in_two() -> None:
+    there: list[Span] = []
+    moved = 0
+    for batch in range(1_000):
+        there.append(Span(batch, batch))
+        merged = to_merge(there)
+        if merged:
+            moved += sum(each.size for each in merged)
+            there = [*there[: -len(merged)], Span(merged[0].first, merged[-1].last)]
+        assert sum(each.size for each in there) == batch + 1
+        assert len(there) <= 11
+    assert moved <= 11 * 1_000
+
+
+def test_merged_folders_take_the_place_of_those_that_are_not_removed_yet() -> None:
+    names = ["_unfinished", "batches=0-1", "batches=0-0", "batches=1-1", "batches=2-2", "part-0.parquet"]
+    assert spans(names) == ([Span(0, 1), Span(2, 2)], [Span(0, 0), Span(1, 1)])
+
+
+# --- on Spark -------------------------------------------------------------------------------------------
+
+
+def written(spark: SparkSession, rows: Sequence[Row], folder: Path, number: int) -> None:
+    """A file of the journal; the stream takes one in a batch, by age."""
+    aside = folder.with_name("aside")
+    spark.createDataFrame(rows, tables.BRONZE.ddl).coalesce(1).write.parquet(str(aside))
+    (part,) = aside.glob("part-*.parquet")
+    folder.mkdir(exist_ok=True)
+    os.utime(part, (1_000_000 + number, 1_000_000 + number))
+    part.rename(folder / f"{number}.parquet")
+    shutil.rmtree(aside)
+
+
+def run(spark: SparkSession, source: Path, to: Path) -> None:
+    from muster.pipeline.journal.streaming import stream
+
+    events = spark.readStream.schema(tables.BRONZE.ddl).option("maxFilesPerTrigger", 1).parquet(str(source))
+    query = stream(events, str(to)).trigger(availableNow=True).start()
+    try:
+        assert query.awaitTermination(180), "the stream did not end"
+    finally:
+        query.stop()
+
+
+def unnoted(to: Path, batch: int) -> None:
+    """As if the job was killed before Spark noted the batch."""
+    commits = to / "_checkpoints/journal/commits"
+    for name in (str(batch), f".{batch}.crc"):
+        (commits / name).unlink()
+
+
+def same(ours: dict[str, DataFrame], theirs: dict[str, DataFrame]) -> None:
+    for table in TABLES:
+        one, other = (
+            sorted(repr(row) for row in each[table.name].select(*table.names).collect())
+            for each in (ours, theirs)
+        )
+        assert one == other, table.name
+
+
+def test_the_stream_makes_the_tables_of_the_whole_journal(
+    spark: SparkSession, journal: list[Row], tmp_path: Path
+) -> None:
+    """In a journal that is twenty times as long, its groups days apart. Of three batches the second was
+    killed between its records and its rows, and the third before Spark noted it."""
+    from muster.pipeline.journal.build import build
+    from muster.pipeline.journal.streaming import publish
+
+    journal = stretched(journal, 20, 3 * DAY_MS)
+    source, lake = tmp_path / "source", tmp_path / "lake"
+    for number, part in enumerate((journal[:7], journal[7:250])):
+        written(spark, part, source, number)
+    run(spark, source, lake)
+    unnoted(lake, 1)
+    shutil.rmtree(lake / "silver/_rebalances/batches=1-1")
+    written(spark, journal[250:], source, 2)
+    run(spark, source, lake)
+    unnoted(lake, 2)
+    run(spark, source, lake)
+
+    bronze = spark.read.parquet(str(lake / "bronze/events")).select(*tables.BRONZE.names)
+    assert sorted((row.partition, row.offset, bytes(row.value)) for row in bronze.collect()) == sorted(
+        (partition, offset, value) for _, value, partition, offset in journal
+    )
+    whole = build(spark.createDataFrame(journal, tables.BRONZE.ddl), str(tmp_path / "whole"))
+    same(publish(spark, str(lake)), whole)
+    assert len(list((lake / "bronze/events").glob("batches=*"))) < 3, "folders are merged"
+    assert spark.read.parquet(str(lake / "bronze/events")).count() == len(journal)
+
+
+def test_records_without_the_checkpoint_they_were_written_with(spark: SparkSession, tmp_path: Path) -> None:
+    from muster.pipeline.journal.job import refuse_halves
+
+    refuse_halves(spark, str(tmp_path))
+    (tmp_path / "bronze/events/batches=0-0").mkdir(parents=True)
+    with pytest.raises(PipelineError, match=r"but not its checkpoint .* give --to another folder"):
+        refuse_halves(spark, str(tmp_path))
+    commits = tmp_path / "_checkpoints/journal/commits"
+    commits.mkdir(parents=True)
+    (commits / "0").touch()
+    (commits.parent / "metadata").touch()
+    refuse_halves(spark, str(tmp_path))
+    (tmp_path / "bronze/events/batches=0-0").rmdir()
+    with pytest.raises(PipelineError, match="but not the records it is about"):
+        refuse_halves(spark, str(tmp_path))
+
+
+async def test_a_job_that_is_killed_and_one_that_is_ended(spark: SparkSession, tmp_path: Path) -> None:
+    """The one in the midst of a batch, the other in order; a third has all that came meanwhile."""
+    from muster.pipeline.journal.build import build
+    from muster.pipeline.journal.job import Job as Once
+    from muster.pipeline.journal.job import keep_up
+
+    seed = random.randrange(2**31)
+    print(f"seed {seed}")
+    lake = tmp_path / "lake"
+    async with driven(3, seed) as (cluster, groups, _):
+        for group in groups:
+            await group.start(3)
+        with Job(cluster, lake, "--every=1s", "--batch-records=40", command=("rebalances",)) as job:
+            job.told(r"^batch 0: ")
+            job.kill()
+        for group in groups:
+            await group.start(1)
+        with Job(cluster, lake, "--every=1s", command=("rebalances",)) as job:
+            until_s = time.monotonic() + 180
+            while not (lake / "gold/failover_impact/_SUCCESS").exists():
+                assert time.monotonic() < until_s, f"no tables were made: {job.err}"
+                assert job.runs, f"it ended: {job.ended()} {job.err}"
+                await asyncio.sleep(0.05)
+            job.signal(signal.SIGTERM)
+            code, _ = await asyncio.to_thread(job.ended)
+            assert code == 128 + signal.SIGTERM, job.err
+        for group in groups:
+            await group.close(group.members[-1])
+        records = await finished(cluster, groups)
+        found = await asyncio.to_thread(keep_up, spark, Once(cluster.bootstrap, str(lake), batch_records=50))
+    assert found is not None
+    bronze = spark.read.parquet(str(lake / "bronze/events")).select(*tables.BRONZE.names)
+    offsets = [(row.partition, row.offset) for row in bronze.collect()]
+    assert len(offsets) == len(set(offsets))
+    assert set(offsets) >= {(each.partition, each.offset) for each in records}
+    assert found["rebalances"].count() >= 15
+    same(found, build(bronze, str(tmp_path / "whole")))
