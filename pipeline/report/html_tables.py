@@ -1,0 +1,104 @@
+"""Tables as the page shows them: each figure with its unit, and beside it, for programs, as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from html import escape
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from muster.pipeline.report import words
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_NAME_MAX: Final = 120
+_TITLE_MAX: Final = 1_000
+
+
+class Kind(NamedTuple):
+    """How a column's values are written."""
+
+    html: Callable[[Any], str]
+    is_number: bool = True
+
+
+def name(text: object) -> str:
+    """Whatever a user called something, as HTML: harmless, and no wider than a page."""
+    full = words.shown(str(text))
+    short = words.shortened(full, _NAME_MAX)
+    title = "" if short == full else f' title="{escape(full[:_TITLE_MAX])}"'
+    return f"<bdi{title}>{escape(short)}</bdi>"
+
+
+def figure(value: Any, say: Callable[[Any], str]) -> str:
+    """A number: what people read, and the number itself."""
+    if not words.known(value):
+        return '<span class="none">–</span>'
+    plain = float(value)
+    exact = int(plain) if plain.is_integer() else plain
+    return f'<data value="{exact}">{escape(say(value))}</data>'
+
+
+def moment(ms: Any) -> str:
+    """A time."""
+    if not words.known(ms):
+        return '<span class="none">–</span>'
+    at = datetime.fromtimestamp(int(ms) / 1_000, UTC).isoformat(timespec="milliseconds")
+    return f'<time datetime="{at.replace("+00:00", "Z")}">{escape(words.moment(ms))}</time>'
+
+
+def _text(value: Any) -> str:
+    return escape(str(value)) if words.known(value) else '<span class="none">–</span>'
+
+
+NAME: Final = Kind(lambda value: name(value) if words.known(value) else _text(value), is_number=False)
+TEXT: Final = Kind(_text, is_number=False)
+COUNT: Final = Kind(lambda value: figure(value, words.count))
+MS: Final = Kind(lambda value: figure(value, words.duration))
+SHARE: Final = Kind(lambda value: figure(value, words.share))
+RATE: Final = Kind(lambda value: figure(value, words.rate))
+MOMENT: Final = Kind(moment, is_number=False)
+
+
+class Shown(NamedTuple):
+    """A table on the page; `id` is its element's."""
+
+    id: str
+    caption: str
+    columns: Sequence[tuple[str, str, Kind]]
+    """Of each: its heading, what it means, how its values are written."""
+    rows: Sequence[Sequence[Any]]
+    of: int
+    """How many rows there would be in all."""
+
+    def html(self) -> str:
+        """The table, with the sentence that says what was left out."""
+        heads = "".join(
+            f'<th scope="col"{_class(kind)} title="{escape(about)}">{escape(heading)}</th>'
+            for heading, about, kind in self.columns
+        )
+        rows = "".join(f"<tr>{self._cells(row)}</tr>" for row in self.rows)
+        more = self.of - len(self.rows)
+        rest = f'<p class="more">{words.counted(more, "row")} more: --top shows more.</p>' if more > 0 else ""
+        return (
+            f'<div class="wide" tabindex="0" role="region" aria-label="{escape(self.caption)}">'
+            f'<table id="{escape(self.id)}"><caption>{escape(self.caption)}</caption>'
+            f"<thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>{rest}"
+        )
+
+    def _cells(self, row: Sequence[Any]) -> Iterable[str]:
+        cells = []
+        for number, (value, (_, _, kind)) in enumerate(zip(row, self.columns, strict=True)):
+            tag = 'th scope="row"' if number == 0 else "td"
+            cells.append(f"<{tag}{_class(kind)}>{kind.html(value)}</{tag.split()[0]}>")
+        return "".join(cells)
+
+
+def rows(frame: pd.DataFrame, names: str) -> list[tuple[Any, ...]]:
+    """Columns of a frame, as the rows of a table."""
+    return list(zip(*(frame[each] for each in names.split()), strict=True))
+
+
+def _class(kind: Kind) -> str:
+    return ' class="number"' if kind.is_number else ""
