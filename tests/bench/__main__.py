@@ -12,6 +12,7 @@ import importlib
 import pkgutil
 import sys
 from collections.abc import Sequence
+from types import ModuleType
 
 import tests.bench
 from tests.bench import figures
@@ -19,25 +20,30 @@ from tests.bench import figures
 PREFIX = "bench_"
 
 
-def main(arguments: Sequence[str]) -> int:
-    known = [
-        module.name.removeprefix(PREFIX)
-        for module in pkgutil.iter_modules(tests.bench.__path__)
-        if module.name.startswith(PREFIX)
-    ]
-    parser = argparse.ArgumentParser(prog="python -m tests.bench", description="speed, as ratios")
+def names_in(folder: ModuleType) -> list[str]:
+    """Its benchmarks."""
+    modules = [module.name for module in pkgutil.iter_modules(folder.__path__)]
+    return [name.removeprefix(PREFIX) for name in modules if name.startswith(PREFIX)]
+
+
+def main(
+    arguments: Sequence[str], folder: ModuleType = tests.bench, page: figures.Page = figures.FIGURES
+) -> int:
+    """Run the benchmarks of a folder, a package."""
+    known = names_in(folder)
+    parser = argparse.ArgumentParser(prog=f"python -m {folder.__name__}", description="speed, as ratios")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(known)}; default all")
-    parser.add_argument("--write", action="store_true", help="put the figures into tests/bench/FIGURES.md")
+    parser.add_argument("--write", action="store_true", help=f"put the figures into {page.path.name}")
     options = parser.parse_args(arguments)
     if unknown := sorted(set(options.names) - set(known)):
         parser.error(f"no benchmark named {', '.join(unknown)}; there are {', '.join(known)}")
-    if options.write and options.names:
+    if options.write and options.names and page.of_all:
         parser.error("--write replaces the whole file, so it goes with all benchmarks: leave out the names")
     facts = figures.machine()
     print(facts, flush=True)
     found: list[tuple[str, list[figures.Figure]]] = []
     for name in options.names or known:
-        module = importlib.import_module(f"tests.bench.{PREFIX}{name}")
+        module = importlib.import_module(f"{folder.__name__}.{PREFIX}{name}")
         print(f"== {name}", flush=True)
         if not hasattr(module, "measure"):
             module.main()
@@ -52,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
     if len(found) > 1:
         print(f"\n{figures.table(everything)}")
     if options.write:
-        figures.write(found, facts)
+        figures.write(found, facts, page)
     return 0
 
 

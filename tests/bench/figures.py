@@ -11,7 +11,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-FIGURES_PATH: Final = Path(__file__).with_name("FIGURES.md")
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A file of figures, the command that writes it, and the lines at its top that say how to read it."""
+
+    path: Path
+    command: str
+    words: Sequence[str]
+    of_all: bool = True
+    """Whether it is written for all benchmarks of a folder together, or for one."""
+
+
+FIGURES: Final = Page(
+    Path(__file__).with_name("FIGURES.md"),
+    "make bench",
+    (
+        "Every figure stands beside a peer or floor that was measured first in the same run; the ratio is",
+        "what counts, since machines differ. CPU is that of the server process, user and system.",
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,16 +107,10 @@ def machine() -> str:
     )
 
 
-def write(sections: Sequence[tuple[str, Sequence[Figure]]], facts: str) -> None:
-    """Replace FIGURES.md. Each section is a benchmark's title and what it found."""
+def write(sections: Sequence[tuple[str, Sequence[Figure]]], facts: str, page: Page) -> None:
+    """Replace a page. Each section is a benchmark's title and what it found."""
     day = time.strftime("%Y-%m-%d", time.gmtime())
-    parts = [
-        "# Figures",
-        "",
-        f"Written by `make bench WRITE=1` on {day}: {facts}.",
-        "Every figure stands beside a peer or floor that was measured first in the same run; the ratio is",
-        "what counts, since machines differ. CPU is that of the server process, user and system.",
-    ]
+    parts = ["# Figures", "", f"Written by `{page.command} WRITE=1` on {day}: {facts}.", *page.words]
     for title, figures in sections:
         parts += ["", f"## {title}", "", markdown(figures)]
-    FIGURES_PATH.write_text("\n".join(parts) + "\n")
+    page.path.write_text("\n".join(parts) + "\n")

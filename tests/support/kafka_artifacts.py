@@ -53,8 +53,13 @@ _SLF4J_TO_STDERR = Coordinates("org.slf4j", "slf4j-simple", "1.7.36")
 
 def artifact(group: str, name: str, version: str) -> Path:
     """The jar with these Maven coordinates, without what it depends on."""
-    folder = _resolve([Coordinates(group, name, version)], exclusions=["*:*"])
-    return folder / f"{name}-{version}.jar"
+    return jars([Coordinates(group, name, version)])[0]
+
+
+def jars(wanted: Sequence[Coordinates]) -> list[Path]:
+    """The jars with these coordinates, without what they depend on."""
+    folder = _resolve(wanted, exclusions=["*:*"])
+    return [folder / f"{each.name}-{each.version}.jar" for each in wanted]
 
 
 def broker_classpath() -> str:
