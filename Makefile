@@ -125,8 +125,17 @@ compose-test: $(VENV)/.installed-interop $(VENV)/.installed-test  ## docker comp
 
 # One process: a session of Spark takes seconds to begin and a gigabyte.
 .PHONY: test-spark
-test-spark: $(VENV)/.installed-spark $(VENV)/.installed-test  ## the pipeline on Spark (needs Java 17 or later)
+test-spark: $(VENV)/.installed-spark $(VENV)/.installed-interop $(VENV)/.installed-test  ## the pipeline on Spark, also beside Spark's own connector (needs a JDK of Java 17 or later, Maven, and what postgres-tools installs)
 	$(BIN)/python -m pytest tests/pipeline
+
+# As many kills for each layout of the tables.
+.PHONY: spark-long
+spark-long: $(VENV)/.installed-spark $(VENV)/.installed-test  ## muster-pipeline ingest killed ten times at random points, a quarter of an hour: make spark-long SEED=7 (KILLS=; needs Java 17 or later)
+	KILLS=$(or $(KILLS),10) SEED=$(SEED) $(BIN)/python -m pytest -s tests/pipeline/test_kills.py
+
+.PHONY: demo-pipeline
+demo-pipeline: $(VENV)/.installed-spark  ## brokers, groups with a bad minute, the pipeline and its report, in ./demo or in TO= (three minutes; needs Java 17 or later)
+	$(BIN)/python examples/spark/demo.py $(if $(TO),--to $(TO))
 
 # The seed of a run is printed; what it found is repeated by: .venv/bin/python -m tests.fuzz --seed ... --input ...
 .PHONY: fuzz
@@ -137,6 +146,14 @@ fuzz: $(VENV)/.installed-test  ## five million inputs and ten thousand connectio
 .PHONY: bench
 bench: $(VENV)/.installed-interop $(VENV)/.installed-test  ## speed as ratios against peers in the same run (NAME=commits: one of them; WRITE=1: into FIGURES.md; needs PostgreSQL, see postgres-tools)
 	$(BIN)/python -m tests.bench $(NAME) $(if $(WRITE),--write)
+
+.PHONY: bench-spark
+bench-spark: $(VENV)/.installed-spark $(VENV)/.installed-test  ## the pipeline's speed on Spark, our source beside Spark's own connector (NAME=source: one of them; WRITE=1: into tests/pipeline/bench/FIGURES-NAME.md; needs a JDK of Java 17 or later and Maven)
+	$(BIN)/python -m tests.pipeline.bench $(NAME) $(if $(WRITE),--write)
+
+.PHONY: bench-journal
+bench-journal: $(VENV)/.installed-spark $(VENV)/.installed-test  ## `muster-pipeline rebalances` on journals of 1, 3 and 10 million events (JOURNAL=file.parquet: keep the real one they are replayed from; JOURNAL_MILLIONS=1,3: other sizes; WRITE=1 as above)
+	$(BIN)/python -m tests.pipeline.bench journal $(if $(WRITE),--write)
 
 .PHONY: sim
 sim: $(VENV)/.installed-test  ## one simulated run: make sim SEED=7 STEPS=2000

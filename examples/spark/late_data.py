@@ -1,0 +1,100 @@
+"""Late data: clicks counted by the five minutes in which they happened, though some come much later.
+
+    python examples/spark/late_data.py --sample --once
+    muster consume clicks-late --from-beginning --until-end
+
+A click says when it happened (`at` in its JSON, epoch ms), its record's timestamp when it was sent. Nobody
+can wait for ever before a window is final. This program waits for 10 minutes, or as long as --wait says:
+
+* A click that was sent within the wait is counted. A window is shown once, when it is final, which is when a
+  click was read that happened as long after the window's end (the watermark has passed the end).
+* One that was sent later, or does not say when it happened, goes to the topic `clicks-late`, into no window.
+  This looks at nothing but the click, so it is the same whenever the topic is read.
+* One that was sent in time and yet read too late (from a partition that was read behind the others): Spark
+  drops it, and tells nothing but how many there were, which is shown. The click itself is in the topic still.
+"""
+
+import json
+import time
+from argparse import Namespace
+
+from common import Record, options, run, trigger, wait
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
+from pyspark.sql.streaming import StreamingQueryListener
+
+MINUTE_MS = 60_000
+
+
+def samples() -> list[Record]:
+    """Clicks of an hour ago or two: the minute in which they happened, and how much later they were sent."""
+    hour_ms = (time.time_ns() // 1_000_000 // (60 * MINUTE_MS) - 1) * 60 * MINUTE_MS
+    clicks = [(1, 0), (2, 0), (7, 0), (4, 6), (12, 0), (3, 9), (2, 35), (40, 0)]
+    return [
+        Record(
+            "clicks",
+            json.dumps({"at": hour_ms + minute * MINUTE_MS, "page": "/tea"}),
+            timestamp_ms=hour_ms + (minute + later) * MINUTE_MS,
+        )
+        for minute, later in clicks
+    ]
+
+
+def main(spark: SparkSession, given: Namespace) -> None:
+    servers = {"kafka.bootstrap.servers": given.bootstrap_server}
+    records = (
+        spark.readStream.format("muster")
+        .options(**servers, subscribe="clicks", startingOffsets="earliest")
+        .load()
+    )
+    told = sql.from_json(sql.col("value").cast("string"), "at LONG, page STRING")
+    clicks = records.withColumn("told", told).select(
+        "key", "value", "timestamp", sql.timestamp_millis("told.at").alias("at"), "told.page"
+    )
+    in_time = sql.coalesce(sql.expr(f"timestamp <= at + INTERVAL {given.wait}"), sql.lit(False))
+
+    counts = (
+        clicks.where(in_time)
+        .withWatermark("at", given.wait)
+        .groupBy(sql.window("at", "5 minutes"), "page")
+        .agg(sql.count("*").alias("clicks"))
+    )
+    spark.streams.addListener(Dropped())
+    counting = counts.writeStream.foreachBatch(show).option(
+        "checkpointLocation", f"{given.checkpoint}/counts"
+    )
+    keeping = (
+        clicks.where(~in_time)
+        .select("key", "value")
+        .writeStream.format("muster")
+        .options(**servers, topic="clicks-late", checkpointLocation=f"{given.checkpoint}/late")
+    )
+    wait(counting.trigger(**trigger(given)).start(), keeping.trigger(**trigger(given)).start())
+
+
+def show(final: DataFrame, batch_id: int) -> None:
+    for row in final.orderBy("window", "page").collect():
+        print(f"{row.window.start:%H:%M} to {row.window.end:%H:%M}  {row.page}: {row.clicks}", flush=True)
+
+
+class Dropped(StreamingQueryListener):
+    """Says how many clicks Spark dropped; "at least", since it counts sums of several clicks as one."""
+
+    def onQueryProgress(self, event) -> None:
+        if dropped := sum(each.numRowsDroppedByWatermark for each in event.progress.stateOperators):
+            print(f"at least {dropped} clicks were read after their window was final", flush=True)
+
+    def onQueryStarted(self, event) -> None: ...
+
+    def onQueryTerminated(self, event) -> None: ...
+
+
+if __name__ == "__main__":
+    parser = options(__doc__)
+    parser.add_argument("--wait", default="10 minutes", help="for late clicks (default %(default)s)")
+    parser.add_argument(
+        "--checkpoint",
+        default="checkpoints/late-data",
+        help="the folder in which Spark notes how far it is, and goes on from (default %(default)s)",
+    )
+    run(main, parser.parse_args(), samples())
