@@ -43,6 +43,8 @@ _LOCAL: Final = {
     "spark.ui.enabled": "false",
     # The 200 of a cluster would be 200 tasks, and as many files of state, for each micro-batch.
     "spark.sql.shuffle.partitions": "4",
+    # Of batches, where Spark puts small ones together: four would not fit into memory with millions of rows.
+    "spark.sql.adaptive.coalescePartitions.initialPartitionNum": "64",
 }
 
 

@@ -73,8 +73,10 @@ def a_batch(dice: random.Random, offset: int, *, by_broker: bool) -> tuple[bytes
     return data, offset
 
 
-@pytest.mark.parametrize("seed", [random.SystemRandom().randrange(2**32) for _ in range(8)] + [1, 2])
-def test_sound_records(seed: int) -> None:
+@pytest.mark.parametrize("known", [1, 2, *[None] * 8])
+def test_sound_records(known: int | None) -> None:
+    # Put the seed of a failed run in the place of a None to repeat it.
+    seed = random.SystemRandom().randrange(2**32) if known is None else known
     print("seed", seed)
     dice = random.Random(seed)
     by_broker = dice.random() < 0.3

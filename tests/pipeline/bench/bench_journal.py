@@ -35,11 +35,7 @@ FLAT: Final = 1.25
 """What a million costs of ten, against what it costs alone, at most."""
 _APART_MS: Final = 3_600_000
 _FILES_A_MILLION: Final = 4
-_SETTINGS: Final = {
-    "spark.driver.memory": "2g",
-    "spark.log.level": "ERROR",
-    "spark.sql.adaptive.coalescePartitions.initialPartitionNum": "200",
-}
+_SETTINGS: Final = {"spark.driver.memory": "2g", "spark.log.level": "ERROR"}
 _LAYERS: Final = {
     "transitions": "bronze to transitions",
     "told": "to rebalances",
