@@ -123,10 +123,10 @@ IMAGE_NEEDS = '$(CURDIR)[postgres,http]'
 compose-test: $(VENV)/.installed-interop $(VENV)/.installed-test  ## docker compose up, and its containers killed, paused and cut off under load (needs Docker with Compose)
 	$(if $(COMPOSE_LAB),$(COMPOSE_LAB) $(IMAGE_NEEDS) --) $(BIN)/python -m pytest tests/compose
 
-# One process: a session of Spark takes seconds to begin and a gigabyte.
+# Two processes, each with a session of its own: most of the time Spark plans, which takes one core.
 .PHONY: test-spark
 test-spark: $(VENV)/.installed-spark $(VENV)/.installed-interop $(VENV)/.installed-test  ## the pipeline on Spark, also beside Spark's own connector (needs a JDK of Java 17 or later, Maven, and what postgres-tools installs)
-	$(BIN)/python -m pytest tests/pipeline
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile tests/pipeline
 
 # As many kills for each layout of the tables.
 .PHONY: spark-long

@@ -76,6 +76,22 @@ def command(commands: Any, name: str, summary: str, description: str, *, on_spar
     return parser
 
 
+def add_pace(parser: Parser) -> Any:
+    """Add --once and --every to the parser of a command that follows topics; the group of options of which
+    one may be given."""
+    when = parser.add_mutually_exclusive_group()
+    when.add_argument(
+        "--once", action="store_true", help="read up to the ends that the topics have now, then end (default)"
+    )
+    when.add_argument(
+        "--every",
+        type=duration_ms,
+        metavar="DURATION",
+        help="go on for ever, a batch each 10s, 500ms, 5m, ...",
+    )
+    return when
+
+
 def duration_ms(text: str) -> int:
     """Reads a duration such as 500ms, 10s, 5m or 1h, of a day at most: milliseconds."""
     found = re.fullmatch(r"([0-9]{1,9})(ms|s|m|h)", text.strip())

@@ -15,7 +15,7 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from muster.pipeline.arguments import command, duration_ms, positive, setting
+from muster.pipeline.arguments import add_pace, command, positive, setting
 from muster.pipeline.avro import Avro, schema_file
 from muster.pipeline.cluster import check_topics
 from muster.pipeline.errors import OptionError, PipelineError
@@ -99,16 +99,7 @@ def declare(commands: Any) -> None:
         help="read all topics in whose name it is found, also those to come; ^orders$ is that one alone",
     )
     parser.add_argument("--to", required=True, metavar="FOLDER", help="where to write: a path, or a URI")
-    when = parser.add_mutually_exclusive_group()
-    when.add_argument(
-        "--once", action="store_true", help="read up to the ends that the topics have now, then end (default)"
-    )
-    when.add_argument(
-        "--every",
-        type=duration_ms,
-        metavar="DURATION",
-        help="go on for ever, a batch each 10s, 500ms, 5m, ...",
-    )
+    add_pace(parser)
     parser.add_argument(
         "--from",
         dest="starting",

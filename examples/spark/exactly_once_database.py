@@ -135,8 +135,13 @@ def main(spark: SparkSession, given: Namespace) -> None:
         database.add(query, batch_id, sums(batch))
 
     query = payments.writeStream.foreachBatch(write).queryName(NAME)
-    query = query.option("checkpointLocation", given.checkpoint or f"{given.database}.checkpoint")
+    query = query.option("checkpointLocation", given.checkpoint or beside(given.database))
     wait(query.trigger(**trigger(given)).start())
+
+
+def beside(database: str) -> str:
+    """Where the checkpoint is unless it is said: a URL is no place for one, and may hold a password."""
+    return f"checkpoints/{NAME}" if "://" in database else f"{database}.checkpoint"
 
 
 def sums(payments: DataFrame) -> Sums:
@@ -158,6 +163,7 @@ if __name__ == "__main__":
     )
     parser.add_argument(
         "--checkpoint",
-        help="the folder in which Spark notes how far it is (default: the database's path and .checkpoint)",
+        help="the folder in which Spark notes how far it is (default: the database's path and .checkpoint, or"
+        f" checkpoints/{NAME} for a postgresql://…)",
     )
     run(main, parser.parse_args(), SAMPLES)

@@ -6,7 +6,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from muster.pipeline.arguments import command, duration_ms, positive, setting
+from muster.pipeline.arguments import add_pace, command, positive, setting
 from muster.pipeline.cluster import check_topics
 from muster.pipeline.errors import OptionError, PipelineError
 
@@ -35,17 +35,8 @@ after the first batch, and from then on once a minute at most and for a tenth of
 ended, the batches since then come into the tables with the next run.
 """,
     )
-    parser.add_argument("--to", metavar="DIRECTORY", required=True, help="where the tables go")
-    when = parser.add_mutually_exclusive_group()
-    when.add_argument(
-        "--once", action="store_true", help="read up to the end that the topic has now, then end (default)"
-    )
-    when.add_argument(
-        "--every",
-        type=duration_ms,
-        metavar="DURATION",
-        help="go on for ever, a batch each 10s, 500ms, 5m, ...",
-    )
+    parser.add_argument("--to", metavar="FOLDER", required=True, help="where the tables go")
+    when = add_pace(parser)
     when.add_argument(
         "--events",
         metavar="PATH",

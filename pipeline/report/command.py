@@ -54,7 +54,7 @@ time, or else of the latest failover, or of the worst rebalance.
     )
     parser.add_argument("--from", dest="lake", metavar="LAKE", required=True, help="the folder of the tables")
     parser.add_argument(
-        "--to", metavar="DIRECTORY", required=True, help="where the page and the PNG files go"
+        "--to", metavar="FOLDER", required=True, help="where the page and the PNG files go"
     )
     parser.add_argument(
         "--group", action="append", default=[], metavar="NAME", help="only this group; may be given again"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from html import escape
+from shlex import quote
 from typing import Any
 
 from muster.pipeline.report import columns, moments, pictures
@@ -31,8 +32,8 @@ def worst(telling: Telling) -> Section:
     who = f", {name(_who(worst))}" if _who(worst) else ""
     made.answers.append(
         f"Behind it ({escape(str(worst.certainty))}): {happened(worst.diagnosis)}{who}. To see "
-        f"more: <code>muster groups why</code> {name(worst.group)} <code>--generation "
-        f"{worst.generation}</code>."
+        f"more: <code>muster groups why</code> {name(quote(str(worst.group)))} <code>--generation "
+        f"{worst.generation:.0f}</code>."
         if known(worst.generation)
         else f"Behind it ({escape(str(worst.certainty))}): {happened(worst.diagnosis)}{who}."
     )

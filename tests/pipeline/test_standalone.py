@@ -45,7 +45,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
     """With records, and with a group that came and went."""
-    with Broker() as started:
+    with Broker(lease_term_ms=60_000) as started:
         fill(started, "orders", *COUNTS)
         asyncio.run(_come_and_go(started))
         started.wait_for_group("billing", "Empty")
