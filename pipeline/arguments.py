@@ -123,6 +123,8 @@ def spark_setting(text: str) -> tuple[str, str]:
     name, value = setting(text)
     if not name.startswith("spark."):
         raise argparse.ArgumentTypeError(f"{text!r} is not allowed; the settings of Spark begin with spark.")
+    if name == "spark.master":
+        raise argparse.ArgumentTypeError("spark.master is given by --master")
     return name, value
 
 

@@ -46,11 +46,16 @@ class Commits:
         self._not_before = 0.0
         self._foreign_told_at: float | None = None
 
-    def commit(self, cluster: BlockingCluster, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit these offsets, if they are news or the last commit was long ago."""
+    def commit(
+        self, cluster: BlockingCluster, offsets: Mapping[TopicPartition, int], *, is_last: bool = False
+    ) -> None:
+        """Commit these offsets, if they are news or the last commit was long ago. `is_last`: no other commit
+        will make good what fails, so a coordinator that did not answer is asked all the same."""
         now = self._clock()
         fresh = now - self._committed_at < _REFRESH_S
-        if not offsets or now < self._not_before or (self._committed == offsets and fresh):
+        if not offsets or (self._committed == offsets and fresh):
+            return
+        if now < self._not_before and not is_last:
             return
 
         async def commit(asked: Cluster, until: float) -> None:

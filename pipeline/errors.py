@@ -14,7 +14,8 @@ _NOT_A_PYTHON: Final = re.compile(
 _BROKEN_PYTHON: Final = re.compile(r"Error from python worker:\s*\n(.*?)\n\s*PYTHONPATH was:", re.DOTALL)
 _NO_MODULE: Final = re.compile(
     r"ModuleNotFoundError: No module named"
-    r" '((?:muster|pyspark|pyarrow|numpy|pandas|construct|cramjam|google_crc32c|google\.protobuf)\b[\w.]*|google)'"
+    r" '((?:muster|pyspark|pyarrow|numpy|pandas|construct|cramjam|google_crc32c|google\.protobuf)\b[\w.]*"
+    r"|google)'"
 )
 _RAISED: Final = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\S.*)")
 _JAVA_FRAME: Final = re.compile(r"^\s*(?:at [\w.$<>/]+\(|\.\.\. \d+ more|File \").*$", re.MULTILINE)

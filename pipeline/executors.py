@@ -29,7 +29,12 @@ _CONNECT_S: Final = 5.0
 _PROBE: Final = """\
 import socket, sys
 from importlib.util import find_spec
-lacking = [name for name in needed if find_spec(name) is None]
+def is_there(name):
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
+lacking = [name for name in needed if not is_there(name)]
 version = None if "muster" in lacking else __import__("muster").__version__
 unreached = []
 for address in brokers:
@@ -65,17 +70,22 @@ def check_format(spark: SparkSession) -> None:
 
 
 def check_executors(
-    spark: SparkSession, brokers: Sequence[Address] = (), *, limit_s: float = _LIMIT_S
+    spark: SparkSession,
+    brokers: Sequence[Address] = (),
+    also_needed: Sequence[str] = (),
+    *,
+    limit_s: float = _LIMIT_S,
 ) -> None:
-    """Raises PipelineError that names a machine whose Python lacks a package or has another muster, or that
-    does not reach one of the `brokers`; and where the cluster gives no executor in `limit_s` seconds.
+    """Raises PipelineError that names a machine whose Python lacks a package (or one of `also_needed`,
+    modules) or has another muster, or that does not reach one of the `brokers`; and where the cluster gives
+    no executor in `limit_s` seconds.
 
     Each core that the cluster has now is asked: executors that come later are not.
     """
     context = spark.sparkContext
     if context.master.startswith("local"):
         return
-    scope = {"needed": NEEDED, "brokers": tuple(brokers), "timeout_s": _CONNECT_S}
+    scope = {"needed": (*NEEDED, *also_needed), "brokers": tuple(brokers), "timeout_s": _CONNECT_S}
     # As text: a function of ours would be sent by its name, and fail on exactly the machines looked for.
     expression = f"(lambda scope: exec({_PROBE!r}, scope) or scope['answer'])({scope!r})"
     _judge(_Answer(*each) for each in sorted(set(_answers(context, expression, limit_s))))

@@ -30,6 +30,10 @@ class Files:
             else []
         )
 
+    def has_data(self, folder: str) -> bool:
+        """Whether there is anything in a folder that readers of tables look at."""
+        return any(not name.startswith(("_", ".")) for name in self.names(folder))
+
     def move(self, source: str, target: str) -> None:
         """Give a folder another name, in one step where the file system has such a step. Raises PipelineError
         where it cannot be done."""

@@ -296,9 +296,12 @@ def write_batch(rows: DataFrame, batch_id: int, files: Files, table: str) -> Non
     """Write a batch into a folder of its own, which appears when it is complete. One that is there was
     written from the same offsets, before Spark could note it."""
     folder = f"batch_id={batch_id}"
-    if files.exists(f"{table}/{folder}"):
-        return
     # Readers pass over folders whose names begin with an underscore.
     aside = f"{table}/_unfinished/{folder}"
+    if files.exists(f"{table}/{folder}"):
+        if not files.has_data(aside):
+            return
+        # An object store renames by copying, and removes when all is copied: this one was broken off.
+        files.remove(f"{table}/{folder}")
     rows.write.mode("overwrite").partitionBy(*_FOLDERS).parquet(aside)
     files.move(aside, f"{table}/{folder}")

@@ -48,9 +48,12 @@ _LOCAL: Final = {
 }
 
 
-def open_session(given: Namespace, brokers: Sequence[Address] = ()) -> SparkSession:
+def open_session(
+    given: Namespace, brokers: Sequence[Address] = (), also_needed: Sequence[str] = ()
+) -> SparkSession:
     """The session of a command of `muster-pipeline`: `given` has prog, master, conf and log_level; `brokers`
-    are those that executors will read from or write to. Raises PipelineError where there is no Java for
+    are those that executors will read from or write to, `also_needed` modules that they import beside what
+    reading takes. Raises PipelineError where there is no Java for
     Spark, no such master, or where workers lack what they need."""
     from muster.pipeline.executors import check_executors, check_format
 
@@ -80,7 +83,7 @@ def open_session(given: Namespace, brokers: Sequence[Address] = ()) -> SparkSess
         raise
     try:
         check_format(spark)
-        check_executors(spark, brokers)
+        check_executors(spark, brokers, also_needed)
     except BaseException:
         end_session(spark)
         raise

@@ -180,6 +180,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if isinstance(limit, ReadMaxRows):
             ends = limited(starts, ends, limit.max_rows)
         end = self._offsets(begun, seen, ends)
+        if self._target is not None and end == begun:
+            self._finished(begun, is_last=True)
         self._idle_at = end if end == begun else None
         return end.to_json()
 
@@ -222,10 +224,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _look(self) -> Look:
         return self._cluster.ask(lambda asked, until: look(asked, self._options, until))
 
-    def _finished(self, offsets: Offsets) -> None:
+    def _finished(self, offsets: Offsets, *, is_last: bool = False) -> None:
         if self._commits is not None:
             there = {where: place.offset for where, place in offsets.places.items()}
-            self._commits.commit(self._cluster, there)
+            self._commits.commit(self._cluster, there, is_last=is_last)
 
     def _offsets(self, begun: Offsets, seen: Look, ends: Mapping[TopicPartition, int]) -> Offsets:
         """The place with these offsets. A partition that stays where it is keeps its epoch too: a new leader

@@ -234,6 +234,8 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["worker"]:
         asyncio.run(work(*sys.argv[2:]))
     else:
+        # Or its processes would stay, one of them perhaps at a standstill.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
         try:
             main()
         except WaitFailed as error:

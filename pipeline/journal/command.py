@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any, Final
 from muster.pipeline.arguments import add_pace, command, positive, setting
 from muster.pipeline.cluster import check_topics
 from muster.pipeline.errors import OptionError, PipelineError
+from muster.pipeline.journal.tables import BRONZE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 TOPIC: Final = "__group_events"
 BATCH_RECORDS_DEFAULT: Final = 200_000
+_STATEFUL: Final = ("pandas", "google.protobuf")
+"""What transformWithState imports on executors."""
 _LINES: Final = "key string, value string, partition int, offset bigint"
 _SUFFIXES: Final = (".jsonl", ".json")
 
@@ -76,7 +79,7 @@ def _from_topic(given: Namespace, to: str) -> int:
 
     job = Job(given.bootstrap_server, to, given.every, given.batch_records, tuple(given.option))
     check(job)
-    spark = open_session(given, check_topics(given.bootstrap_server, [TOPIC]))
+    spark = open_session(given, check_topics(given.bootstrap_server, [TOPIC]), _STATEFUL)
     try:
         found = keep_up(spark, job)
         if found is not None:
@@ -103,10 +106,16 @@ def _from_files(given: Namespace, to: str) -> int:
 
 def _events(spark: SparkSession, path: str) -> DataFrame:
     """The bronze table."""
-    columns = ("key", "value", "partition", "offset")
+    from muster.pipeline.journal.folders import Folders
+
+    columns = BRONZE.names
     if path.endswith(_SUFFIXES):
         lines = spark.read.schema(_LINES).json(path)
         return lines.selectExpr("CAST(key AS binary)", "CAST(value AS binary)", "partition", "offset")
+    # A job that was killed may have left a merged folder beside those that it replaces: the same rows twice.
+    bronze = Folders(spark, path, BRONZE.ddl)
+    if bronze.spans():
+        return bronze.read(bronze.last())
     found = spark.read.parquet(path)
     missing = [each for each in columns if each not in found.columns]
     if missing:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _NAME: Final = re.compile(r"batches=([0-9]+)-([0-9]+)")
+_ASIDE: Final = "_unfinished"
+"""Readers pass over names that begin with an underscore."""
 
 
 class Span(NamedTuple):
@@ -68,7 +70,7 @@ class Folders:
 
     def spans(self) -> list[Span]:
         """What is there, in order."""
-        return spans(self._files.names(self.table))[0]
+        return spans(self._names())[0]
 
     def last(self) -> int:
         """The last batch that has been written; -1: none has."""
@@ -89,13 +91,20 @@ class Folders:
     def tidy(self, last: int, merge: Callable[[DataFrame], DataFrame]) -> None:
         """Merge folders up to this batch, if there are many, and remove what has been merged; `merge` makes
         the rows of one of those of all. Later batches may be added meanwhile."""
-        for each in spans(self._files.names(self.table))[1]:
+        for each in spans(self._names())[1]:
             self._files.remove(f"{self.table}/{each}")
         merged = to_merge(self._until(last))
         if merged:
             self._write(Span(merged[0].first, merged[-1].last), merge(self._read(merged)))
             for each in merged:
                 self._files.remove(f"{self.table}/{each}")
+
+    def _names(self) -> set[str]:
+        # An object store renames by copying, and removes when all is copied: what is still aside is a part.
+        there = set(self._files.names(self.table))
+        aside = f"{self.table}/{_ASIDE}"
+        both = there & set(self._files.names(aside))
+        return there - {each for each in both if self._files.has_data(f"{aside}/{each}")}
 
     def _until(self, last: int) -> list[Span]:
         return [each for each in self.spans() if each.last <= last]
@@ -110,6 +119,7 @@ class Folders:
         return found
 
     def _write(self, span: Span, rows: DataFrame) -> None:
-        aside = f"{self.table}/_unfinished/{span}"  # readers pass over names that begin with an underscore
+        aside, place = f"{self.table}/{_ASIDE}/{span}", f"{self.table}/{span}"
         rows.write.mode("overwrite").parquet(aside)
-        self._files.move(aside, f"{self.table}/{span}")
+        self._files.remove(place)  # of a rename that was broken off
+        self._files.move(aside, place)

@@ -90,18 +90,21 @@ WITH next AS (
     SELECT `group`, topic, partition, member_id, until_ms, rebalance_id AS this,
         is_released,
         lead(struct(from_ms, member_id, rebalance_id, since_ms)) OVER (
-            PARTITION BY `group`, topic, partition ORDER BY from_ms) AS next,
+            PARTITION BY `group`, topic, partition ORDER BY from_ms, until_ms NULLS LAST) AS next,
         (SELECT max(at_ms) FROM {transitions}) AS now_ms
     FROM {owned}
-)
-SELECT n.`group`, n.topic, n.partition, n.until_ms AS from_ms, n.next.from_ms AS until_ms,
-    coalesce(n.next.from_ms, n.now_ms) - n.until_ms AS gap_ms, n.member_id AS from_member,
-    n.next.member_id AS to_member, r.rebalance_id, r.diagnosis
-FROM next AS n LEFT JOIN {rebalances} AS r
-ON r.rebalance_id = n.next.rebalance_id AND n.next.rebalance_id != n.this
-WHERE n.until_ms IS NOT NULL AND (n.next IS NULL OR n.next.from_ms > n.until_ms)
+), gaps AS (
+    -- From the assignment on that gave it to nobody, as in `rebalances`: its owner may have gone before.
+    SELECT *, IF(is_released, next.since_ms, until_ms) AS begun_ms FROM next
     -- What was given up, and not withheld from one for another, nobody subscribed to.
-    AND NOT (n.is_released AND n.next.since_ms IS NULL)
+    WHERE NOT (is_released AND next.since_ms IS NULL)
+)
+SELECT n.`group`, n.topic, n.partition, n.begun_ms AS from_ms, n.next.from_ms AS until_ms,
+    coalesce(n.next.from_ms, n.now_ms) - n.begun_ms AS gap_ms, n.member_id AS from_member,
+    n.next.member_id AS to_member, r.rebalance_id, r.diagnosis
+FROM gaps AS n LEFT JOIN {rebalances} AS r
+ON r.rebalance_id = n.next.rebalance_id AND n.next.rebalance_id != n.this
+WHERE n.begun_ms IS NOT NULL AND (n.next IS NULL OR n.next.from_ms > n.begun_ms)
 """
 
 _FLAPPING: Final = f"""

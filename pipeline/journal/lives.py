@@ -98,7 +98,8 @@ WITH changes AS (
         AND (s.member_id = h.to_member OR s.took_over AND s.joined_ms > h.ended_ms
             AND (h.close_ms IS NULL OR s.joined_ms < h.close_ms))
 )
-SELECT * FROM split WHERE until_ms IS NULL OR until_ms > from_ms
+-- Who stopped before it was given, or at once, had it for no time; what came before was over all the same.
+SELECT * EXCEPT (until_ms), IF(until_ms < from_ms, from_ms, until_ms) AS until_ms FROM split
 """
 
 _LAG_SAMPLES: Final = """

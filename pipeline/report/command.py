@@ -53,9 +53,7 @@ time, or else of the latest failover, or of the worst rebalance.
         on_spark=False,
     )
     parser.add_argument("--from", dest="lake", metavar="LAKE", required=True, help="the folder of the tables")
-    parser.add_argument(
-        "--to", metavar="FOLDER", required=True, help="where the page and the PNG files go"
-    )
+    parser.add_argument("--to", metavar="FOLDER", required=True, help="where the page and the PNG files go")
     parser.add_argument(
         "--group", action="append", default=[], metavar="NAME", help="only this group; may be given again"
     )

@@ -17,7 +17,7 @@ from muster.coordinator.testing import Broker
 from muster.pipeline.journal.build import build
 from muster.pipeline.journal.tables import BRONZE
 from tests.pipeline.driven import Journal
-from tests.pipeline.generator import generate
+from tests.pipeline.generator import SEED, generate
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,7 +51,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 @pytest.fixture(scope="session")
 def journal() -> Journal:
     """What real groups made of a bad day; its seed is printed."""
-    return asyncio.run(generate())
+    return asyncio.run(generate(seed=SEED))
 
 
 @pytest.fixture(scope="session")

@@ -167,7 +167,13 @@ class Group:
     """The processes of one group. Every call leaves the group Stable, or Empty, unless it says otherwise."""
 
     def __init__(
-        self, cluster: AsyncCluster, name: str, journal: Journal, chance: random.Random, kind: str
+        self,
+        cluster: AsyncCluster,
+        name: str,
+        journal: Journal,
+        chance: random.Random,
+        kind: str,
+        session_ms: int = SESSION_MS,
     ) -> None:
         """`kind`: dynamic, static or cooperative."""
         self.name = name
@@ -175,6 +181,7 @@ class Group:
         self.sticky = self.cooperative or chance.random() < 0.5
         self.members: list[Member] = []
         self.owners: dict[Part, Member] = {}
+        self.session_ms = session_ms
         self.facts = _Facts(cluster._core, name)
         self._hanging: list[Member] = []
         self._cluster, self._journal, self._chance = cluster, journal, chance
@@ -206,11 +213,11 @@ class Group:
 
     async def crash(self, member: Member) -> None:
         """SIGKILL: its connection closes, and its session expires."""
-        await self._remove(member, "crashed", self._dying, silent_ms=SESSION_MS)
+        await self._remove(member, "crashed", self._dying, silent_ms=self.session_ms)
 
     async def stall(self, member: Member) -> None:
         """SIGSTOP for longer than its session; then it goes on, over the connection it has."""
-        await self._remove(member, "stalled", self._standing_still, silent_ms=SESSION_MS)
+        await self._remove(member, "stalled", self._standing_still, silent_ms=self.session_ms)
         await self._add(member, "rejoined-after-eviction")
 
     async def miss_poll(self, member: Member) -> None:
@@ -289,7 +296,7 @@ class Group:
     async def be_late(self, member: Member) -> None:
         """It is silent for most of its session: a near miss."""
         await self._cluster.clock.stall(self.name, member.id)
-        await self.passes(SESSION_MS - 10_000)
+        await self.passes(self.session_ms - 10_000)
         await self._cluster.clock.unstall(self.name, member.id)
         assert await member.heartbeat() == ErrorCode.NONE
         self._note("heartbeat-late", member)
@@ -340,8 +347,8 @@ class Group:
 
     async def expire(self, members: Sequence[Member]) -> None:
         """These have died with their broker: their sessions, which began anew with the other one, expire."""
-        await self.passes(SESSION_MS + 1_000)
-        await self._rebalance("crashed", members[0], silent_ms=SESSION_MS)
+        await self.passes(self.session_ms + 1_000)
+        await self._rebalance("crashed", members[0], silent_ms=self.session_ms)
         for member in members[1:]:  # in the same step
             self._note("crashed", member)
 
@@ -387,6 +394,7 @@ class Group:
             client_id if self.static else None,
             host=self._chance.choice(HOSTS),
             assignor="cooperative-sticky" if self.cooperative else "range",
+            session_ms=self.session_ms,
         )
 
     def _again(self, member: Member) -> Member:
@@ -423,7 +431,7 @@ class Group:
         member.wire.abort()
         await member.close()
         await self.facts.member(member.id).disconnected(timeout=DEADLINE_S)
-        await self.passes(SESSION_MS + 1_000)
+        await self.passes(self.session_ms + 1_000)
 
     async def _shows_life(self, member: Member) -> None:
         """It has got to work on what it was given, and is heard of for the last time."""
@@ -433,7 +441,7 @@ class Group:
     async def _standing_still(self, member: Member) -> None:
         await self._shows_life(member)
         await self._cluster.clock.stall(self.name, member.id)
-        await self.passes(SESSION_MS + 1_000)
+        await self.passes(self.session_ms + 1_000)
         member.id = ""
 
     async def _replace(self, member: Member, by: Member, *, both_live: bool = False) -> None:

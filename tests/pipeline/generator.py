@@ -13,6 +13,7 @@ follows from the seed alone, how many milliseconds it takes does not.
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import sys
 import time
@@ -38,10 +39,13 @@ from tests.pipeline.driven import (
     Group,
     Journal,
 )
+from tests.pipeline.members import PATIENT_MS, SESSION_MS
 
-__all__ = ["Journal", "driven", "generate", "generate_many"]
+__all__ = ["PATIENT_MS", "SEED", "Journal", "driven", "generate", "generate_many"]
 
 JOURNAL: Final = "__group_events"
+SEED: Final = int(os.environ.get("SEED") or 2026)
+"""Of the journals that the tests share: the same in each run, others by `make test-spark SEED=7`."""
 SHARDS: Final = 50
 KINDS: Final = ("dynamic", "static", "cooperative")
 _FOR_EVER: Final = 365 * 24 * 3_600_000
@@ -51,9 +55,10 @@ _EVENTS_A_STEP: Final = 17
 
 @asynccontextmanager
 async def driven(
-    groups: int, seed: int, brokers: int = 2, prefix: str = ""
+    groups: int, seed: int, brokers: int = 2, prefix: str = "", session_ms: int = SESSION_MS
 ) -> AsyncIterator[tuple[AsyncCluster, list[Group], Journal]]:
-    """Brokers, and groups without members, a third of each kind."""
+    """Brokers, and groups without members, a third of each kind. Between two calls members are silent, and
+    the brokers' clock goes on: with PATIENT_MS nobody expires while something else is waited for."""
     chance = random.Random(seed)
     journal = Journal(seed, partitions={TOPIC: PARTITIONS, OTHER_TOPIC: PARTITIONS})
     async with Cluster(
@@ -66,7 +71,7 @@ async def driven(
         for topic in (TOPIC, OTHER_TOPIC):
             await cluster.create_topic(topic, PARTITIONS)
         there = [
-            Group(cluster, f"{prefix}group-{number}", journal, chance, KINDS[number % len(KINDS)])
+            Group(cluster, f"{prefix}group-{number}", journal, chance, KINDS[number % len(KINDS)], session_ms)
             for number in range(groups)
         ]
         try:

@@ -22,6 +22,8 @@ from tests.support.wire import Wire
 
 Part = tuple[str, int]
 SESSION_MS = 45_000
+PATIENT_MS = 30 * 60_000
+"""The longest session that brokers grant: longer than any test waits for all that it waits for."""
 REBALANCE_MS = 60_000
 
 
@@ -37,6 +39,7 @@ class Member:
         *,
         host: str | None = None,
         assignor: str = "range",
+        session_ms: int = SESSION_MS,
     ) -> None:
         self.group = group
         self.client_id = client_id
@@ -45,6 +48,7 @@ class Member:
         self.host = host
         """An address of this machine that it connects from; None: whichever."""
         self.assignor = assignor
+        self.session_ms = session_ms
         self.owned: list[Part] = []
         """What it says that it owns as it joins (KIP-429); empty with an assignor that is not cooperative."""
         self.id = ""
@@ -154,8 +158,8 @@ class Member:
         )
         return JoinGroupRequest(
             group_id=self.group,
-            session_timeout_ms=SESSION_MS,
-            rebalance_timeout_ms=REBALANCE_MS,
+            session_timeout_ms=self.session_ms,
+            rebalance_timeout_ms=max(REBALANCE_MS, self.session_ms),
             member_id=self.id,
             group_instance_id=self.instance,
             protocol_type="consumer",

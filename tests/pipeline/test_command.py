@@ -134,6 +134,7 @@ def test_without_the_extra_it_says_what_to_install(
             "settings of Spark begin with spark.",
         ),
         (["rebalances", "--to", "lake", "--conf", "spark.executor.memory"], "it takes NAME=VALUE"),
+        (["rebalances", "--to", "lake", "--conf", "spark.master=local"], "is given by --master"),
     ],
 )
 def test_a_wrong_command_line(
@@ -309,6 +310,10 @@ def test_of_other_errors_the_traces_are_left_out() -> None:
         (
             "PythonException: Traceback\nModuleNotFoundError: No module named 'pyarrow'\n",
             "a Python of Spark's lacks the module pyarrow",
+        ),
+        (
+            "PythonException: Traceback\nModuleNotFoundError: No module named 'google.protobuf'\n",
+            "a Python of Spark's lacks the module google.protobuf",
         ),
     ],
 )

@@ -153,7 +153,8 @@ class Compared(NamedTuple):
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory: pytest.TempPathFactory) -> Compared:
     folder = tmp_path_factory.mktemp("connector")
-    with Broker(log_cleaner_backoff_ms=100, lease_term_ms=60_000) as muster, ApacheKafka(_COMPACTING) as apache:
+    settings = {"log_cleaner_backoff_ms": 100, "lease_term_ms": 60_000}
+    with Broker(**settings) as muster, ApacheKafka(_COMPACTING) as apache:
         servers = {"muster": muster.bootstrap, "apache": apache.bootstrap}
         for each in servers.values():
             asyncio.run(_prepared(each))

@@ -85,6 +85,11 @@ def test_a_package_that_executors_lack(monkeypatch: pytest.MonkeyPatch) -> None:
         check(Context(here))
 
 
+def test_a_package_that_this_job_needs_too() -> None:
+    with pytest.raises(PipelineError, match=r"executors lack no_such\.package, no_such_package: "):
+        check(Context(here), also_needed=["no_such.package", "pyarrow", "no_such_package"])
+
+
 def test_another_muster_on_an_executor() -> None:
     def older(asked: list[Any]) -> list[Any]:
         answer = here(asked)[0]

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from tests.pipeline.driven import COMPLETED, Journal
-from tests.pipeline.generator import generate
+from tests.pipeline.generator import PATIENT_MS, driven, generate
 
 
 def story(journal: Journal) -> list[tuple[Any, ...]]:
@@ -35,3 +35,16 @@ def test_a_seed_gives_the_same_story_again() -> None:
             (each.group, each.generation): each.what for each in journal.did if each.outcome == COMPLETED
         }
         assert journal.whys == meant  # the brokers' own word for it
+
+
+async def test_patient_members_are_there_after_any_wait() -> None:
+    """Nobody counts as alive while the time is moved, so it passes as if it was waited for."""
+    async with driven(3, 5, session_ms=PATIENT_MS) as (cluster, groups, _):
+        for group in groups:
+            await group.start(2)
+        await cluster.clock.advance("20m", expire_all=True)
+        for group in groups:
+            await group.start(1)
+            await group.close(group.members[0])
+        told = [each for group in groups for each in group.facts.timeline()]
+    assert "session expired" not in {each.trigger for each in told}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -16,7 +17,7 @@ from muster.coordinator.observe.journal.entries import Entry
 from muster.coordinator.testing.topics import Record
 from muster.pipeline.journal import tables
 from muster.pipeline.journal.bronze import transitions
-from muster.pipeline.journal.build import Draft
+from muster.pipeline.journal.build import Draft, build
 from muster.pipeline.journal.cutting import cut
 from muster.pipeline.journal.diagnoses import diagnosed
 from muster.pipeline.journal.rebalances import assembled
@@ -339,6 +340,64 @@ def test_gaps_in_ownership_are_what_rebalances_cost(built: Tables) -> None:
         if row["unowned_partition_ms"]
     }
     assert {key: gaps[key] for key in costs} == costs
+
+
+def test_each_gap_is_the_cost_of_the_rebalance_that_ends_it(spark: SparkSession, tmp_path: Path) -> None:
+    """Who leaves in the millisecond in which it is given a partition was its owner all the same. What a
+    member had that left, and the assignment gave to nobody, counts from that assignment on, if it is given
+    by the next."""
+    records = [
+        *_rebalance("brief", 10_000, 10_100, "member joined", "a", [None, "a"]),
+        *_rebalance("brief", 20_000, 20_300, "member left", "a", ["a", "b"]),
+        *_rebalance("brief", 20_300, 20_700, "member left", "b", ["b", "c"]),
+        *_rebalance("back", 10_000, 10_100, "member joined", "a", [None, "a"]),
+        *_rebalance("back", 20_000, 20_300, "member left", "a", ["a", None]),
+        *_rebalance("back", 20_302, 20_700, "member joined", "d", [None, "d"]),
+    ]
+    numbered = [each._replace(offset=offset) for offset, each in enumerate(records)]
+    made = build(bronze(spark, numbered), str(tmp_path))
+    gaps = [
+        (row["group"], row["from_ms"], row["until_ms"], row["from_member"], row["to_member"])
+        for row in made["unavailability"].orderBy("group", "from_ms").collect()
+    ]
+    assert gaps == [
+        ("back", 20_300, 20_700, "a", "d"),
+        ("brief", 20_000, 20_300, "a", "b"),
+        ("brief", 20_300, 20_700, "b", "c"),
+    ]
+    built = {name: made[name].collect() for name in ("rebalances", "unavailability")}
+    costs = sorted(row["unowned_partition_ms"] for row in built["rebalances"] if row["unowned_partition_ms"])
+    assert costs == [300, 400, 400]
+    test_gaps_in_ownership_are_what_rebalances_cost(built)
+
+
+def _rebalance(
+    group: str, began_ms: int, ended_ms: int, trigger: str, member: str, move: list[str | None]
+) -> list[Record]:
+    """One that `member` begins, after which orders-0 goes from one to another."""
+    came = trigger == "member joined"
+    who = {"id": member, "client_id": member, "host": "127.0.1.1", "instance": None}
+    preparing, completing = "PreparingRebalance", "CompletingRebalance"
+    entries: list[dict[str, Any]] = [
+        {"type": "member_added" if came else "member_removed", "at_ms": began_ms, "member": who},
+        {"type": "state_changed", "at_ms": began_ms, "from_state": "Stable", "to_state": preparing},
+        {"type": "state_changed", "at_ms": ended_ms, "from_state": preparing, "to_state": completing},
+        {"type": "assigned", "at_ms": ended_ms, "moves": [["orders", 0, *move]]},
+        {"type": "state_changed", "at_ms": ended_ms, "from_state": completing, "to_state": "Stable"},
+        {"type": "rebalance_completed", "at_ms": ended_ms, "started_ms": began_ms, "members": 2},
+    ]
+    return [
+        Record(
+            "__group_events",
+            0,
+            0,
+            each["at_ms"],
+            group.encode(),
+            json.dumps({"v": 1, "group": group, "shard": 0, "trigger": trigger, **each}).encode(),
+            (),
+        )
+        for each in entries
+    ]
 
 
 def test_partitions_that_nobody_has_now(built: Tables, journal: Journal) -> None:

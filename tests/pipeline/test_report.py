@@ -228,6 +228,16 @@ def test_rebalances_under_way_are_told_with_how_long(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
+def test_the_command_for_more_can_be_pasted(tmp_path: Path) -> None:
+    """Whatever the group is called, and where another rebalance has no generation, as in pandas none is a
+    whole number then."""
+    name = "a b; $(reboot)"
+    rows = [rebalance(7, name, unowned_partition_ms=90_000), rebalance(8, name, generation=None)]
+    page = report(write(tmp_path / "lake", {"rebalances": rows, "group_health": [health(name)]}))
+    assert "muster groups why 'a b; $(reboot)' --generation 7." in page.text
+
+
+@pytest.mark.usefixtures("undrawn")
 def test_shards_that_moved_together_are_one_failover(tmp_path: Path) -> None:
     def loaded(shard: int, at_ms: int, broker: int) -> dict[str, Any]:
         zeros = dict.fromkeys(("rebalances_interrupted", "rebalances_after", "members_lost"), 1)

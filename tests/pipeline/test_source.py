@@ -342,6 +342,21 @@ def test_nothing_is_committed_unless_it_is_wanted(broker: Broker, stream: Stream
     assert broker.group_state("billing") == "Dead"
 
 
+def test_the_end_of_a_run_is_committed_though_the_coordinator_was_away(
+    broker: Broker, stream: Streams
+) -> None:
+    """It is left alone for a while after it has not answered, but no later batch makes this one good."""
+    fill(broker, "orders", 3)
+    reader = stream(startingOffsets="earliest", kafka_group_id="billing")
+    with broker.faults.add(api="OffsetCommit", error="COORDINATOR_NOT_AVAILABLE", times=None):
+        start = reader.initialOffset()
+    assert committed(broker, "billing") == {}
+    reader.prepareForTriggerAvailableNow()
+    end, _ = step(reader, start)
+    assert reader.latestOffset(end, ALL) == end
+    assert committed(broker, "billing") == {ZERO: 3}
+
+
 # --- what is gone -------------------------------------------------------------------------------------------
 
 

@@ -4,9 +4,12 @@ one, or by nobody one knows. What is not as expected counts as absent."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from muster.coordinator.observe.journal.entries import Entry, Member
+
+_SAME_INSTANCE: Final = ("member_replaced", "member_fenced")
+"""Their old_member_id is an older one of the member that they are about."""
 
 
 class Move(NamedTuple):
@@ -129,7 +132,9 @@ def mentioned(entry: Entry) -> list[Member]:
             found.append(one)
     if entry.member is not None:
         found.append(entry.member)
-        if (old := text(entry, "old_member_id")) is not None:
+        # A leader_changed has one too, of somebody else.
+        old = text(entry, "old_member_id") if entry.type in _SAME_INSTANCE else None
+        if old is not None:
             host = text(entry, "old_client_host") or entry.member.host
             found.append(entry.member._replace(id=old, host=host.lstrip("/")))
     return [each for each in found if each.id]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from muster.coordinator.observe.explain import Explanation, explain
+from muster.coordinator.observe.explain.facts import everybody
 from muster.coordinator.observe.journal.entries import Member
 from tests.observe.explain.writing import WEB_1, WEB_2, WEB_3, Life, member
 
@@ -80,6 +81,21 @@ def test_the_return_of_an_evicted_client_is_told_by_its_name() -> None:
     found = why(life.rebalanced(AGAIN, "member joined"))
     assert said(found) == ("rejoined-after-eviction", "likely")
     assert others(found) == {"new-member"}
+
+
+def test_who_leads_no_more_is_not_taken_for_who_leads_now() -> None:
+    """That the group has a new leader makes the former one no namesake of it."""
+    life = Life().at(0).add("member_removed", WEB_2, trigger="session expired", connected=True)
+    life.rebalanced(WEB_2, "session expired")
+    life.at(30_000).add("member_added", AGAIN, trigger="member joined")
+    life.preparing(AGAIN, "member joined").at(30_100).joined().at(30_200)
+    life.add("assigned", WEB_1, owned={WEB_1.id: 6, AGAIN.id: 6}, partitions=12)
+    life.stable(AGAIN, "member joined", 30_000, 30_100)
+    assert said(why(life)) == ("rejoined-after-eviction", "likely")
+    life.at(60_000).add("member_removed", WEB_1, trigger="member left").preparing(WEB_1, "member left")
+    life.at(60_100).add("leader_changed", AGAIN, old_member_id=WEB_1.id).joined()
+    assert said(why(life, generation=8)) == ("rejoined-after-eviction", "likely")
+    assert everybody(life.entries)[WEB_1.id] == WEB_1
 
 
 def test_a_client_that_missed_its_poll_deadline_comes_back() -> None:
