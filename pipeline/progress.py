@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
-from muster.pipeline.signals import noted_signals
+from muster.pipeline.signals import lost_jvm_is_no_news, noted_signals
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
@@ -107,7 +107,7 @@ class Stopped(Exception):
 def follow(query: StreamingQuery, teller: Teller) -> None:
     """Tell of the batches until the query ends. Raises what it failed with. SIGINT and SIGTERM stop it, which
     raises Stopped; to be called in the main thread."""
-    with noted_signals() as came:
+    with noted_signals() as came, lost_jvm_is_no_news(since=lambda: bool(came)):
         try:
             while not came and not query.awaitTermination(_LOOK_S):
                 teller.look(query)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from muster.pipeline.cluster import Address
 from muster.pipeline.environment import check_java, check_master, check_worker_python
 from muster.pipeline.errors import PipelineError
-from muster.pipeline.signals import held_signals
+from muster.pipeline.signals import held_signals, lost_jvm_is_no_news
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -101,7 +101,7 @@ def end_session(spark: SparkSession) -> None:
         with suppress(Exception):
             spark.stop()
 
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), lost_jvm_is_no_news():
         warnings.simplefilter("ignore")
         stopping = Thread(target=stop, name="stop", daemon=True)
         stopping.start()

@@ -212,7 +212,9 @@ def test_ended_by_a_signal(
         running.told("^batch 0: 10 records")
         running.signal(number, to_all=to_all)
         assert running.ended() == (code, f"10 records in 1 batch to {job.table}\n")
-    assert [line for line in running.err if line not in QUIET and not line.startswith("batch ")] == []
+    told = [line for line in running.err if line not in QUIET and not line.startswith("batch ")]
+    # A JVM that the signal reached too may say which of its threads it tore down; we have nothing to say.
+    assert [line for line in told if not to_all or line.startswith("muster-pipeline")] == []
 
 
 def test_ended_before_spark_has_begun(broker: Broker, tmp_path: Path) -> None:
