@@ -128,6 +128,10 @@ compose-test: $(VENV)/.installed-interop $(VENV)/.installed-test  ## docker comp
 test-spark: $(VENV)/.installed-spark $(VENV)/.installed-interop $(VENV)/.installed-test  ## the pipeline on Spark, also beside Spark's own connector (needs a JDK of Java 17 or later, Maven, and what postgres-tools installs)
 	SEED=$(SEED) $(BIN)/python -m pytest --numprocesses 2 --dist loadfile tests/pipeline
 
+.PHONY: spark-tools
+spark-tools: $(VENV)/.installed-spark $(VENV)/.installed-interop $(VENV)/.installed-test  ## get what make test-spark takes: half a gigabyte with pip, and the jars of Spark's own connector
+	$(BIN)/python -c "from tests.pipeline.connector.jars import connector_jars; connector_jars()"
+
 # As many kills for each layout of the tables.
 .PHONY: spark-long
 spark-long: $(VENV)/.installed-spark $(VENV)/.installed-test  ## muster-pipeline ingest killed ten times at random points, a quarter of an hour: make spark-long SEED=7 (KILLS=; needs Java 17 or later)
