@@ -25,7 +25,9 @@ class Judged:
     """muster's Explanation, or None."""
     timeline: str
     disturbed: bool
-    """A leader has joined again with nothing changed, as a kafka-python does whose metadata came late."""
+    """A kafka-python did more than it was made to: it joined again with nothing changed, as its leader does
+    when metadata comes late, or sent no heartbeats beside a slow handler and expired before it could leave.
+    """
 
     @property
     def wrong(self) -> list[str]:
@@ -71,5 +73,6 @@ def _play(case: Case, client: str, folder: Path) -> Judged:
             said = None
         timeline = group.timeline()
         again = [each for each in explain_all(timeline) if each.diagnosis == "leader-rejoined"]
-        disturbed = client == "kafka_python" and bool(again)
+        silent = truth.cause == "member left" and said is not None and said.cause == "session expired"
+        disturbed = client == "kafka_python" and (bool(again) or silent)
         return Judged(case, client, truth, said, str(timeline), disturbed)
