@@ -152,10 +152,7 @@ OPEN: Final = _columns(
     Member         | name   | who began it
     """
 )
-FLAPPING_MEMBERS: Final = _columns(
-    """
-    Member         | name   | instance id, or client id and host
-    Group          | name   | the group's id
+_ENDS: Final = """
     In an hour     | count  | the most ends within an hour
     Sessions       | count  | how often it was a member
     Ends           | count  | how often that ended
@@ -163,18 +160,18 @@ FLAPPING_MEMBERS: Final = _columns(
     Late           | count  | late heartbeats
     First          | moment | the first of the ends
     Last           | moment | the last
+"""
+FLAPPING_MEMBERS: Final = _columns(
+    f"""
+    Member         | name   | instance id, or client id and host
+    Group          | name   | the group's id
+    {_ENDS.strip()}
     """
 )
 FLAPPING_HOSTS: Final = _columns(
-    """
+    f"""
     Host           | name   | where they ran
     Groups         | count  | in how many groups
-    In an hour     | count  | the most ends within an hour
-    Sessions       | count  | how often it was a member
-    Ends           | count  | how often that ended
-    Put out        | count  | of those: it was evicted
-    Late           | count  | late heartbeats
-    First          | moment | the first of the ends
-    Last           | moment | the last
+    {_ENDS.strip()}
     """
 )

@@ -38,13 +38,18 @@ def create(port: int, topic: str) -> None:
 
 async def _create(port: int, topic: str) -> None:
     (link,) = await load.connect(port, 1)
-    wanted = CreateTopicsRequest.CreatableTopic(
-        name=topic, num_partitions=PARTITIONS, replication_factor=1, assignments=[], configs=[]
-    )
-    created = await link.call(CreateTopicsRequest(topics=[wanted], timeout_ms=30_000), _CREATE_VERSION)
-    if created.topics[0].error_code != ErrorCode.NONE:
-        raise RuntimeError(f"CreateTopics: {created}")
+    await created(link, topic, PARTITIONS)
     link.close()
+
+
+async def created(link: load.Link, topic: str, partitions: int) -> None:
+    """Create a topic over this connection. Raises RuntimeError where the broker does not."""
+    wanted = CreateTopicsRequest.CreatableTopic(
+        name=topic, num_partitions=partitions, replication_factor=1, assignments=[], configs=[]
+    )
+    answer = await link.call(CreateTopicsRequest(topics=[wanted], timeout_ms=30_000), _CREATE_VERSION)
+    if answer.topics[0].error_code != ErrorCode.NONE:
+        raise RuntimeError(f"CreateTopics: {answer}")
 
 
 def fill(port: int, topic: str, value_bytes: int, records_min: int) -> int:

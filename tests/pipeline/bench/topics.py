@@ -7,9 +7,9 @@ from typing import Final
 
 from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.data import ProduceRequest
-from muster.protocol.messages.topics import CreateTopicsRequest
 from muster.protocol.record_batch import Record, build
 from tests.bench import load
+from tests.bench.client_topics import created
 
 PARTITIONS: Final = 4
 BATCH_BYTES: Final = 131_072
@@ -17,7 +17,6 @@ BATCH_BYTES: Final = 131_072
 _TIMESTAMP_MS: Final = 1_700_000_000_000
 _DIFFERENT: Final = 16
 """Batches that are made; a topic has them again and again."""
-_CREATE_VERSION: Final = 5
 _PRODUCE_VERSION: Final = 12
 
 
@@ -39,12 +38,7 @@ async def _fill(
     port: int, topic: str, value_bytes: int, records_min: int, batch_bytes: int, mixed: bool
 ) -> int:
     (link,) = await load.connect(port, 1)
-    wanted = CreateTopicsRequest.CreatableTopic(
-        name=topic, num_partitions=PARTITIONS, replication_factor=1, assignments=[], configs=[]
-    )
-    created = await link.call(CreateTopicsRequest(topics=[wanted], timeout_ms=30_000), _CREATE_VERSION)
-    if created.topics[0].error_code != ErrorCode.NONE:
-        raise RuntimeError(f"CreateTopics: {created}")
+    await created(link, topic, PARTITIONS)
     batches, count = made(value_bytes, batch_bytes, mixed=mixed)
     written = turn = 0
     while written < records_min:
