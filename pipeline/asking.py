@@ -28,7 +28,7 @@ from muster.client.network.cluster import Cluster
 from muster.client.network.connection import deadline
 from muster.client.network.servers import parse_servers
 from muster.client.partitions import NO_LEADER_EPOCH, OffsetAndTimestamp, TopicPartition
-from muster.pipeline.errors import PipelineError
+from muster.pipeline.errors import PipelineError, data_lost
 from muster.pipeline.offsets import Offsets, Place
 from muster.pipeline.options import (
     EARLIEST_OFFSET,
@@ -213,12 +213,19 @@ async def _of_group(
     cluster: Cluster, options: SourceOptions, ends: Mapping[TopicPartition, int], until: float
 ) -> dict[TopicPartition, int]:
     """What the group has committed; where it has nothing, the start of the log, so that nothing is passed
-    over."""
+    over. A log that ends before is another one, or was cut: raises DataLost, or begins at its start."""
     group_id = options.group_id
     assert group_id is not None, "checked with the options"
     offsets = (await list_group_offsets(cluster, [group_id], until)).raise_for_failures()[group_id]
-    starts = await earliest(cluster, options, [where for where in ends if where not in offsets], until)
-    return {where: offsets[where].offset if where in offsets else starts[where] for where in ends}
+    committed = {where: offsets[where].offset for where in ends if where in offsets}
+    for where, offset in sorted(committed.items()):
+        if offset > ends[where]:
+            data_lost(
+                options,
+                f"group {group_id} has committed offset {offset} of {where}, whose log ends at {ends[where]}",
+            )
+            del committed[where]
+    return await earliest(cluster, options, ends.keys() - committed.keys(), until) | committed
 
 
 async def _exact(

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from muster.pipeline.options import SourceOptions
+
+log = logging.getLogger(__name__)
 
 _OURS: Final = re.compile(r"^(?:muster\.(?:pipeline|client|protocol)\.[\w.]+): (.+)$", re.MULTILINE)
 _EXECUTABLE: Final = re.compile(r'Cannot run program "([^"]+)"')
@@ -27,6 +33,17 @@ class PipelineError(Exception):
 
 class OptionError(PipelineError, ValueError):
     """An option of the format "muster", or of a command, is unknown, missing or wrong; the text names it."""
+
+
+class DataLost(PipelineError):
+    """Records that were to be read are not there any more."""
+
+
+def data_lost(options: SourceOptions, what: str) -> None:
+    """Raise DataLost, or log it where `failOnDataLoss` is false."""
+    if options.fail_on_data_loss:
+        raise DataLost(f"{what} (option failOnDataLoss=false goes on with what there is)")
+    log.warning("%s; reading goes on with what there is", what)
 
 
 def from_spark(error: BaseException) -> str | None:

@@ -24,8 +24,7 @@ from muster.client.partitions import NO_LEADER_EPOCH
 from muster.pipeline.asking import earliest
 from muster.pipeline.columns import RecordBatch
 from muster.pipeline.decoding import RECORDS_MAX, rows
-from muster.pipeline.errors import PipelineError
-from muster.pipeline.losses import data_lost
+from muster.pipeline.errors import PipelineError, data_lost
 from muster.pipeline.offsets import Range
 from muster.pipeline.options import SourceOptions
 from muster.protocol.api import ApiKey

@@ -2,27 +2,12 @@
 
 from __future__ import annotations
 
-import logging
-
 from muster.client.network.cluster import Cluster
 from muster.client.partitions import TopicPartition
 from muster.pipeline.asking import Look, earliest, ends_of_epochs
-from muster.pipeline.errors import PipelineError
+from muster.pipeline.errors import data_lost
 from muster.pipeline.offsets import Offsets
 from muster.pipeline.options import SourceOptions
-
-log = logging.getLogger(__name__)
-
-
-class DataLost(PipelineError):
-    """Records that were to be read are not there any more."""
-
-
-def data_lost(options: SourceOptions, what: str) -> None:
-    """Raise DataLost, or log it where `failOnDataLoss` is false."""
-    if options.fail_on_data_loss:
-        raise DataLost(f"{what} (option failOnDataLoss=false goes on with what there is)")
-    log.warning("%s; reading goes on with what there is", what)
 
 
 async def checked_starts(

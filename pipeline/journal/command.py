@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from muster.pipeline.arguments import add_pace, command, positive, setting
@@ -94,14 +93,21 @@ def _from_files(given: Namespace, to: str) -> int:
     from muster.pipeline.journal.job import told
     from muster.pipeline.session import end_session, open_session
 
-    if "://" not in given.events and not Path(given.events).exists():
-        raise PipelineError(f"--events: there is no {given.events}")
     spark = open_session(given)
     try:
+        check_events(spark, given.events)
         print(told(build(_events(spark, given.events), to), to), flush=True)
         return 0
     finally:
         end_session(spark)
+
+
+def check_events(spark: SparkSession, path: str) -> None:
+    """Raises PipelineError where nothing is at `path`, on the file system that Spark takes it to be on."""
+    from muster.pipeline.files import Files
+
+    if not Files(spark, path).exists(path):
+        raise PipelineError(f"--events: there is no {path}")
 
 
 def _events(spark: SparkSession, path: str) -> DataFrame:

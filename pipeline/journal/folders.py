@@ -89,10 +89,13 @@ class Folders:
         return self._read(self._until(last))
 
     def tidy(self, last: int, merge: Callable[[DataFrame], DataFrame]) -> None:
-        """Merge folders up to this batch, if there are many, and remove what has been merged; `merge` makes
-        the rows of one of those of all. Later batches may be added meanwhile."""
+        """Merge folders up to this batch, if there are many, and remove what has been merged, and what is
+        left of merging that was broken off; `merge` makes the rows of one of those of all. Later batches may
+        be added meanwhile."""
         for each in spans(self._names())[1]:
             self._files.remove(f"{self.table}/{each}")
+        for each in self._left_aside(last):
+            self._files.remove(f"{self.table}/{_ASIDE}/{each}")
         merged = to_merge(self._until(last))
         if merged:
             self._write(Span(merged[0].first, merged[-1].last), merge(self._read(merged)))
@@ -105,6 +108,12 @@ class Folders:
         aside = f"{self.table}/{_ASIDE}"
         both = there & set(self._files.names(aside))
         return there - {each for each in both if self._files.has_data(f"{aside}/{each}")}
+
+    def _left_aside(self, last: int) -> list[Span]:
+        """What was begun up to this batch and has no part in its place, which it would be told from by it."""
+        aside = set(self._files.names(f"{self.table}/{_ASIDE}")) - set(self._files.names(self.table))
+        unfinished, replaced = spans(aside)
+        return [each for each in (*unfinished, *replaced) if each.last <= last]
 
     def _until(self, last: int) -> list[Span]:
         return [each for each in self.spans() if each.last <= last]

@@ -350,6 +350,8 @@ class Shard:
         concerned: dict[str, list[Entry]] = {}
         for group, entry in ordered:
             if group is None:
+                if not _is_readable(entry):
+                    continue
                 self.entries.append(entry)
                 for name in self.open_groups:
                     concerned.setdefault(name, [])
@@ -358,9 +360,8 @@ class Shard:
         under_way = set(self.open_groups)
         for group, own in concerned.items():
             known = recall(group)
-            of_shard = [
-                _told_to(group, each) for each in self._unknown_to(known, own[0].offset if own else -1)
-            ]
+            unknown = self._unknown_to(known, own[0].offset if own else -1)
+            of_shard = [_told_to(group, each) for each in unknown]
             piece = Piece(group, known.live_offset, tuple(sorted((*known.entries, *of_shard, *own))))
             yield piece
             shard_offset = max((each.offset for each in of_shard), default=known.shard_offset)
@@ -378,6 +379,14 @@ class Shard:
             earlier = sum(each.offset < first_offset for each in found)
             found = found[max(earlier - 1, 0) :]
         return found
+
+
+def _is_readable(entry: Entry) -> bool:
+    """Spark reads more than JSON; what it reads so is not of a coordinator."""
+    try:
+        return isinstance(json.loads(entry.value), dict)
+    except ValueError:
+        return False
 
 
 def _told_to(group: str, entry: Entry) -> Entry:

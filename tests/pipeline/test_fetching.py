@@ -14,9 +14,8 @@ from muster.client import Producer, TopicPartition
 from muster.client.errors import ConnectionLost
 from muster.coordinator.testing import Broker
 from muster.pipeline.columns import as_arrow
-from muster.pipeline.errors import PipelineError
+from muster.pipeline.errors import DataLost, PipelineError
 from muster.pipeline.fetching import RECORDS_MAX, read_range
-from muster.pipeline.losses import DataLost
 from muster.pipeline.offsets import Range
 from muster.pipeline.options import SourceOptions, source_options
 from muster.protocol.errors import ErrorCode

@@ -114,6 +114,17 @@ def test_folders_of_the_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     assert table.has(0), "a task that came too late leaves nothing that counts"
 
 
+def test_what_is_left_of_merging_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folders, "Files", Copying)
+    aside = tmp_path / "_unfinished"
+    for name in ("batches=0-1", "batches=2-2", "_unfinished/batches=0-0", "_unfinished/batches=3-3"):
+        (tmp_path / name).mkdir(parents=True)
+    table: Any = Folders(None, str(tmp_path), "")  # type: ignore[arg-type]
+    table.tidy(2, lambda rows: rows)
+    assert [each.name for each in aside.iterdir()] == ["batches=3-3"], "that one is being written"
+    assert table.spans() == [Span(0, 1), Span(2, 2)]
+
+
 def test_the_events_of_a_job_that_was_killed_as_it_merged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

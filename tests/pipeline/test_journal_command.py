@@ -1,19 +1,28 @@
-"""`muster-pipeline rebalances`: what it refuses before there is a Spark."""
+"""`muster-pipeline rebalances`: what it refuses, most of it before there is a Spark."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from muster.pipeline.cli import main
+from muster.pipeline.errors import PipelineError
 from muster.pipeline.journal import tables
+from muster.pipeline.journal.command import check_events
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
-def test_events_that_are_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_events_that_are_not_there(spark: SparkSession, tmp_path: Path) -> None:
     where = tmp_path / "nothing.jsonl"
-    assert main(["rebalances", "--to", str(tmp_path), "--events", str(where)]) == 1
-    assert f"--events: there is no {where}" in capsys.readouterr().err
+    for path in (str(where), where.as_uri()):
+        with pytest.raises(PipelineError, match=f"--events: there is no {path}"):
+            check_events(spark, path)
+    where.touch()
+    check_events(spark, where.as_uri())
 
 
 def test_somewhere_to_write_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:

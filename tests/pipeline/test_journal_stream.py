@@ -226,6 +226,18 @@ def test_what_happens_to_a_shard_reaches_groups_that_rebalance_at_once() -> None
     assert [each.offset for each in piece.entries] == [0, 1, 5, 6, 7]
 
 
+def test_an_entry_of_a_shard_that_only_spark_can_read_is_passed_over() -> None:
+    replay = Replay()
+    list(replay.take(a_rebalance(0, 1)[:2]))
+    shard = Shard.from_json(replay.shards[3])
+    loaded = Entry(
+        5, 100, "shard_loaded", "", "", "", False, False, -1, False, -2, 1, "{'type': 'shard_loaded'}"
+    )
+    assert not list(shard.take([(None, loaded)], lambda group: Group(), lambda group, kept: None))
+    assert shard.end_offset == 5
+    assert not shard.entries
+
+
 def test_text_that_is_no_utf8_comes_back_as_it_was() -> None:
     value = b'{"type": "\xff"}'
     entry = Entry(

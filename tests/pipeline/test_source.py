@@ -13,8 +13,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from muster.client import Producer, TopicPartition
 from muster.coordinator.testing import Broker
-from muster.pipeline.errors import OptionError, PipelineError
-from muster.pipeline.losses import DataLost
+from muster.pipeline.errors import DataLost, OptionError, PipelineError
 from muster.pipeline.offsets import Offsets
 from muster.pipeline.source import BatchReader, DefaultSource, StreamReader
 from tests.pipeline.logs import add, administered, committed, fill, given, options, produced, rows
@@ -109,6 +108,16 @@ def test_a_batch_from_where_a_group_is(broker: Broker) -> None:
     administered(broker, lambda admin: admin.alter_group_offsets("billing", {ZERO: 4}))
     read = batch(broker, startingOffsets="group", kafka_group_id="billing")
     assert read == [(0, 4, 4), (1, 0, 0), (1, 1, 1), (1, 2, 2)]
+
+
+def test_a_group_that_is_beyond_the_end_of_a_log(broker: Broker) -> None:
+    fill(broker, "orders", 2)
+    administered(broker, lambda admin: admin.alter_group_offsets("billing", {ZERO: 4}))
+    told = "group billing has committed offset 4 of orders-0, whose log ends at 2"
+    with pytest.raises(DataLost, match=told):
+        batch(broker, startingOffsets="group", kafka_group_id="billing")
+    read = batch(broker, startingOffsets="group", kafka_group_id="billing", failOnDataLoss="false")
+    assert read == [(0, 0, 0), (0, 1, 1)]
 
 
 def test_a_batch_by_pattern(broker: Broker) -> None:

@@ -167,6 +167,6 @@ def test_records_that_are_gone_end_the_stream_unless_that_is_allowed(
     fill(broker, "orders", 12)
     with pytest.raises(PySparkException, match="topic orders was deleted and created again") as failed:
         run_to_parquet(strict, tmp_path)
-    assert re.search(r"muster\.pipeline\.losses\.DataLost: .*failOnDataLoss=false", str(failed.value))
+    assert re.search(r"muster\.pipeline\.errors\.DataLost: .*failOnDataLoss=false", str(failed.value))
     run_to_parquet(lenient, tmp_path)
     assert in_parquet(spark, tmp_path) == sorted([*range(5), 8, 9, *range(12)])
