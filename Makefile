@@ -44,7 +44,7 @@ check: $(VENV)/.installed-check  ## ruff, mypy --strict, and the import contract
 
 .PHONY: interop
 interop: $(VENV)/.installed-interop $(VENV)/.installed-test  ## stock Kafka clients against muster (needs what interop-tools looks for)
-	$(BIN)/python -m pytest tests/interop
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder tests/interop
 
 # The Debian package of a command that is missing. $(1): command, $(2): package, if its name is another
 package = $(or $(2),$(1))

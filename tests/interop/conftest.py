@@ -12,6 +12,11 @@ with warnings.catch_warnings():
     import kafka  # noqa: F401
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # They take as long as all others together, and mostly wait: one process tells them meanwhile.
+    items.sort(key=lambda item: item.path.name != "test_story.py")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     for expected in ("read_text is deprecated:DeprecationWarning", "unclosed:ResourceWarning"):
         config.addinivalue_line("filterwarnings", f"ignore:{expected}")

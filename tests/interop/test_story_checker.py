@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.interop.story.admin_calls import judge
-from tests.interop.story.checker import Part, check, last_commits
+from tests.interop.story.checker import Part, check, last_commits, later_rebalances
 from tests.interop.story.lines import (
     AdminCall,
     Assigned,
@@ -256,3 +256,12 @@ def test_other_lines_are_refused(text: str) -> None:
 def test_other_lines_of_an_admin_program_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="no line of an admin program"):
         parse_call(text)
+
+
+def test_rebalances_after_a_moment() -> None:
+    before = [("a", assigned(4, 0)), ("b", assigned(5, 1))]
+    late = [*before, ("a", assigned(5, 0))]
+    assert later_rebalances(group(*before), group(*late)) == []
+    for event in (assigned(6, 0), revoked(), assigned(None, 0)):
+        (found,) = later_rebalances(group(*before), group(*late, ("a", event)))
+        assert found.event == event

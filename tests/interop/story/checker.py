@@ -64,6 +64,22 @@ class Stint:
         return f"{self.member} (generation {generation})"
 
 
+def later_rebalances(before: Sequence[Heard], heard: Sequence[Heard]) -> list[Heard]:
+    """What is heard of rebalances that began after `before`, with which `heard` begins: a member may print
+    late what the last one before assigned to it."""
+    known = [each.event.generation for each in before if isinstance(each.event, Assigned)]
+    newest = max((each for each in known if each is not None), default=-1)
+    return [
+        each
+        for each in heard[len(before) :]
+        if not (
+            isinstance(each.event, Assigned)
+            and each.event.generation is not None
+            and each.event.generation <= newest
+        )
+    ]
+
+
 def check(heard: Sequence[Heard], produced: Iterable[Part], session_timeout_s: float) -> list[str]:
     """What is wrong, a sentence each; nothing if nothing is. At most five of a kind, and how many more."""
     stints, strays = _stints(heard)
