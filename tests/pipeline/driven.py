@@ -345,9 +345,9 @@ class Group:
             error = await member.heartbeat()
             assert error == ErrorCode.NONE, (member.client_id, error)
 
-    async def expire(self, members: Sequence[Member]) -> None:
-        """These have died with their broker: their sessions, which began anew with the other one, expire."""
-        await self.passes(self.session_ms + 1_000)
+    async def lose(self, members: Sequence[Member]) -> None:
+        """These have died with their broker, and their sessions, which began anew with the other one, have
+        just expired: the others rebalance."""
         await self._rebalance("crashed", members[0], silent_ms=self.session_ms)
         for member in members[1:]:  # in the same step
             self._note("crashed", member)

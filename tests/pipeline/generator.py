@@ -186,9 +186,10 @@ async def fail_over(cluster: AsyncCluster, groups: Sequence[Group], journal: Jou
     for group in groups:
         await group.facts.coordinated()
         await group.reconnect()
+    await first.passes(first.session_ms + 1_000)  # all at once: the others do not wait for ever to join again
     for group in theirs:
         if group.name in gone:
-            await group.expire(gone[group.name])
+            await group.lose(gone[group.name])
     shards = {each.key: each.partition for each in await cluster.records(JOURNAL)}
     on = {each.name: shards[each.name.encode()] for each in theirs}
     lost = dict.fromkeys(on.values(), 0)
