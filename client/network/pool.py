@@ -289,7 +289,7 @@ class Pool:
         wait_s = again_at - deadline(0)
         if wait_s > 0:
             await asyncio.sleep(min(wait_s, max(0.0, until - deadline(0))))
-        if deadline(0) >= until:
+        if again_at >= until or deadline(0) >= until:  # a loop may wake us a millisecond early
             raise Unreachable(f"no connection to {self.named(node_id)}: no time left to try again")
 
     async def _open_node(self, node_id: int, until: float) -> Connection:

@@ -117,6 +117,26 @@ async def test_a_node_that_does_not_let_us_connect_is_left_alone_for_a_while() -
             await cluster.call(METADATA, deadline(0.2), node=2)
 
 
+async def test_a_timer_that_ends_early_does_not_end_the_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
+    """uvloop's count whole milliseconds."""
+
+    sleep = asyncio.sleep
+
+    async def wake_early(_: float) -> None:
+        await sleep(0)
+
+    fake = FakeCluster()
+    settings = ConnectionSettings(reconnect_backoff_ms=NEVER_MS, reconnect_backoff_max_ms=NEVER_MS)
+    async with fake.listening(1) as addresses, Cluster(addresses, settings=settings) as cluster:
+        fake.nodes[2] = Address("127.0.0.1", free_ports(1))
+        await cluster.refresh([], deadline(LONG_S))
+        with pytest.raises(Unreachable, match="refused"):
+            await cluster.call(METADATA, deadline(LONG_S), node=2)
+        monkeypatch.setattr(asyncio, "sleep", wake_early)
+        with pytest.raises(Unreachable, match="no time left to try again"):
+            await cluster.call(METADATA, deadline(LONG_S), node=2)
+
+
 async def test_a_connection_that_ends_before_anything_was_asked_never_came_about() -> None:
     """So what is not repeatable can be tried again."""
 
