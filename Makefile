@@ -126,7 +126,7 @@ compose-test: $(VENV)/.installed-interop $(VENV)/.installed-test  ## docker comp
 # Two processes, each with a session of its own: most of the time Spark plans, which takes one core.
 .PHONY: test-spark
 test-spark: $(VENV)/.installed-spark $(VENV)/.installed-interop $(VENV)/.installed-test  ## the pipeline on Spark, also beside Spark's own connector (needs a JDK of Java 17 or later, Maven, and what postgres-tools installs)
-	SEED=$(SEED) $(BIN)/python -m pytest --numprocesses 2 --dist loadfile tests/pipeline
+	SEED=$(SEED) $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder tests/pipeline
 
 .PHONY: spark-tools
 spark-tools: $(VENV)/.installed-spark $(VENV)/.installed-interop $(VENV)/.installed-test  ## get what make test-spark takes: half a gigabyte with pip, and the jars of Spark's own connector
