@@ -163,6 +163,16 @@ bench-journal: $(VENV)/.installed-spark $(VENV)/.installed-test  ## `muster-pipe
 sim: $(VENV)/.installed-test  ## one simulated run: make sim SEED=7 STEPS=2000
 	$(BIN)/python -m tests.simulator $(if $(SEED),--seed $(SEED)) $(if $(STEPS),--steps $(STEPS))
 
+# Every run has a seed of its own, printed with what it broke: make sim SEED=... repeats it.
+.PHONY: simulator
+simulator: $(VENV)/.installed-test  ## the simulator with fresh seeds for three minutes (SECONDS=, SEED= of the first)
+	$(BIN)/python -m tests.simulator --for-seconds $(or $(SECONDS),180) --processes $$(nproc) --quiet $(if $(SEED),--seed $(SEED))
+
+.PHONY: sim-night
+sim-night: $(VENV)/.installed-test  ## the same for hours, every planted bug with fresh seeds, and each situation of the coverage list seen (HOURS=8)
+	$(BIN)/python -m tests.simulator --bugs-within 1000
+	$(BIN)/python -m tests.simulator --for-seconds $$(awk 'BEGIN { print 3600 * $(or $(HOURS),8) }') --processes $$(nproc) --quiet --covered $(if $(SEED),--seed $(SEED))
+
 .PHONY: mutation
 mutation: $(VENV)/.installed-mutation $(VENV)/.installed-test  ## mutation testing of coordinator/group (ten minutes; not in CI)
 	$(BIN)/python -m tests.group.mutation

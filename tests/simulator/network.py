@@ -1,8 +1,9 @@
 """Simulated TCP: ordered bytes with latency between clients and the real connection protocol of a broker.
 
 A `Link` is one connection. At the broker's end stands an asyncio transport, at the client's end the link
-itself. What can go wrong: either end closes or resets, or the client vanishes, which the broker never hears
-of.
+itself. What can go wrong: either end closes or resets; the client vanishes, which the broker never hears of;
+one direction is lost for good, which neither end hears of; or a broker is out of its clients' reach for a
+while, and what is under way arrives late.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from typing import Any, Protocol
 from muster.protocol.frame import FrameSplitter
 
 Address = tuple[str, int]
+
+_CONNECT_TIMEOUT_S = 3.0
 
 
 class Latency:
@@ -37,16 +40,21 @@ class _Pipe:
     before.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, latency: Latency) -> None:
-        self._loop = loop
-        self._latency = latency
+    def __init__(self, network: Network, address: Address) -> None:
+        self.lost = False
+        """Whether what is sent from now on never arrives."""
+        self._loop = network.loop
+        self._network = network
+        self._address = address
         self._queue: deque[Callable[[], None]] = deque()
         self._last_s = 0.0
 
     def send(self, arrive: Callable[[], None]) -> None:
-        # Timers of one time have no order, so each takes what is first in the queue.
+        if self.lost:
+            return
         self._queue.append(arrive)
-        self._last_s = max(self._last_s, self._loop.time() + self._latency.draw_s())
+        delay_s = self._network.reached_in_s(self._address) + self._network.latency.draw_s()
+        self._last_s = max(self._last_s, self._loop.time() + delay_s)
         self._loop.call_at(self._last_s, self._arrived)
 
     def drop(self) -> None:
@@ -78,8 +86,10 @@ class Link:
         self.client_host = client_host
         self.open = True
         self._loop = network.loop
-        self._to_broker = _Pipe(network.loop, network.latency)
-        self._to_client = _Pipe(network.loop, network.latency)
+        self._network = network
+        self._dropped = False
+        self._to_broker = _Pipe(network, address)
+        self._to_client = _Pipe(network, address)
         self._splitter = FrameSplitter()
         self._reply: asyncio.Future[bytes] | None = None
         self._transport = _BrokerEnd(self, network.wire)
@@ -89,25 +99,48 @@ class Link:
         """Whether the broker's end is closed; the client may not know it yet."""
         return self._transport.is_closing()
 
-    async def exchange(self, frame: bytes) -> bytes:
-        """Send a request frame and wait for the reply's frame, without its size. Raises Disconnected."""
+    async def exchange(self, frame: bytes, timeout_s: float) -> bytes:
+        """Send a request frame and wait for the reply's frame, without its size. Raises Disconnected; when
+        it takes longer than `timeout_s`, the client closes.
+        """
         if not self.open:
             raise Disconnected
         self._reply = self._loop.create_future()
         self.send(frame)
+        timer = self._loop.call_later(timeout_s, self.close)
         try:
             return await self._reply
         finally:
+            timer.cancel()
             self._reply = None
 
     def send(self, data: bytes) -> None:
         self._to_broker.send(lambda: self._transport.receive(data))
 
     def close(self) -> None:
-        """FIN behind what was sent."""
+        """FIN behind what was sent. When that cannot arrive now, it never does, as a client that may repeat
+        it elsewhere has to see to.
+        """
         if self.open:
             self._end()
+            if self._network.reached_in_s(self.address):
+                self._to_broker.drop()
+                self._dropped = True
             self._to_broker.send(self._transport.lose)
+
+    def lose(self, *, requests: bool, replies: bool) -> None:
+        """From now on nothing arrives in these directions, and neither end is told."""
+        self._to_broker.lost |= requests
+        self._to_client.lost |= replies
+
+    @property
+    def loses_requests(self) -> bool:
+        """Whether some of what the client sent may never arrive."""
+        return self._to_broker.lost or self._dropped
+
+    @property
+    def loses_replies(self) -> bool:
+        return self._to_client.lost
 
     def vanish(self) -> None:
         """The client is gone and nobody tells the broker; what was sent arrives."""
@@ -223,6 +256,7 @@ class Network:
         self.latency = latency
         self.wire = wire
         self._listeners: dict[Address, Callable[[], asyncio.BaseProtocol]] = {}
+        self._cut_off_until_s: dict[Address, float] = {}
 
     def listen(self, address: Address, accept: Callable[[], asyncio.BaseProtocol]) -> None:
         self._listeners[address] = accept
@@ -230,10 +264,18 @@ class Network:
     def unlisten(self, address: Address) -> None:
         self._listeners.pop(address, None)
 
+    def cut_off(self, address: Address, seconds: float) -> None:
+        """Clients do not reach this broker for so long, nor it them."""
+        self._cut_off_until_s[address] = self.loop.time() + seconds
+
+    def reached_in_s(self, address: Address) -> float:
+        """How long that still takes."""
+        return max(self._cut_off_until_s.get(address, 0.0) - self.loop.time(), 0.0)
+
     async def connect(self, address: Address, client_host: str) -> Link:
         """Raises Disconnected when nobody listens there."""
-        await asyncio.sleep(self.latency.draw_s())
-        if address not in self._listeners:
+        await asyncio.sleep(min(self.reached_in_s(address), _CONNECT_TIMEOUT_S) + self.latency.draw_s())
+        if address not in self._listeners or self.reached_in_s(address):
             raise Disconnected
         link = Link(self, address, client_host)
         link._start(lambda: self._listeners.get(address))

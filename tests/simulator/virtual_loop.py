@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Callable
+from heapq import heappop, heappush
+from itertools import count
 from typing import Any
 
 _TURNS_WITHOUT_TIME_MAX = 100_000
@@ -18,50 +21,70 @@ class Stuck(RuntimeError):
     """Nothing will ever happen again, or something happens for ever without time passing."""
 
 
-class _Jump:
-    """Stands where an event loop has its selector: instead of waiting for sockets it moves the time on."""
-
-    def __init__(self, loop: VirtualLoop) -> None:
-        self._loop = loop
-
-    def select(self, timeout_s: float | None) -> list[object]:
-        self._loop.pass_time(timeout_s)
-        return []
-
-
 class VirtualLoop(asyncio.BaseEventLoop):
-    """`time()` starts at 0 and moves only when every callback that was ready has run."""
+    """`time()` starts at 0 and moves only when every callback that was ready has run.
+
+    The turns are its own: asyncio's compare timers in Python code, ask a selector each time, and leave it to
+    luck which of two timers of one time comes first. Here that is the one that was set first.
+    """
+
+    _ready: deque[asyncio.Handle]
 
     def __init__(self) -> None:
         super().__init__()
-        self._selector = _Jump(self)
         self._now_s = 0.0
         self._turns_without_time = 0
         self._thread = threading.get_ident()
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._timer_numbers = count()
 
     def time(self) -> float:
         return self._now_s
 
-    def pass_time(self, timeout_s: float | None) -> None:
-        """Called once a turn with the time until the next timer; 0: something is ready; None: there is no
-        timer.
-        """
-        if timeout_s is None:
-            waiting = "\n".join(f"  {task!r}" for task in asyncio.all_tasks(self))
-            raise Stuck(f"at {self._now_s:.3f} s nothing is left to happen, yet these tasks wait:\n{waiting}")
-        if timeout_s > 0:
-            self._now_s += timeout_s
-            self._turns_without_time = 0
-            return
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., object], *args: Any, context: Any = None
+    ) -> asyncio.TimerHandle:
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        heappush(self._timers, (when, next(self._timer_numbers), timer))
+        return timer
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        pass  # it is passed over when its time comes
+
+    def _run_once(self) -> None:
+        ready, timers = self._ready, self._timers
         self._turns_without_time += 1
         if self._turns_without_time > _TURNS_WITHOUT_TIME_MAX:
             self._turns_without_time = 0
             raise Stuck(f"{_TURNS_WITHOUT_TIME_MAX} turns and it still is {self._now_s:.3f} s")
+        if not ready:
+            self._jump()
+        now_s = self._now_s
+        while timers and timers[0][0] <= now_s:
+            timer = heappop(timers)[2]
+            if not timer._cancelled:
+                ready.append(timer)
+        # Those that are added meanwhile come in the next turn, as on any loop.
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle._cancelled:
+                handle._run()
+
+    def _jump(self) -> None:
+        """Nothing is ready: move the time on to the next timer."""
+        timers = self._timers
+        while timers and timers[0][2]._cancelled:
+            heappop(timers)
+        if self._stopping:  # type: ignore[attr-defined]
+            return
+        if not timers:
+            waiting = "\n".join(f"  {task!r}" for task in asyncio.all_tasks(self))
+            raise Stuck(f"at {self._now_s:.3f} s nothing is left to happen, yet these tasks wait:\n{waiting}")
+        if timers[0][0] > self._now_s:
+            self._now_s = timers[0][0]
+            self._turns_without_time = 0
 
     # --- what the base class leaves to loops with sockets -----------------------------------------
-
-    def _process_events(self, event_list: list[object]) -> None:
-        pass
 
     def _write_to_self(self) -> None:
         if threading.get_ident() != self._thread:
