@@ -151,6 +151,10 @@ fuzz: $(VENV)/.installed-test  ## five million inputs and ten thousand connectio
 bench: $(VENV)/.installed-interop $(VENV)/.installed-test  ## speed as ratios against peers in the same run (NAME=commits: one of them; WRITE=1: into FIGURES.md; needs PostgreSQL, see postgres-tools)
 	$(BIN)/python -m tests.bench $(NAME) $(if $(WRITE),--write)
 
+.PHONY: bench-peers
+bench-peers: $(VENV)/.installed-bench $(VENV)/.installed-test  ## muster beside Apache Kafka, librdkafka's mock cluster and kfake, docs/PEERS.md (QUICK=1: a little of everything; ONLY=start,memory; SERVERS=muster,kafka; AGAIN=1; WRITE=1; three quarters of an hour; needs Java 17, Maven, Go, PostgreSQL)
+	$(BIN)/python -m tests.bench.peers $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) $(if $(SERVERS),--servers $(SERVERS)) $(if $(AGAIN),--again) $(if $(WRITE),--write)
+
 .PHONY: bench-spark
 bench-spark: $(VENV)/.installed-spark $(VENV)/.installed-test  ## the pipeline's speed on Spark, our source beside Spark's own connector (NAME=source: one of them; WRITE=1: into tests/pipeline/bench/FIGURES-NAME.md; needs a JDK of Java 17 or later and Maven)
 	$(BIN)/python -m tests.pipeline.bench $(NAME) $(if $(WRITE),--write)
