@@ -18,6 +18,7 @@ from tests.fuzz.attack import Sent, attack
 from tests.fuzz.bystanders import Bystanders, Patient, create_topic
 from tests.fuzz.inputs import FAMILIAR
 from tests.fuzz.run import Failed
+from tests.support.held import LEFT
 
 GROWTH_BYTES_MAX: Final = 96 << 20
 """Resident memory that may be gone for good, to the allocator and to caches, after a warm-up."""
@@ -28,7 +29,6 @@ _DEADLINE_S: Final = 120.0
 """Longer than a vanished member can keep a join waiting."""
 
 _LOG_SHOWN: Final = 4_000
-_LEFT: Final = ("tasks", "connections", "connection_tasks", "request_bytes", "response_bytes", "files")
 
 
 class Outcome(NamedTuple):
@@ -48,7 +48,7 @@ class Outcome(NamedTuple):
             f"others meanwhile: {sum(self.counts.values()):,} requests, no error; the slowest: {worst}\n"
             f"resident {self.before['resident_bytes'] >> 20} MiB before, "
             f"{self.after['resident_bytes'] >> 20} MiB after; "
-            + ", ".join(f"{what} {self.before[what]} -> {self.after[what]}" for what in _LEFT)
+            + ", ".join(f"{what} {self.before[what]} -> {self.after[what]}" for what in LEFT)
         )
 
 
@@ -118,7 +118,7 @@ async def _attacked(process: asyncio.subprocess.Process, seed: int, connections:
     finally:
         await bystanders.close()
     await _delete_topics(port)
-    after = await _until(process, lambda now: all(now[what] <= before[what] for what in _LEFT), before)
+    after = await _until(process, lambda now: all(now[what] <= before[what] for what in LEFT), before)
     grown = after["resident_bytes"] - before["resident_bytes"]
     if grown > GROWTH_BYTES_MAX:
         raise Failed(f"the broker has grown by {grown >> 20} MiB for good")
