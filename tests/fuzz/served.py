@@ -14,7 +14,7 @@ from typing import Final
 
 from muster.coordinator.config import Settings
 from muster.coordinator.observe import log
-from muster.coordinator.server.brokers import Brokers
+from muster.coordinator.server.brokers import Brokers, raise_open_files_limit
 from tests.fuzz.run import limit_memory
 from tests.support.held import held
 
@@ -33,6 +33,7 @@ async def serve(directory: str) -> None:
             group_min_session_timeout_ms=1,
             group_max_session_timeout_ms=SESSION_MS_MAX,
             request_receive_timeout_ms=20_000,
+            lease_term_ms=60_000,  # a machine that has no time for a broker takes no group from it
         )
     )
     await brokers.start()
@@ -56,4 +57,5 @@ async def serve(directory: str) -> None:
 
 if __name__ == "__main__":
     log.configure("warning", "json")
+    raise_open_files_limit()
     asyncio.run(serve(sys.argv[1]))

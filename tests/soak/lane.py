@@ -29,9 +29,9 @@ from tests.soak.wire_member import WireMember
 _LIFE_S: Final = (20.0, 90.0)
 _READER_LIFE_S: Final = (3.0, 30.0)
 _SESSION_MS: Final = 30_000
-_PATIENT_MS: Final = 180_000
+_PATIENT_MS: Final = 600_000
 """For a machine that has much else to do: only what never comes is a failure."""
-_CAUGHT_UP_S: Final = 180.0
+_CAUGHT_UP_S: Final = 600.0
 
 _CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 _ASSIGNORS: Final = (("range",), ("roundrobin",), ("sticky",), ("cooperative-sticky",))
@@ -80,7 +80,7 @@ class Lane:
                     await self._wait(self._rng.uniform(*_LIFE_S), self._stopping)
                     self._writing_over.set()
                     await asyncio.wait(writers)
-                    await self._caught_up()
+                    await self._caught_up(admin)
                     self._reading_over.set()
                     await asyncio.wait(readers)
                     for task in (*wire, asking):
@@ -166,13 +166,23 @@ class Lane:
             self._read[record.partition] = max(self._read[record.partition], record.offset + 1)
         self._counts["records read"] += len(records)
 
-    async def _caught_up(self) -> None:
+    async def _caught_up(self, admin: Admin) -> None:
         """Return when all that was acknowledged was read, where it is kept for that."""
         if self._configs:
             return
-        async with asyncio.timeout(_CAUGHT_UP_S):
-            while any(self._read[index] < end for index, end in self._written.items()):
-                await self._wait(0.2, self._reading_over)
+        try:
+            async with asyncio.timeout(_CAUGHT_UP_S):
+                while self._unread():
+                    await self._wait(0.2, self._reading_over)
+        except TimeoutError:
+            group = await admin.describe_group(f"{self._name}-readers")
+            raise AssertionError(f"{self._name}: not read {self._unread()}; {group}") from None
+
+    def _unread(self) -> dict[int, tuple[int, int]]:
+        """By partition: the offset behind the last record read, and behind the last acknowledged."""
+        return {
+            index: (self._read[index], end) for index, end in self._written.items() if self._read[index] < end
+        }
 
     # --- the rest -------------------------------------------------------------------------------------------
 

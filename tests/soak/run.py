@@ -28,6 +28,7 @@ _REHEARSAL_S: Final = 40.0
 _SAMPLE_S: Final = 20.0
 _TELL_S: Final = 600.0
 _LEFT_IN_CLIENT: Final = ("tasks", "files")
+_SETTLED_S: Final = 300.0
 _GROUPS_GONE_S: Final = 300.0
 """Longer than sessions and retention of offsets together."""
 _FAILURES_KEPT: Final = 20
@@ -65,13 +66,13 @@ class Soak:
         self._stopping.set()
 
     async def run(self) -> Outcome:
-        """The verdict. Raises RuntimeError when the server does not start or goes."""
+        """The verdict. Raises Gone when the server does not start, or goes."""
         with tempfile.TemporaryDirectory(prefix="muster-soak-") as directory:
             async with Server(Path(directory), self._brokers) as server:
                 await self._traffic(server, min(_REHEARSAL_S, self._seconds / 3), [])
                 await self._groups_gone(server)
-                server_before = await server.until(
-                    lambda now: now["connections"] == now["connection_tasks"] == 0
+                _, server_before = await server.until(
+                    lambda now: now["connections"] == now["connection_tasks"] == 0, _SETTLED_S, "collected"
                 )
                 client_before = self._held()
                 samples: list[dict[str, Any]] = []
@@ -80,8 +81,10 @@ class Soak:
                 await self._traffic(server, self._seconds, samples)
                 seconds = time.monotonic() - began
                 groups = await self._groups_gone(server)
-                server_after = await server.until(
-                    lambda now: all(now[name] <= server_before[name] for name in LEFT)
+                _, server_after = await server.until(
+                    lambda now: all(now[name] <= server_before[name] for name in LEFT),
+                    _SETTLED_S,
+                    "collected",
                 )
                 client_after = self._held()
                 code = await server.stop()
@@ -103,8 +106,10 @@ class Soak:
         over = asyncio.Event()
         lanes = [asyncio.create_task(self._lane_after_lane(server, over)) for _ in range(self._lanes)]
         others = [
-            asyncio.create_task(self._noted(strangers(server.bootstrap, self._seed, self._counts))),
-            asyncio.create_task(self._noted(scraper(server.page, self._seed, self._counts))),
+            asyncio.create_task(
+                self._noted(strangers(server.bootstrap, self._seed, self._counts), "a stranger")
+            ),
+            asyncio.create_task(self._noted(scraper(server.page, self._seed, self._counts), "the scraper")),
             asyncio.create_task(self._sample(server, samples)),
         ]
         try:
@@ -128,7 +133,7 @@ class Soak:
             lane = Lane(server.bootstrap, self._seed, number, self._counts, over)
             await self._noted(lane.live(), f"lane {number}")
 
-    async def _noted(self, work: Any, name: str = "a visitor") -> None:
+    async def _noted(self, work: Any, name: str) -> None:
         """Do it; a failure is kept for the verdict."""
         try:
             await work

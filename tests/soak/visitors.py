@@ -13,7 +13,7 @@ from muster.protocol.messages.metadata import MetadataRequest
 
 _STAYING: Final = 20
 _SCRAPE_S: Final = 10.0
-_ANSWER_S: Final = 120.0
+_ANSWER_S: Final = 600.0
 _PATHS: Final = ("/metrics", "/api/groups", "/api/events", "/", "/readyz")
 
 
