@@ -147,6 +147,15 @@ fuzz: $(VENV)/.installed-test  ## five million inputs and ten thousand connectio
 	$(BIN)/python -m tests.fuzz $(if $(SEED),--seed $(SEED)) $(if $(INPUTS),--inputs $(INPUTS))
 	$(BIN)/python -m tests.fuzz --reach $(if $(SEED),--seed $(SEED))
 
+# MINUTES are the processor's, of the broker and of those who attack it.
+.PHONY: fuzz-live
+fuzz-live: $(VENV)/.installed-test  ## a live broker under attack: every API and version, broken frames, ten thousand idle connections, floods: make fuzz-live MINUTES=30 SEED=7 (needs Linux)
+	$(BIN)/python -m tests.fuzz --live-minutes $(or $(MINUTES),30) $(if $(SEED),--seed $(SEED))
+
+.PHONY: soak
+soak: $(VENV)/.installed-test  ## hours of groups, topics, records and clients that come and go; what the server holds of it: make soak HOURS=2 SEED=7 (SAMPLES=file.jsonl; needs Linux; SIGTERM ends it early)
+	$(BIN)/python -m tests.soak $(if $(HOURS),--hours $(HOURS)) $(if $(SEED),--seed $(SEED)) $(if $(SAMPLES),--samples $(SAMPLES))
+
 .PHONY: bench
 bench: $(VENV)/.installed-interop $(VENV)/.installed-test  ## speed as ratios against peers in the same run (NAME=commits: one of them; WRITE=1: into FIGURES.md; needs PostgreSQL, see postgres-tools)
 	$(BIN)/python -m tests.bench $(NAME) $(if $(WRITE),--write)
