@@ -33,6 +33,9 @@ _ALWAYS: Final = {
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
     "spark.ui.showConsoleProgress": "false",
+    # A job that was killed while Spark planned its first batch leaves a file half written, beside which Spark
+    # would not begin again. The jobs look themselves whether a checkpoint is theirs.
+    "spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart": "false",
     # How long stop() waits for a stream that is in a call of its reader, which waits for a broker say.
     # Spark's default is for ever.
     "spark.sql.streaming.stopTimeout": "10s",

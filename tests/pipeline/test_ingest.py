@@ -115,6 +115,19 @@ def test_a_batch_that_was_half_written(spark: SparkSession, broker: Broker, tmp_
     assert set(table.column("topic").to_pylist()) == {"orders"}
 
 
+def test_a_first_batch_that_was_half_planned(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    """Spark writes what a batch will read to a file aside; killed then, nothing has been planned."""
+    broker.create_topic("orders", 2)
+    job = Ingest(broker.bootstrap, str(tmp_path / "lake"), ("orders",))
+    offsets = Path(job.checkpoint, "offsets")
+    offsets.mkdir(parents=True)
+    Path(job.checkpoint, "metadata").write_text('{"id":"7c3f5f0e-6c5e-4a37-a59d-8d2c9b9d7f11"}')
+    (offsets / ".0.20f7066c-2f92-4d08-895b-3380529b4dcf.tmp").write_bytes(b"v1\n{")
+    written = fill(broker, "orders", 0, 50)
+    run(spark, job)
+    assert for_spark(spark, job) == sorted(written)
+
+
 @pytest.mark.parametrize("by_batch", [False, True])
 def test_data_without_its_checkpoint(
     spark: SparkSession, broker: Broker, tmp_path: Path, by_batch: bool
