@@ -486,7 +486,11 @@ class ExpectedCodes:
     """No error that a member in good faith does not expect; UNKNOWN_SERVER_ERROR above all."""
 
     def replied(self, exchange: Exchange, response: Any) -> None:
-        expected = _EXPECTED[exchange.api]
+        expected = _EXPECTED.get(exchange.api)
+        if expected is None:
+            if ErrorCode.UNKNOWN_SERVER_ERROR in codes(response):
+                raise Violation(f"UNKNOWN_SERVER_ERROR answers {exchange!r}")
+            return
         if exchange.api is ApiKey.OFFSET_COMMIT and _has_grown(exchange.request):
             # Its coordinator may not have heard of it yet.
             expected = expected | {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
