@@ -186,6 +186,10 @@ class OwnConsumer(RebalanceListener):
             await self._find_positions()
         except ClientError:  # not in time
             return
+        except KafkaError as error:
+            if not error.code.retriable:
+                raise
+            return  # what may pass has not passed in time
         if assignment != self._assignments:
             return
         for where in sorted(self._positions):

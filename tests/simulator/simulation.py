@@ -13,6 +13,7 @@ import contextlib
 import gc
 import random
 import time
+import traceback
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -123,8 +124,11 @@ def simulate(
             _logs_to(log),
         ):
             loop.run_until_complete(world.run())
-    except (Violation, Stuck) as broken:
+    except Exception as broken:
         outcome.violation = f"{loop.time():.3f} s: {type(broken).__name__}: {broken}"
+        if not isinstance(broken, Violation | Stuck):
+            # What a consumer raised, or what nobody thought of: the next seeds are to run all the same.
+            outcome.violation += "\n" + "".join(traceback.format_exception(broken))
     finally:
         outcome.virtual_s = loop.time()
         _cancel_all(loop)

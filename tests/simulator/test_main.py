@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator
 
 import pytest
 
 from tests.simulator import __main__ as program
+from tests.simulator.bugs import BUGS
 from tests.simulator.simulation import Outcome
 
 
@@ -61,7 +63,7 @@ def test_as_many_as_there_is_time_for(
     runs: list[int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clock = iter([100.0, 101.0, 104.0, 105.0])
-    monkeypatch.setattr(program.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
     assert program.main(["--seed", "1", "--for-seconds", "5", "--quiet"]) == 0
     assert runs == [1, 2]
 
@@ -69,7 +71,7 @@ def test_as_many_as_there_is_time_for(
 def test_a_bug_that_is_not_caught(
     runs: list[int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bugs = {name: program.BUGS[name] for name in ("secretive", "lost-replies")}
+    bugs = {name: BUGS[name] for name in ("secretive", "lost-replies")}
     monkeypatch.setattr(program, "BUGS", bugs)
     assert program.main(["--seed", "1", "--bugs-within", "4"]) == 1
     said = capsys.readouterr().out

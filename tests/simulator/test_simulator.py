@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.simulator.bugs import BUGS
+from tests.simulator.harm import Harm
 from tests.simulator.simulation import simulate
 
 SEEDS = range(50)
@@ -80,6 +81,17 @@ def test_musters_own_client_takes_part() -> None:
 def test_a_bug_is_planted_for_one_run_only() -> None:
     simulate(0, bug="generation-not-bumped")
     assert simulate(0).violation is None
+
+
+def test_what_nobody_thought_of_breaks_a_run_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def act(harm: Harm) -> None:
+        raise ZeroDivisionError("out of nowhere")
+
+    monkeypatch.setattr(Harm, "act", act)
+    outcome = simulate(0, 2)
+    assert outcome.violation is not None
+    assert "ZeroDivisionError: out of nowhere" in outcome.violation
+    assert "test_simulator.py" in outcome.violation  # with a traceback
 
 
 def test_a_seed_replays_exactly() -> None:
