@@ -400,6 +400,8 @@ _LIMITS_S = {
     ApiKey.JOIN_GROUP: 2 * REBALANCE_TIMEOUT_MAX_S + _STORE_S + _SLACK_S,
     # Waits for the leader, which is given the rebalance timeout.
     ApiKey.SYNC_GROUP: REBALANCE_TIMEOUT_MAX_S + _STORE_S + _SLACK_S,
+    # Says itself how long it may take: what muster's client has in a simulated process, 15 s at most.
+    ApiKey.LIST_OFFSETS: 15.0 + _STORE_S + _SLACK_S,
     # Waits for the store however long it takes: stalls of 9 s, and 12 s without reaching it.
     ApiKey.CREATE_PARTITIONS: 40.0 + _SLACK_S,
 }
