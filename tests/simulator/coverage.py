@@ -26,10 +26,13 @@ from muster.protocol.messages.coordinator_records import (
 from tests.simulator.checkers import Exchange, codes
 from tests.simulator.network import Address, Link
 from tests.simulator.store import Fault, Written
+from tests.simulator.stream import CLIENT_HOST
 
 SITUATIONS: dict[str, str] = {
     "leader dies between join and sync": "it was told to assign, and nobody hears from it again",
     "follower dies between join and sync": "the leader assigns to somebody who is gone",
+    "muster's own client leads others": "and assigns to members that are not",
+    "muster's own client is led by others": "",
     "leader leaves": "with LeaveGroup",
     "member id never used": "handed out with MEMBER_ID_REQUIRED, and whoever got it died",
     "member comes back after it was dropped": "its Heartbeat or SyncGroup is answered UNKNOWN_MEMBER_ID",
@@ -49,6 +52,7 @@ SITUATIONS: dict[str, str] = {
     "broker dies with a parked sync": "",
     "broker dies with a commit under way": "nobody knows whether it was kept",
     "failover between join and sync": "who joined at one broker has to join at another before it synced",
+    "failover without a rebalance": "a member goes on in its generation at another broker",
     "generation is lost in a failover": "a second coordinator begins it too, as nothing of it was stored",
     "coordinator restarts": "the same broker coordinates again after its death",
     "coordinator leaves during a rebalance": "in good order",
@@ -59,7 +63,6 @@ SITUATIONS: dict[str, str] = {
     "request is lost on a half-open connection": "",
     "reply is lost on a half-open connection": "",
     "topic grows under its group": "a leader divides up more partitions than before",
-    "commit of a partition that is not known yet": "its coordinator has not heard that the topic grew",
     "append is fenced": "the store refuses an old epoch",
     "assignment is not stored": "the store fails, and nothing was written",
     "assignment is stored and the answer lost": "the broker cannot know it",
@@ -108,6 +111,8 @@ class _Group:
     began: dict[int, _Coordinator] = field(default_factory=dict)
     """Who began which generation."""
     synced: set[str] = field(default_factory=set)  # member ids
+    homes: dict[tuple[str, int], Address] = field(default_factory=dict)
+    """By member id and generation, the broker that gave it its assignment."""
     leader: str = ""
     metadata: dict[str, bytes] = field(default_factory=dict)
     instances: dict[str, str] = field(default_factory=dict)
@@ -185,6 +190,7 @@ class Coverage:
                 self._replied_commit(group, found)
             elif exchange.api is ApiKey.HEARTBEAT:
                 self._replied_member(group, exchange, response)
+                self._went_on(group, exchange, response)
             if exchange.api is not ApiKey.FIND_COORDINATOR and found <= {ErrorCode.NONE}:
                 self._coordinates(group_id, group, told_by)
 
@@ -215,6 +221,8 @@ class Coverage:
                 group.refused_joins.add(told_by)
             case ErrorCode.NONE:
                 leads = response.leader == response.member_id
+                if exchange.link.client_host == CLIENT_HOST:
+                    self._saw_own_client(leads, alone=leads and len(response.members) == 1)
                 group.joined[client] = _Joined(leads, told_by)
                 group.leader = response.leader
                 if group.began.setdefault(response.generation_id, told_by) != told_by:
@@ -232,6 +240,12 @@ class Coverage:
                     self._took_over(group, instance, client)
         self._fenced(exchange, response.error_code)
 
+    def _saw_own_client(self, leads: bool, *, alone: bool) -> None:
+        if not leads:
+            self._saw("muster's own client is led by others")
+        elif not alone:
+            self._saw("muster's own client leads others")
+
     def _took_over(self, group: _Group, instance: str, client: str) -> None:
         former = group.processes.get(instance, client)
         group.processes[instance] = client
@@ -245,6 +259,8 @@ class Coverage:
         match response.error_code:
             case ErrorCode.NONE:
                 group.synced.add(exchange.request.member_id)
+                place = exchange.request.member_id, exchange.request.generation_id
+                group.homes.setdefault(place, exchange.link.address)
                 if exchange.request.assignments:
                     self._divided(group, exchange.request.assignments)
                 group.joined.pop(exchange.asked.client, None)
@@ -274,6 +290,15 @@ class Coverage:
             self._saw("member comes back after it was dropped")
         self._fenced(exchange, response.error_code)
 
+    def _went_on(self, group: _Group, exchange: Exchange, response: Any) -> None:
+        place = exchange.request.member_id, exchange.request.generation_id
+        if (
+            response.error_code == 0
+            and group.homes.get(place, exchange.link.address) != exchange.link.address
+        ):
+            group.homes[place] = exchange.link.address
+            self._saw("failover without a rebalance")
+
     def _fenced(self, exchange: Exchange, code: int) -> None:
         if code == ErrorCode.FENCED_INSTANCE_ID and exchange.link.open:
             self._saw("two live members share an instance")
@@ -285,8 +310,6 @@ class Coverage:
             self._saw("late commit of a member that is gone")
         if ErrorCode.REBALANCE_IN_PROGRESS in found:
             self._saw("commit while the assignment is awaited")
-        if ErrorCode.UNKNOWN_TOPIC_OR_PARTITION in found:
-            self._saw("commit of a partition that is not known yet")
         if found <= {ErrorCode.NONE} and self._parked(group, ApiKey.JOIN_GROUP):
             self._saw("commit while joins are awaited")
 

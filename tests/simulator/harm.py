@@ -10,11 +10,13 @@ from typing import Any
 
 from muster.coordinator.storage.store import StoreError
 from muster.protocol.api import ApiKey
+from muster.protocol.messages.classic_group import JoinGroupRequest
 from muster.protocol.messages.topics import CreatePartitionsRequest
 from tests.simulator.checkers import Violation
+from tests.simulator.consumer import OwnConsumer
 from tests.simulator.coverage import Coverage, Ending
 from tests.simulator.crowd import GROUPS, Crowd
-from tests.simulator.member import TOPICS, Member
+from tests.simulator.member import NO_TOPICS, TOPICS, Client, Member
 from tests.simulator.network import Disconnected, Network
 from tests.simulator.node import Node
 from tests.simulator.store import Weather
@@ -56,7 +58,8 @@ class Harm:
             (3, self._member_stalls),
             (2, self._member_subscribes),
             (2, self._static_member_restarts),
-            (1, self._static_members_swap),
+            (2, self._static_members_swap),
+            (1, self._member_id_is_wasted),
             (2, self._connection_breaks),
             (2, self._connection_is_half_open),
             (1, self._topic_grows),
@@ -110,7 +113,7 @@ class Harm:
         group_id = self._rng.choice(GROUPS)
         if len(self._crowd.living(group_id)) >= _MEMBERS_MAX:
             return None
-        instance_id = self._crowd.new_instance(group_id) if self._rng.random() < 0.3 else None
+        instance_id = self._crowd.new_instance(group_id) if self._rng.random() < 0.4 else None
         return f"joins: {self._crowd.add(group_id, instance_id).name}"
 
     def _member_leaves(self) -> str | None:
@@ -128,7 +131,7 @@ class Harm:
         silently = self._crash(member)
         return f"crashes{' silently' if silently else ''}: {member.name}"
 
-    def _crash(self, member: Member) -> bool:
+    def _crash(self, member: Member | OwnConsumer) -> bool:
         silently = self._rng.random() < 0.5
         member.crash(silently=silently)
         self._coverage.member_ends(member.group_id, member.name)
@@ -175,12 +178,40 @@ class Harm:
             self._crowd.add(former.group_id, former.instance_id, former.topics, name)
         return f"swap instances: {one.name}, {other.name}"
 
+    def _member_id_is_wasted(self) -> str:
+        """Somebody asks for a member id and is gone; the group waits for it when it rebalances next."""
+        client = self._crowd.client(self._crowd.new_instance("nobody"))
+        group_id = self._rng.choice(GROUPS)
+        self.errand(self._waste_member_id(client, group_id))
+        return f"takes a member id of {group_id} and is gone: {client.name}"
+
+    async def _waste_member_id(self, client: Client, group_id: str) -> None:
+        request = JoinGroupRequest(
+            group_id=group_id,
+            session_timeout_ms=6_000,
+            rebalance_timeout_ms=6_000,
+            member_id="",
+            protocol_type="consumer",
+            protocols=[JoinGroupRequest.Protocol(name="range", metadata=NO_TOPICS)],
+        )
+        address = await client.find_coordinator(group_id, [node.address for node in self._nodes])
+        if address is None:
+            return
+        try:
+            link = await client.connect(address)
+            await client.ask(link, ApiKey.JOIN_GROUP, 9, request)
+            link.close()
+        except Disconnected:
+            pass
+        self._coverage.member_ends(group_id, client.name)
+
     def _connection_breaks(self) -> str | None:
         member = self._crowd.some()
         if member is None:
             return None
-        member.cut()
-        return f"connection breaks: {member.name}"
+        silently = self._rng.random() < 0.5
+        member.cut(silently=silently)
+        return f"connection breaks{', which its broker does not hear' if silently else ''}: {member.name}"
 
     def _connection_is_half_open(self) -> str | None:
         member = self._crowd.some()

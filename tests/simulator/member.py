@@ -42,6 +42,7 @@ TOPICS = {"orders": 4, "audit": 2}
 UNDER_WAY_MAX_S = 0.6
 """Longer than a message can be under way in the simulated network."""
 
+NO_TOPICS = encode_subscription(ConsumerProtocolSubscription(topics=[]), 0)
 REQUEST_TIMEOUT_S = 10.0
 
 Partition = tuple[str, int]
@@ -103,6 +104,8 @@ class Client:
         """The response. Raises Disconnected, also when none comes in time; `more_s`: what the request takes
         by its nature.
         """
+        if not link.open:
+            raise Disconnected
         asked = Asked(api_key, version, next(self._correlation_ids), request, self.name)
         frame = self._frame(link, asked)
         reply = await link.exchange(frame, self._timeout_s + more_s)
@@ -218,10 +221,13 @@ class Member:
         """Change the subscription; it rejoins at its next heartbeat."""
         self.topics = topics
 
-    def cut(self) -> None:
-        """Its connection breaks, and it makes another one."""
+    def cut(self, *, silently: bool = False) -> None:
+        """Its connection breaks, and it makes another one; `silently`: while the broker has the old one."""
         if self.link is not None:
-            self.link.close()
+            if silently:
+                self.link.vanish()
+            else:
+                self.link.close()
 
     def crash(self, *, silently: bool) -> None:
         """Die; `silently`: the broker is not even told that the connection is gone."""

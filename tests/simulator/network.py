@@ -12,6 +12,7 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 from muster.protocol.frame import FrameSplitter
@@ -24,15 +25,21 @@ _CONNECT_TIMEOUT_S = 3.0
 class Latency:
     """Seconds that a message is under way; `slow` is the chance of one that takes up to a hundred times
     longer.
+
+    Each pipe draws from dice of its own. What a broker sends over several connections in one instant may
+    leave it in any order, that of a set; so this is what keeps one seed one run.
     """
 
     def __init__(self, rng: random.Random) -> None:
-        self._rng = rng
         self.slow = 0.0
+        self._rng = rng
 
-    def draw_s(self) -> float:
-        usual_s = self._rng.uniform(0.0002, 0.005)
-        return usual_s * self._rng.uniform(10, 100) if self._rng.random() < self.slow else usual_s
+    def dice(self) -> random.Random:
+        return random.Random(self._rng.getrandbits(64))
+
+    def draw_s(self, dice: random.Random) -> float:
+        usual_s = dice.uniform(0.0002, 0.005)
+        return usual_s * dice.uniform(10, 100) if dice.random() < self.slow else usual_s
 
 
 class _Pipe:
@@ -46,6 +53,7 @@ class _Pipe:
         self._loop = network.loop
         self._network = network
         self._address = address
+        self._dice = network.latency.dice()
         self._queue: deque[Callable[[], None]] = deque()
         self._last_s = 0.0
 
@@ -53,7 +61,7 @@ class _Pipe:
         if self.lost:
             return
         self._queue.append(arrive)
-        delay_s = self._network.reached_in_s(self._address) + self._network.latency.draw_s()
+        delay_s = self._network.reached_in_s(self._address) + self._network.latency.draw_s(self._dice)
         self._last_s = max(self._last_s, self._loop.time() + delay_s)
         self._loop.call_at(self._last_s, self._arrived)
 
@@ -142,8 +150,19 @@ class Link:
     def loses_replies(self) -> bool:
         return self._to_client.lost
 
+    def reset(self) -> None:
+        """RST: what is under way is dropped."""
+        if self.open:
+            self._end()
+            self._to_broker.drop()
+            self._dropped = True
+            self._to_broker.send(self._transport.lose)
+
     def vanish(self) -> None:
-        """The client is gone and nobody tells the broker; what was sent arrives."""
+        """The client is gone and nobody tells the broker; what was sent arrives, if it can by now."""
+        if self._network.reached_in_s(self.address):
+            self._to_broker.drop()
+            self._dropped = True
         self._end()
 
     def _end(self) -> None:
@@ -159,7 +178,11 @@ class Link:
     def _closed_by_broker(self, *, reset: bool) -> None:
         if reset:
             self._to_client.drop()
-        self._to_client.send(self._end)
+        self._to_client.send(partial(self._ended_by_broker, reset=reset))
+
+    def _ended_by_broker(self, *, reset: bool) -> None:
+        """The client hears of it."""
+        self._end()
 
     def _arrive(self, data: bytes) -> None:
         for frame in self._splitter.feed(data):
@@ -190,6 +213,7 @@ class _BrokerEnd(asyncio.Transport):
         self._closing = False
         self._reading = True
         self._unread: list[bytes] = []
+        self._written = FrameSplitter()
 
     def start(self, protocol: asyncio.BaseProtocol) -> None:
         assert isinstance(protocol, asyncio.Protocol)
@@ -213,7 +237,8 @@ class _BrokerEnd(asyncio.Transport):
 
     def write(self, data: Any) -> None:
         if not self._closing:
-            self._wire.replied(self._link, bytes(data))
+            for frame in self._written.feed(bytes(data)):
+                self._wire.replied(self._link, frame)
             self._link._from_broker(bytes(data))
 
     def is_closing(self) -> bool:
@@ -256,6 +281,7 @@ class Network:
         self.latency = latency
         self.wire = wire
         self._listeners: dict[Address, Callable[[], asyncio.BaseProtocol]] = {}
+        self._dice = latency.dice()
         self._cut_off_until_s: dict[Address, float] = {}
 
     def listen(self, address: Address, accept: Callable[[], asyncio.BaseProtocol]) -> None:
@@ -272,11 +298,13 @@ class Network:
         """How long that still takes."""
         return max(self._cut_off_until_s.get(address, 0.0) - self.loop.time(), 0.0)
 
-    async def connect(self, address: Address, client_host: str) -> Link:
+    async def connect(self, address: Address, client_host: str, kind: type[Link] = Link) -> Link:
         """Raises Disconnected when nobody listens there."""
-        await asyncio.sleep(min(self.reached_in_s(address), _CONNECT_TIMEOUT_S) + self.latency.draw_s())
+        await asyncio.sleep(
+            min(self.reached_in_s(address), _CONNECT_TIMEOUT_S) + self.latency.draw_s(self._dice)
+        )
         if address not in self._listeners or self.reached_in_s(address):
             raise Disconnected
-        link = Link(self, address, client_host)
+        link = kind(self, address, client_host)
         link._start(lambda: self._listeners.get(address))
         return link

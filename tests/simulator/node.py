@@ -73,7 +73,7 @@ class Node:
         settings: Settings,
     ) -> None:
         self.node_id = node_id
-        self.address: Address = (f"broker-{node_id}", PORT)
+        self.address: Address = (f"10.1.0.{node_id}", PORT)  # a name would have to be looked up
         self.broker: Broker | None = None
         self.started = False
         self.paused = False

@@ -12,6 +12,8 @@ import asyncio
 import contextlib
 import gc
 import random
+import time
+import traceback
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -25,7 +27,7 @@ from muster.coordinator.observe.log import Logger
 from muster.coordinator.storage.memory import MemoryStore
 from muster.coordinator.storage.store import Append, LeaseKind, TopicRow
 from muster.coordinator.storage.store import Outcome as Appended
-from muster.protocol.api import ApiKey, response_class
+from muster.protocol.api import ApiKey, decode_api_versions, response_class
 from muster.protocol.codec import decode
 from muster.protocol.embedded import decode_assignment
 from muster.protocol.errors import ErrorCode
@@ -35,6 +37,7 @@ from muster.protocol.messages.offsets import OffsetFetchRequest
 from tests.simulator import checkers
 from tests.simulator.bugs import BUGS
 from tests.simulator.checkers import Disk, Exchange, Violation
+from tests.simulator.consumer import OwnConsumer
 from tests.simulator.coverage import Coverage
 from tests.simulator.crowd import GROUPS, Crowd
 from tests.simulator.harm import Harm
@@ -42,6 +45,7 @@ from tests.simulator.member import TOPICS, Asked, Client, Member
 from tests.simulator.network import Disconnected, Latency, Link, Network
 from tests.simulator.node import EPOCH_MS, Node
 from tests.simulator.store import Durable, Weather, Written, run
+from tests.simulator.stream import dial, own_luck
 from tests.simulator.virtual_loop import Stuck, VirtualLoop
 
 STEPS_DEFAULT = 60
@@ -52,7 +56,8 @@ after the other, a reload may have backed off for 10 s, a member may be in a sta
 
 _NODES = (1, 2, 3)
 _ROUNDS = 2
-_FRAME_SIZE_BYTES = 4
+_PACES_S = (0.4, 0.7, 0.7, 1.5)
+"""Between two acts of harm. Where they come slowly, each has its consequences; where fast, they meet."""
 _LOGGED = "(log) "
 
 
@@ -111,10 +116,19 @@ def simulate(
     world = _World(loop, outcome)
     try:
         log = world.log if logged else _log_nothing
-        with BUGS[bug]() if bug else contextlib.nullcontext(), _ids_from(world.rng), _logs_to(log):
+        with (
+            BUGS[bug]() if bug else contextlib.nullcontext(),
+            _ids_from(world.rng),
+            own_luck(),
+            _time_of(loop),
+            _logs_to(log),
+        ):
             loop.run_until_complete(world.run())
-    except (Violation, Stuck) as broken:
+    except Exception as broken:
         outcome.violation = f"{loop.time():.3f} s: {type(broken).__name__}: {broken}"
+        if not isinstance(broken, Violation | Stuck):
+            # What a consumer raised, or what nobody thought of: the next seeds are to run all the same.
+            outcome.violation += "\n" + "".join(traceback.format_exception(broken))
     finally:
         outcome.virtual_s = loop.time()
         _cancel_all(loop)
@@ -131,6 +145,25 @@ def _ids_from(rng: random.Random) -> contextlib.AbstractContextManager[object]:
         return uuid.UUID(int=rng.getrandbits(128), version=4)
 
     return mock.patch.object(uuid, "uuid4", seeded)
+
+
+@contextlib.contextmanager
+def _time_of(loop: VirtualLoop) -> Iterator[None]:
+    """The client asks for the time in several ways."""
+
+    def monotonic_ns() -> int:
+        return int(loop.time() * 1e9)
+
+    def epoch_s() -> float:
+        return EPOCH_MS / 1000 + loop.time()
+
+    with (
+        mock.patch.object(time, "monotonic", loop.time),
+        mock.patch.object(time, "perf_counter", loop.time),
+        mock.patch.object(time, "monotonic_ns", monotonic_ns),
+        mock.patch.object(time, "time", epoch_s),
+    ):
+        yield
 
 
 def _logs_to(log: Callable[[Logger, str, str, dict[str, object]], None]) -> Any:
@@ -186,7 +219,8 @@ class _World:
             for node_id in _NODES
         ]
         addresses = [node.address for node in self._nodes]
-        self._crowd = Crowd(self._fork(), self._network, addresses, memory, self._asking)
+        self._crowd = Crowd(self._fork(), self._network, addresses, memory, self._asking, self._break)
+        loop.dial = dial
         by_address = {node.address: node for node in self._nodes}
         self._disk = Disk()
         self._one_owner = checkers.OneOwner(self._disk)
@@ -276,14 +310,16 @@ class _World:
 
     def replied(self, link: Link, frame: bytes) -> None:
         """A broker put a reply on the wire."""
-        frame = frame[_FRAME_SIZE_BYTES:]
         exchange = self._answered.exchange(link, int.from_bytes(frame[:4], "big"))
         with self._checking():
             if exchange is None:
                 raise Violation(f"a reply to nothing that was asked, from {link.address}: {frame[:40]!r}")
             asked = exchange.asked
-            _, offset = decode_response_header(asked.api_key, asked.version, frame)
-            response = decode(response_class(asked.api_key), asked.version, frame, offset)
+            if asked.api_key is ApiKey.API_VERSIONS:
+                response: Any = decode_api_versions(asked.version, frame[4:])
+            else:
+                _, offset = decode_response_header(asked.api_key, asked.version, frame)
+                response = decode(response_class(asked.api_key), asked.version, frame, offset)
             self._outcome.exchanges += 1
             self._say(f"{link.address[0]} {_brief(asked)} -> {_brief_response(response)}")
             self._coverage.replied(exchange, response)
@@ -313,13 +349,14 @@ class _World:
         await plot
 
     async def _plot(self) -> None:
+        pace_s = self.rng.choice(_PACES_S)
         await asyncio.gather(*(node.start() for node in self._nodes))
         for group_id in GROUPS:
             for _ in range(2):
                 self._crowd.add(group_id)
         for _ in range(_ROUNDS):
             for _ in range(self._outcome.steps // _ROUNDS):
-                await asyncio.sleep(self.rng.expovariate(1 / 0.7))
+                await asyncio.sleep(self.rng.expovariate(1 / pace_s))
                 self._harm.act()
                 self._harm.errand(self._observe())
                 self._compare()
@@ -399,7 +436,7 @@ class _World:
             return "its coordinator closed the connection"
 
     async def _unsettled_at_coordinator(
-        self, admin: Client, group_id: str, members: list[Member]
+        self, admin: Client, group_id: str, members: list[Member | OwnConsumer]
     ) -> str | None:
         address = await admin.find_coordinator(group_id, [node.address for node in self._nodes])
         if address is None:

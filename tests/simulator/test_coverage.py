@@ -31,6 +31,7 @@ from tests.simulator.checkers import Exchange
 from tests.simulator.coverage import Coverage, Ending, report, unseen
 from tests.simulator.member import Asked
 from tests.simulator.store import Fault, Written
+from tests.simulator.stream import CLIENT_HOST
 
 ADDRESSES = [("broker-1", 9092), ("broker-2", 9092)]
 LEASE = Lease(LeaseKind.GROUP, 0)
@@ -46,6 +47,7 @@ class FakeLink:
     def __init__(self, broker: int = 0) -> None:
         self.address = ADDRESSES[broker]
         self.open = True
+        self.client_host = "10.0.0.1"
         self.loses_requests = False
         self.loses_replies = False
 
@@ -94,6 +96,7 @@ class Story:
         leader: str = "",
         generation_id: int = 1,
         code: ErrorCode = ErrorCode.NONE,
+        members: int = 0,
     ) -> None:
         response = JoinGroupResponse(
             error_code=code,
@@ -101,7 +104,7 @@ class Story:
             protocol_name="range",
             leader=leader,
             member_id=member_id,
-            members=[],
+            members=[JoinGroupResponse.Member(member_id=f"{n}", metadata=b"") for n in range(members)],
         )
         self.coverage.replied(exchange, response)
 
@@ -383,6 +386,33 @@ def test_the_report_begins_with_what_was_not_seen() -> None:
     assert last.split(maxsplit=1) == ["3", "leader leaves"]
 
 
+def test_a_member_that_goes_on_elsewhere(story: Story) -> None:
+    story.synced(story.sync("a", "a"))
+    story.heartbeat("a")
+    story.heartbeat("b", broker=1)
+    story.heartbeat("a", ErrorCode.REBALANCE_IN_PROGRESS, broker=1)
+    assert story.seen == set()
+    story.heartbeat("a", broker=1)
+    story.heartbeat("a", broker=1)
+    assert story.coverage.seen == {"failover without a rebalance": 1}
+
+
+@pytest.mark.parametrize(
+    ("leader", "members", "situation"),
+    [
+        ("a", 1, None),
+        ("a", 2, "muster's own client leads others"),
+        ("b", 0, "muster's own client is led by others"),
+    ],
+)
+def test_who_leads(story: Story, leader: str, members: int, situation: str | None) -> None:
+    story.joined(story.join("wire", "a"), "a", leader=leader, members=members)
+    asked = story.join("own", "a")
+    cast(Any, asked.link).client_host = CLIENT_HOST
+    story.joined(asked, "a", leader=leader, members=members)
+    assert story.seen == ({situation} if situation else set())
+
+
 def test_two_static_members_that_swap(story: Story) -> None:
     for client, instance in (("a", "1"), ("b", "2"), ("c", "1")):
         story.joined(story.join(client, "", instance=instance), client + instance)
@@ -427,8 +457,3 @@ def test_a_topic_that_grows_under_its_group(story: Story) -> None:
     assert story.seen == set()
     story.synced(story.sync("a", "a", orders=4))
     assert story.seen == {"topic grows under its group"}
-
-
-def test_a_commit_of_an_unknown_partition(story: Story) -> None:
-    story.committed(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    assert story.seen == {"commit of a partition that is not known yet"}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from heapq import heappop, heappush
 from itertools import count
 from typing import Any
@@ -19,6 +19,28 @@ _TURNS_WITHOUT_TIME_MAX = 100_000
 
 class Stuck(RuntimeError):
     """Nothing will ever happen again, or something happens for ever without time passing."""
+
+
+class _Future(asyncio.Future[Any]):
+    """One whose place in a set does not depend on where in memory it lies."""
+
+    def __init__(self, number: int, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop=loop)
+        self._number = number
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+class _Task(asyncio.Task[Any]):
+    """As `_Future`."""
+
+    def __init__(self, number: int, coroutine: Any, **given: Any) -> None:
+        self._number = number
+        super().__init__(coroutine, **given)
+
+    def __hash__(self) -> int:
+        return self._number
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
@@ -35,17 +57,32 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._now_s = 0.0
         self._turns_without_time = 0
         self._thread = threading.get_ident()
+        self.dial: (
+            Callable[
+                [Callable[[], asyncio.BaseProtocol], str, int],
+                Awaitable[tuple[asyncio.BaseTransport, asyncio.BaseProtocol]],
+            ]
+            | None
+        ) = None
+        """What makes connections."""
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
-        self._timer_numbers = count()
+        self._numbers = count()
+        self.set_task_factory(self._make_task)
 
     def time(self) -> float:
         return self._now_s
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return _Future(next(self._numbers), self)
+
+    def _make_task(self, loop: asyncio.AbstractEventLoop, coroutine: Any, **given: Any) -> asyncio.Task[Any]:
+        return _Task(next(self._numbers), coroutine, loop=loop, **given)
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: Any = None
     ) -> asyncio.TimerHandle:
         timer = asyncio.TimerHandle(when, callback, args, self, context)
-        heappush(self._timers, (when, next(self._timer_numbers), timer))
+        heappush(self._timers, (when, next(self._numbers), timer))
         return timer
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
@@ -85,6 +122,13 @@ class VirtualLoop(asyncio.BaseEventLoop):
             self._turns_without_time = 0
 
     # --- what the base class leaves to loops with sockets -----------------------------------------
+
+    async def create_connection(  # type: ignore[override]
+        self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, **_: Any
+    ) -> tuple[asyncio.BaseTransport, asyncio.BaseProtocol]:
+        if self.dial is None:
+            raise RuntimeError("the simulation has no sockets: give the loop what dials")
+        return await self.dial(protocol_factory, host, port)
 
     def _write_to_self(self) -> None:
         if threading.get_ident() != self._thread:
