@@ -5,7 +5,19 @@ from __future__ import annotations
 from typing import Final
 
 from tests.bench.peers.measure import Measure
-from tests.bench.peers.measures import heartbeats, memory, start
+from tests.bench.peers.measures import (
+    commits,
+    heartbeats,
+    memory,
+    offset_fetch,
+    start,
+)
 
-_MODULES: Final = (start, memory, heartbeats)
+_MODULES: Final = (
+    start,
+    memory,
+    heartbeats,
+    commits,
+    offset_fetch,
+)
 MEASURES: Final[dict[str, Measure]] = {module.MEASURE.name: module.MEASURE for module in _MODULES}
