@@ -8,8 +8,10 @@ from tests.bench.peers.measure import Measure
 from tests.bench.peers.measures import (
     commits,
     heartbeats,
+    many_groups,
     memory,
     offset_fetch,
+    rebalance,
     start,
 )
 
@@ -19,5 +21,7 @@ _MODULES: Final = (
     heartbeats,
     commits,
     offset_fetch,
+    rebalance,
+    many_groups,
 )
 MEASURES: Final[dict[str, Measure]] = {module.MEASURE.name: module.MEASURE for module in _MODULES}
