@@ -7,11 +7,13 @@ from typing import Final
 from tests.bench.peers.measure import Measure
 from tests.bench.peers.measures import (
     commits,
+    end_to_end,
     heartbeats,
     many_groups,
     memory,
     offset_fetch,
     rebalance,
+    records,
     start,
 )
 
@@ -23,5 +25,7 @@ _MODULES: Final = (
     offset_fetch,
     rebalance,
     many_groups,
+    records,
+    end_to_end,
 )
 MEASURES: Final[dict[str, Measure]] = {module.MEASURE.name: module.MEASURE for module in _MODULES}
