@@ -13,7 +13,7 @@ DRIVER_BOUND: Final = 0.9
 """Of one core: a driver that had more than that may be what bounds the rate."""
 
 
-_COLD_S: Final = 8.0
+_COLD_S: Final = 5.0
 _WARM_UP_S: Final = 2.0
 _MEASURED_S: Final = 2.5
 

@@ -63,7 +63,7 @@ def beat(server: dict[str, Any], members: int, warm_up_s: float, seconds: float)
 def _run(kind: Kind, scale: Scale) -> list[Point]:
     found: list[Point] = []
     with kind.start(Options(initial_delay_ms=_DELAY_MS)) as running:
-        for members in scale.sizes((100,), (10, 100, 1_000, 10_000)):
+        for members in scale.sizes((100,), (100, 1_000, 10_000)):
             times = scale.times(cold=not found)
             found += [Point(**each) for each in drive(beat, running, members=members, **times)]
     return found

@@ -81,7 +81,7 @@ def fetch(server: dict[str, Any], partitions: int, warm_up_s: float, seconds: fl
 
 
 def _run(kind: Kind, scale: Scale) -> list[Point]:
-    sizes = scale.sizes((1, 1_000), (1, 10, 100, 1_000))
+    sizes = scale.sizes((1, 1_000), (1, 30, 1_000))
     found: list[Point] = []
     with kind.start(Options(initial_delay_ms=_DELAY_MS, topics={_TOPIC: max(sizes)})) as running:
         for partitions in sizes:
