@@ -161,7 +161,7 @@ bench: $(VENV)/.installed-interop $(VENV)/.installed-test  ## speed as ratios ag
 	$(BIN)/python -m tests.bench $(NAME) $(if $(WRITE),--write)
 
 .PHONY: bench-peers
-bench-peers: $(VENV)/.installed-bench $(VENV)/.installed-test  ## muster beside Apache Kafka, librdkafka's mock cluster and kfake, docs/PEERS.md (QUICK=1: a little of everything; ONLY=start,memory; SERVERS=muster,kafka; AGAIN=1; WRITE=1; three quarters of an hour; needs Java 17, Maven, Go, PostgreSQL)
+bench-peers: $(VENV)/.installed-bench $(VENV)/.installed-test  ## muster beside Apache Kafka, librdkafka's mock cluster and kfake, docs/PEERS.md (QUICK=1: a little of everything; ONLY=start,memory; SERVERS=muster,kafka; AGAIN=1; WRITE=1; some fifty minutes; needs Java 17, Maven, Go, PostgreSQL)
 	$(BIN)/python -m tests.bench.peers $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) $(if $(SERVERS),--servers $(SERVERS)) $(if $(AGAIN),--again) $(if $(WRITE),--write)
 
 .PHONY: bench-spark

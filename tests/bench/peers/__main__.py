@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import resource
+import signal
 import sys
 import time
 import traceback
@@ -45,8 +46,6 @@ def main(arguments: Sequence[str]) -> int:
     facts = figures.machine().partition(", load ")[0]
     print(f"{facts}; parts are kept in {path}", flush=True)
     servers.prepare(options.servers)
-    _, files_max = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (files_max, files_max))  # of the servers too
     failed = False
     began_s = time.monotonic()
     for measure, kind, number in _plan(options, scale):
@@ -102,9 +101,10 @@ def _plan(options: argparse.Namespace, scale: Scale) -> Iterator[tuple[Measure, 
     for name in options.only:
         measure = MEASURES[name]
         for number in range(options.rounds or (1 if scale.quick else measure.rounds)):
-            for kind in options.servers:
-                if kind not in measure.cannot:
-                    yield measure, KINDS[kind], number
+            for kind in (KINDS[name] for name in options.servers):
+                once = number > 0 and kind.once and not options.rounds
+                if kind.plays(measure.name) and kind.name not in measure.cannot and not once:
+                    yield measure, kind, number
 
 
 def _measured(measure: Measure, kind: Kind, number: int, scale: Scale, facts: str) -> Part:
@@ -143,5 +143,13 @@ def _write(results: Results) -> None:
     print(f"written: {PAGE}, {CHARTS}")
 
 
+def _prepare_process() -> None:
+    """What the servers inherit, and their end when this process is told to end."""
+    _, files_max = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files_max, files_max))
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+
+
 if __name__ == "__main__":
+    _prepare_process()
     sys.exit(main(sys.argv[1:]))

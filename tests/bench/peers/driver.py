@@ -167,7 +167,8 @@ async def form(groups: Sequence[load.Group]) -> None:
     heartbeats = load.Heartbeats(forming_interval_s(len(members)))
     for group in groups:
         group.join()
-    heartbeats.start(members)
+    if any(len(group.members) > 1 for group in groups):  # otherwise there is nobody to hear of
+        heartbeats.start(members)
     for group in groups:
         await group.stable(_FORMED_S)
     heartbeats.end()

@@ -13,6 +13,15 @@ DRIVER_BOUND: Final = 0.9
 """Of one core: a driver that had more than that may be what bounds the rate."""
 
 
+_COLD_S: Final = 5.0
+_WARM_UP_S: Final = 2.0
+_MEASURED_S: Final = 2.5
+
+NOTHING_SYNCED: Final = "not measured: as with its defaults, since hardly anything is written."
+IN_PROCESS: Final = "not measured: as one broker, whose only process it shares."
+NO_GROUPS: Final = "a member that syncs after its leader is refused (INVALID_REQUEST)."
+
+
 @dataclass(frozen=True, slots=True)
 class Scale:
     """How much a run does: `quick` shows in minutes that all of it works, and its figures say little."""
@@ -22,8 +31,12 @@ class Scale:
     def sizes(self, quick: Sequence[int], full: Sequence[int]) -> list[int]:
         return list(quick if self.quick else full)
 
-    def seconds(self, full: float) -> float:
-        return min(full, 1.0) if self.quick else full
+    def times(self, *, cold: bool) -> dict[str, float]:
+        """How long a load lasts before it is measured, and then. What comes first on a server that was just
+        started meets a virtual machine that has compiled nothing yet: that is not what its users meet."""
+        if self.quick:
+            return {"warm_up_s": 1.0, "seconds": 1.0}
+        return {"warm_up_s": _COLD_S if cold else _WARM_UP_S, "seconds": _MEASURED_S}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +91,7 @@ class Measure:
     rounds: int = 3
     """Of a full run; the quick one has one."""
     cannot: Mapping[str, str] = field(default_factory=dict)
-    """Kinds that do not play, with the reason."""
+    """Kinds that are left out, with the reason."""
 
 
 def drive(function: Callable[..., Any], running: Running, **arguments: Any) -> Any:

@@ -82,7 +82,13 @@ class Kind:
     start: Callable[[Options], AbstractContextManager[Running]]
     durable: str
     """What an answered offset commit survives."""
-    one_broker: bool = True
+    only: frozenset[str] = frozenset()
+    """Names of the measures it is for, if it is not for all."""
+    once: bool = False
+    """Shown for comparison alone: one round of it is enough."""
+
+    def plays(self, measure: str) -> bool:
+        return not self.only or measure in self.only
 
 
 def _muster_options(options: Options) -> list[str]:
@@ -134,14 +140,17 @@ _SHIPPED: Final[Mapping[str, str]] = {
 }
 
 
-@contextmanager
-def _kafka(options: Options, **more: str) -> Iterator[Running]:
-    configs = {
+def _kafka_configs(options: Options) -> dict[str, str]:
+    return {
         **_SHIPPED,
         "group.initial.rebalance.delay.ms": str(options.initial_delay_ms),
         "group.min.session.timeout.ms": str(options.session_min_ms),
-        **more,
     }
+
+
+@contextmanager
+def _kafka(options: Options, **more: str) -> Iterator[Running]:
+    configs = {**_kafka_configs(options), **more}
     is_ready = None if options.ready else lambda host, port: True
     with ApacheKafka(configs, jvm=SHIPPED_JVM, is_ready=is_ready) as kafka:
         if options.ready:
@@ -243,14 +252,10 @@ KINDS: Final[Mapping[str, Kind]] = {
             "muster, 3 brokers in one process",
             partial(_muster, brokers=3),
             _OF_THE_MACHINE,
-            one_broker=False,
+            once=True,
         ),
         Kind(
-            "muster-postgres",
-            "muster, 2 processes over PostgreSQL",
-            _muster_over_postgres,
-            _OF_THE_MACHINE,
-            one_broker=False,
+            "muster-postgres", "muster, 2 processes over PostgreSQL", _muster_over_postgres, _OF_THE_MACHINE
         ),
         Kind("kafka", f"Apache Kafka {KAFKA_VERSION}, defaults", _kafka, _OF_THE_PROCESS),
         Kind(
@@ -259,7 +264,7 @@ KINDS: Final[Mapping[str, Kind]] = {
             partial(_kafka, **{"log.flush.interval.messages": "1"}),
             _OF_THE_MACHINE,
         ),
-        Kind("mock", "librdkafka's mock cluster", _mock, "nothing"),
-        Kind("kfake", "franz-go's kfake", _kfake, "nothing"),
+        Kind("mock", "librdkafka's mock cluster", _mock, "nothing", once=True),
+        Kind("kfake", "franz-go's kfake", _kfake, "nothing", once=True),
     )
 }

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 import pytest
 
 from tests.bench.peers import __main__ as command
-from tests.bench.peers import table
-from tests.bench.peers.measure import Goal, Measure, Point, Quantity
+from tests.bench.peers import charts, table
+from tests.bench.peers.measure import Goal, Measure, Point, Quantity, Scale
+from tests.bench.peers.measures import MEASURES
 from tests.bench.peers.results import Part, Results
+from tests.bench.peers.servers import KINDS
 
 _RATE = Quantity("rate", "things", "/s", "more", axis="members", goals=(Goal(2.0, at=(10,)),))
 _TIME = Quantity("seconds", "time", "s", "less", goals=(Goal(2.0),))
@@ -64,6 +67,23 @@ def test_a_section_has_a_column_for_each_kind_and_the_reasons_of_the_others(resu
     assert "| things, 10 members (/s) | 200 (100–300) | 90† |" in lines
     assert "- librdkafka's mock cluster: no." in lines
     assert "- franz-go's kfake: OSError: gone" in lines
+
+
+def test_servers_take_turns_and_what_is_for_comparison_has_one_round() -> None:
+    names = ["muster", "kafka", "kafka-flush", "mock"]
+    options = argparse.Namespace(only=["start"], servers=names, rounds=None)
+    plan = [(kind.name, number) for _, kind, number in command._plan(options, Scale(quick=False))]
+    assert plan[:5] == [("muster", 0), ("kafka", 0), ("mock", 0), ("muster", 1), ("kafka", 1)]
+    assert [kind for kind, _ in plan] == ["muster", "kafka", "mock"] + 4 * ["muster", "kafka"]
+    assert len(list(command._plan(options, Scale(quick=True)))) == 3
+
+
+def test_every_kind_has_its_looks_and_every_measure_its_words() -> None:
+    assert set(charts._LOOKS) == set(KINDS)
+    for measure in MEASURES.values():
+        assert set(measure.cannot) < set(KINDS)
+        assert measure.words.endswith(".")
+        assert {goal.beside for each in measure.quantities for goal in each.goals} <= set(KINDS)
 
 
 def test_only_what_is_between_the_markers_is_written(tmp_path: Path) -> None:

@@ -9,13 +9,11 @@ from typing import Any, Final
 from muster.protocol.messages.classic_group import HeartbeatRequest
 from tests.bench import load
 from tests.bench.peers.driver import Target
-from tests.bench.peers.measure import Goal, Measure, Point, Quantity, Scale, drive
+from tests.bench.peers.measure import NOTHING_SYNCED, Goal, Measure, Point, Quantity, Scale, drive
 from tests.bench.peers.servers import Kind, Options
 
 _GROUP: Final = 100
 _DELAY_MS: Final = 500
-_WARM_UP_S: Final = 4.0
-_MEASURED_S: Final = 4.0
 _FLEXIBLE: Final = 4
 """The first version with tags."""
 
@@ -65,9 +63,9 @@ def beat(server: dict[str, Any], members: int, warm_up_s: float, seconds: float)
 def _run(kind: Kind, scale: Scale) -> list[Point]:
     found: list[Point] = []
     with kind.start(Options(initial_delay_ms=_DELAY_MS)) as running:
-        for members in scale.sizes((100,), (10, 100, 1_000, 10_000)):
-            given = {"warm_up_s": scale.seconds(_WARM_UP_S), "seconds": scale.seconds(_MEASURED_S)}
-            found += [Point(**each) for each in drive(beat, running, members=members, **given)]
+        for members in scale.sizes((100,), (100, 1_000, 10_000)):
+            times = scale.times(cold=not found)
+            found += [Point(**each) for each in drive(beat, running, members=members, **times)]
     return found
 
 
@@ -83,4 +81,5 @@ MEASURE: Final = Measure(
         Quantity("p99_ms", "99th percentile of a heartbeat", "ms", "less", axis="members", chart=False),
     ),
     _run,
+    cannot={"kafka-flush": NOTHING_SYNCED},
 )
