@@ -76,6 +76,11 @@ causes-table: $(VENV)/.installed-interop $(VENV)/.installed-test  ## the same on
 kafka: $(VENV)/.installed-test  ## replay every scenario against Apache Kafka (needs Java 17+ and Maven)
 	$(BIN)/python -m pytest tests/kafka
 
+# Fresh sequences; those of make kafka are always the same.
+.PHONY: differential
+differential: $(VENV)/.installed-test  ## random sequences of requests to Apache Kafka and muster, compared: make differential SEED=7 (SEQUENCES=, TIMED=, MINUTES=; WRITE=1 writes docs/PROOF.md; needs what make kafka needs)
+	$(BIN)/python -m tests.kafka.differential $(if $(SEED),--seed $(SEED)) $(if $(SEQUENCES),--sequences $(SEQUENCES)) $(if $(TIMED),--timed $(TIMED)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(WRITE),--write)
+
 # Mounting a small disk takes root; a user namespace lends it.
 AS_ROOT := $(if $(filter-out 0,$(shell id -u)),unshare --map-root-user --mount)
 

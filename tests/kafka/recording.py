@@ -15,6 +15,7 @@ from tests.group import blobs, prints
 from tests.group.cast import Cast
 from tests.group.play import play
 from tests.group.scenario import Answer, Driver, Scenario, Step
+from tests.kafka.compared import STORIES
 
 Fields = dict[str, str]
 """Path of a field, such as `members[$alice].metadata`, to its value in words."""
@@ -96,6 +97,8 @@ class _Recorder(Driver):
 
     def replies(self, expected: int) -> list[Answer]:
         answers = self._driver.replies(expected)
+        for answer in answers:
+            STORIES.side(kafka=bool(self._cast.suffix)).note(answer.api, answer.version, answer.response)
         self.fields.append(remembered(answers, self._cast))
         return answers
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
 
 from tests.group.scenario import rewritten
+from tests.kafka.compared import Compared
 from tests.kafka.differences import Difference
 from tests.kafka.differential.connections import Connections
 from tests.kafka.differential.duel import Outcome, duel, scenario_of
@@ -52,7 +54,11 @@ class Campaign:
     sequences: int
     timed: int
     at_once: int
+    minutes_max: float = 60.0
+    """After which no further sequence is begun."""
     compared: int = 0
+    timed_compared: int = 0
+    """How many of them with pauses."""
     steps: int = 0
     plays: int = 0
     lucky: int = 0
@@ -66,19 +72,24 @@ class Campaign:
     deliberate: Counter[str] = field(default_factory=Counter)
     findings: dict[Signature, Finding] = field(default_factory=dict)
     sightings: Counter[Signature] = field(default_factory=Counter)
+    compared_answers: Compared = field(default_factory=Compared)
 
     async def run(self, kafka: Connections, muster: Connections) -> None:
-        waiting = [(seed, False) for seed in range(self.seed, self.seed + self.sequences)]
-        waiting += [(seed, True) for seed in range(self.seed, self.seed + self.timed)]
-        waiting.reverse()
+        last = time.monotonic() + self.minutes_max * 60
+        # In the order of their seeds, with those that take long, for their pauses, spread among the others.
+        waiting = [(each / self.sequences, self.seed + each, False) for each in range(self.sequences)]
+        waiting += [(each / self.timed, self.seed + each, True) for each in range(self.timed)]
+        waiting.sort(reverse=True)
 
         async def worker() -> None:
-            while waiting:
-                await self._one(*waiting.pop(), kafka, muster)
+            while waiting and time.monotonic() < last:
+                _, seed, timed = waiting.pop()
+                await self._one(seed, timed, kafka, muster)
 
         async with asyncio.TaskGroup() as workers:
             for _ in range(self.at_once):
                 workers.create_task(worker())
+        self.compared_answers = Compared(kafka.answers, muster.answers)
         kafka.close()
         muster.close()
 
@@ -93,6 +104,7 @@ class Campaign:
             self.too_slow += 1
             return
         self.compared += 1
+        self.timed_compared += timed
         if self.compared % _PROGRESS_EVERY == 0:
             print(f"{self.compared} compared", flush=True)
         self.steps += outcome.steps
@@ -129,8 +141,8 @@ class Campaign:
         muster: Connections,
     ) -> None:
         wanted = signature(outcome.found[0])
-        self.sightings[wanted] += 1
         if wanted in self.findings:
+            self.sightings[wanted] += 1
             return
 
         async def differs(fewer: list[str]) -> bool:
@@ -142,6 +154,7 @@ class Campaign:
                 self.passing.append(f"seed {seed}{' timed' if timed else ''}: {outcome.found[0]}")
                 print(f"passing: {self.passing[-1]}", flush=True)
                 return
+        self.sightings[wanted] += 1
         if wanted in self.findings:
             return
         fewest = lines

@@ -8,25 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from muster.protocol import codec, header
 from muster.protocol.api import ApiKey, response_class
 from muster.protocol.frame import FrameSplitter
-from muster.protocol.message import Message, Struct
+from muster.protocol.message import Message
 from muster.protocol.messages.connection import ApiVersionsRequest
+from tests.kafka.compared import Answers
 
 ANSWER_S_MAX: Final = 60.0
 """For what is answered at once."""
-
-
-class Asked(NamedTuple):
-    """One request that was answered."""
-
-    api: ApiKey
-    version: int
 
 
 class Line(asyncio.Protocol):
@@ -100,10 +93,7 @@ class Connections:
         self._address = (host, port)
         self._idle: list[Line] = []
         self._topic_ids = dict(topic_ids)
-        self.answered: Counter[Asked] = Counter()
-        """How many requests of sequences it answered."""
-        self.errors: dict[ApiKey, set[int]] = {}
-        """With which error codes."""
+        self.answers = Answers()
 
     def topic_id(self, name: str) -> uuid.UUID:
         """The id of a topic; an id that no topic has for a name that none has."""
@@ -128,23 +118,6 @@ class Connections:
         else:
             line.close()
 
-    def count(self, api: ApiKey, version: int, answer: Message) -> None:
-        self.answered[Asked(api, version)] += 1
-        self.errors.setdefault(api, set()).update(error_codes(answer))
-
     def close(self) -> None:
         while self._idle:
             self._idle.pop().close()
-
-
-def error_codes(struct: Struct) -> Iterator[int]:
-    """All that stand anywhere in an answer."""
-    for declared in type(struct).__fields__:
-        value = getattr(struct, declared.name)
-        if declared.name == "error_code":
-            yield value
-        elif isinstance(value, Struct):
-            yield from error_codes(value)
-        elif isinstance(value, list) and value and isinstance(value[0], Struct):
-            for element in value:
-                yield from error_codes(element)

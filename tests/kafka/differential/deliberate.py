@@ -10,8 +10,10 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from muster.protocol.errors import ErrorCode
-from tests.group.scenario import Step
+from muster.protocol.messages.classic_group import JoinGroupResponse
+from tests.group.scenario import Answer, Step
 from tests.kafka.differences import NO_REPLY, Difference
+from tests.kafka.differential.generator import TOO_LONG
 from tests.kafka.recording import Fields
 
 
@@ -44,6 +46,21 @@ def _zero_bytes(difference: Difference, ours: Fields, steps: Sequence[Step]) -> 
     )
 
 
+def _left_in_memory(difference: Difference, ours: Fields, steps: Sequence[Step]) -> bool:
+    said = (difference.theirs, difference.ours)
+    _, _, api = difference.reply.partition(" ")
+    return any(step.options.get("metadata-length") == TOO_LONG for step in steps) and (
+        (api.startswith("DELETE_GROUPS") and said == ("0", "69"))
+        or (
+            api.startswith("DESCRIBE_GROUPS")
+            and (
+                said in (("69", "0"), ("'Dead'", "'Empty'"))
+                or (difference.field.endswith("error_message") and difference.ours == "None")
+            )
+        )
+    )
+
+
 RULES: Final[Sequence[Deliberate]] = (
     Deliberate(
         "a parked JoinGroup that its member repeats is answered with REBALANCE_IN_PROGRESS",
@@ -65,7 +82,19 @@ RULES: Final[Sequence[Deliberate]] = (
         "Kafka passes on zero bytes, which the Java client cannot read",
         _zero_bytes,
     ),
+    Deliberate(
+        "a commit that is refused for the length of its metadata leaves no group behind",
+        "Kafka leaves one in memory, which can be deleted, and which nobody can describe, not even once "
+        "clients ask to join it",
+        _left_in_memory,
+    ),
 )
+
+
+def is_forgotten_by_kafka(answer: Answer) -> bool:
+    """Whether Kafka has none like it, so that nobody need wait: it tells no JoinGroup of a rebalance."""
+    response = answer.response
+    return isinstance(response, JoinGroupResponse) and response.error_code == ErrorCode.REBALANCE_IN_PROGRESS
 
 
 def reason(difference: Difference, ours: Fields, steps: Sequence[Step]) -> str | None:

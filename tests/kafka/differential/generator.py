@@ -17,12 +17,15 @@ TOPICS: Final[Mapping[str, int]] = {"orders": 3, "clicks": 2}
 GROUPS: Final = ("team", "crew")
 """Unlike topics, each play has them to itself, so they have names of their own."""
 CLIENTS: Final = ("alice", "bob", "carol", "dave")
-SHORT_MS: Final = 2_000
-"""Every timeout is so long, or a minute, which no sequence lasts."""
-PAUSES_MS: Final = (5_000, 3_500)
+SHORT_MS: Final = 4_000
+"""Every timeout is so long, or one that no sequence lasts."""
+_LONG: Final = "15m"
+TOO_LONG: Final = "4097"
+"""One character more than metadata may have by default."""
+PAUSES_MS: Final = (10_000, 7_000)
 """How long nothing is asked. What a short timeout starts, now or when another one ends, is due at a multiple
 of SHORT_MS from the first pause's begin or, later, its end: each pause ends MARGIN_MS away from those."""
-MARGIN_MS: Final = 500
+MARGIN_MS: Final = 1_000
 VERBS: Final[Mapping[str, ApiKey]] = {
     "join": ApiKey.JOIN_GROUP,
     "sync": ApiKey.SYNC_GROUP,
@@ -58,6 +61,8 @@ class _Writer:
         self._type = rng.choice(["consumer"] * 5 + ["connect"])
         self._known: set[str] = set()
         """Who probably has a member id."""
+        self._joined: set[str] = set()
+        """Who of them probably waits for the others to join."""
         self._steps: list[str] = []
 
     def lines(self) -> list[str]:
@@ -122,7 +127,7 @@ class _Writer:
         return self._random.choices(["", f"group={self._groups[1]}"], [4, 1])[0]
 
     def _timeout(self) -> str:
-        return self._random.choice([f"{SHORT_MS}ms", "60s"]) if self._timed else "60s"
+        return self._random.choice([f"{SHORT_MS}ms", _LONG]) if self._timed else _LONG
 
     def _symbol(self) -> str:
         client = self._client()
@@ -157,8 +162,8 @@ class _Writer:
         rng = self._random
         client = client or self._client()
         protocols = rng.sample(_ASSIGNORS, rng.randint(1, 3))
-        if rng.random() < 0.6:
-            protocols = ["range", *(name for name in protocols if name != "range")]
+        if "range" not in protocols and rng.random() < 0.9:
+            protocols.insert(rng.randint(0, len(protocols)), "range")
         topics = rng.sample(list(TOPICS), rng.choice([1, 1, 2]))
         words = [
             f"topics={','.join(topics)}" if rng.random() < 0.95 else "raw=x",
@@ -193,16 +198,21 @@ class _Writer:
         if is_told_its_id and rng.random() < 0.85:
             self._say(client, "join", *words, since=4)
         self._known.add(client)
+        self._joined.add(client)
+        if self._joined >= self._known:
+            self._joined.clear()
 
     def _settle(self) -> None:
         """Everybody joins and syncs, so that the group becomes Stable as a rule."""
         rng = self._random
-        members = [client for client in self._clients if client in self._known] or [self._client()]
-        if rng.random() < 0.3:
-            members = sorted({*members, self._client()})
+        members = sorted(self._known | set(rng.sample(self._clients, rng.randint(1, len(self._clients)))))
         rng.shuffle(members)
         for client in members:
-            self._join(client)
+            if client not in self._joined:
+                self._join(client)
+        for client in members:  # who came before the others has to come again
+            if self._joined and client not in self._joined:
+                self._join(client)
         rng.shuffle(members)
         for client in members:
             if rng.random() < 0.95:
@@ -245,6 +255,7 @@ class _Writer:
         version = self._say(client, "leave", *leavers, self._group())
         if version < 3 or not leavers:
             self._known.discard(client)
+            self._joined.discard(client)
             if rng.random() < 0.7:
                 self._steps.append(f"{client} forget")
 
@@ -258,7 +269,7 @@ class _Writer:
             words.append(rng.choice(["metadata=text", "metadata=none", "metadata-length=4096"]))
         if self._is_crooked():
             words.append(
-                rng.choice(["as-simple", "metadata-length=4097", self._somebody(), self._somebody()])
+                rng.choice(["as-simple", f"metadata-length={TOO_LONG}", self._somebody(), self._somebody()])
             )
         if rng.random() < 0.1:
             self._say(self._client(), "commit", *words, "retention=1h", self._group(), until=4)
@@ -303,4 +314,5 @@ class _Writer:
     def _forget(self) -> None:
         client = self._known_client()
         self._known.discard(client)
+        self._joined.discard(client)
         self._steps.append(f"{client} forget")

@@ -13,6 +13,7 @@ from tests.group import prints, steps
 from tests.group.cast import Cast
 from tests.group.scenario import Answer, Scenario, Step
 from tests.kafka.differential.connections import ANSWER_S_MAX, Connections, Line
+from tests.kafka.differential.deliberate import is_forgotten_by_kafka
 from tests.kafka.differential.generator import GROUPS
 from tests.kafka.recording import Fields, remembered
 
@@ -89,10 +90,10 @@ class Player:
         await self._news.wait()
 
     def who(self) -> list[str]:
-        """Whose requests have been answered since the answers were taken."""
-        return sorted(
-            [f"{each.actor} {each.api.name}" for each in self._arrived.values()] + [*self._closed.values()]
-        )
+        """Whose requests have been answered since the answers were taken, but for those that Kafka never
+        answers."""
+        answered = [each for each in self._arrived.values() if not is_forgotten_by_kafka(each)]
+        return sorted([f"{each.actor} {each.api.name}" for each in answered] + [*self._closed.values()])
 
     def harvest(self) -> tuple[dict[str, Fields], list[str]]:
         """Take the answers: all fields of each, and the lines of a transcript."""
@@ -120,7 +121,7 @@ class Player:
             if response is None:
                 self._closed[number] = f"{actor} {api.name}"
             else:
-                self._connections.count(api, version, response)
+                self._connections.answers.note(api, version, response)
                 self._arrived[number] = Answer(actor, api, version, response)
             self._news.set()
 

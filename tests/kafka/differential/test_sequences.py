@@ -15,7 +15,7 @@ from tests.kafka.differential.servers import kafka_configs, servers
 
 pytestmark = pytest.mark.kafka
 
-_SEED = 1
+_SEED = 5_100
 _SEQUENCES = 150
 
 

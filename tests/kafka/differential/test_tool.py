@@ -39,7 +39,7 @@ def test_sequences_say_the_same_for_a_seed_and_ask_in_every_version() -> None:
     assert sequence(_SEED) == sequence(_SEED) != sequence(_SEED + 1)
     assert any(line.startswith("advance") for line in sequence(_SEED, timed=True))
     asked = set()
-    for seed in range(_SEED, _SEED + 200):
+    for seed in range(_SEED, _SEED + 400):
         for timed in (False, True):
             for api, version, message in _requests(seed, timed=timed):
                 codec.encode(message, version)
