@@ -30,6 +30,7 @@ _LIFE_S: Final = (20.0, 90.0)
 _READER_LIFE_S: Final = (3.0, 30.0)
 _SESSION_MS: Final = 30_000
 _PATIENT_MS: Final = 600_000
+_REQUEST_MS: Final = 300_000
 """For a machine that has much else to do: only what never comes is a failure."""
 _CAUGHT_UP_S: Final = 600.0
 
@@ -68,7 +69,9 @@ class Lane:
         """By partition: the offset behind the last one."""
 
     async def live(self) -> None:
-        async with Admin(self._bootstrap, default_api_timeout_ms=_PATIENT_MS) as admin:
+        async with Admin(
+            self._bootstrap, default_api_timeout_ms=_PATIENT_MS, request_timeout_ms=_REQUEST_MS
+        ) as admin:
             await admin.create_topic(self._name, self._partitions, 1, configs=self._configs)
             self._counts["topics"] += 1
             try:
@@ -104,6 +107,7 @@ class Lane:
                 compression_type=rng.choice(_CODECS),  # type: ignore[arg-type]
                 acks=rng.choice(("all", 1)),  # type: ignore[arg-type]
                 delivery_timeout_ms=_PATIENT_MS,
+                request_timeout_ms=_REQUEST_MS,
                 max_block_ms=_PATIENT_MS,
             ) as producer:
                 for _ in range(rng.randint(20, 200)):
@@ -144,9 +148,11 @@ class Lane:
             heartbeat="thread" if rng.random() < 0.2 else "loop",
             metadata_max_age_ms=10_000,
             default_api_timeout_ms=_PATIENT_MS,
+            request_timeout_ms=_REQUEST_MS,
             allow_auto_create_topics=False,
         ) as consumer:
-            while not self._reading_over.is_set() and now() < until:
+            # Whoever is there at the end stays, or on a slow machine nobody would ever come to read the rest.
+            while not self._reading_over.is_set() and (now() < until or self._writing_over.is_set()):
                 self._check(await consumer.get_many(timeout=0.3))
                 if rng.random() < 0.05:
                     await consumer.commit()

@@ -179,7 +179,7 @@ class Soak:
     async def _groups_gone(self, server: Server) -> list[str]:
         """Wait until no group is left; those that are when the patience is over."""
         names: list[str] = []
-        async with Admin(server.bootstrap) as admin:
+        async with Admin(server.bootstrap, request_timeout_ms=600_000) as admin:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_GROUPS_GONE_S):
                     while names := [each.group_id for each in await admin.list_groups()]:  # noqa: ASYNC110

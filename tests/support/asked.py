@@ -44,7 +44,7 @@ class Asked:
     async def __aexit__(self, *_: object) -> None:
         if self._process.returncode is None:
             self._process.kill()
-            await self._process.wait()
+        await self._process.communicate()  # to the end of its output, so that no pipe stays open
 
     @property
     def pid(self) -> int:
