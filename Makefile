@@ -76,6 +76,11 @@ causes-table: $(VENV)/.installed-interop $(VENV)/.installed-test  ## the same on
 kafka: $(VENV)/.installed-test  ## replay every scenario against Apache Kafka (needs Java 17+ and Maven)
 	$(BIN)/python -m pytest tests/kafka
 
+# Fresh sequences; those of make kafka are always the same.
+.PHONY: differential
+differential: $(VENV)/.installed-test  ## random sequences of requests to Apache Kafka and muster, compared: make differential SEED=7 (SEQUENCES=, TIMED=, MINUTES=; WRITE=1 writes docs/PROOF.md; needs what make kafka needs)
+	$(BIN)/python -m tests.kafka.differential $(if $(SEED),--seed $(SEED)) $(if $(SEQUENCES),--sequences $(SEQUENCES)) $(if $(TIMED),--timed $(TIMED)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(WRITE),--write)
+
 # Mounting a small disk takes root; a user namespace lends it.
 AS_ROOT := $(if $(filter-out 0,$(shell id -u)),unshare --map-root-user --mount)
 
@@ -147,9 +152,22 @@ fuzz: $(VENV)/.installed-test  ## five million inputs and ten thousand connectio
 	$(BIN)/python -m tests.fuzz $(if $(SEED),--seed $(SEED)) $(if $(INPUTS),--inputs $(INPUTS))
 	$(BIN)/python -m tests.fuzz --reach $(if $(SEED),--seed $(SEED))
 
+# MINUTES are the processor's, of the broker and of those who attack it.
+.PHONY: fuzz-live
+fuzz-live: $(VENV)/.installed-test  ## a live broker under attack: every API and version, broken frames, ten thousand idle connections, floods: make fuzz-live MINUTES=30 SEED=7 (needs Linux)
+	$(BIN)/python -m tests.fuzz --live-minutes $(or $(MINUTES),30) $(if $(SEED),--seed $(SEED))
+
+.PHONY: soak
+soak: $(VENV)/.installed-test  ## hours of groups, topics, records and clients that come and go; what the server holds of it: make soak HOURS=2 SEED=7 (SAMPLES=file.jsonl; needs Linux; SIGTERM ends it early)
+	$(BIN)/python -m tests.soak $(if $(HOURS),--hours $(HOURS)) $(if $(SEED),--seed $(SEED)) $(if $(SAMPLES),--samples $(SAMPLES))
+
 .PHONY: bench
 bench: $(VENV)/.installed-interop $(VENV)/.installed-test  ## speed as ratios against peers in the same run (NAME=commits: one of them; WRITE=1: into FIGURES.md; needs PostgreSQL, see postgres-tools)
 	$(BIN)/python -m tests.bench $(NAME) $(if $(WRITE),--write)
+
+.PHONY: bench-peers
+bench-peers: $(VENV)/.installed-bench $(VENV)/.installed-test  ## muster beside Apache Kafka, librdkafka's mock cluster and kfake, docs/PEERS.md (QUICK=1: a little of everything; ONLY=start,memory; SERVERS=muster,kafka; AGAIN=1; WRITE=1; some fifty minutes; needs Java 17, Maven, Go, PostgreSQL)
+	$(BIN)/python -m tests.bench.peers $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) $(if $(SERVERS),--servers $(SERVERS)) $(if $(AGAIN),--again) $(if $(WRITE),--write)
 
 .PHONY: bench-spark
 bench-spark: $(VENV)/.installed-spark $(VENV)/.installed-test  ## the pipeline's speed on Spark, our source beside Spark's own connector (NAME=source: one of them; WRITE=1: into tests/pipeline/bench/FIGURES-NAME.md; needs a JDK of Java 17 or later and Maven)
@@ -162,6 +180,16 @@ bench-journal: $(VENV)/.installed-spark $(VENV)/.installed-test  ## `muster-pipe
 .PHONY: sim
 sim: $(VENV)/.installed-test  ## one simulated run: make sim SEED=7 STEPS=2000
 	$(BIN)/python -m tests.simulator $(if $(SEED),--seed $(SEED)) $(if $(STEPS),--steps $(STEPS))
+
+# Every run has a seed of its own, printed with what it broke: make sim SEED=... repeats it.
+.PHONY: simulator
+simulator: $(VENV)/.installed-test  ## the simulator with fresh seeds for three minutes (SECONDS=, SEED= of the first)
+	$(BIN)/python -m tests.simulator --for-seconds $(or $(SECONDS),180) --processes $$(nproc) --quiet $(if $(SEED),--seed $(SEED))
+
+.PHONY: sim-night
+sim-night: $(VENV)/.installed-test  ## the same for hours, every planted bug with fresh seeds, and each situation of the coverage list seen (HOURS=8)
+	$(BIN)/python -m tests.simulator --bugs-within 1000
+	$(BIN)/python -m tests.simulator --for-seconds $$(awk 'BEGIN { print 3600 * $(or $(HOURS),8) }') --processes $$(nproc) --quiet --covered $(if $(SEED),--seed $(SEED))
 
 .PHONY: mutation
 mutation: $(VENV)/.installed-mutation $(VENV)/.installed-test  ## mutation testing of coordinator/group (ten minutes; not in CI)

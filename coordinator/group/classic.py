@@ -269,7 +269,8 @@ class ClassicGroup:
                 *cause,
                 from_state=self.previous_state,
                 to_state=to_state,
-                phase_ms=0 if entered_ms == UNKNOWN_TIME else now_ms - entered_ms,
+                # The time may be from the store: by the clock of another broker, which may be ahead of ours.
+                phase_ms=0 if entered_ms == UNKNOWN_TIME else max(now_ms - entered_ms, 0),
                 waiting_for=self._waited_for(),
                 pending_member_ids=tuple(self.pending_members),
                 until_ms=until_ms,

@@ -406,7 +406,8 @@ def _protocols(request: JoinGroupRequest) -> Protocols:
 
 
 def _timeouts(request: JoinGroupRequest, context: RequestContext) -> tuple[int, int]:
-    """The rebalance and the session timeout. JoinGroup v0 has one for both."""
-    if context.api_version == 0 or request.rebalance_timeout_ms < 0:
+    """The rebalance and the session timeout. JoinGroup v0 has one for both; later versions may ask for none
+    at all, also by a number below zero, as the definition's default is."""
+    if context.api_version == 0:
         return request.session_timeout_ms, request.session_timeout_ms
-    return request.rebalance_timeout_ms, request.session_timeout_ms
+    return max(request.rebalance_timeout_ms, 0), request.session_timeout_ms

@@ -80,8 +80,18 @@ def drain(timeout_s: float) -> None:
 
 
 def warm_up() -> None:
-    """Pay the import now; for a thread beside the event loop, so that no first line delays a request."""
-    _structlog()
+    """Pay the import now; for a thread beside the event loop, so that no first line delays a request.
+
+    Only in a process that is ours alone: structlog imports rich and pygments where they are installed, 5 MB
+    and as long again, for tracebacks that we do not print. So rich is hidden, from all, meanwhile.
+    """
+    hidden: dict[str, Any] = {} if "rich" in sys.modules else {"rich": None}
+    sys.modules.update(hidden)
+    try:
+        _structlog()
+    finally:
+        for name in hidden:
+            del sys.modules[name]
 
 
 class Logger:

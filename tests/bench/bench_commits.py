@@ -43,14 +43,16 @@ _SENTINEL: Final = 0x0123_4567_89AB_CDEF
 class Commits:
     """One member's commits: the same frame with an offset that moves on."""
 
-    def __init__(self, member: load.Member, partition: int) -> None:
+    def __init__(
+        self, member: load.Member, partition: int, *, topic: str = _TOPIC, version: int = _VERSION
+    ) -> None:
         request = OffsetCommitRequest(
             group_id=member.group_id,
             generation_id_or_member_epoch=member.generation_id,
             member_id=member.member_id,
             topics=[
                 OffsetCommitRequest.Topic(
-                    name=_TOPIC,
+                    name=topic,
                     partitions=[
                         OffsetCommitRequest.Partition(
                             partition_index=partition, committed_offset=_SENTINEL, committed_metadata=""
@@ -59,7 +61,7 @@ class Commits:
                 )
             ],
         )
-        self._prebuilt = load.Prebuilt(request, _VERSION)
+        self._prebuilt = load.Prebuilt(request, version)
         self._at = self._prebuilt.next().index(_OFFSET.pack(_SENTINEL))
         self._offset = 0
 

@@ -22,19 +22,22 @@ SETTLED_SECONDS_MAX: Final = 60.0
 
 
 @contextmanager
-def brokers(url: str, *options: str) -> Iterator[dict[int, Served]]:
-    """Three processes over the database at `url`, by node id, ready and with the shards shared out; those
-    that still run at the end are killed."""
+def brokers(
+    url: str, *options: str, count: int = BROKERS, settled: bool = True
+) -> Iterator[dict[int, Served]]:
+    """So many processes over the database at `url`, by node id, ready and with the shards shared out, unless
+    that is not to be waited for; those that still run at the end are killed."""
     with tempfile.TemporaryDirectory(prefix="muster-bench-") as directory, ExitStack() as stack:
         served = {}
-        for node_id in range(1, BROKERS + 1):
+        for node_id in range(1, count + 1):
             named = ("--store", url, "--node-id", str(node_id), *options)
             log = Path(directory) / f"broker-{node_id}.log"
             broker = served[node_id] = Served(Path(directory) / f"data-{node_id}", *named, log=log)
             stack.push(broker)  # kills it
-        with ThreadPoolExecutor(BROKERS) as starting:
+        with ThreadPoolExecutor(count) as starting:
             list(starting.map(Served.start, served.values()))
-        settle(ports(served))
+        if settled:
+            settle(ports(served))
         yield served
 
 

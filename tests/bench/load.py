@@ -10,7 +10,7 @@ import resource
 import struct
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import uvloop
 
@@ -22,6 +22,7 @@ from muster.protocol.message import Message
 from muster.protocol.messages.classic_group import (
     HeartbeatRequest,
     JoinGroupRequest,
+    LeaveGroupRequest,
     SyncGroupRequest,
 )
 from muster.protocol.messages.offsets import OffsetFetchRequest
@@ -31,6 +32,18 @@ T = TypeVar("T")
 JOIN_VERSION: Final = 9
 SYNC_VERSION: Final = 5
 HEARTBEAT_VERSION: Final = 4
+LEAVE_VERSION: Final = 5
+
+
+class Versions(NamedTuple):
+    """Of the requests that members send."""
+
+    join: int = JOIN_VERSION
+    sync: int = SYNC_VERSION
+    heartbeat: int = HEARTBEAT_VERSION
+    leave: int = LEAVE_VERSION
+
+
 PROTOCOL_TYPE, PROTOCOL = "consumer", "range"
 METADATA: Final = b"\x00\x01\x00\x00\x00\x01\x00\x06orders\xff\xff\xff\xff\x00\x00\x00\x00"
 """A ConsumerProtocolSubscription v1 to one topic."""
@@ -42,6 +55,8 @@ _CORRELATION: Final = struct.Struct(">i")
 _CONNECTS_AT_ONCE: Final = 200
 _CONNECT_SECONDS_MAX: Final = 60.0
 _RETRY_S: Final = 0.02
+_BATCHED_LEAVE: Final = 3
+"""The first LeaveGroup that names several members."""
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
@@ -233,6 +248,7 @@ class Member:
         "on_stable",
         "session_timeout_ms",
         "stable",
+        "versions",
     )
 
     def __init__(
@@ -243,6 +259,7 @@ class Member:
         on_stable: Callable[[Member], None],
         client_id: str = "bench",
         session_timeout_ms: int = 300_000,
+        versions: Versions = Versions(),  # noqa: B008  # it cannot be changed
     ) -> None:
         self.link = link
         self.group_id = group_id
@@ -254,6 +271,7 @@ class Member:
         self.on_stable = on_stable
         self.client_id = client_id
         self.session_timeout_ms = session_timeout_ms
+        self.versions = versions
         self._correlation_id = 0
         self._on_heartbeat: Callable[[], None] | None = None
 
@@ -267,12 +285,26 @@ class Member:
             protocol_type=PROTOCOL_TYPE,
             protocols=[JoinGroupRequest.Protocol(name=PROTOCOL, metadata=METADATA)],
         )
-        self._send(request, JOIN_VERSION, self._joined)
+        self._send(request, self.versions.join, self._joined)
 
     def heartbeat(self, done: Callable[[], None] | None = None) -> None:
         """One heartbeat; it joins again if the answer asks for that. `done` is called with every answer."""
         self._on_heartbeat = done
-        self._send(self.heartbeat_request(), HEARTBEAT_VERSION, self._beat)
+        self._send(self.heartbeat_request(), self.versions.heartbeat, self._beat)
+
+    async def leave(self) -> None:
+        """Return when the coordinator has answered; only while nothing else is in flight."""
+        one = LeaveGroupRequest.MemberIdentity(member_id=self.member_id)
+        batched = self.versions.leave >= _BATCHED_LEAVE
+        request = (
+            LeaveGroupRequest(group_id=self.group_id, members=[one])
+            if batched
+            else LeaveGroupRequest(group_id=self.group_id, member_id=self.member_id)
+        )
+        answer = await self.link.call(request, self.versions.leave, client_id=self.client_id)
+        code = answer.error_code or (answer.members[0].error_code if batched else ErrorCode.NONE)
+        if code:
+            raise RuntimeError(f"LeaveGroup: {ErrorCode(code).name}")
 
     def heartbeat_request(self) -> HeartbeatRequest:
         return HeartbeatRequest(
@@ -295,7 +327,7 @@ class Member:
         return decode(response_class(api_key), version, frame, offset)
 
     def _joined(self, frame: bytes) -> None:
-        response = self._read(JoinGroupRequest, JOIN_VERSION, frame)
+        response = self._read(JoinGroupRequest, self.versions.join, frame)
         match response.error_code:
             case ErrorCode.NONE:
                 self.member_id = response.member_id
@@ -323,10 +355,10 @@ class Member:
                 for member in joined.members
             ],
         )
-        self._send(request, SYNC_VERSION, self._synced)
+        self._send(request, self.versions.sync, self._synced)
 
     def _synced(self, frame: bytes) -> None:
-        response = self._read(SyncGroupRequest, SYNC_VERSION, frame)
+        response = self._read(SyncGroupRequest, self.versions.sync, frame)
         match response.error_code:
             case ErrorCode.NONE:
                 self.stable = True
@@ -337,7 +369,7 @@ class Member:
                 raise RuntimeError(f"SyncGroup: {ErrorCode(code).name}")
 
     def _beat(self, frame: bytes) -> None:
-        response = self._read(HeartbeatRequest, HEARTBEAT_VERSION, frame)
+        response = self._read(HeartbeatRequest, self.versions.heartbeat, frame)
         match response.error_code:
             case ErrorCode.NONE | ErrorCode.NOT_COORDINATOR:
                 pass
@@ -366,6 +398,11 @@ class Group:
         """One more to wait for; it begins by itself."""
         member.on_stable = self._on_stable
         self.members.append(member)
+        self._all_stable.clear()
+
+    def remove(self, member: Member) -> None:
+        """One less to wait for: it has left, or is about to be found gone."""
+        self.members.remove(member)
         self._all_stable.clear()
 
     async def stable(self, seconds_max: float) -> None:

@@ -19,6 +19,9 @@ def main() -> int:
     parser.add_argument("--inputs", type=int, default=INPUTS, help="decoded in this process's children")
     parser.add_argument("--processes", type=int, default=min(os.cpu_count() or 1, 4))
     parser.add_argument("--connections", type=int, default=CONNECTIONS, help="to a live broker")
+    parser.add_argument(
+        "--live-minutes", type=float, help="nothing but a live broker, so many minutes of the processor"
+    )
     parser.add_argument("--input", type=int, help="repeat this one input alone")
     parser.add_argument("--connection", type=int, help="repeat this one connection alone")
     parser.add_argument("--reach", action="store_true", help="print which branches the inputs reach")
@@ -37,6 +40,11 @@ def main() -> int:
 
             kind, accepted = run.try_one(Inputs(given.seed), given.input)
             print(f"input {given.input}, {kind}: {'accepted' if accepted else 'refused'}")
+            return 0
+        if given.live_minutes is not None:
+            from tests.fuzz import campaign
+
+            print(campaign.run(given.seed, given.live_minutes))
             return 0
         if given.connection is not None:
             print(live.run(given.seed, 1, first=given.connection))

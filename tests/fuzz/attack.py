@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
@@ -24,11 +25,13 @@ MANNERS: Final = {
     "half-closes": 5,
     "dribbles": 10,
     "reads nothing": 10,
+    "sips": 5,
     "never finishes": 10,
 }
 """asks: waits until all it sent was looked at; cuts: is reset at some byte; closes: ends at some byte;
-half-closes: says that it will send no more; dribbles: sends a few bytes at a time; reads nothing: takes no
-answer and stays; never finishes: sends part of a request and stays."""
+half-closes: says that it will send no more; dribbles: sends byte by byte; reads nothing: takes
+no answer and stays; sips: asks rightly for much, takes few bytes at a time from a small window, and stays;
+never finishes: sends part of a request and stays."""
 
 _AT_ONCE: Final = 24
 _STAYING_MAX: Final = 64
@@ -37,7 +40,11 @@ _PATIENCE_S: Final = 0.5
 
 _LIVE_FIRST: Final = 1 << 39  # so that the inputs are others than those judged without a broker
 _FRAMES_MAX: Final = 64
+_WINDOW_BYTES: Final = 2_048
+_SIPS_MAX: Final = 200
+_DRIBBLED_MAX: Final = 600
 _LAST_ID: Final = 0x7EAD_BEEF
+_ASKS_FOR_MUCH: Final = encode_request(18, 2, _LAST_ID, None, ApiVersionsRequest())
 _LAST: Final = encode_request(18, 0, _LAST_ID, None, ApiVersionsRequest())
 
 
@@ -66,6 +73,9 @@ def script(inputs: Inputs, number: int) -> Script:
         given = inputs.make(_LIVE_FIRST + number * _FRAMES_MAX + index, LIVE_KINDS)
         framed = given.kind != "stream"
         stream += (len(given.data).to_bytes(4, "big") if framed else b"") + given.data
+    if manner == "sips":
+        frames = rng.randint(20, 2_000)
+        stream = _ASKS_FOR_MUCH * frames
     if manner in ("cuts", "closes", "never finishes"):
         stream = stream[: rng.randrange(len(stream) + 1)]
     return Script(manner, stream, frames)
@@ -89,12 +99,12 @@ async def _attack(port: int, inputs: Inputs, numbers: range) -> Sent:
 async def _play_all(port: int, scripts: Iterator[Script], staying: deque[asyncio.StreamWriter]) -> list[Sent]:
     sent = []
     for each in scripts:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        reader, writer = await _connect(port, small=each.manner == "sips")
         answered = closed = False
         with suppress(ConnectionError):
             answered, closed = await _play(each, reader, writer)
         sent.append(Sent(1, each.frames, int(answered), int(closed)))
-        if each.manner in ("reads nothing", "never finishes"):
+        if each.manner in ("reads nothing", "sips", "never finishes"):
             staying.append(writer)
             if len(staying) > _STAYING_MAX:
                 staying.popleft().transport.abort()
@@ -105,20 +115,45 @@ async def _play_all(port: int, scripts: Iterator[Script], staying: deque[asyncio
     return sent
 
 
+async def _connect(port: int, *, small: bool) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """`small`: the system takes few bytes for it, so that the broker is held up soon."""
+    if not small:
+        return await asyncio.open_connection("127.0.0.1", port)
+    made = socket.socket()
+    made.setblocking(False)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _WINDOW_BYTES)
+    await asyncio.get_running_loop().sock_connect(made, ("127.0.0.1", port))
+    return await asyncio.open_connection(sock=made, limit=_WINDOW_BYTES // 2)
+
+
+async def _sip(reader: asyncio.StreamReader) -> tuple[bool, bool]:
+    for _ in range(_SIPS_MAX):
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                if not await reader.read(7):
+                    return False, True
+        except TimeoutError:
+            break
+    return False, False
+
+
 async def _play(
     each: Script, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> tuple[bool, bool]:
     """Whether the last request was answered, and whether the broker closed the connection."""
     if each.manner == "dribbles":
-        for at in range(0, len(each.stream), 7)[:200]:
-            writer.write(each.stream[at : at + 7])
-            await writer.drain()
+        for at in range(len(each.stream[:_DRIBBLED_MAX])):
+            writer.write(each.stream[at : at + 1])
+            await asyncio.sleep(0)  # one by one, others' turns between them
+        writer.write(each.stream[_DRIBBLED_MAX:])
     else:
         writer.write(each.stream)
     if each.manner == "half-closes":
         writer.write_eof()
     elif each.manner == "asks":
         writer.write(_LAST)
+    elif each.manner == "sips":
+        return await _sip(reader)
     if each.manner not in ("asks", "half-closes"):
         return False, False
     try:

@@ -22,8 +22,10 @@ from tests.support.wire import Wire
 
 DEADLINE_S: Final = 60.0
 _EVERY_S: Final = 0.05
-_TOPIC: Final = "bystanders-topic"
-_GROUP: Final = "bystanders-group"
+TOPIC: Final = "bystanders-topic"
+GROUP: Final = "bystanders-group"
+BYSTANDERS: Final = 3
+"""Their connections."""
 
 
 class Patient(Wire):
@@ -49,19 +51,35 @@ class Bystanders:
         self.worst_ms = {"heartbeat": 0.0, "produce": 0.0, "fetch": 0.0}
         self.counts = {"heartbeat": 0, "produce": 0, "fetch": 0}
         self._over = asyncio.Event()
+        self._answered = asyncio.Condition()
         self._tasks: list[asyncio.Task[None]] = []
         self._wires: list[Patient] = []
         self._produced = 0
 
     async def start(self, port: int) -> None:
-        self._wires = [await Patient.connect(port) for _ in range(3)]
+        self._wires = [await Patient.connect(port) for _ in range(BYSTANDERS)]
         member, producer, consumer = self._wires
-        await create_topic(port, _TOPIC, 1)
+        await create_topic(port, TOPIC, 1)
         heartbeat = await self._joined(member)
         self._tasks = [
             asyncio.create_task(each)
             for each in (self._beat(member, heartbeat), self._produce(producer), self._consume(consumer))
         ]
+
+    async def more(self, requests: int) -> None:
+        """Return when each of them has had so many more answers. Raises what went wrong."""
+        wanted = {what: count + requests for what, count in self.counts.items()}
+        async with self._answered:
+            enough = self._answered.wait_for(
+                lambda: (
+                    any(task.done() for task in self._tasks)
+                    or all(self.counts[what] >= count for what, count in wanted.items())
+                )
+            )
+            await asyncio.wait_for(enough, requests * DEADLINE_S)
+        for task in self._tasks:
+            if task.done():
+                task.result()
 
     async def finish(self) -> None:
         """Let each finish what it is doing, and the consumer read to the end. Raises what went wrong."""
@@ -78,7 +96,7 @@ class Bystanders:
 
     async def _joined(self, wire: Wire) -> HeartbeatRequest:
         join = JoinGroupRequest(
-            group_id=_GROUP,
+            group_id=GROUP,
             session_timeout_ms=SESSION_MS_MAX,
             rebalance_timeout_ms=60_000,
             member_id="",
@@ -89,7 +107,7 @@ class Bystanders:
         assert joined.error_code == 0, joined
         synced = await wire.call(
             SyncGroupRequest(
-                group_id=_GROUP,
+                group_id=GROUP,
                 generation_id=joined.generation_id,
                 member_id=joined.member_id,
                 assignments=[SyncGroupRequest.Assignment(member_id=joined.member_id, assignment=b"all")],
@@ -98,7 +116,7 @@ class Bystanders:
         )
         assert synced.error_code == 0, synced
         return HeartbeatRequest(
-            group_id=_GROUP, generation_id=joined.generation_id, member_id=joined.member_id
+            group_id=GROUP, generation_id=joined.generation_id, member_id=joined.member_id
         )
 
     async def _timed(self, what: str, call: Awaitable[Any]) -> Any:
@@ -106,6 +124,8 @@ class Bystanders:
         answer = await call
         self.worst_ms[what] = max(self.worst_ms[what], (time.monotonic() - began) * 1000)
         self.counts[what] += 1
+        async with self._answered:
+            self._answered.notify_all()
         return answer
 
     async def _pause(self) -> None:
@@ -122,7 +142,7 @@ class Bystanders:
         while not self._over.is_set():
             batch = build([Record(0, 1_700_000_000_000, b"k", b"%d" % self._produced)])
             partition = ProduceRequest.PartitionProduceData(index=0, records=batch)
-            topic = ProduceRequest.TopicProduceData(name=_TOPIC, partition_data=[partition])
+            topic = ProduceRequest.TopicProduceData(name=TOPIC, partition_data=[partition])
             request = ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[topic])
             answer = await self._timed("produce", wire.call(request, 7))
             stored = answer.responses[0].partition_responses[0]
@@ -136,7 +156,7 @@ class Bystanders:
             partition = FetchRequest.FetchTopic.FetchPartition(
                 partition=0, fetch_offset=offset, partition_max_bytes=1 << 20
             )
-            topic = FetchRequest.FetchTopic(topic=_TOPIC, partitions=[partition])
+            topic = FetchRequest.FetchTopic(topic=TOPIC, partitions=[partition])
             request = FetchRequest(
                 replica_id=-1, max_wait_ms=100, min_bytes=1, max_bytes=1 << 20, topics=[topic]
             )

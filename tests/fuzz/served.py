@@ -9,39 +9,18 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
-import os
-import resource
 import sys
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from muster.coordinator.config import Settings
 from muster.coordinator.observe import log
-from muster.coordinator.server.broker import Broker
-from muster.coordinator.server.brokers import Brokers
+from muster.coordinator.server.brokers import Brokers, raise_open_files_limit
 from tests.fuzz.run import limit_memory
+from tests.support.held import held
 
 MEMORY_BYTES: Final = 1 << 30
 SESSION_MS_MAX: Final = 30_000
 """The longest a member that is gone may keep others waiting."""
-
-
-def facts(broker: Broker) -> dict[str, Any]:
-    """What there is of everything that could be left behind."""
-    gc.collect()
-    resident = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
-    return {
-        "tasks": len(asyncio.all_tasks()),
-        "connections": len(broker.connections.open),
-        "connection_tasks": len(broker.connections.tasks),
-        "request_bytes": broker.connections.requests.held_bytes,
-        "response_bytes": broker.connections.responses.held_bytes,
-        "files": len(os.listdir("/proc/self/fd")),
-        "resident_bytes": resident,
-        "undecodable": broker.connections.counts.undecodable,
-        "too_large": broker.connections.counts.too_large,
-        "requests": broker.connections.counts.requests,
-    }
 
 
 async def serve(directory: str) -> None:
@@ -54,6 +33,7 @@ async def serve(directory: str) -> None:
             group_min_session_timeout_ms=1,
             group_max_session_timeout_ms=SESSION_MS_MAX,
             request_receive_timeout_ms=20_000,
+            lease_term_ms=60_000,  # a machine that has no time for a broker takes no group from it
         )
     )
     await brokers.start()
@@ -68,7 +48,8 @@ async def serve(directory: str) -> None:
         )
         await asyncio.get_running_loop().run_in_executor(None, log.warm_up)
         while await reader.readline():
-            print(json.dumps(facts(broker)), flush=True)
+            gc.collect()
+            print(json.dumps(held([broker])), flush=True)
         transport.close()
     finally:
         await brokers.stop()
@@ -76,4 +57,5 @@ async def serve(directory: str) -> None:
 
 if __name__ == "__main__":
     log.configure("warning", "json")
+    raise_open_files_limit()
     asyncio.run(serve(sys.argv[1]))

@@ -137,7 +137,12 @@ def milliseconds(text: str) -> int:
 
 def parse(path: Path) -> Scenario:
     """Read a file. Raises ScenarioError."""
-    scenario = Scenario(path, path.read_text(encoding="utf-8").splitlines())
+    return parse_lines(path, path.read_text(encoding="utf-8").splitlines())
+
+
+def parse_lines(path: Path, lines: list[str]) -> Scenario:
+    """What a file of that name with these lines says. Raises ScenarioError."""
+    scenario = Scenario(path, lines)
     story: list[str] = []
     for number, line in enumerate(scenario.lines, 1):
         if not line.strip():

@@ -96,6 +96,15 @@ def test_a_phase_that_began_at_an_unknown_time_has_no_length(group: ClassicGroup
     assert event.phase_ms == 0
 
 
+def test_a_phase_that_began_by_a_clock_ahead_of_ours_has_no_length(group: ClassicGroup) -> None:
+    group.state_timestamp = 2_000  # as the coordinator before this one stored it
+    out = Effects()
+    group.become(PREPARING, CAUSE, 1500, out)
+    [event] = out.events
+    assert isinstance(event, StateChanged)
+    assert event.phase_ms == 0
+
+
 def test_only_the_dead_are_not_alive(group: ClassicGroup) -> None:
     for state in (EMPTY, PREPARING, COMPLETING, STABLE):
         group.state = state

@@ -120,9 +120,9 @@ def test_member_ids_are_named_after_the_instance_or_the_client() -> None:
 
 @pytest.mark.parametrize(
     ("version", "rebalance_timeout_ms", "expected"),
-    [(0, 300_000, 45_000), (0, -1, 45_000), (1, 300_000, 300_000), (1, -1, 45_000), (1, 0, 0)],
+    [(0, 300_000, 45_000), (0, -1, 45_000), (1, 300_000, 300_000), (1, -1, 0), (1, 0, 0)],
 )
-def test_the_rebalance_timeout_of_a_version_that_has_none(
+def test_the_rebalance_timeout_of_a_version_that_has_none_is_the_sessions(
     harness: Harness, version: int, rebalance_timeout_ms: int, expected: int
 ) -> None:
     join(harness, join_request(rebalance_timeout_ms=rebalance_timeout_ms), version=version)

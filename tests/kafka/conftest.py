@@ -1,10 +1,25 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import pytest
 
+from tests.kafka.compared import STORIES
 from tests.support.apache_kafka import ApacheKafka
+
+_COUNTED_TO = "--counted-to"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(_COUNTED_TO, metavar="FILE", help="write down which answers were compared, as JSON")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    path = session.config.getoption(_COUNTED_TO, None)
+    if path is not None:
+        Path(path).write_text(json.dumps(STORIES.as_json()), encoding="utf-8")
 
 
 class KafkaOfConfigs:

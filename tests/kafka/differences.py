@@ -11,7 +11,7 @@ from tests.kafka.recording import Replies
 
 LISTED: Final = Path(__file__).with_name("DIFFERENCES.md")
 _COLUMNS: Final = ("Scenario", "Step", "Reply", "Field", "Apache Kafka", "muster", "Why")
-_NO_REPLY: Final = "no reply"
+NO_REPLY: Final = "no reply"
 _REPLY: Final = "a reply"
 
 
@@ -40,7 +40,7 @@ def differences(scenario: Scenario, theirs: Sequence[Replies], ours: Sequence[Re
     for their, our in zip(theirs, ours, strict=True):
         for reply in sorted(their.fields.keys() | our.fields.keys()):
             if reply not in their.fields or reply not in our.fields:
-                there = (_REPLY if reply in side.fields else _NO_REPLY for side in (their, our))
+                there = (_REPLY if reply in side.fields else NO_REPLY for side in (their, our))
                 found.append(Difference(scenario.name, their.step.text, reply, "reply", *there))
                 continue
             one, other = their.fields[reply], our.fields[reply]

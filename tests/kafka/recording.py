@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +15,7 @@ from tests.group import blobs, prints
 from tests.group.cast import Cast
 from tests.group.play import play
 from tests.group.scenario import Answer, Driver, Scenario, Step
+from tests.kafka.compared import STORIES
 
 Fields = dict[str, str]
 """Path of a field, such as `members[$alice].metadata`, to its value in words."""
@@ -96,19 +97,26 @@ class _Recorder(Driver):
 
     def replies(self, expected: int) -> list[Answer]:
         answers = self._driver.replies(expected)
-        in_order = sorted(answers, key=lambda answer: self._cast.rank(answer.actor))
-        for answer in in_order:
-            prints.remember(answer, self._cast)
-        fields: dict[str, Fields] = {}
-        for answer in in_order:
-            name = base = f"{answer.actor} {answer.api.name}"
-            number = 1
-            while name in fields:
-                number += 1
-                name = f"{base} ({number})"
-            fields[name] = _Words(self._cast).of(answer.response)
-        self.fields.append(fields)
+        for answer in answers:
+            STORIES.side(kafka=bool(self._cast.suffix)).note(answer.api, answer.version, answer.response)
+        self.fields.append(remembered(answers, self._cast))
         return answers
+
+
+def remembered(answers: Sequence[Answer], cast: Cast) -> dict[str, Fields]:
+    """What the actors remember of `answers` is remembered; every field of each, as in `Replies.fields`."""
+    in_order = sorted(answers, key=lambda answer: cast.rank(answer.actor))
+    for answer in in_order:
+        prints.remember(answer, cast)
+    fields: dict[str, Fields] = {}
+    for answer in in_order:
+        name = base = f"{answer.actor} {answer.api.name}"
+        number = 1
+        while name in fields:
+            number += 1
+            name = f"{base} ({number})"
+        fields[name] = _Words(cast).of(answer.response)
+    return fields
 
 
 class _Words:

@@ -24,6 +24,7 @@ from muster.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from muster.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
 from muster.protocol.record_batch import batches, records
 from muster.protocol.types import ZERO_UUID
+from tests.kafka.compared import STORIES
 from tests.kafka.differences import Difference, listed
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.wire_blocking import ConnectionClosed, WireConnection
@@ -71,6 +72,7 @@ class Side:
         """`shared`: the broker has had other stories and has others' topics, so names get a suffix."""
         self.told: dict[tuple[str, str], dict[str, str]] = {}
         """(title, API) -> field -> value in words."""
+        self._shared = shared
         self._suffix = f"-told-{next(_numbers)}" if shared else ""
         self._address = (host, port)
         self._connection = WireConnection(*self._address, "story")
@@ -155,13 +157,17 @@ class Side:
             self._connection.close()
             self._connection = WireConnection(*self._address, "story")
             return None
+        STORIES.side(kafka=self._shared).note(ApiKey(request.__schema__.api_key or 0), version, answer)
         fields = dict(self._fields(answer, ""))
         self.told[key] = {name: told for name, told in fields.items() if name.rpartition(".")[2] != but}
         return answer
 
-    def note(self, title: str, fact: object) -> None:
-        """Keep something that the story found out, to be compared."""
+    def note(self, title: str, fact: object, *, of: tuple[Message, int] | None = None) -> None:
+        """Keep something that the story found out, to be compared; `of` an answer in some version."""
         assert (title, "") not in self.told, f"{title} is noted twice"
+        if of is not None:
+            answer, version = of
+            STORIES.side(kafka=self._shared).note(ApiKey(answer.__schema__.api_key or 0), version, answer)
         self.told[title, ""] = {"fact": str(fact)}
 
     # --- in words ---------------------------------------------------------------------------------

@@ -202,3 +202,18 @@ def test_what_is_imported_only_when_needed_is_not_imported_to_start() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert ended.stdout == "[]\n"
+
+
+def test_what_a_broker_logs_with_brings_nothing_that_it_does_not_print_with() -> None:
+    """structlog alone would import rich and pygments; who wants rich afterwards gets it."""
+    script = (
+        "import sys\n"
+        "from muster.coordinator.observe.log import Logger, warm_up\n"
+        "warm_up()\n"
+        "Logger().error('a line')\n"
+        "print([name for name in ('structlog', 'rich', 'pygments') if name in sys.modules])\n"
+        "import rich.console\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert ended.stdout == "['structlog']\n"
+    assert "a line" in ended.stderr

@@ -1,4 +1,4 @@
-"""`python -m tests.simulator`: one run of the simulator, or several."""
+"""`python -m tests.simulator`: one run of the simulator, or as many as there is time for."""
 
 from __future__ import annotations
 
@@ -6,37 +6,122 @@ import argparse
 import logging
 import random
 import sys
-from collections.abc import Sequence
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from itertools import count, islice
+from multiprocessing import get_context
 
+from tests.simulator import coverage
 from tests.simulator.bugs import BUGS
-from tests.simulator.simulation import STEPS_DEFAULT, simulate
+from tests.simulator.simulation import STEPS_DEFAULT, Outcome, simulate
+
+_UNDER_WAY = 4  # runs that each process has before it
 
 
 def main(arguments: Sequence[str]) -> int:
+    options = _parser().parse_args(arguments)
+    # asyncio's own complaints; what the brokers log goes into the trace, if anywhere.
+    logging.disable(logging.CRITICAL)
+    first = random.randrange(2**32) if options.seed is None else options.seed
+    if options.bugs_within:
+        return _hunt(first, options.bugs_within)
+    seeds = count(first) if options.for_seconds else range(first, first + options.seeds)
+    until_s = time.monotonic() + options.for_seconds if options.for_seconds else None
+    several = options.for_seconds or options.seeds > 1
+    runs, broken, seen = 0, 0, Counter[str]()
+    for outcome in _outcomes(seeds, options, until_s):
+        runs += 1
+        broken += outcome.violation is not None
+        seen.update(outcome.seen)
+        if options.trace:
+            print("\n".join(outcome.trace))
+        if not options.quiet or outcome.violation is not None:
+            print(outcome, flush=True)
+    if several:
+        print(coverage.report(seen, runs))
+        print(f"{runs} runs from seed {first}, {broken} of them broken")
+    unseen = coverage.unseen(seen) if options.covered else []
+    if unseen:
+        print(f"never seen: {', '.join(unseen)}")
+    if options.bug and not broken:
+        print(f"{options.bug} was not caught")
+    return 1 if broken or unseen else 0
+
+
+def _hunt(first: int, seeds_max: int) -> int:
+    """Plant each bug in run after run until it is caught; 1 if one is not."""
+    missed = 0
+    for bug in BUGS:
+        runs = (simulate(seed, bug=bug) for seed in range(first, first + seeds_max))
+        caught = next((outcome for outcome in runs if outcome.violation is not None), None)
+        if caught is None:
+            missed += 1
+            print(f"{bug}: not caught in {seeds_max} runs from seed {first}", flush=True)
+        else:
+            print(f"{bug}: caught in run {caught.seed - first + 1}: {caught.replay}", flush=True)
+    return 1 if missed else 0
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m tests.simulator", description="simulate brokers and consumers"
     )
     parser.add_argument("--seed", type=int, help="decides everything (default: a new one)")
-    parser.add_argument(
+    how_many = parser.add_mutually_exclusive_group()
+    how_many.add_argument(
         "--seeds", type=int, default=1, help="how many runs, with seeds counting up (default 1)"
     )
+    how_many.add_argument(
+        "--for-seconds", type=float, help="as many runs as begin within that time, with seeds counting up"
+    )
+    parser.add_argument("--processes", type=int, default=1, help="how many run side by side (default 1)")
     parser.add_argument(
         "--steps", type=int, default=STEPS_DEFAULT, help=f"acts of harm (default {STEPS_DEFAULT})"
     )
     parser.add_argument("--bug", choices=sorted(BUGS), help="plant a bug; the run should then fail")
+    parser.add_argument(
+        "--bugs-within", type=int, help="plant each bug, in so many runs at most, until it is caught"
+    )
     parser.add_argument("--trace", action="store_true", help="print everything that happened in virtual time")
-    options = parser.parse_args(arguments)
-    if not options.trace:
-        logging.disable(logging.CRITICAL)
-    first = random.randrange(2**32) if options.seed is None else options.seed
-    broken = 0
-    for seed in range(first, first + options.seeds):
-        outcome = simulate(seed, options.steps, bug=options.bug)
-        if options.trace:
-            print("\n".join(outcome.trace))
-        print(outcome, flush=True)
-        broken += outcome.violation is not None
-    return 1 if broken else 0
+    parser.add_argument("--quiet", action="store_true", help="print only runs that broke a promise")
+    parser.add_argument(
+        "--covered", action="store_true", help="fail when a situation was seen in none of the runs"
+    )
+    return parser
+
+
+def _outcomes(
+    seeds: Iterator[int] | range, options: argparse.Namespace, until_s: float | None
+) -> Iterator[Outcome]:
+    """Each as it is done; no run begins after `until_s`, by the monotonic clock."""
+    if options.processes == 1:
+        for seed in seeds:
+            if until_s is not None and time.monotonic() >= until_s:
+                return
+            yield _run(seed, options.steps, options.bug, options.trace)
+        return
+    seeds = iter(seeds)
+    with ProcessPoolExecutor(options.processes, mp_context=get_context("spawn"), initializer=_quiet) as pool:
+        under_way: set[Future[Outcome]] = set()
+        while True:
+            if until_s is None or time.monotonic() < until_s:
+                for seed in islice(seeds, _UNDER_WAY * options.processes - len(under_way)):
+                    under_way.add(pool.submit(_run, seed, options.steps, options.bug, options.trace))
+            if not under_way:
+                return
+            done, under_way = wait(under_way, return_when=FIRST_COMPLETED)
+            for each in done:
+                yield each.result()
+
+
+def _run(seed: int, steps: int, bug: str | None, traced: bool) -> Outcome:
+    return simulate(seed, steps, bug=bug, logged=traced)
+
+
+def _quiet() -> None:
+    logging.disable(logging.CRITICAL)
 
 
 if __name__ == "__main__":

@@ -6,16 +6,23 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
+from copy import copy
 from functools import partial
 from typing import Any
 from unittest import mock
 
+from muster.coordinator.group import offsets, rebalance, sessions
+from muster.coordinator.group.classic import ClassicGroup
+from muster.coordinator.group.classic_member import ClassicMember
 from muster.coordinator.group.effects import Effects, Reply
+from muster.coordinator.group.shard import Shard
 from muster.coordinator.runtime import loader
 from muster.coordinator.runtime import runtime as runtime_module
 from muster.coordinator.runtime.shard_host import ShardHost
 from muster.coordinator.storage.memory import MemoryStore
 from muster.coordinator.storage.store import Append, Lease, Outcome
+from muster.protocol.messages.classic_group import SyncGroupResponse
+from muster.protocol.messages.offsets import OffsetCommitRequest
 
 Bug = Callable[[], contextlib.AbstractContextManager[object]]
 """Plants a bug for the length of a `with`."""
@@ -88,6 +95,78 @@ async def _load_forgetfully(store: Any, lease: Lease, shard: Any) -> None:
 _load = loader.load
 
 
+# --- in the core ----------------------------------------------------------------------------------
+
+
+def _same_generation(group: ClassicGroup, now_ms: int) -> None:
+    """The generation is not counted on, but for the first one."""
+    if group.generation_id == 0:
+        _next_generation(group, now_ms)
+
+
+_next_generation = ClassicGroup.next_generation
+
+
+def _loaded_without_timers(shard: Shard, now_ms: int, out: Effects) -> None:
+    """Members that were loaded have no session that could run out."""
+    _loaded(shard, now_ms, out)
+    for group in shard.groups.values():
+        for member in group.members.values():
+            shard.deadlines.cancel(member.session_timer)
+
+
+_loaded = Shard.loaded
+
+
+def _never_expires(group: ClassicGroup, member_id: str, now_ms: int, out: Effects) -> None:
+    """A member whose session ran out stays; who was only told an id goes."""
+    if member_id in group.pending_members:
+        _session_timer_fired(group, member_id, now_ms, out)
+
+
+_session_timer_fired = sessions.session_timer_fired
+
+
+def _any_generation(group: ClassicGroup, request: OffsetCommitRequest) -> None:
+    """A commit may name any generation."""
+    _validate_commit(group, replace_generation(request, group.generation_id))
+
+
+def replace_generation(request: OffsetCommitRequest, generation_id: int) -> OffsetCommitRequest:
+    changed = copy(request)
+    changed.generation_id_or_member_epoch = generation_id
+    return changed
+
+
+_validate_commit = offsets.validate_commit
+
+
+def _validate_unfenced(group: ClassicGroup, member_id: str, group_instance_id: str | None) -> ClassicMember:
+    """A static member is known by its instance, whatever its member id."""
+    owner = group.static_members.get(group_instance_id or "")
+    return _validate(group, owner or member_id, None)
+
+
+_validate = ClassicGroup.validate
+
+
+def _hand_out_by_order(group: ClassicGroup, member: ClassicMember) -> SyncGroupResponse:
+    """A late SyncGroup is answered with the first member's assignment."""
+    return _synced_response(group, next(iter(group.members.values())))
+
+
+_synced_response = ClassicGroup.synced_response
+
+
+def _forget_syncs(group: ClassicGroup, now_ms: int, out: Effects) -> None:
+    """Whoever waits for an assignment that will not come is not told."""
+    for member in group.members.values():
+        member.assignment = b""
+        if member.parked_sync is not None:
+            member.parked_sync = None
+            group.syncs_parked -= 1
+
+
 def _host(host: type[ShardHost]) -> Bug:
     return partial(mock.patch.object, runtime_module, "ShardHost", host)
 
@@ -99,5 +178,14 @@ BUGS: dict[str, Bug] = {
     "secretive": _host(_Secretive),
     "unfenced-store": partial(mock.patch.object, MemoryStore, "_append", _append_unfenced),
     "forgetful-load": partial(mock.patch.object, runtime_module, "load", _load_forgetfully),
+    "generation-not-bumped": partial(mock.patch.object, ClassicGroup, "next_generation", _same_generation),
+    "timers-lost-on-reload": partial(mock.patch.object, Shard, "loaded", _loaded_without_timers),
+    "stale-members-kept": partial(mock.patch.object, sessions, "session_timer_fired", _never_expires),
+    "commits-of-any-generation": partial(mock.patch.object, offsets, "validate_commit", _any_generation),
+    "instances-not-fenced": partial(mock.patch.object, ClassicGroup, "validate", _validate_unfenced),
+    "someone-elses-assignment": partial(
+        mock.patch.object, ClassicGroup, "synced_response", _hand_out_by_order
+    ),
+    "parked-syncs-forgotten": partial(mock.patch.object, rebalance, "_recall_assignments", _forget_syncs),
 }
 """By the name that `python -m tests.simulator --bug` takes."""

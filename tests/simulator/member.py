@@ -33,14 +33,17 @@ from muster.protocol.messages.classic_group import (
     LeaveGroupRequest,
     SyncGroupRequest,
 )
-from muster.protocol.messages.metadata import FindCoordinatorRequest
+from muster.protocol.messages.metadata import FindCoordinatorRequest, MetadataRequest
 from muster.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
 from tests.simulator.network import Address, Disconnected, Link, Network
 
 TOPICS = {"orders": 4, "audit": 2}
-"""Partitions per topic."""
+"""How many partitions each has in the beginning."""
 UNDER_WAY_MAX_S = 0.6
 """Longer than a message can be under way in the simulated network."""
+
+NO_TOPICS = encode_subscription(ConsumerProtocolSubscription(topics=[]), 0)
+REQUEST_TIMEOUT_S = 10.0
 
 Partition = tuple[str, int]
 
@@ -55,9 +58,14 @@ class Versions(NamedTuple):
     commit: int
     fetch: int
     find: int
+    metadata: int
 
 
-GENERATIONS = (Versions(2, 1, 1, 1, 3, 2, 1), Versions(5, 3, 3, 3, 7, 5, 2), Versions(9, 5, 4, 5, 9, 8, 4))
+GENERATIONS = (
+    Versions(2, 1, 1, 1, 3, 2, 1, 4),
+    Versions(5, 3, 3, 3, 7, 5, 2, 7),
+    Versions(9, 5, 4, 5, 9, 8, 4, 12),
+)
 
 
 class Asked(NamedTuple):
@@ -67,32 +75,47 @@ class Asked(NamedTuple):
     version: int
     correlation_id: int
     request: Any
+    client: str = ""
+    """The client id, which is one process's here."""
 
 
 class Client:
     """Exchanges requests and replies over links, telling `asking` of each request."""
 
-    def __init__(self, name: str, network: Network, asking: Callable[[Link, Asked], None]) -> None:
+    def __init__(
+        self,
+        name: str,
+        network: Network,
+        asking: Callable[[Link, Asked], None],
+        timeout_s: float = REQUEST_TIMEOUT_S,
+    ) -> None:
         self.name = name
         self._network = network
         self._asking = asking
         self._correlation_ids = count(1)
+        self._timeout_s = timeout_s
 
     async def connect(self, address: Address) -> Link:
         return await self._network.connect(address, "10.0.0.1")
 
-    async def ask(self, link: Link, api_key: ApiKey, version: int, request: Message) -> Any:
-        """The response. Raises Disconnected."""
-        asked = Asked(api_key, version, next(self._correlation_ids), request)
+    async def ask(
+        self, link: Link, api_key: ApiKey, version: int, request: Message, *, more_s: float = 0.0
+    ) -> Any:
+        """The response. Raises Disconnected, also when none comes in time; `more_s`: what the request takes
+        by its nature.
+        """
+        if not link.open:
+            raise Disconnected
+        asked = Asked(api_key, version, next(self._correlation_ids), request, self.name)
         frame = self._frame(link, asked)
-        reply = await link.exchange(frame)
+        reply = await link.exchange(frame, self._timeout_s + more_s)
         correlation_id, offset = decode_response_header(api_key, version, reply)
         assert correlation_id == asked.correlation_id, "a reply to another request"
         return decode(response_class(api_key), version, reply, offset)
 
     def tell(self, link: Link, api_key: ApiKey, version: int, request: Message) -> None:
         """Send without waiting for the reply."""
-        link.send(self._frame(link, Asked(api_key, version, next(self._correlation_ids), request)))
+        link.send(self._frame(link, Asked(api_key, version, next(self._correlation_ids), request, self.name)))
 
     def _frame(self, link: Link, asked: Asked) -> bytes:
         self._asking(link, asked)
@@ -172,7 +195,10 @@ class Member:
         self._rebalance_timeout_ms = rebalance_timeout_ms
         self._positions: dict[Partition, int] = {}
         self._joined_topics = topics  # what it told the group
-        self._link: Link | None = None
+        self.link: Link | None = None
+        """To its coordinator, if it has one."""
+        self._led: dict[str, int] | None = None
+        """The partitions it last divided up, if it leads."""
         self._last_link_ended_s = -UNDER_WAY_MAX_S
         self._stalled_until_s = 0.0
         self._commit_numbers = count(1)
@@ -195,26 +221,29 @@ class Member:
         """Change the subscription; it rejoins at its next heartbeat."""
         self.topics = topics
 
-    def cut(self) -> None:
-        """Its connection breaks, and it makes another one."""
-        if self._link is not None:
-            self._link.close()
+    def cut(self, *, silently: bool = False) -> None:
+        """Its connection breaks, and it makes another one; `silently`: while the broker has the old one."""
+        if self.link is not None:
+            if silently:
+                self.link.vanish()
+            else:
+                self.link.close()
 
     def crash(self, *, silently: bool) -> None:
         """Die; `silently`: the broker is not even told that the connection is gone."""
-        if self._link is not None:
+        if self.link is not None:
             if silently:
-                self._link.vanish()
+                self.link.vanish()
             else:
-                self._link.close()
+                self.link.close()
         self._end()
 
     def leave(self) -> None:
         """LeaveGroup, and gone without waiting for the answer. Static members leave without a word."""
-        if self._link is not None:
-            if self._link.open and self.member_id and self.instance_id is None:
-                self._client.tell(self._link, ApiKey.LEAVE_GROUP, self._versions.leave, self._leave_request())
-            self._link.close()
+        if self.link is not None:
+            if self.link.open and self.member_id and self.instance_id is None:
+                self._client.tell(self.link, ApiKey.LEAVE_GROUP, self._versions.leave, self._leave_request())
+            self.link.close()
         self._end()
 
     def _leave_request(self) -> LeaveGroupRequest:
@@ -241,9 +270,9 @@ class Member:
                     else:
                         await self._consume()
             except (Disconnected, Moved):
-                if self._link is not None:
-                    self._link.close()
-                self._link = None
+                if self.link is not None:
+                    self.link.close()
+                self.link = None
                 self._last_link_ended_s = asyncio.get_running_loop().time()
                 await asyncio.sleep(self._rng.uniform(0.05, 0.3))
             except Rejoin:
@@ -254,12 +283,15 @@ class Member:
         address = await self._client.find_coordinator(self.group_id, brokers, self._versions.find)
         if address is None:
             raise Moved
-        self._link = await self._client.connect(address)
+        self.link = await self._client.connect(address)
 
     async def _ask(self, api_key: ApiKey, version: int, request: Message) -> Any:
         await self._wait_out_stall()
-        assert self._link is not None
-        response = await self._client.ask(self._link, api_key, version, request)
+        assert self.link is not None
+        # As the Java client waits for a JoinGroup; others wait as long for a SyncGroup too.
+        parked = api_key in (ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP)
+        more_s = self._rebalance_timeout_ms / 1000 if parked else 0
+        response = await self._client.ask(self.link, api_key, version, request, more_s=more_s)
         await self._wait_out_stall()
         return response
 
@@ -305,8 +337,14 @@ class Member:
             self.member_id = joined.member_id
             return
         self._react(joined.error_code)
+        former_generation_id = self.generation_id
         self.member_id, self.generation_id = joined.member_id, joined.generation_id
         leads = joined.leader == joined.member_id and not joined.skip_assignment
+        partitions_now = await self._count_partitions() if leads else {}
+        if former_generation_id not in (-1, self.generation_id) and self._rng.random() < 0.15:
+            await self._commit_out_of_turn(former_generation_id)
+        if joined.leader == joined.member_id and self._rng.random() < 0.1:
+            await self._commit_out_of_turn(self.generation_id)
         sync = SyncGroupRequest(
             group_id=self.group_id,
             generation_id=self.generation_id,
@@ -314,8 +352,10 @@ class Member:
             group_instance_id=self.instance_id,
             protocol_type="consumer" if self._versions.sync >= 5 else None,
             protocol_name="range" if self._versions.sync >= 5 else None,
-            assignments=_assign(joined.members) if leads else [],
+            assignments=_assign(joined.members, partitions_now) if leads else [],
         )
+        # A leader that is to leave the assignment as it was does not know of how many partitions it is.
+        self._led = partitions_now if leads else {} if joined.skip_assignment else None
         synced = await self._ask(ApiKey.SYNC_GROUP, self._versions.sync, sync)
         self._react(synced.error_code)
         partitions = [
@@ -374,6 +414,16 @@ class Member:
         self._react(beat.error_code)
         if self.topics != self._joined_topics:
             raise Rejoin
+        if self._led is not None and self._rng.random() < 0.3 and await self._count_partitions() != self._led:
+            raise Rejoin  # a topic has grown
+
+    async def _count_partitions(self) -> dict[str, int]:
+        """How many partitions each topic has, as the coordinator knows it."""
+        request = MetadataRequest(
+            topics=[MetadataRequest.Topic(name=topic) for topic in TOPICS], allow_auto_topic_creation=False
+        )
+        response = await self._ask(ApiKey.METADATA, self._versions.metadata, request)
+        return {topic.name: len(topic.partitions) for topic in response.topics}
 
     async def _commit(self) -> None:
         since_s = asyncio.get_running_loop().time() - self._last_link_ended_s
@@ -381,10 +431,28 @@ class Member:
             return
         for partition in self._positions:
             self._positions[partition] += self._rng.randint(1, 5)
+        request = self._commit_request(self.generation_id)
+        response = await self._ask(ApiKey.OFFSET_COMMIT, self._versions.commit, request)
+        answers = [each.error_code for topic in response.topics for each in topic.partitions]
+        for code in answers:
+            if code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:  # it has not heard yet that the topic grew
+                self._react(code)
+        if ErrorCode.UNKNOWN_TOPIC_OR_PARTITION not in answers:
+            self.commits += 1
+
+    async def _commit_out_of_turn(self, generation_id: int) -> None:
+        """Commit what it had before: in the name of the former generation, as what was under way when the
+        rebalance began; or in that of the one to come before it has assigned it, as its leader. Neither may
+        be taken, since others may have gone on from there.
+        """
+        if self._positions:
+            await self._ask(ApiKey.OFFSET_COMMIT, self._versions.commit, self._commit_request(generation_id))
+
+    def _commit_request(self, generation_id: int) -> OffsetCommitRequest:
         metadata = f"{self.name}#{next(self._commit_numbers)}"
-        request = OffsetCommitRequest(
+        return OffsetCommitRequest(
             group_id=self.group_id,
-            generation_id_or_member_epoch=self.generation_id,
+            generation_id_or_member_epoch=generation_id,
             member_id=self.member_id,
             group_instance_id=self.instance_id,
             topics=[
@@ -402,11 +470,6 @@ class Member:
                 for name, indexes in _by_topic(list(self._positions)).items()
             ],
         )
-        response = await self._ask(ApiKey.OFFSET_COMMIT, self._versions.commit, request)
-        for topic in response.topics:
-            for each in topic.partitions:
-                self._react(each.error_code)
-        self.commits += 1
 
 
 def _by_topic(partitions: list[Partition]) -> dict[str, list[int]]:
@@ -416,10 +479,10 @@ def _by_topic(partitions: list[Partition]) -> dict[str, list[int]]:
     return by_topic
 
 
-def _assign(members: list[Any]) -> list[SyncGroupRequest.Assignment]:
+def _assign(members: list[Any], partitions_now: dict[str, int]) -> list[SyncGroupRequest.Assignment]:
     """Round robin per topic over the members that subscribe to it."""
     owned: dict[str, list[Partition]] = {member.member_id: [] for member in members}
-    for topic, partitions in TOPICS.items():
+    for topic, partitions in partitions_now.items():
         subscribed = [
             member.member_id for member in members if topic in decode_subscription(member.metadata).topics
         ]

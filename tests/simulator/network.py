@@ -1,8 +1,9 @@
 """Simulated TCP: ordered bytes with latency between clients and the real connection protocol of a broker.
 
 A `Link` is one connection. At the broker's end stands an asyncio transport, at the client's end the link
-itself. What can go wrong: either end closes or resets, or the client vanishes, which the broker never hears
-of.
+itself. What can go wrong: either end closes or resets; the client vanishes, which the broker never hears of;
+one direction is lost for good, which neither end hears of; or a broker is out of its clients' reach for a
+while, and what is under way arrives late.
 """
 
 from __future__ import annotations
@@ -11,25 +12,34 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 from muster.protocol.frame import FrameSplitter
 
 Address = tuple[str, int]
 
+_CONNECT_TIMEOUT_S = 3.0
+
 
 class Latency:
     """Seconds that a message is under way; `slow` is the chance of one that takes up to a hundred times
     longer.
+
+    Each pipe draws from dice of its own. What a broker sends over several connections in one instant may
+    leave it in any order, that of a set; so this is what keeps one seed one run.
     """
 
     def __init__(self, rng: random.Random) -> None:
-        self._rng = rng
         self.slow = 0.0
+        self._rng = rng
 
-    def draw_s(self) -> float:
-        usual_s = self._rng.uniform(0.0002, 0.005)
-        return usual_s * self._rng.uniform(10, 100) if self._rng.random() < self.slow else usual_s
+    def dice(self) -> random.Random:
+        return random.Random(self._rng.getrandbits(64))
+
+    def draw_s(self, dice: random.Random) -> float:
+        usual_s = dice.uniform(0.0002, 0.005)
+        return usual_s * dice.uniform(10, 100) if dice.random() < self.slow else usual_s
 
 
 class _Pipe:
@@ -37,16 +47,22 @@ class _Pipe:
     before.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, latency: Latency) -> None:
-        self._loop = loop
-        self._latency = latency
+    def __init__(self, network: Network, address: Address) -> None:
+        self.lost = False
+        """Whether what is sent from now on never arrives."""
+        self._loop = network.loop
+        self._network = network
+        self._address = address
+        self._dice = network.latency.dice()
         self._queue: deque[Callable[[], None]] = deque()
         self._last_s = 0.0
 
     def send(self, arrive: Callable[[], None]) -> None:
-        # Timers of one time have no order, so each takes what is first in the queue.
+        if self.lost:
+            return
         self._queue.append(arrive)
-        self._last_s = max(self._last_s, self._loop.time() + self._latency.draw_s())
+        delay_s = self._network.reached_in_s(self._address) + self._network.latency.draw_s(self._dice)
+        self._last_s = max(self._last_s, self._loop.time() + delay_s)
         self._loop.call_at(self._last_s, self._arrived)
 
     def drop(self) -> None:
@@ -78,8 +94,10 @@ class Link:
         self.client_host = client_host
         self.open = True
         self._loop = network.loop
-        self._to_broker = _Pipe(network.loop, network.latency)
-        self._to_client = _Pipe(network.loop, network.latency)
+        self._network = network
+        self._dropped = False
+        self._to_broker = _Pipe(network, address)
+        self._to_client = _Pipe(network, address)
         self._splitter = FrameSplitter()
         self._reply: asyncio.Future[bytes] | None = None
         self._transport = _BrokerEnd(self, network.wire)
@@ -89,28 +107,62 @@ class Link:
         """Whether the broker's end is closed; the client may not know it yet."""
         return self._transport.is_closing()
 
-    async def exchange(self, frame: bytes) -> bytes:
-        """Send a request frame and wait for the reply's frame, without its size. Raises Disconnected."""
+    async def exchange(self, frame: bytes, timeout_s: float) -> bytes:
+        """Send a request frame and wait for the reply's frame, without its size. Raises Disconnected; when
+        it takes longer than `timeout_s`, the client closes.
+        """
         if not self.open:
             raise Disconnected
         self._reply = self._loop.create_future()
         self.send(frame)
+        timer = self._loop.call_later(timeout_s, self.close)
         try:
             return await self._reply
         finally:
+            timer.cancel()
             self._reply = None
 
     def send(self, data: bytes) -> None:
         self._to_broker.send(lambda: self._transport.receive(data))
 
     def close(self) -> None:
-        """FIN behind what was sent."""
+        """FIN behind what was sent. When that cannot arrive now, it never does, as a client that may repeat
+        it elsewhere has to see to.
+        """
         if self.open:
             self._end()
+            if self._network.reached_in_s(self.address):
+                self._to_broker.drop()
+                self._dropped = True
+            self._to_broker.send(self._transport.lose)
+
+    def lose(self, *, requests: bool, replies: bool) -> None:
+        """From now on nothing arrives in these directions, and neither end is told."""
+        self._to_broker.lost |= requests
+        self._to_client.lost |= replies
+
+    @property
+    def loses_requests(self) -> bool:
+        """Whether some of what the client sent may never arrive."""
+        return self._to_broker.lost or self._dropped
+
+    @property
+    def loses_replies(self) -> bool:
+        return self._to_client.lost
+
+    def reset(self) -> None:
+        """RST: what is under way is dropped."""
+        if self.open:
+            self._end()
+            self._to_broker.drop()
+            self._dropped = True
             self._to_broker.send(self._transport.lose)
 
     def vanish(self) -> None:
-        """The client is gone and nobody tells the broker; what was sent arrives."""
+        """The client is gone and nobody tells the broker; what was sent arrives, if it can by now."""
+        if self._network.reached_in_s(self.address):
+            self._to_broker.drop()
+            self._dropped = True
         self._end()
 
     def _end(self) -> None:
@@ -126,7 +178,11 @@ class Link:
     def _closed_by_broker(self, *, reset: bool) -> None:
         if reset:
             self._to_client.drop()
-        self._to_client.send(self._end)
+        self._to_client.send(partial(self._ended_by_broker, reset=reset))
+
+    def _ended_by_broker(self, *, reset: bool) -> None:
+        """The client hears of it."""
+        self._end()
 
     def _arrive(self, data: bytes) -> None:
         for frame in self._splitter.feed(data):
@@ -157,6 +213,7 @@ class _BrokerEnd(asyncio.Transport):
         self._closing = False
         self._reading = True
         self._unread: list[bytes] = []
+        self._written = FrameSplitter()
 
     def start(self, protocol: asyncio.BaseProtocol) -> None:
         assert isinstance(protocol, asyncio.Protocol)
@@ -180,7 +237,8 @@ class _BrokerEnd(asyncio.Transport):
 
     def write(self, data: Any) -> None:
         if not self._closing:
-            self._wire.replied(self._link, bytes(data))
+            for frame in self._written.feed(bytes(data)):
+                self._wire.replied(self._link, frame)
             self._link._from_broker(bytes(data))
 
     def is_closing(self) -> bool:
@@ -223,6 +281,8 @@ class Network:
         self.latency = latency
         self.wire = wire
         self._listeners: dict[Address, Callable[[], asyncio.BaseProtocol]] = {}
+        self._dice = latency.dice()
+        self._cut_off_until_s: dict[Address, float] = {}
 
     def listen(self, address: Address, accept: Callable[[], asyncio.BaseProtocol]) -> None:
         self._listeners[address] = accept
@@ -230,11 +290,21 @@ class Network:
     def unlisten(self, address: Address) -> None:
         self._listeners.pop(address, None)
 
-    async def connect(self, address: Address, client_host: str) -> Link:
+    def cut_off(self, address: Address, seconds: float) -> None:
+        """Clients do not reach this broker for so long, nor it them."""
+        self._cut_off_until_s[address] = self.loop.time() + seconds
+
+    def reached_in_s(self, address: Address) -> float:
+        """How long that still takes."""
+        return max(self._cut_off_until_s.get(address, 0.0) - self.loop.time(), 0.0)
+
+    async def connect(self, address: Address, client_host: str, kind: type[Link] = Link) -> Link:
         """Raises Disconnected when nobody listens there."""
-        await asyncio.sleep(self.latency.draw_s())
-        if address not in self._listeners:
+        await asyncio.sleep(
+            min(self.reached_in_s(address), _CONNECT_TIMEOUT_S) + self.latency.draw_s(self._dice)
+        )
+        if address not in self._listeners or self.reached_in_s(address):
             raise Disconnected
-        link = Link(self, address, client_host)
+        link = kind(self, address, client_host)
         link._start(lambda: self._listeners.get(address))
         return link

@@ -24,6 +24,7 @@ from tests.simulator.store import Durable, SimulatedStore, Weather, run
 EPOCH_MS = 1_700_000_000_000
 """The wall time at which every run begins."""
 PORT = 9092
+_SKEWS_MS = (0, 0, 0, 300, -300, 60_000, -60_000, 7_200_000, -7_200_000)
 
 
 class InlineExecutor(Executor):
@@ -72,11 +73,13 @@ class Node:
         settings: Settings,
     ) -> None:
         self.node_id = node_id
-        self.address: Address = (f"broker-{node_id}", PORT)
+        self.address: Address = (f"10.1.0.{node_id}", PORT)  # a name would have to be looked up
         self.broker: Broker | None = None
         self.started = False
         self.paused = False
         self.kills = 0
+        self.skew_ms = 0
+        """By how much its wall clock is ahead; each start draws it anew."""
         self.store: SimulatedStore | None = None
         self._loop = loop
         self._rng = rng
@@ -112,7 +115,9 @@ class Node:
     async def start(self) -> None:
         """Returns when the broker accepts connections. Raises StoreError."""
         store = SimulatedStore(self._loop, self._rng, self._durable, self._weather)
-        clock = LoopClock(self._loop, start_ms=EPOCH_MS + int(self._loop.time() * 1000))
+        self.skew_ms = self._rng.choice(_SKEWS_MS)
+        start_ms = EPOCH_MS + int(self._loop.time() * 1000) + self.skew_ms
+        clock = LoopClock(self._loop, start_ms=start_ms)
         shared = Shared(
             settings=self._settings,
             store=store,
@@ -168,6 +173,8 @@ class Node:
 
     def _end_pause(self) -> None:
         if self.paused:
+            if self.store is not None:
+                self.store.resumed(self._paused_since_s)
             self._stood_still_s += self._loop.time() - self._paused_since_s
             self.paused = False
 

@@ -10,21 +10,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import random
+import time
+import traceback
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from hashlib import sha256
-from itertools import count
 from typing import Any
 from unittest import mock
 
 from muster.coordinator.config import Settings
-from muster.coordinator.runtime.appender import FULL_PAUSE_MS
+from muster.coordinator.observe.log import Logger
 from muster.coordinator.storage.memory import MemoryStore
-from muster.coordinator.storage.store import Append, LeaseKind, StoreError, TopicRow
-from muster.protocol.api import ApiKey, response_class
+from muster.coordinator.storage.store import Append, LeaseKind, TopicRow
+from muster.coordinator.storage.store import Outcome as Appended
+from muster.protocol.api import ApiKey, decode_api_versions, response_class
 from muster.protocol.codec import decode
 from muster.protocol.embedded import decode_assignment
 from muster.protocol.errors import ErrorCode
@@ -33,11 +36,16 @@ from muster.protocol.messages.group_admin import DescribeGroupsRequest
 from muster.protocol.messages.offsets import OffsetFetchRequest
 from tests.simulator import checkers
 from tests.simulator.bugs import BUGS
-from tests.simulator.checkers import REBALANCE_TIMEOUT_MAX_S, Disk, Exchange, Violation
+from tests.simulator.checkers import Disk, Exchange, Violation
+from tests.simulator.consumer import OwnConsumer
+from tests.simulator.coverage import Coverage
+from tests.simulator.crowd import GROUPS, Crowd
+from tests.simulator.harm import Harm
 from tests.simulator.member import TOPICS, Asked, Client, Member
 from tests.simulator.network import Disconnected, Latency, Link, Network
 from tests.simulator.node import EPOCH_MS, Node
 from tests.simulator.store import Durable, Weather, Written, run
+from tests.simulator.stream import dial, own_luck
 from tests.simulator.virtual_loop import Stuck, VirtualLoop
 
 STEPS_DEFAULT = 60
@@ -47,10 +55,10 @@ after the other, a reload may have backed off for 10 s, a member may be in a sta
 """
 
 _NODES = (1, 2, 3)
-_GROUPS = ("orders-group", "audit-group")
-_MEMBERS_MAX = 4  # of a group
 _ROUNDS = 2
-_FRAME_SIZE_BYTES = 4
+_PACES_S = (0.4, 0.7, 0.7, 1.5)
+"""Between two acts of harm. Where they come slowly, each has its consequences; where fast, they meet."""
+_LOGGED = "(log) "
 
 
 @dataclass(slots=True)
@@ -68,6 +76,8 @@ class Outcome:
     """Acknowledged ones."""
     entries: int = 0
     """Of the journal, stored."""
+    seen: Counter[str] = field(default_factory=Counter)
+    """`coverage.SITUATIONS`, and how often."""
     compared: int = 0
     """Shards whose live state was compared with the store."""
     virtual_s: float = 0.0
@@ -75,7 +85,8 @@ class Outcome:
     @property
     def digest(self) -> str:
         """The same for two runs exactly when the same happened in both."""
-        return sha256("\n".join(self.trace).encode()).hexdigest()[:16]
+        told = [line for line in self.trace if _LOGGED not in line]
+        return sha256("\n".join(told).encode()).hexdigest()[:16]
 
     @property
     def replay(self) -> str:
@@ -92,20 +103,38 @@ class Outcome:
         return f"seed {self.seed}: {self.violation}\nreplay with: {self.replay}"
 
 
-def simulate(seed: int, steps: int = STEPS_DEFAULT, *, bug: str | None = None) -> Outcome:
-    """Run one seed, with one of `bugs.BUGS` in the code under test if named."""
+def simulate(
+    seed: int, steps: int = STEPS_DEFAULT, *, bug: str | None = None, logged: bool = False
+) -> Outcome:
+    """Run one seed, with one of `bugs.BUGS` in the code under test if named. `logged`: what the brokers log
+    is in the trace too; otherwise it goes nowhere."""
     outcome = Outcome(seed, steps, bug)
+    # What a run leaves behind may go after it: collecting on the way takes a tenth of its time.
+    collecting = gc.isenabled()
+    gc.disable()
     loop = VirtualLoop()
     world = _World(loop, outcome)
     try:
-        with BUGS[bug]() if bug else contextlib.nullcontext(), _ids_from(world.rng):
+        log = world.log if logged else _log_nothing
+        with (
+            BUGS[bug]() if bug else contextlib.nullcontext(),
+            _ids_from(world.rng),
+            own_luck(),
+            _time_of(loop),
+            _logs_to(log),
+        ):
             loop.run_until_complete(world.run())
-    except (Violation, Stuck) as broken:
+    except Exception as broken:
         outcome.violation = f"{loop.time():.3f} s: {type(broken).__name__}: {broken}"
+        if not isinstance(broken, Violation | Stuck):
+            # What a consumer raised, or what nobody thought of: the next seeds are to run all the same.
+            outcome.violation += "\n" + "".join(traceback.format_exception(broken))
     finally:
         outcome.virtual_s = loop.time()
         _cancel_all(loop)
         loop.close()
+        if collecting:
+            gc.enable()
     return outcome
 
 
@@ -116,6 +145,33 @@ def _ids_from(rng: random.Random) -> contextlib.AbstractContextManager[object]:
         return uuid.UUID(int=rng.getrandbits(128), version=4)
 
     return mock.patch.object(uuid, "uuid4", seeded)
+
+
+@contextlib.contextmanager
+def _time_of(loop: VirtualLoop) -> Iterator[None]:
+    """The client asks for the time in several ways."""
+
+    def monotonic_ns() -> int:
+        return int(loop.time() * 1e9)
+
+    def epoch_s() -> float:
+        return EPOCH_MS / 1000 + loop.time()
+
+    with (
+        mock.patch.object(time, "monotonic", loop.time),
+        mock.patch.object(time, "perf_counter", loop.time),
+        mock.patch.object(time, "monotonic_ns", monotonic_ns),
+        mock.patch.object(time, "time", epoch_s),
+    ):
+        yield
+
+
+def _logs_to(log: Callable[[Logger, str, str, dict[str, object]], None]) -> Any:
+    return mock.patch.object(Logger, "_write", log)
+
+
+def _log_nothing(logger: Logger, level: str, event: str, fields: dict[str, object]) -> None:
+    """The brokers complain about every fault."""
 
 
 def _cancel_all(loop: VirtualLoop) -> None:
@@ -145,10 +201,8 @@ class _World:
         self._durable = Durable(loop, memory)
         self._durable.listeners.append(self._written)
         self._durable.append_listeners.append(self._appended)
-        self._weather = Weather()
-        self._room_from_s = 0.0
-        self._latency = Latency(self._fork())
-        self._network = Network(loop, self._latency, self)
+        weather = Weather()
+        self._network = Network(loop, Latency(self._fork()), self)
         settings = Settings(
             group_initial_rebalance_delay_ms=self.rng.choice([0, 0, 500, 3_000]), port=0, ephemeral=True
         )
@@ -158,28 +212,39 @@ class _World:
                 loop=loop,
                 rng=self._fork(),
                 durable=self._durable,
-                weather=self._weather,
+                weather=weather,
                 network=self._network,
                 settings=settings,
             )
             for node_id in _NODES
         ]
-        self._addresses = [node.address for node in self._nodes]
-        self._members: list[Member] = []
-        self._names = count(1)
-        self._faults = 0
-        self._healing = False
-        self._errands: set[asyncio.Task[None]] = set()
-
+        addresses = [node.address for node in self._nodes]
+        self._crowd = Crowd(self._fork(), self._network, addresses, memory, self._asking, self._break)
+        loop.dial = dial
         by_address = {node.address: node for node in self._nodes}
         self._disk = Disk()
         self._one_owner = checkers.OneOwner(self._disk)
         self._commits_kept = checkers.CommitsKept(self._disk)
         self._replay = checkers.ReplayEqualsLive(self._durable)
         self._journalled = checkers.Journalled()
+        self._only_grows = checkers.OnlyGrows(self._disk)
         self._durable_first = checkers.DurableFirst(self._disk)
         self._answered = checkers.Answered(self._call_later, by_address)
         self._expected_codes = checkers.ExpectedCodes()
+        self._coverage = Coverage(by_address)
+        self._outcome.seen = self._coverage.seen
+        self._durable.fault_listeners.append(self._coverage.failed)
+        self._harm = Harm(
+            self._fork(),
+            loop,
+            self._nodes,
+            self._crowd,
+            self._network,
+            weather,
+            self._coverage,
+            say=self._say,
+            failed=self._break,
+        )
 
     def _fork(self) -> random.Random:
         """A generator of its own, so that one part's draws do not shift another's."""
@@ -187,6 +252,13 @@ class _World:
 
     def _say(self, what: str) -> None:
         self._outcome.trace.append(f"{self._loop.time():9.3f} {what}")
+
+    @property
+    def log(self) -> Callable[[Logger, str, str, dict[str, object]], None]:
+        def log(logger: Logger, level: str, event: str, fields: dict[str, object]) -> None:
+            self._say(f"{_LOGGED}{level}: {event} {logger._fields | fields}")
+
+        return log
 
     # --- what the checkers hear -------------------------------------------------------------------
 
@@ -215,35 +287,45 @@ class _World:
 
     def _written(self, written: Written) -> None:
         self._outcome.records += 1
+        self._coverage.written(written)
         with self._checking():
+            self._only_grows.written(written)
             committed = self._disk.written(written)
             if committed is not None:
                 self._commits_kept.written(committed)
 
-    def _appended(self, append: Append) -> None:
-        with self._checking():
-            self._journalled.appended(append, room=self._loop.time() > self._room_from_s)
-        self._outcome.entries = self._journalled.entries
+    def _appended(self, append: Append, appended: Appended, room: bool) -> None:
+        self._coverage.appended(append, appended)
+        if appended is Appended.WRITTEN:
+            with self._checking():
+                self._journalled.appended(append, room=room)
+            self._outcome.entries = self._journalled.entries
 
     def _asking(self, link: Link, asked: Asked) -> None:
         exchange = Exchange(asked, link, self._loop.time())
         self._commits_kept.asked(exchange)
-        self._answered.asked(exchange)
+        self._coverage.asked(exchange)
+        if not link.loses_requests:
+            self._answered.asked(exchange, self._network.reached_in_s(link.address))
 
     def replied(self, link: Link, frame: bytes) -> None:
         """A broker put a reply on the wire."""
-        frame = frame[_FRAME_SIZE_BYTES:]
         exchange = self._answered.exchange(link, int.from_bytes(frame[:4], "big"))
         with self._checking():
             if exchange is None:
                 raise Violation(f"a reply to nothing that was asked, from {link.address}: {frame[:40]!r}")
             asked = exchange.asked
-            _, offset = decode_response_header(asked.api_key, asked.version, frame)
-            response = decode(response_class(asked.api_key), asked.version, frame, offset)
+            if asked.api_key is ApiKey.API_VERSIONS:
+                response: Any = decode_api_versions(asked.version, frame[4:])
+            else:
+                _, offset = decode_response_header(asked.api_key, asked.version, frame)
+                response = decode(response_class(asked.api_key), asked.version, frame, offset)
             self._outcome.exchanges += 1
             self._say(f"{link.address[0]} {_brief(asked)} -> {_brief_response(response)}")
+            self._coverage.replied(exchange, response)
             for checker in (
                 self._durable_first,
+                self._only_grows,
                 self._one_owner,
                 self._commits_kept,
                 self._answered,
@@ -255,6 +337,7 @@ class _World:
     def closed(self, link: Link) -> None:
         """A connection ended, at the broker's side."""
         self._answered.closed(link)
+        self._coverage.closed(link)
 
     # --- the run ----------------------------------------------------------------------------------
 
@@ -266,15 +349,16 @@ class _World:
         await plot
 
     async def _plot(self) -> None:
+        pace_s = self.rng.choice(_PACES_S)
         await asyncio.gather(*(node.start() for node in self._nodes))
-        for group_id in _GROUPS:
+        for group_id in GROUPS:
             for _ in range(2):
-                self._add_member(group_id)
+                self._crowd.add(group_id)
         for _ in range(_ROUNDS):
             for _ in range(self._outcome.steps // _ROUNDS):
-                await asyncio.sleep(self.rng.expovariate(1 / 0.7))
-                self._step()
-                self._errand(self._observe())
+                await asyncio.sleep(self.rng.expovariate(1 / pace_s))
+                self._harm.act()
+                self._harm.errand(self._observe())
                 self._compare()
             await self._calm()
         self._commits_kept.finished()
@@ -289,228 +373,14 @@ class _World:
                     self._replay.look(node)
         self._outcome.compared = self._replay.compared
 
-    # --- harm -------------------------------------------------------------------------------------
-
-    def _step(self) -> None:
-        harms: list[tuple[int, Callable[[], str | None]]] = [
-            (4, self._member_joins),
-            (2, self._member_leaves),
-            (3, self._member_crashes),
-            (3, self._member_stalls),
-            (2, self._member_subscribes),
-            (2, self._static_member_restarts),
-            (2, self._connection_breaks),
-            (3, self._node_dies),
-            (1, self._node_leaves),
-            (2, self._node_pauses),
-            (3, self._node_is_cut_off),
-            (3, self._store_fails),
-            (2, self._store_stalls),
-            (2, self._store_fills),
-            (1, self._store_is_busy),
-            (1, self._network_slows),
-        ]
-        (harm,) = self.rng.choices([harm for _, harm in harms], [weight for weight, _ in harms])
-        what = harm()
-        if what is not None:
-            self._say(what)
-
-    def _living(self, group_id: str | None = None) -> list[Member]:
-        self._members = [member for member in self._members if not member.over]
-        return [member for member in self._members if group_id in (None, member.group_id)]
-
-    def _add_member(
-        self, group_id: str, instance_id: str | None = None, topics: frozenset[str] | None = None
-    ) -> Member:
-        rng = self._fork()
-        name = f"{group_id}-{next(self._names)}"
-        member = Member(
-            Client(name, self._network, self._asking),
-            group_id,
-            rng,
-            self._addresses,
-            instance_id=instance_id,
-            topics=topics or rng.choice([frozenset(TOPICS), frozenset({"orders"})]),
-            session_timeout_ms=rng.choice([6_000, 10_000]),
-            rebalance_timeout_ms=rng.choice([6_000, int(REBALANCE_TIMEOUT_MAX_S * 1000)]),
-        )
-        self._members.append(member)
-        member.start()
-        return member
-
-    def _member_joins(self) -> str | None:
-        group_id = self.rng.choice(_GROUPS)
-        if len(self._living(group_id)) >= _MEMBERS_MAX:
-            return None
-        instance_id = f"{group_id}-static-{next(self._names)}" if self.rng.random() < 0.3 else None
-        return f"joins: {self._add_member(group_id, instance_id).name}"
-
-    def _some_member(self) -> Member | None:
-        members = self._living()
-        return self.rng.choice(members) if members else None
-
-    def _member_leaves(self) -> str | None:
-        member = self._some_member()
-        if member is None:
-            return None
-        member.leave()
-        return f"leaves: {member.name}"
-
-    def _member_crashes(self) -> str | None:
-        member = self._some_member()
-        if member is None:
-            return None
-        silently = self.rng.random() < 0.5
-        member.crash(silently=silently)
-        return f"crashes{' silently' if silently else ''}: {member.name}"
-
-    def _member_stalls(self) -> str | None:
-        member = self._some_member()
-        if member is None:
-            return None
-        seconds = self.rng.uniform(0.5, 15)
-        member.stall(seconds)
-        return f"stalls for {seconds:.1f} s: {member.name}"
-
-    def _member_subscribes(self) -> str | None:
-        # Static members do not: one that comes back is given what it had, whatever it subscribes to now.
-        dynamic = [member for member in self._living() if member.instance_id is None]
-        if not dynamic:
-            return None
-        member = self.rng.choice(dynamic)
-        member.subscribe(frozenset({"orders"}) if "audit" in member.topics else frozenset(TOPICS))
-        return f"subscribes to {sorted(member.topics)}: {member.name}"
-
-    def _static_member_restarts(self) -> str | None:
-        """Sometimes before its predecessor has gone: then one of the two is fenced."""
-        static = [member for member in self._living() if member.instance_id is not None]
-        if not static:
-            return None
-        member = self.rng.choice(static)
-        if self.rng.random() < 0.7:
-            member.crash(silently=self.rng.random() < 0.5)
-        successor = self._add_member(member.group_id, member.instance_id, member.topics)
-        return f"restarts {member.name} as {successor.name}"
-
-    def _connection_breaks(self) -> str | None:
-        member = self._some_member()
-        if member is None:
-            return None
-        member.cut()
-        return f"connection breaks: {member.name}"
-
-    def _some_node(self) -> Node | None:
-        up = [node for node in self._nodes if node.up]
-        return self.rng.choice(up) if up else None
-
-    def _errand(self, errand: Any) -> None:
-        task = asyncio.create_task(errand)
-        self._errands.add(task)
-        task.add_done_callback(self._errand_done)
-
-    def _errand_done(self, task: asyncio.Task[None]) -> None:
-        self._errands.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._break(error)
-
-    def _node_dies(self) -> str | None:
-        alive = [
-            node for node in self._nodes if node.broker is not None
-        ]  # also one that starts, or is paused
-        if not alive:
-            return None
-        node = self.rng.choice(alive)
-        before = f"dies: {node}"
-        self._errand(self._kill_and_start(node, self.rng.uniform(0.05, 8)))
-        return before
-
-    async def _kill_and_start(self, node: Node, down_s: float) -> None:
-        await node.kill()
-        await asyncio.sleep(down_s)
-        await self._start(node)
-
-    def _node_leaves(self) -> str | None:
-        node = self._some_node()
-        if node is None:
-            return None
-        self._errand(self._stop_and_start(node, self.rng.uniform(0.05, 5)))
-        return f"leaves: {node}"
-
-    async def _stop_and_start(self, node: Node, down_s: float) -> None:
-        await node.stop()
-        await asyncio.sleep(down_s)
-        await self._start(node)
-
-    async def _start(self, node: Node) -> None:
-        while True:
-            kills = node.kills
-            try:
-                await node.start()
-            except StoreError as error:
-                if node.kills != kills:
-                    return  # whoever has killed it starts it again
-                self._say(f"cannot start {node}: {error}")
-                await node.kill()
-                await asyncio.sleep(1)
-            else:
-                self._say(f"started: {node}")
-                return
-
-    def _node_pauses(self) -> str | None:
-        node = self._some_node()
-        if node is None:
-            return None
-        seconds = self.rng.choice([0.3, 2, 8]) * self.rng.uniform(0.5, 1.5)
-        node.pause()
-        self._loop.call_later(seconds, node.resume)
-        return f"pauses for {seconds:.1f} s: {node}"
-
-    def _node_is_cut_off(self) -> str | None:
-        node = self._some_node()
-        if node is None or node.store is None:
-            return None
-        seconds = self.rng.choice([0.5, 3, 8]) * self.rng.uniform(0.5, 1.5)
-        node.store.cut_off(seconds)
-        return f"does not reach the store for {seconds:.1f} s: {node}"
-
-    def _store_fails(self) -> str:
-        seconds = self.rng.uniform(0.2, 3)
-        self._weather.failure = self.rng.choice([0.1, 0.5])
-        self._loop.call_later(seconds, partial(setattr, self._weather, "failure", 0.0))
-        return f"store fails for {seconds:.1f} s, {self._weather.failure:.0%} of changes"
-
-    def _store_stalls(self) -> str:
-        seconds = self.rng.choice([0.2, 1, 6]) * self.rng.uniform(0.5, 1.5)
-        self._weather.stalled_until_s = self._loop.time() + seconds
-        return f"store stalls for {seconds:.1f} s"
-
-    def _store_fills(self) -> str:
-        seconds = self.rng.uniform(0.2, 5)
-        self._weather.full_until_s = self._loop.time() + seconds
-        # For a while after that no entries are tried.
-        self._room_from_s = max(self._room_from_s, self._weather.full_until_s + 2 * FULL_PAUSE_MS / 1000)
-        return f"store is full for {seconds:.1f} s"
-
-    def _store_is_busy(self) -> str:
-        seconds = self.rng.uniform(0.2, 3)
-        self._weather.busy = self.rng.choice([0.3, 1.0])
-        self._loop.call_later(seconds, partial(setattr, self._weather, "busy", 0.0))
-        return f"store is busy for {seconds:.1f} s, {self._weather.busy:.0%} of appends"
-
-    def _network_slows(self) -> str:
-        seconds = self.rng.uniform(0.5, 5)
-        self._latency.slow = 0.3
-        self._loop.call_later(seconds, partial(setattr, self._latency, "slow", 0.0))
-        return f"network slows for {seconds:.1f} s"
-
     async def _observe(self) -> None:
         """Ask some node, whether it coordinates or not, for a group's offsets. One that lost its lease must
         not tell.
         """
-        observer = Client("observer", self._network, self._asking)
-        group = OffsetFetchRequest.Group(group_id=self.rng.choice(_GROUPS), topics=None)
+        observer = self._crowd.client("observer")
+        group = OffsetFetchRequest.Group(group_id=self.rng.choice(GROUPS), topics=None)
         try:
-            link = await observer.connect(self.rng.choice(self._addresses))
+            link = await observer.connect(self.rng.choice(self._nodes).address)
             await observer.ask(link, ApiKey.OFFSET_FETCH, 8, OffsetFetchRequest(groups=[group]))
             link.close()
         except Disconnected:
@@ -523,21 +393,15 @@ class _World:
         disk.
         """
         self._say("faults stop")
-        self._weather.failure = self._weather.busy = self._latency.slow = 0.0
-        self._weather.stalled_until_s = self._weather.full_until_s = 0.0
-        for node in self._nodes:
-            node.resume()
-            if node.store is not None:
-                node.store.cut_off(0)
         deadline_s = self._loop.time() + CALM_MAX_S
-        if self._errands:
-            _, late = await asyncio.wait(list(self._errands), timeout=CALM_MAX_S)
-            if late:
-                self._break(Violation(f"brokers neither start nor stop: {late}"))
-                return
-        admin = Client("admin", self._network, self._asking)
-        for group_id in _GROUPS:
-            for member in self._living(group_id):
+        try:
+            await self._harm.end(CALM_MAX_S)
+        except Violation as violation:
+            self._break(violation)
+            return
+        admin = self._crowd.client("admin")
+        for group_id in GROUPS:
+            for member in self._crowd.living(group_id):
                 member.commits = 0
             while (why := await self._unsettled(admin, group_id)) is not None:
                 if self._loop.time() > deadline_s:
@@ -554,17 +418,17 @@ class _World:
 
     async def _unsettled(self, admin: Client, group_id: str) -> str | None:
         """Why the group is not yet as it must be in the end; None when it is."""
-        members = self._living(group_id)
+        members = self._crowd.living(group_id)
         if any(member.owned is None for member in members):
             return f"some have no assignment: {members}"
         if len({member.generation_id for member in members}) > 1:
             return f"members are in different generations: {members}"
         if any(not member.commits for member in members if member.owned):
             return f"some could not commit yet: {members}"
-        for topic in TOPICS:
+        for topic, partitions in self._crowd.partitions().items():
             owned = sorted(p for member in members for name, p in member.owned or () if name == topic)
             wanted = any(topic in member.topics for member in members)
-            if owned != (list(range(TOPICS[topic])) if wanted else []):
+            if owned != (list(range(partitions)) if wanted else []):
                 return f"{topic} is not divided up: {members}"
         try:
             return await self._unsettled_at_coordinator(admin, group_id, members)
@@ -572,9 +436,9 @@ class _World:
             return "its coordinator closed the connection"
 
     async def _unsettled_at_coordinator(
-        self, admin: Client, group_id: str, members: list[Member]
+        self, admin: Client, group_id: str, members: list[Member | OwnConsumer]
     ) -> str | None:
-        address = await admin.find_coordinator(group_id, self._addresses)
+        address = await admin.find_coordinator(group_id, [node.address for node in self._nodes])
         if address is None:
             return "it has no coordinator"
         link = await admin.connect(address)

@@ -7,15 +7,18 @@ took, which the checkers read. A `SimulatedStore` is one broker's connection to 
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import Enum
 from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
 
+from muster.coordinator.runtime.appender import FULL_PAUSE_MS
 from muster.coordinator.storage.memory import MemoryStore
 from muster.coordinator.storage.store import (
     Append,
@@ -49,21 +52,35 @@ class Written:
     value: bytes | None
 
 
+class Fault(Enum):
+    """How a change did not go as it was asked for."""
+
+    NOTHING_WRITTEN = "nothing was written"
+    TORN = "a part was written"
+    """Of a transaction of several leases. No backend of ours does that, but none is asked to tell, either."""
+    ANSWER_LOST = "it was written, but the answer was lost"
+    FULL = "the disk is full"
+
+
 class Durable:
     """What is on the disk."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, memory: MemoryStore) -> None:
         self.memory = memory
         self.listeners: list[Callable[[Written], None]] = []
-        self.append_listeners: list[Callable[[Append], None]] = []
+        self.append_listeners: list[Callable[[Append, Outcome, bool], None]] = []
+        """Told of each lease's part of a transaction, what came of it, and whether the broker that made it
+        has had room for its journal throughout."""
+        self.fault_listeners: list[Callable[[Sequence[Append], Fault], None]] = []
+        """Told of appends that went wrong, before their broker is."""
         self._loop = loop
 
-    def append(self, appends: Sequence[Append]) -> list[Outcome]:
+    def append(self, appends: Sequence[Append], *, room: bool) -> list[Outcome]:
         outcomes = run(self.memory.append(appends))
         for append, outcome in zip(appends, outcomes, strict=True):
+            for told in self.append_listeners:
+                told(append, outcome, room)
             if outcome is Outcome.WRITTEN:
-                for told in self.append_listeners:
-                    told(append)
                 for key, value in append.records:
                     written = Written(self._loop.time(), append.lease, append.epoch, key, value)
                     for listener in self.listeners:
@@ -107,6 +124,9 @@ class _Change:
     effect: Callable[[], Any]
     done: asyncio.Future[Any]
     needs_room: bool
+    appends: Sequence[Append]
+    torn: Callable[[], Any]
+    """Does half of it."""
 
 
 class SimulatedStore:
@@ -127,6 +147,10 @@ class SimulatedStore:
         self._busy = False
         self._dead = False
         self._cut_off_until_s = 0.0
+        self._made_s = loop.time()
+        """When the last append was made."""
+        self._full_told_s = -math.inf
+        """When the broker last heard that there is no room."""
         durable.memory.changed.append(self._on_change)
 
     # --- faults -----------------------------------------------------------------------------------
@@ -134,6 +158,11 @@ class SimulatedStore:
     def cut_off(self, seconds: float) -> None:
         """This broker alone does not reach the store: what it sends arrives that much later."""
         self._cut_off_until_s = self._loop.time() + seconds
+
+    def resumed(self, paused_since_s: float) -> None:
+        """The broker stood still since then, and hears only now what it was told meanwhile."""
+        if self._full_told_s >= paused_since_s:
+            self._full_told_s = self._loop.time()
 
     def crash(self) -> None:
         """The broker died. What it had sent may be lost, or may arrive yet: at once, or when another one has
@@ -162,10 +191,17 @@ class SimulatedStore:
         done.add_done_callback(self._waited_for.discard)
         return done
 
-    async def _change(self, effect: Callable[[], T], *, needs_room: bool = True) -> T:
+    async def _change(
+        self,
+        effect: Callable[[], T],
+        *,
+        needs_room: bool = True,
+        appends: Sequence[Append] = (),
+        torn: Callable[[], T] | None = None,
+    ) -> T:
         if self._dead:
             raise StoreClosed("the broker is dead")
-        change = _Change(effect, self._expect(), needs_room)
+        change = _Change(effect, self._expect(), needs_room, appends, torn or effect)
         self._queue.append(change)
         self._next()
         result: T = await asyncio.shield(change.done)
@@ -183,20 +219,28 @@ class SimulatedStore:
         change = self._queue.popleft()
         fails = self._rng.random() < self._weather.failure
         if change.needs_room and self._loop.time() < self._weather.full_until_s:
-            self._finish(change.done, None, StoreFull("simulated: the disk is full"))
+            self._finish(change.done, None, StoreFull(self._tell_fault(change, Fault.FULL)))
         elif fails and self._rng.random() < 0.5:
-            self._finish(change.done, None, StoreError("simulated: nothing was written"))
+            self._finish(change.done, None, StoreError(self._tell_fault(change, Fault.NOTHING_WRITTEN)))
         else:
+            torn = fails and len(change.appends) > 1 and self._rng.random() < 0.5
             try:
-                result, error = change.effect(), None
+                result, error = (change.torn if torn else change.effect)(), None
             except StoreError as refused:
                 result, error = None, refused
             if fails and error is None:
-                error = StoreError("simulated: it was written, but the answer was lost")
+                fault = Fault.TORN if torn else Fault.ANSWER_LOST
+                error = StoreError(self._tell_fault(change, fault))
             self._loop.call_later(
                 self._rng.uniform(*self._weather.latency_s), self._finish, change.done, result, error
             )
         self._next()
+
+    def _tell_fault(self, change: _Change, fault: Fault) -> str:
+        if change.appends:
+            for listener in self._durable.fault_listeners:
+                listener(change.appends, fault)
+        return f"simulated: {fault.value}"
 
     async def _read(self, effect: Callable[[], T]) -> T:
         if self._dead:
@@ -212,6 +256,8 @@ class SimulatedStore:
         if self._dead or done.done():  # cancelled, in the latter case
             return
         if error is not None:
+            if isinstance(error, StoreFull):
+                self._full_told_s = self._loop.time()
             done.set_exception(error)
             done.exception()  # whoever waited may have gone
         else:
@@ -241,9 +287,17 @@ class SimulatedStore:
         ]
         if self._rng.random() < self._weather.busy:
             raise StoreBusy("simulated: too much waits")
+        # What this carries was stepped after the last one was made. A broker that heard just then that there
+        # is no room had dropped entries.
+        room = self._made_s > self._full_told_s + 2 * FULL_PAUSE_MS / 1000
+        self._made_s = self._loop.time()
         self.appending += 1
         try:
-            return await self._change(lambda: self._durable.append(sent))
+            return await self._change(
+                lambda: self._durable.append(sent, room=room),
+                appends=sent,
+                torn=lambda: self._durable.append(sent[: len(sent) // 2], room=room),
+            )
         finally:
             self.appending -= 1
 

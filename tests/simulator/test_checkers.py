@@ -53,6 +53,7 @@ class FakeLink:
 
     address = ("broker-1", 9092)
     closed_by_broker = False
+    loses_requests = False
 
 
 class FakeNode:

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Awaitable, Callable
+from heapq import heappop, heappush
+from itertools import count
 from typing import Any
 
 _TURNS_WITHOUT_TIME_MAX = 100_000
@@ -18,50 +21,114 @@ class Stuck(RuntimeError):
     """Nothing will ever happen again, or something happens for ever without time passing."""
 
 
-class _Jump:
-    """Stands where an event loop has its selector: instead of waiting for sockets it moves the time on."""
+class _Future(asyncio.Future[Any]):
+    """One whose place in a set does not depend on where in memory it lies."""
 
-    def __init__(self, loop: VirtualLoop) -> None:
-        self._loop = loop
+    def __init__(self, number: int, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop=loop)
+        self._number = number
 
-    def select(self, timeout_s: float | None) -> list[object]:
-        self._loop.pass_time(timeout_s)
-        return []
+    def __hash__(self) -> int:
+        return self._number
+
+
+class _Task(asyncio.Task[Any]):
+    """As `_Future`."""
+
+    def __init__(self, number: int, coroutine: Any, **given: Any) -> None:
+        self._number = number
+        super().__init__(coroutine, **given)
+
+    def __hash__(self) -> int:
+        return self._number
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """`time()` starts at 0 and moves only when every callback that was ready has run."""
+    """`time()` starts at 0 and moves only when every callback that was ready has run.
+
+    The turns are its own: asyncio's compare timers in Python code, ask a selector each time, and leave it to
+    luck which of two timers of one time comes first. Here that is the one that was set first.
+    """
+
+    _ready: deque[asyncio.Handle]
 
     def __init__(self) -> None:
         super().__init__()
-        self._selector = _Jump(self)
         self._now_s = 0.0
         self._turns_without_time = 0
         self._thread = threading.get_ident()
+        self.dial: (
+            Callable[
+                [Callable[[], asyncio.BaseProtocol], str, int],
+                Awaitable[tuple[asyncio.BaseTransport, asyncio.BaseProtocol]],
+            ]
+            | None
+        ) = None
+        """What makes connections."""
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._numbers = count()
+        self.set_task_factory(self._make_task)
 
     def time(self) -> float:
         return self._now_s
 
-    def pass_time(self, timeout_s: float | None) -> None:
-        """Called once a turn with the time until the next timer; 0: something is ready; None: there is no
-        timer.
-        """
-        if timeout_s is None:
-            waiting = "\n".join(f"  {task!r}" for task in asyncio.all_tasks(self))
-            raise Stuck(f"at {self._now_s:.3f} s nothing is left to happen, yet these tasks wait:\n{waiting}")
-        if timeout_s > 0:
-            self._now_s += timeout_s
-            self._turns_without_time = 0
-            return
+    def create_future(self) -> asyncio.Future[Any]:
+        return _Future(next(self._numbers), self)
+
+    def _make_task(self, loop: asyncio.AbstractEventLoop, coroutine: Any, **given: Any) -> asyncio.Task[Any]:
+        return _Task(next(self._numbers), coroutine, loop=loop, **given)
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., object], *args: Any, context: Any = None
+    ) -> asyncio.TimerHandle:
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        heappush(self._timers, (when, next(self._numbers), timer))
+        return timer
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        pass  # it is passed over when its time comes
+
+    def _run_once(self) -> None:
+        ready, timers = self._ready, self._timers
         self._turns_without_time += 1
         if self._turns_without_time > _TURNS_WITHOUT_TIME_MAX:
             self._turns_without_time = 0
             raise Stuck(f"{_TURNS_WITHOUT_TIME_MAX} turns and it still is {self._now_s:.3f} s")
+        if not ready:
+            self._jump()
+        now_s = self._now_s
+        while timers and timers[0][0] <= now_s:
+            timer = heappop(timers)[2]
+            if not timer._cancelled:
+                ready.append(timer)
+        # Those that are added meanwhile come in the next turn, as on any loop.
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle._cancelled:
+                handle._run()
+
+    def _jump(self) -> None:
+        """Nothing is ready: move the time on to the next timer."""
+        timers = self._timers
+        while timers and timers[0][2]._cancelled:
+            heappop(timers)
+        if self._stopping:  # type: ignore[attr-defined]
+            return
+        if not timers:
+            waiting = "\n".join(f"  {task!r}" for task in asyncio.all_tasks(self))
+            raise Stuck(f"at {self._now_s:.3f} s nothing is left to happen, yet these tasks wait:\n{waiting}")
+        if timers[0][0] > self._now_s:
+            self._now_s = timers[0][0]
+            self._turns_without_time = 0
 
     # --- what the base class leaves to loops with sockets -----------------------------------------
 
-    def _process_events(self, event_list: list[object]) -> None:
-        pass
+    async def create_connection(  # type: ignore[override]
+        self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, **_: Any
+    ) -> tuple[asyncio.BaseTransport, asyncio.BaseProtocol]:
+        if self.dial is None:
+            raise RuntimeError("the simulation has no sockets: give the loop what dials")
+        return await self.dial(protocol_factory, host, port)
 
     def _write_to_self(self) -> None:
         if threading.get_ident() != self._thread:

@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -23,8 +23,8 @@ from tests.support.ports import free_ports
 from tests.support.wire_blocking import ConnectionClosed, WireConnection
 from tests.support.wire_topics import coordinators_answer
 
-_FORMAT_SECONDS_MAX = 60
-_READY_SECONDS_MAX = 90
+_FORMAT_SECONDS_MAX = 300
+_READY_SECONDS_MAX = 300
 _CLUSTER_ID = "bXVzdGVyLXRlc3RzLTAwMA"  # 16 bytes in URL-safe base64, which is the form Kafka wants
 _NODE_ID = 1
 # Enough names that no one of 50 partitions goes without a group.
@@ -32,6 +32,12 @@ _GROUPS_ON_EVERY_PARTITION = [f"readiness-{number}" for number in range(500)]
 
 # C1 alone and the serial collector: what lives for minutes gains more from a quick start than from speed.
 _JVM = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+SHIPPED_JVM = (
+    *("-Xms1G", "-Xmx1G", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"),
+    *("-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent"),
+    *("-XX:MaxInlineLevel=15", "-Djava.awt.headless=true"),
+)
+"""What Kafka's own scripts start a broker with (kafka-server-start.sh, kafka-run-class.sh)."""
 _LOG_WARNINGS = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
 
 _CONFIGS: Mapping[str, str] = {
@@ -62,14 +68,23 @@ _CONFIGS: Mapping[str, str] = {
 class ApacheKafka:
     """A running Apache Kafka. `configs` are broker configs by Kafka's names, put over those above.
 
-    `advertised_port` is told to clients in place of the one it listens on, for a proxy between the two.
+    `advertised_port` is told to clients in place of the one it listens on, for a proxy between the two. `jvm`
+    are the virtual machine's options. `is_ready(host, port)` is asked until it is true, in place of the
+    question whether all coordinators answer.
     """
 
     def __init__(
-        self, configs: Mapping[str, str] | None = None, *, advertised_port: int | None = None
+        self,
+        configs: Mapping[str, str] | None = None,
+        *,
+        advertised_port: int | None = None,
+        jvm: Sequence[str] = _JVM,
+        is_ready: Callable[[str, int], bool] | None = None,
     ) -> None:
         self._configs = {**_CONFIGS, **(configs or {})}
         self._advertised_port = advertised_port
+        self._jvm = jvm
+        self._is_ready = is_ready or _is_ready
         self._folder: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._guard: subprocess.Popen[bytes] | None = None
@@ -77,6 +92,8 @@ class ApacheKafka:
         self.port = 0
         self.start_seconds = 0.0
         """From the call of the first JVM to ready."""
+        self.launched_s = 0.0
+        """When the broker's JVM was called last, by `time.monotonic`; the formatting was done by then."""
 
     @property
     def bootstrap(self) -> str:
@@ -148,7 +165,7 @@ class ApacheKafka:
         output = folder / "output.txt"
         with output.open("wb") as out:
             formatting = [
-                *_java(classpath),
+                *_java(classpath, _JVM),
                 "kafka.tools.StorageTool",
                 "format",
                 "-t",
@@ -163,7 +180,8 @@ class ApacheKafka:
 
     def _run(self, classpath: str, folder: Path) -> None:
         output = folder / "output.txt"
-        command = [*_java(classpath), "kafka.Kafka", str(folder / "server.properties")]
+        command = [*_java(classpath, self._jvm), "kafka.Kafka", str(folder / "server.properties")]
+        self.launched_s = time.monotonic()
         with output.open("ab") as out:
             self._process = subprocess.Popen(command, stdout=out, stderr=out)
         # Reads a pipe that only we hold: when this process dies without a word, it cleans up in our place.
@@ -176,7 +194,7 @@ class ApacheKafka:
     def _wait_until_ready(self, output: Path) -> None:
         assert self._process is not None
         deadline = time.monotonic() + _READY_SECONDS_MAX
-        while not _is_ready(self.host, self.port):
+        while not self._is_ready(self.host, self.port):
             if self._process.poll() is not None:
                 raise RuntimeError(f"Apache Kafka ended while starting:\n{output.read_text()}")
             if time.monotonic() > deadline:
@@ -184,8 +202,8 @@ class ApacheKafka:
             time.sleep(0.05)  # between two questions, not in place of one
 
 
-def _java(classpath: str) -> list[str]:
-    return ["java", *_JVM, _LOG_WARNINGS, "-cp", classpath]
+def _java(classpath: str, jvm: Sequence[str]) -> list[str]:
+    return ["java", *jvm, _LOG_WARNINGS, "-cp", classpath]
 
 
 def _is_ready(host: str, port: int) -> bool:

@@ -59,6 +59,17 @@ def create_topics(connection: WireConnection, partitions: Mapping[str, int]) -> 
     return {topic.name: topic.topic_id for topic in created.topics}
 
 
+def ensure_topics(connection: WireConnection, partitions: Mapping[str, int]) -> dict[str, UUID]:
+    """Create those of the topics that are not there; the ids of all."""
+    there = {
+        topic.name: topic.topic_id
+        for topic in _metadata(connection, list(partitions)).topics
+        if topic.error_code == ErrorCode.NONE and topic.name is not None
+    }
+    missing = {name: count for name, count in partitions.items() if name not in there}
+    return {**there, **(create_topics(connection, missing) if missing else {})}
+
+
 def delete_topic(connection: WireConnection, name: str) -> None:
     """Delete a topic and wait until the broker no longer knows it."""
     request = DeleteTopicsRequest(topic_names=[name], timeout_ms=30_000)

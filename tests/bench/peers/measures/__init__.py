@@ -1,0 +1,31 @@
+"""The measures, a module each with `MEASURE`, in the order of the table."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.bench.peers.measure import Measure
+from tests.bench.peers.measures import (
+    commits,
+    end_to_end,
+    heartbeats,
+    many_groups,
+    memory,
+    offset_fetch,
+    rebalance,
+    records,
+    start,
+)
+
+_MODULES: Final = (
+    start,
+    memory,
+    heartbeats,
+    commits,
+    offset_fetch,
+    rebalance,
+    many_groups,
+    records,
+    end_to_end,
+)
+MEASURES: Final[dict[str, Measure]] = {module.MEASURE.name: module.MEASURE for module in _MODULES}

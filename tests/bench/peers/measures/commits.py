@@ -1,0 +1,97 @@
+"""Offset commits: how many a second, how long each takes, and how that grows with who commits at once."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+from muster.protocol.messages.offsets import OffsetCommitRequest
+from tests.bench import load
+from tests.bench.bench_commits import Commits
+from tests.bench.peers.driver import Target
+from tests.bench.peers.measure import IN_PROCESS, Goal, Measure, Point, Quantity, Scale, drive
+from tests.bench.peers.servers import Kind, Options
+
+_GROUP: Final = 10
+_TOPIC: Final = "orders"
+_PARTITIONS: Final = 100
+_DELAY_MS: Final = 500
+_FLEXIBLE: Final = 8
+"""The first version with tags."""
+
+
+def _check(version: int) -> Any:
+    """Raises for a response that is not one without an error."""
+    # The partition's error code stands at the end, before three empty blocks of tags.
+    at = slice(-5, -3) if version >= _FLEXIBLE else slice(-2, None)
+
+    def checked(frame: bytes) -> None:
+        if frame[at] != b"\x00\x00":
+            raise RuntimeError(f"a commit was refused: {frame.hex()}")
+
+    return checked
+
+
+async def _commit(server: dict[str, Any], members: int, warm_up_s: float, seconds: float) -> list[Any]:
+    target = await Target.ask(**server)
+    size = min(_GROUP, members)
+    groups = await target.formed(members // size, size, f"peers-{members}")
+    committing = [member for group in groups for member in group.members]
+    version = target.version(OffsetCommitRequest)
+    frames = [
+        Commits(member, index % _PARTITIONS, topic=_TOPIC, version=version).next
+        for index, member in enumerate(committing)
+    ]
+    driving = load.ClosedLoop([member.link for member in committing], frames)
+    driving.start(_check(version))
+    await asyncio.sleep(warm_up_s)
+    driving.reset()
+    meter = target.meter()
+    await asyncio.sleep(seconds)
+    used, answered = meter.read(), driving.answered
+    percentiles = {"p50_ms": 50.0, "p99_ms": 99.0, "p999_ms": 99.9}
+    latencies = {key: driving.latencies.ms(percent) for key, percent in percentiles.items()}
+    await driving.stop()
+    if not answered:
+        raise RuntimeError(f"no commit was answered within {seconds:g} s")
+    driver = used["driver"]
+    points = [
+        Point("rate", answered / used["took_s"], members, driver),
+        Point("cpu_us", used["server_s"] / answered * 1e6, members),
+        *(Point(key, value, members, driver) for key, value in latencies.items()),
+    ]
+    return [point.as_json() for point in points]
+
+
+def commit(server: dict[str, Any], members: int, warm_up_s: float, seconds: float) -> list[Any]:
+    """In the driver's process."""
+    return load.run(_commit(server, members, warm_up_s, seconds))
+
+
+def _run(kind: Kind, scale: Scale) -> list[Point]:
+    found: list[Point] = []
+    with kind.start(Options(initial_delay_ms=_DELAY_MS, topics={_TOPIC: _PARTITIONS})) as running:
+        for members in scale.sizes((100,), (1, 10, 100, 1_000)):
+            times = scale.times(cold=not found)
+            found += [Point(**each) for each in drive(commit, running, members=members, **times)]
+    return found
+
+
+# Durability equal or stronger: muster's commits are always synced to disk, Kafka's with flush.messages=1.
+_GOALS: Final = (Goal(2.0, at=(100, 1_000)), Goal(2.0, beside="kafka-flush", at=(100, 1_000)))
+
+MEASURE: Final = Measure(
+    "commits",
+    "Offset commits",
+    f"Members in groups of at most {_GROUP}, each on a connection of its own with one OffsetCommit of one "
+    "partition in flight at all times. What an answered commit survives stands in the table of servers.",
+    (
+        Quantity("rate", "commits a second", "/s", "more", axis="members", goals=_GOALS),
+        Quantity("p50_ms", "median of a commit", "ms", "less", axis="members", chart=False),
+        Quantity("p99_ms", "99th percentile of a commit", "ms", "less", axis="members"),
+        Quantity("p999_ms", "99.9th percentile of a commit", "ms", "less", axis="members", chart=False),
+        Quantity("cpu_us", "CPU of a commit", "us", "less", axis="members", chart=False),
+    ),
+    _run,
+    cannot={"muster-3": IN_PROCESS},
+)

@@ -1,0 +1,85 @@
+"""Heartbeats as fast as they are answered, and what one costs the server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+from muster.protocol.messages.classic_group import HeartbeatRequest
+from tests.bench import load
+from tests.bench.peers.driver import Target
+from tests.bench.peers.measure import NOTHING_SYNCED, Goal, Measure, Point, Quantity, Scale, drive
+from tests.bench.peers.servers import Kind, Options
+
+_GROUP: Final = 100
+_DELAY_MS: Final = 500
+_FLEXIBLE: Final = 4
+"""The first version with tags."""
+
+
+def check(version: int) -> Callable[[bytes], None]:
+    """Raises for a response that is not one without an error."""
+    at = 9 if version >= _FLEXIBLE else 8  # behind correlation id, tags and throttle time
+
+    def checked(frame: bytes) -> None:
+        if frame[at : at + 2] != b"\x00\x00":
+            raise RuntimeError(f"a heartbeat was refused: {frame.hex()}")
+
+    return checked
+
+
+async def _beat(server: dict[str, Any], members: int, warm_up_s: float, seconds: float) -> list[Any]:
+    target = await Target.ask(**server)
+    size = min(_GROUP, members)
+    groups = await target.formed(members // size, size, f"peers-{members}")
+    beating = [member for group in groups for member in group.members]
+    version = target.version(HeartbeatRequest)
+    frames = [load.Prebuilt(member.heartbeat_request(), version).next for member in beating]
+    driving = load.ClosedLoop([member.link for member in beating], frames)
+    driving.start(check(version))
+    await asyncio.sleep(warm_up_s)
+    driving.reset()
+    meter = target.meter()
+    await asyncio.sleep(seconds)
+    used, answered, p99_ms = meter.read(), driving.answered, driving.latencies.ms(99)
+    await driving.stop()
+    if not answered:
+        raise RuntimeError(f"no heartbeat was answered within {seconds:g} s")
+    driver = used["driver"]
+    return [
+        Point("rate", answered / used["took_s"], members, driver).as_json(),
+        Point("a_cpu_second", answered / used["server_s"], members, driver).as_json(),
+        Point("cpu_us", used["server_s"] / answered * 1e6, members).as_json(),
+        Point("p99_ms", p99_ms, members, driver).as_json(),
+    ]
+
+
+def beat(server: dict[str, Any], members: int, warm_up_s: float, seconds: float) -> list[Any]:
+    """In the driver's process."""
+    return load.run(_beat(server, members, warm_up_s, seconds))
+
+
+def _run(kind: Kind, scale: Scale) -> list[Point]:
+    found: list[Point] = []
+    with kind.start(Options(initial_delay_ms=_DELAY_MS)) as running:
+        for members in scale.sizes((100,), (100, 1_000, 10_000)):
+            times = scale.times(cold=not found)
+            found += [Point(**each) for each in drive(beat, running, members=members, **times)]
+    return found
+
+
+MEASURE: Final = Measure(
+    "heartbeats",
+    "Heartbeats",
+    f"Members in groups of at most {_GROUP}, each on a connection of its own with one Heartbeat in flight at "
+    "all times. CPU is that of all processes of the server, user and system.",
+    (
+        Quantity("rate", "heartbeats a second", "/s", "more", axis="members"),
+        Quantity("a_cpu_second", "heartbeats a CPU second", "/s", "more", axis="members", goals=(Goal(3.0),)),
+        Quantity("cpu_us", "CPU of a heartbeat", "us", "less", axis="members", chart=False),
+        Quantity("p99_ms", "99th percentile of a heartbeat", "ms", "less", axis="members", chart=False),
+    ),
+    _run,
+    cannot={"kafka-flush": NOTHING_SYNCED},
+)

@@ -1,0 +1,105 @@
+"""OffsetFetch of many partitions, all of which have a committed offset."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+from muster.protocol.errors import ErrorCode
+from muster.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
+from tests.bench import load
+from tests.bench.peers.driver import Target
+from tests.bench.peers.measure import IN_PROCESS, NOTHING_SYNCED, Measure, Point, Quantity, Scale, drive
+from tests.bench.peers.servers import Kind, Options
+
+_TOPIC: Final = "orders"
+_CONNECTIONS: Final = 4
+_OFFSET: Final = 4_711
+_DELAY_MS: Final = 500
+
+
+async def _fetch(
+    server: dict[str, Any], partitions: int, warm_up_s: float, seconds: float
+) -> list[dict[str, Any]]:
+    target = await Target.ask(**server)
+    (group,) = await target.formed(1, 1, f"peers-{partitions}")
+    (member,) = group.members
+    await _prepare(target, member, partitions)
+    request = OffsetFetchRequest(
+        group_id=member.group_id,
+        topics=[OffsetFetchRequest.Topic(name=_TOPIC, partition_indexes=list(range(partitions)))],
+    )
+    version = target.version(OffsetFetchRequest)
+    expected = await member.link.call(request, version)
+    found = expected.topics[0].partitions
+    if len(found) != partitions or any(each.committed_offset != _OFFSET for each in found):
+        raise RuntimeError(f"OffsetFetch: {str(expected)[:500]}")
+    links = await load.connect((await target.coordinators([member.group_id]))[0], _CONNECTIONS)
+    driving = load.ClosedLoop(links, [load.Prebuilt(request, version).next for _ in links])
+    sizes: set[int] = set()
+    driving.start(lambda frame: sizes.add(len(frame)))
+    await asyncio.sleep(warm_up_s)
+    driving.reset()
+    meter = target.meter()
+    await asyncio.sleep(seconds)
+    used, answered = meter.read(), driving.answered
+    p50_ms, p99_ms = driving.latencies.ms(50), driving.latencies.ms(99)
+    await driving.stop()
+    if len(sizes) != 1 or not answered:
+        raise RuntimeError(f"{answered} answers of {sizes} bytes: one size was expected")
+    driver = used["driver"]
+    points = [
+        Point("rate", answered / used["took_s"], partitions, driver),
+        Point("p50_ms", p50_ms, partitions, driver),
+        Point("p99_ms", p99_ms, partitions, driver),
+        Point("cpu_us", used["server_s"] / answered * 1e6, partitions),
+    ]
+    return [point.as_json() for point in points]
+
+
+async def _prepare(target: Target, member: load.Member, partitions: int) -> None:
+    """Commit an offset of each partition."""
+    parts = [
+        OffsetCommitRequest.Partition(partition_index=number, committed_offset=_OFFSET, committed_metadata="")
+        for number in range(partitions)
+    ]
+    request = OffsetCommitRequest(
+        group_id=member.group_id,
+        generation_id_or_member_epoch=member.generation_id,
+        member_id=member.member_id,
+        topics=[OffsetCommitRequest.Topic(name=_TOPIC, partitions=parts)],
+    )
+    answer = await member.link.call(request, target.version(OffsetCommitRequest))
+    codes = {each.error_code for each in answer.topics[0].partitions}
+    if codes != {ErrorCode.NONE}:
+        raise RuntimeError(f"OffsetCommit: {codes}")
+
+
+def fetch(server: dict[str, Any], partitions: int, warm_up_s: float, seconds: float) -> list[dict[str, Any]]:
+    """In the driver's process."""
+    return load.run(_fetch(server, partitions, warm_up_s, seconds))
+
+
+def _run(kind: Kind, scale: Scale) -> list[Point]:
+    sizes = scale.sizes((1, 1_000), (1, 30, 1_000))
+    found: list[Point] = []
+    with kind.start(Options(initial_delay_ms=_DELAY_MS, topics={_TOPIC: max(sizes)})) as running:
+        for partitions in sizes:
+            times = scale.times(cold=not found)
+            found += [Point(**each) for each in drive(fetch, running, partitions=partitions, **times)]
+    return found
+
+
+MEASURE: Final = Measure(
+    "offset_fetch",
+    "OffsetFetch",
+    f"A group's offsets, asked for over {_CONNECTIONS} connections, one request in flight on each.",
+    (
+        Quantity("rate", "OffsetFetches a second", "/s", "more", axis="partitions"),
+        Quantity("p50_ms", "median of an OffsetFetch", "ms", "less", axis="partitions"),
+        Quantity("p99_ms", "99th percentile of an OffsetFetch", "ms", "less", axis="partitions", chart=False),
+        Quantity("cpu_us", "CPU of an OffsetFetch", "us", "less", axis="partitions", chart=False),
+    ),
+    _run,
+    cannot={"kafka-flush": NOTHING_SYNCED, "muster-3": IN_PROCESS},
+)

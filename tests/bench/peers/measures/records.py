@@ -1,0 +1,148 @@
+"""Bytes a second through Produce and Fetch, by the size of a batch."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any, Final
+
+from muster.protocol.errors import ErrorCode
+from muster.protocol.header import encode_request
+from muster.protocol.messages.data import FetchRequest, ProduceRequest
+from muster.protocol.record_batch import Record, build
+from tests.bench import load
+from tests.bench.bench_records import Bulk
+from tests.bench.peers.driver import Target
+from tests.bench.peers.measure import IN_PROCESS, Goal, Measure, Point, Quantity, Scale, drive
+from tests.bench.peers.servers import Kind, Options
+
+_TOPIC: Final = "records-{}"
+"""One for each size of a batch: what is fetched are batches of that size."""
+_PARTITIONS: Final = 6
+_IN_FLIGHT: Final = 5
+"""max.in.flight.requests.per.connection of Java's producer."""
+_RECORD_BYTES: Final = 1_000
+_FETCHED_BYTES: Final = 1 << 20
+"""max.partition.fetch.bytes of Java's consumer."""
+_FILLED_BYTES: Final = 2 * _FETCHED_BYTES
+
+
+def batch(batch_bytes: int) -> bytes:
+    """Records of now: what is old is removed by retention."""
+    now_ms = int(time.time() * 1000)
+    value = b"x" * (_RECORD_BYTES - 20)
+    count = max(batch_bytes // _RECORD_BYTES, 1)
+    return build([Record(number, now_ms, b"k%d" % number, value) for number in range(count)])
+
+
+def produce(topic: str, partition: int, contents: bytes) -> ProduceRequest:
+    part = ProduceRequest.PartitionProduceData(index=partition, records=contents)
+    parts = ProduceRequest.TopicProduceData(name=topic, partition_data=[part])
+    return ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[parts])
+
+
+def fetch(topic: str, partition: int, offset: int = 0, *, max_wait_ms: int = 1_000) -> FetchRequest:
+    part = FetchRequest.FetchPartition(
+        partition=partition, fetch_offset=offset, partition_max_bytes=_FETCHED_BYTES
+    )
+    parts = FetchRequest.FetchTopic(topic=topic, partitions=[part])
+    return FetchRequest(max_wait_ms=max_wait_ms, min_bytes=1, max_bytes=50 << 20, topics=[parts])
+
+
+async def _move(
+    server: dict[str, Any], batch_bytes: int, fetching: bool, warm_up_s: float, seconds: float
+) -> list[dict[str, Any]]:
+    target = await Target.ask(**server)
+    contents = batch(batch_bytes)
+    topic = _TOPIC.format(batch_bytes)
+    leaders = await target.leaders(topic, _PARTITIONS)
+    await _check(target, topic, leaders, contents, fill=fetching)
+    request_class = FetchRequest if fetching else ProduceRequest
+    version, api_key = target.version(request_class), request_class.__schema__.api_key
+    assert api_key is not None
+    loop = asyncio.get_running_loop()
+    links: list[Bulk] = []
+    for partition, port in leaders.items():
+        request = fetch(topic, partition) if fetching else produce(topic, partition, contents)
+        frame = encode_request(api_key, version, 1, "peers", request)
+        _, link = await loop.create_connection(
+            lambda frame=frame: Bulk(frame, 1 if fetching else _IN_FLIGHT), "127.0.0.1", port
+        )
+        links.append(link)
+
+    def moved() -> int:
+        if fetching:
+            return sum(link.received_bytes for link in links)
+        return sum(link.answered for link in links) * len(contents)
+
+    await asyncio.sleep(warm_up_s)
+    before, meter = moved(), target.meter()
+    await asyncio.sleep(seconds)
+    megabytes, used = (moved() - before) / 1e6, meter.read()
+    await asyncio.gather(*(link.stop() for link in links))
+    if not megabytes:
+        raise RuntimeError(f"nothing was moved within {seconds:g} s")
+    what = "fetch" if fetching else "produce"
+    return [
+        Point(f"{what}_rate", megabytes / used["took_s"], batch_bytes, used["driver"]).as_json(),
+        Point(f"{what}_cpu_ms", used["server_s"] / megabytes * 1e3, batch_bytes).as_json(),
+    ]
+
+
+async def _check(target: Target, topic: str, leaders: dict[int, int], contents: bytes, *, fill: bool) -> None:
+    """One batch or enough to fetch into each partition, and read it back: what is refused is no speed."""
+    batches = max(_FILLED_BYTES // len(contents), 1) if fill else 1
+    for partition, port in leaders.items():
+        (link,) = await load.connect(port, 1)
+        for _ in range(batches):
+            produced = await link.call(produce(topic, partition, contents), target.version(ProduceRequest))
+            if produced.responses[0].partition_responses[0].error_code != ErrorCode.NONE:
+                raise RuntimeError(f"Produce: {produced}")
+        answer = await link.call(fetch(topic, partition), target.version(FetchRequest))
+        fetched = answer.responses[0].partitions[0]
+        if fetched.error_code or len(fetched.records or b"") < min(len(contents), _FETCHED_BYTES):
+            raise RuntimeError(f"Fetch: {fetched.error_code}, {len(fetched.records or b'')} bytes")
+        link.close()
+
+
+def move(
+    server: dict[str, Any], batch_bytes: int, fetching: bool, warm_up_s: float, seconds: float
+) -> list[dict[str, Any]]:
+    """In the driver's process."""
+    return load.run(_move(server, batch_bytes, fetching, warm_up_s, seconds))
+
+
+def _run(kind: Kind, scale: Scale) -> list[Point]:
+    found: list[Point] = []
+    sizes = scale.sizes((100_000,), (1_000, 10_000, 100_000))
+    topics = {_TOPIC.format(batch_bytes): _PARTITIONS for batch_bytes in sizes}
+    with kind.start(Options(topics=topics)) as running:
+        for batch_bytes in sizes:
+            for fetching in (True, False):
+                times = scale.times(cold=batch_bytes == sizes[0])
+                more = drive(move, running, batch_bytes=batch_bytes, fetching=fetching, **times)
+                found += [Point(**each) for each in more]
+    return found
+
+
+_GOALS: Final = (Goal(0.5, at=(100_000,)),)
+
+MEASURE: Final = Measure(
+    "records",
+    "Produce and Fetch",
+    f"{_PARTITIONS} partitions, a connection to each; records of 1 KB without compression, acks=all. Produce "
+    f"has {_IN_FLIGHT} requests of one batch in flight on a connection, Fetch one of up to 1 MB, always of "
+    "the same records.",
+    (
+        Quantity("produce_rate", "Produce", "MB/s", "more", axis="bytes a batch", goals=_GOALS),
+        Quantity("fetch_rate", "Fetch", "MB/s", "more", axis="bytes a batch", goals=_GOALS),
+        Quantity(
+            "produce_cpu_ms", "CPU of a MB through Produce", "ms", "less", axis="bytes a batch", chart=False
+        ),
+        Quantity(
+            "fetch_cpu_ms", "CPU of a MB through Fetch", "ms", "less", axis="bytes a batch", chart=False
+        ),
+    ),
+    _run,
+    cannot={"muster-3": IN_PROCESS},
+)

@@ -1,0 +1,270 @@
+"""The servers that are measured: each is started the same way, and says what is to be known of it.
+
+    with KINDS["kafka"].start(Options(topics={"orders": 100})) as running:
+        ...
+
+Every one is new, alone, on loopback, and writes to a temporary folder on the same disk.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from muster.protocol.api import ApiKey
+from tests.bench import cluster, database
+from tests.support.apache_kafka import SHIPPED_JVM, ApacheKafka
+from tests.support.cache import digest, filled_once
+from tests.support.kafka_artifacts import KAFKA_VERSION
+from tests.support.served import Served
+from tests.support.wire_blocking import WireConnection
+from tests.support.wire_topics import create_topics
+
+_KFAKE: Final = Path(__file__).with_name("kfake")
+_STOP_SECONDS_MAX: Final = 30
+_BUILD_SECONDS_MAX: Final = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a measure asks of every server, by Kafka's names where it has them."""
+
+    initial_delay_ms: int = 0
+    """group.initial.rebalance.delay.ms"""
+    session_min_ms: int = 6_000
+    """group.min.session.timeout.ms"""
+    topics: Mapping[str, int] = field(default_factory=dict)
+    """Partitions of each topic to be there."""
+    ready: bool = True
+    """Whether to wait until all its coordinators answer; otherwise it only has been started."""
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A server under measurement. The first port is its bootstrap address."""
+
+    ports: list[int]
+    pids: list[int]
+    families: list[int]
+    """Processes that are counted with their children."""
+    launched_s: float
+    """When its process was called, by `time.monotonic`."""
+    at_most: Mapping[int, int] = field(default_factory=dict)
+    """Versions of APIs above which it answers wrongly, although it says that it has them."""
+    group_max: int | None = None
+    """Members of a group that it can do."""
+
+    def as_json(self) -> dict[str, Any]:
+        """What a driver is told (`driver.Target.ask`)."""
+        return {
+            "ports": self.ports,
+            "pids": self.pids,
+            "families": self.families,
+            "at_most": list(self.at_most.items()),
+            "group_max": self.group_max,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A server that may be asked for by its name."""
+
+    name: str
+    title: str
+    start: Callable[[Options], AbstractContextManager[Running]]
+    durable: str
+    """What an answered offset commit survives."""
+    only: frozenset[str] = frozenset()
+    """Names of the measures it is for, if it is not for all."""
+    once: bool = False
+    """Shown for comparison alone: one round of it is enough."""
+
+    def plays(self, measure: str) -> bool:
+        return not self.only or measure in self.only
+
+
+def _muster_options(options: Options) -> list[str]:
+    return [
+        *("--group-initial-rebalance-delay-ms", str(options.initial_delay_ms)),
+        *("--group-min-session-timeout-ms", str(options.session_min_ms)),
+    ]
+
+
+@contextmanager
+def _muster(options: Options, *, brokers: int) -> Iterator[Running]:
+    with tempfile.TemporaryDirectory(prefix="muster-peers-") as directory:
+        given = [*_muster_options(options), "--brokers", str(brokers)]
+        log = Path(directory) / "server.log"
+        served = Served(Path(directory) / "data", *given, log=log, ports=brokers)
+        launched_s = time.monotonic()
+        with served:
+            ports = list(range(served.port, served.port + brokers))
+            if options.ready:
+                cluster.settle(dict(enumerate(ports, 1)))
+            _create(ports[0], options)
+            yield Running(ports, [served.process.pid], [], launched_s)
+
+
+@contextmanager
+def _muster_over_postgres(options: Options) -> Iterator[Running]:
+    with database.server() as postgres:
+        url = postgres.new_database()
+        launched_s = time.monotonic()
+        given = _muster_options(options)
+        with cluster.brokers(url, *given, count=2, settled=options.ready) as served:
+            ports = [broker.port for broker in served.values()]
+            _create(ports[0], options)
+            pids = [broker.process.pid for broker in served.values()]
+            yield Running(ports, pids, [postgres.pid], launched_s)
+
+
+# What config/server.properties of Kafka's own archive says, and defaults where tests have something smaller.
+_SHIPPED: Final[Mapping[str, str]] = {
+    "num.network.threads": "3",
+    "num.io.threads": "8",
+    "background.threads": "10",
+    "log.cleaner.enable": "true",
+    "transaction.state.log.num.partitions": "50",
+    "share.coordinator.state.topic.num.partitions": "50",
+    "socket.send.buffer.bytes": "102400",
+    "socket.receive.buffer.bytes": "102400",
+    "log.retention.hours": "168",
+}
+
+
+def _kafka_configs(options: Options) -> dict[str, str]:
+    return {
+        **_SHIPPED,
+        "group.initial.rebalance.delay.ms": str(options.initial_delay_ms),
+        "group.min.session.timeout.ms": str(options.session_min_ms),
+    }
+
+
+@contextmanager
+def _kafka(options: Options, **more: str) -> Iterator[Running]:
+    configs = {**_kafka_configs(options), **more}
+    is_ready = None if options.ready else lambda host, port: True
+    with ApacheKafka(configs, jvm=SHIPPED_JVM, is_ready=is_ready) as kafka:
+        if options.ready:
+            _create(kafka.port, options)
+        yield Running([kafka.port], [kafka.pid], [], kafka.launched_s)
+
+
+@contextmanager
+def _kfake(options: Options) -> Iterator[Running]:
+    topics = ",".join(f"{name}:{count}" for name, count in options.topics.items())
+    command = [str(_kfake_binary()), "-topics", topics, "-session-min", f"{options.session_min_ms}ms"]
+    with _printing_its_port(command) as running:
+        yield running
+
+
+# What librdkafka's own consumer sends: the mock cluster hangs up on a flexible JoinGroup.
+_OF_LIBRDKAFKA: Final = {
+    ApiKey.JOIN_GROUP: 5,
+    ApiKey.SYNC_GROUP: 3,
+    ApiKey.HEARTBEAT: 3,
+    ApiKey.LEAVE_GROUP: 1,
+}
+
+
+@contextmanager
+def _mock(options: Options) -> Iterator[Running]:
+    command = [sys.executable, "-m", "tests.bench.peers.mock_cluster"]
+    # Its timer of 0 ms never ends.
+    command += ["--initial-delay-ms", str(max(options.initial_delay_ms, 1))]
+    command += [f"--topic={name}:{count}" for name, count in options.topics.items()]
+    with _printing_its_port(command) as running:
+        # A member that syncs after its leader is refused by it, so groups of several are a matter of luck.
+        yield replace(running, at_most=_OF_LIBRDKAFKA, group_max=1)
+
+
+@contextmanager
+def _printing_its_port(command: list[str]) -> Iterator[Running]:
+    """A process whose first line ends with its address."""
+    with tempfile.TemporaryFile() as errors:
+        launched_s = time.monotonic()
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True
+        )
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            if "127.0.0.1:" not in line:
+                errors.seek(0)
+                raise RuntimeError(f"{' '.join(command)} did not start: {errors.read().decode()}")
+            yield Running([int(line.rpartition(":")[2])], [process.pid], [], launched_s)
+        finally:
+            process.terminate()
+            try:
+                process.wait(_STOP_SECONDS_MAX)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
+
+
+def _kfake_binary() -> Path:
+    """Built once per machine; needs Go."""
+    sources = sorted(path for path in _KFAKE.iterdir() if path.suffix in {".go", ".mod", ".sum"})
+    named = digest(*(f"{source.name}\n{source.read_text()}" for source in sources))
+
+    def build(folder: Path) -> None:
+        command = ["go", "build", "-trimpath", "-o", str(folder / "kfake"), "."]
+        subprocess.run(command, cwd=_KFAKE, check=True, timeout=_BUILD_SECONDS_MAX)
+
+    return filled_once(f"kfake/{named}", build) / "kfake"
+
+
+def prepare(names: list[str]) -> None:
+    """Build and fetch now what would otherwise be built and fetched within a measurement."""
+    if "kfake" in names:
+        _kfake_binary()
+    if any(name.startswith("kafka") for name in names):
+        from tests.support.kafka_artifacts import broker_classpath
+
+        broker_classpath()
+
+
+def _create(port: int, options: Options) -> None:
+    if options.topics:
+        with WireConnection("127.0.0.1", port, "peers") as connection:
+            create_topics(connection, options.topics)
+
+
+_OF_THE_PROCESS: Final = "death of the process (no fsync)"
+_OF_THE_MACHINE: Final = "loss of power (fsync)"
+
+KINDS: Final[Mapping[str, Kind]] = {
+    kind.name: kind
+    for kind in (
+        Kind("muster", "muster, 1 broker", partial(_muster, brokers=1), _OF_THE_MACHINE),
+        Kind(
+            "muster-3",
+            "muster, 3 brokers in one process",
+            partial(_muster, brokers=3),
+            _OF_THE_MACHINE,
+            once=True,
+        ),
+        Kind(
+            "muster-postgres", "muster, 2 processes over PostgreSQL", _muster_over_postgres, _OF_THE_MACHINE
+        ),
+        Kind("kafka", f"Apache Kafka {KAFKA_VERSION}, defaults", _kafka, _OF_THE_PROCESS),
+        Kind(
+            "kafka-flush",
+            f"Apache Kafka {KAFKA_VERSION}, flush.messages=1",
+            partial(_kafka, **{"log.flush.interval.messages": "1"}),
+            _OF_THE_MACHINE,
+        ),
+        Kind("mock", "librdkafka's mock cluster", _mock, "nothing", once=True),
+        Kind("kfake", "franz-go's kfake", _kfake, "nothing", once=True),
+    )
+}

@@ -1,0 +1,190 @@
+"""Many sequences, played side by side; what came of them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Final
+
+from tests.group.scenario import rewritten
+from tests.kafka.compared import Compared
+from tests.kafka.differences import Difference
+from tests.kafka.differential.connections import Connections
+from tests.kafka.differential.duel import Outcome, duel, scenario_of
+from tests.kafka.differential.generator import sequence
+from tests.kafka.differential.shrink import Signature, shrunk, signature
+
+_PLAYS_FOR_LUCK: Final = 40
+"""Of a sequence in which chance picks a leader, until both have the same ones."""
+_PLAYS_FOR_TIME: Final = 10
+_PLAYS_FOR_COORDINATORS: Final = 300
+_PAUSE_S: Final = 0.2  # before a coordinator that moves is asked again
+_FINDINGS_SHRUNK_MAX: Final = 8
+"""Shrinking takes a hundred plays."""
+_PLAYS_TO_CONFIRM: Final = 2
+_PROGRESS_EVERY: Final = 100
+
+
+@dataclass
+class Finding:
+    """A difference that nobody meant."""
+
+    seed: int
+    timed: bool
+    differences: list[Difference]
+    text: str
+    """A scenario that shows it, with muster's answers."""
+    theirs: list[str]
+    """What Apache Kafka answers at its last step."""
+
+    def __str__(self) -> str:
+        rows = "\n".join(map(str, self.differences))
+        theirs = "".join(f"    {line}\n" for line in self.theirs)
+        which = f"seed {self.seed}{' timed' if self.timed else ''}"
+        return f"--- {which}\n{self.text}# Apache Kafka:\n{theirs}{rows}\n"
+
+
+@dataclass
+class Campaign:
+    """`sequences` and `timed` ones from `seed` on, `at_once` side by side."""
+
+    seed: int
+    sequences: int
+    timed: int
+    at_once: int
+    minutes_max: float = 60.0
+    """After which no further sequence is begun."""
+    compared: int = 0
+    timed_compared: int = 0
+    """How many of them with pauses."""
+    steps: int = 0
+    plays: int = 0
+    lucky: int = 0
+    """How many had to be played again since chance had picked another leader."""
+    cut: int = 0
+    """How many were compared only up to where chance went on picking another."""
+    too_slow: int = 0
+    """How many with pauses were given up, since the machine was too slow to be certain."""
+    passing: list[str] = field(default_factory=list)
+    """Differences that were gone when the sequence was played again."""
+    deliberate: Counter[str] = field(default_factory=Counter)
+    findings: dict[Signature, Finding] = field(default_factory=dict)
+    sightings: Counter[Signature] = field(default_factory=Counter)
+    compared_answers: Compared = field(default_factory=Compared)
+
+    async def run(self, kafka: Connections, muster: Connections) -> None:
+        last = time.monotonic() + self.minutes_max * 60
+        # In the order of their seeds, with those that take long, for their pauses, spread among the others.
+        waiting = [(each / self.sequences, self.seed + each, False) for each in range(self.sequences)]
+        waiting += [(each / self.timed, self.seed + each, True) for each in range(self.timed)]
+        waiting.sort(reverse=True)
+
+        async def worker() -> None:
+            while waiting and time.monotonic() < last:
+                _, seed, timed = waiting.pop()
+                await self._one(seed, timed, kafka, muster)
+
+        async with asyncio.TaskGroup() as workers:
+            for _ in range(self.at_once):
+                workers.create_task(worker())
+        self.compared_answers = Compared(kafka.answers, muster.answers)
+        kafka.close()
+        muster.close()
+
+    async def _one(self, seed: int, timed: bool, kafka: Connections, muster: Connections) -> None:
+        lines = sequence(seed, timed=timed)
+        try:
+            outcome = await self._played(lines, kafka, muster)
+        except Exception as error:
+            error.add_note(f"seed {seed}, timed {timed}:\n" + "\n".join(lines))
+            raise
+        if outcome.is_too_slow:
+            self.too_slow += 1
+            return
+        self.compared += 1
+        self.timed_compared += timed
+        if self.compared % _PROGRESS_EVERY == 0:
+            print(f"{self.compared} compared", flush=True)
+        self.steps += outcome.steps
+        self.deliberate.update(outcome.deliberate)
+        if outcome.found and outcome.is_luck:
+            self.cut += 1
+        elif outcome.found:
+            await self._judge(seed, timed, lines, outcome, kafka, muster)
+
+    async def _played(self, lines: list[str], kafka: Connections, muster: Connections) -> Outcome:
+        """Played until chance and the machine's speed have no part in what came of it, if possible."""
+        slow = lucky = moving = 0
+        while True:
+            outcome = await duel(lines, kafka, muster)
+            self.plays += 1
+            if outcome.is_too_slow and slow < _PLAYS_FOR_TIME:
+                slow += 1
+            elif outcome.is_unready and moving < _PLAYS_FOR_COORDINATORS:
+                moving += 1
+                await asyncio.sleep(_PAUSE_S)
+            elif outcome.found and outcome.is_luck and lucky < _PLAYS_FOR_LUCK:
+                lucky += 1
+                self.lucky += lucky == 1
+            else:
+                return outcome
+
+    async def _judge(
+        self,
+        seed: int,
+        timed: bool,
+        lines: list[str],
+        outcome: Outcome,
+        kafka: Connections,
+        muster: Connections,
+    ) -> None:
+        wanted = signature(outcome.found[0])
+        if wanted in self.findings:
+            self.sightings[wanted] += 1
+            return
+
+        async def differs(fewer: list[str]) -> bool:
+            again = await self._played(fewer, kafka, muster)
+            return wanted in map(signature, again.found)
+
+        for _ in range(_PLAYS_TO_CONFIRM):
+            if not await differs(lines):
+                self.passing.append(f"seed {seed}{' timed' if timed else ''}: {outcome.found[0]}")
+                print(f"passing: {self.passing[-1]}", flush=True)
+                return
+        self.sightings[wanted] += 1
+        if wanted in self.findings:
+            return
+        fewest = lines
+        if len(self.findings) < _FINDINGS_SHRUNK_MAX:
+            self.findings[wanted] = _finding(
+                seed, timed, lines, outcome
+            )  # nobody else need shrink it meanwhile
+            fewest = await shrunk(lines, differs)
+            last = await self._played(fewest, kafka, muster)
+            if wanted in map(signature, last.found):
+                outcome = last
+            else:
+                fewest = lines
+        self.findings[wanted] = _finding(seed, timed, fewest, outcome)
+        print(self.findings[wanted], flush=True)
+
+    def summary(self) -> str:
+        lines = [
+            f"{self.compared} sequences of {self.steps} steps alike or judged in {self.plays} plays",
+            f"{self.lucky} played again for the leader that chance picks, {self.cut} compared up to there",
+            f"{self.too_slow} given up: too slow to be certain of their timeouts",
+            f"{len(self.passing)} differences gone when played again",
+            *(f"deliberate, {count} times: {what}" for what, count in self.deliberate.most_common()),
+            *(f"FOUND, {count} times: {what}" for what, count in self.sightings.most_common()),
+        ]
+        return "\n".join(lines)
+
+
+def _finding(seed: int, timed: bool, lines: list[str], outcome: Outcome) -> Finding:
+    scenario = scenario_of(lines)
+    scenario.steps = scenario.steps[: outcome.steps]
+    scenario.lines = scenario.lines[: scenario.steps[-1].line]
+    return Finding(seed, timed, outcome.found, rewritten(scenario, outcome.ours), outcome.theirs[-1])

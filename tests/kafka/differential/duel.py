@@ -1,0 +1,179 @@
+"""Plays a sequence to two brokers step by step, and says where the first of them answers otherwise."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import re
+import time
+import uuid
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from muster.protocol.errors import ErrorCode
+from tests.group.scenario import Scenario, Step, milliseconds, parse_lines
+from tests.kafka.differences import Difference, differences
+from tests.kafka.differential.connections import Connections
+from tests.kafka.differential.deliberate import reason
+from tests.kafka.differential.generator import MARGIN_MS
+from tests.kafka.differential.player import Player
+from tests.kafka.recording import Replies
+
+_PATIENCE_S: Final = 15.0
+"""How long to wait for an answer that the other broker has given."""
+_PATIENCE_BETWEEN_PAUSES_S: Final = 0.1
+_LATE: Final = 0.7
+"""What part of its margin a sequence with pauses may take for all else."""
+_MOVING: Final = {
+    str(code.value)
+    for code in (
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    )
+}
+_SYMBOL: Final = re.compile(r"\$\w+")
+_run: Final = uuid.uuid4().hex[:8]  # an Apache Kafka may have seen other runs
+_plays = itertools.count(1)
+
+
+@dataclass
+class Outcome:
+    """What came of one play of a sequence to both."""
+
+    steps: int = 0
+    """How many were compared."""
+    found: list[Difference] = field(default_factory=list)
+    """Those of the first step with a difference that is not deliberate; empty: all was alike."""
+    deliberate: Counter[str] = field(default_factory=Counter)
+    """How often which reason was met."""
+    theirs: list[list[str]] = field(default_factory=list)
+    """The transcript's lines for each step compared."""
+    ours: list[list[str]] = field(default_factory=list)
+    is_too_slow: bool = False
+    """Of a sequence with pauses: the steps between them took so long that it is not certain which timeouts
+    have run out."""
+
+    is_unready: bool = False
+    """A coordinator was moving, or too slow to write: that is no answer to what was asked."""
+
+    @property
+    def is_luck(self) -> bool:
+        """Apache Kafka orders members by hashes of their random ids, so when a leader has gone chance picks
+        the next; likewise the numbers of ids that are first seen in one answer."""
+        return any(map(_differs_in_symbols, self.found)) or _are_other_numbers(self.found)
+
+
+def _is_of_moving(difference: Difference) -> bool:
+    return difference.field.endswith("error_code") and bool({difference.theirs, difference.ours} & _MOVING)
+
+
+def _differs_in_symbols(difference: Difference) -> bool:
+    return difference.theirs.startswith("$") and difference.ours.startswith("$")
+
+
+def _are_other_numbers(found: Sequence[Difference]) -> bool:
+    """Whether both say the same of the same members under each other's symbols."""
+    fields = [_SYMBOL.sub("", each.field) for each in found]
+    return (
+        bool(found)
+        and all(_SYMBOL.search(each.field) for each in found)
+        and Counter(zip(fields, [each.theirs for each in found], strict=True))
+        == Counter(zip(fields, [each.ours for each in found], strict=True))
+    )
+
+
+def scenario_of(lines: Sequence[str], name: str = "sequence") -> Scenario:
+    """What generated lines say."""
+    return parse_lines(Path(f"{name}.txt"), list(lines))
+
+
+async def duel(lines: Sequence[str], kafka: Connections, muster: Connections) -> Outcome:
+    """Play a sequence to both brokers, up to the first difference that is not deliberate."""
+    scenario = scenario_of(lines)
+    suffix = f"-{_run}-{next(_plays)}"
+    theirs, ours = Player(scenario, kafka, suffix), Player(scenario, muster, suffix)
+    outcome = Outcome()
+    clock = _Clock(scenario)
+    try:
+        for step in scenario.steps:
+            if step.verb == "advance":
+                await clock.pause(milliseconds(step.arguments[0]))
+            else:
+                await asyncio.gather(theirs.take(step), ours.take(step))
+            await _settle(theirs, ours, clock.patience_s)
+            if clock.is_late:
+                outcome.is_too_slow = True
+                return outcome
+            their, their_lines = _replies(step, theirs)
+            our, our_lines = _replies(step, ours)
+            outcome.theirs.append(their_lines)
+            outcome.ours.append(our_lines)
+            outcome.steps += 1
+            for difference in differences(scenario, [their], [our]):
+                why = reason(
+                    difference, our.fields.get(difference.reply, {}), scenario.steps[: outcome.steps]
+                )
+                if why is None:
+                    outcome.found.append(difference)
+                else:
+                    outcome.deliberate[why] += 1
+            outcome.is_unready = any(map(_is_of_moving, outcome.found))
+            if outcome.found:
+                return outcome
+        return outcome
+    finally:
+        theirs.close()
+        ours.close()
+
+
+class _Clock:
+    """How much longer a sequence with pauses has taken than its pauses alone."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._matters = any(step.verb == "advance" for step in scenario.steps)
+        self._began = time.monotonic()
+        self._paused_ms = 0
+
+    async def pause(self, ms: int) -> None:
+        await asyncio.sleep(ms / 1000)
+        self._paused_ms += ms
+
+    @property
+    def patience_s(self) -> float:
+        return _PATIENCE_BETWEEN_PAUSES_S if self._matters else _PATIENCE_S
+
+    @property
+    def is_late(self) -> bool:
+        """Whether it is no longer certain which timeouts have run out."""
+        late_ms = (time.monotonic() - self._began) * 1000 - self._paused_ms
+        return self._matters and late_ms > MARGIN_MS * _LATE
+
+
+def _replies(step: Step, player: Player) -> tuple[Replies, list[str]]:
+    fields, lines = player.harvest()
+    return Replies(step, fields, lines), lines
+
+
+async def _settle(theirs: Player, ours: Player, patience_s: float) -> None:
+    """Nothing says that a request is parked. If one broker has answered what the other has not, wait: it may
+    have been slow."""
+    deadline = time.monotonic() + patience_s
+    while (their := Counter(theirs.who())) != (our := Counter(ours.who())):
+        waiting = [
+            player.more() for player, missing in ((theirs, our - their), (ours, their - our)) if missing
+        ]
+        try:
+            async with asyncio.timeout(deadline - time.monotonic()):
+                tasks = [asyncio.ensure_future(each) for each in waiting]
+                try:
+                    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    for task in tasks:
+                        task.cancel()
+                    await asyncio.gather(*tasks, return_exceptions=True)
+        except TimeoutError:
+            return

@@ -1,0 +1,151 @@
+"""Plays a sequence to one broker, step by step."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from typing import Final
+
+from muster.protocol.api import ApiKey
+from muster.protocol.message import Message
+from muster.protocol.messages.group_admin import DescribeGroupsRequest
+from tests.group import prints, steps
+from tests.group.cast import Cast
+from tests.group.scenario import Answer, Scenario, Step
+from tests.kafka.differential.connections import ANSWER_S_MAX, Connections, Line
+from tests.kafka.differential.deliberate import is_forgotten_by_kafka
+from tests.kafka.differential.generator import GROUPS
+from tests.kafka.recording import Fields, remembered
+
+_QUESTIONS_TO_BE_SURE: Final = 3
+_QUESTIONS_AFTER_AN_ANSWER: Final = 2
+_ANSWERED_AT_ONCE: Final = frozenset(
+    {
+        ApiKey.HEARTBEAT,
+        ApiKey.OFFSET_COMMIT,
+        ApiKey.OFFSET_FETCH,
+        ApiKey.OFFSET_DELETE,
+        ApiKey.DESCRIBE_GROUPS,
+        ApiKey.LIST_GROUPS,
+    }
+)
+"""Never parked, and nothing that is parked waits for one of them."""
+
+
+class SequenceCast(Cast):
+    """Every play has groups of its own; topics are there for all."""
+
+    def __init__(self, names: list[str], suffix: str, topics: Collection[str]) -> None:
+        super().__init__(names, suffix)
+        self._topics = frozenset(topics)
+
+    def real(self, name: str) -> str:
+        return name if name in self._topics else super().real(name)
+
+    def member_id(self, word: str) -> str:
+        """A symbol that nobody has been given yet stands for itself: an id that no broker hands out."""
+        try:
+            return super().member_id(word)
+        except KeyError:
+            return word
+
+
+class Player:
+    """One play of a sequence against one broker, with groups that nobody else has."""
+
+    def __init__(self, scenario: Scenario, connections: Connections, suffix: str) -> None:
+        self.cast = SequenceCast(scenario.actors, suffix, scenario.topics)
+        self.cast.topic_names.update((connections.topic_id(name), name) for name in scenario.topics)
+        self._scenario = scenario
+        self._connections = connections
+        self._groups = sorted(self.cast.real(name) for name in GROUPS)
+        self._lines: dict[str, list[Line]] = {}
+        self._sent = 0
+        self._arrived: dict[int, Answer] = {}
+        self._closed: dict[int, str] = {}
+        self._news = asyncio.Event()
+
+    async def take(self, step: Step) -> None:
+        """Take a step of an actor or `disconnect`; returns when it has had its effect, but for what it waits
+        for."""
+        if step.actor is None:
+            for line in self._lines.pop(step.arguments[0], ()):
+                line.close()
+            await self._see_all_done(_QUESTIONS_TO_BE_SURE)
+        elif step.verb == "forget":
+            self.cast.actors[step.actor].forget()
+        else:
+            api, version, message = steps.request(self._scenario, step, self.cast, self._connections.topic_id)
+            number = await self._send(step.actor, api, version, message)
+            if api in _ANSWERED_AT_ONCE:
+                async with asyncio.timeout(ANSWER_S_MAX):
+                    while number not in self._arrived and number not in self._closed:
+                        await self.more()
+            else:
+                await self._see_all_done(_QUESTIONS_TO_BE_SURE, unless=number)
+
+    async def more(self) -> None:
+        """Wait for an answer."""
+        self._news.clear()
+        await self._news.wait()
+
+    def who(self) -> list[str]:
+        """Whose requests have been answered since the answers were taken, but for those that Kafka never
+        answers."""
+        answered = [each for each in self._arrived.values() if not is_forgotten_by_kafka(each)]
+        return sorted([f"{each.actor} {each.api.name}" for each in answered] + [*self._closed.values()])
+
+    def harvest(self) -> tuple[dict[str, Fields], list[str]]:
+        """Take the answers: all fields of each, and the lines of a transcript."""
+        answers = [self._arrived[number] for number in sorted(self._arrived)]
+        self._arrived.clear()
+        fields = remembered(answers, self.cast)
+        for name in self._closed.values():
+            fields[name] = {"connection": "closed"}
+        self._closed.clear()
+        answers.sort(key=lambda answer: self.cast.rank(answer.actor))
+        return fields, [line for answer in answers for line in prints.lines(answer, self.cast)]
+
+    def close(self) -> None:
+        for lines in self._lines.values():
+            for line in lines:
+                self._connections.give_back(line)
+        self._lines.clear()
+
+    async def _send(self, actor: str, api: ApiKey, version: int, message: Message) -> int:
+        self._sent += 1
+        number = self._sent
+        line = await self._line(actor)
+
+        def answered(response: Message | None) -> None:
+            if response is None:
+                self._closed[number] = f"{actor} {api.name}"
+            else:
+                self._connections.answers.note(api, version, response)
+                self._arrived[number] = Answer(actor, api, version, response)
+            self._news.set()
+
+        line.send(actor, message, version, answered)
+        return number
+
+    async def _line(self, actor: str) -> Line:
+        lines = self._lines.setdefault(actor, [])
+        for line in lines:
+            if line.is_idle:
+                return line
+        lines.append(await self._connections.lease())
+        return lines[-1]
+
+    async def _see_all_done(self, questions: int, *, unless: int | None = None) -> None:
+        """Ask about the groups until what was sent must have had its effect: brokers take requests as they
+        arrive, and a group's in the order in which they were taken. `unless` that request is answered: then
+        fewer questions show that whatever else it released has been sent."""
+        line = await self._connections.lease()
+        try:
+            asked, since_answer = 0, 0
+            while asked < questions and since_answer < _QUESTIONS_AFTER_AN_ANSWER:
+                await line.call("control", DescribeGroupsRequest(groups=self._groups), 5)
+                asked += 1
+                since_answer += unless in self._arrived or unless in self._closed
+        finally:
+            self._connections.give_back(line)

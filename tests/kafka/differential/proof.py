@@ -1,0 +1,136 @@
+"""Writes what was compared into docs/PROOF.md: counted, not claimed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+from muster.coordinator.server.router import HANDLERS
+from muster.protocol.api import ApiKey, advertised_versions, versions
+from muster.protocol.errors import ErrorCode
+from tests.kafka.compared import Compared
+from tests.kafka.differences import listed
+from tests.kafka.differential.campaign import Campaign
+from tests.kafka.differential.deliberate import RULES
+from tests.support.kafka_artifacts import KAFKA_VERSION
+
+PAGE: Final = Path(__file__).parents[3] / "docs" / "PROOF.md"
+_BEGIN: Final = "<!-- compared: written by make differential WRITE=1 -->\n"
+_END: Final = "<!-- end of compared -->\n"
+
+
+def gaps(compared: Compared) -> list[tuple[ApiKey, int]]:
+    """The versions that muster serves and in which nothing was compared."""
+    return [
+        (api, version)
+        for api in sorted(HANDLERS)
+        for version in range(versions(api).first, versions(api).last + 1)
+        if version not in compared.versions(ApiKey(api))
+    ]
+
+
+def write(campaign: Campaign, stories: Compared) -> None:
+    """Put what was found between the page's marks."""
+    text = PAGE.read_text(encoding="utf-8")
+    begin, end = text.index(_BEGIN) + len(_BEGIN), text.index(_END)
+    PAGE.write_text(text[:begin] + "\n" + section(campaign, stories) + "\n" + text[end:], encoding="utf-8")
+
+
+def section(campaign: Campaign, stories: Compared) -> str:
+    """What stands there."""
+    compared = Compared()
+    compared.add(stories)
+    compared.add(campaign.compared_answers)
+    return "\n".join(
+        [
+            *_counts(campaign, stories, compared),
+            "",
+            "### APIs, versions, errors",
+            "",
+            *_apis(compared),
+            "",
+            "### What differs on purpose",
+            "",
+            *_deliberate(campaign),
+            "",
+        ]
+    )
+
+
+def _counts(campaign: Campaign, stories: Compared, compared: Compared) -> Iterable[str]:
+    found = len(campaign.findings)
+    missing = gaps(compared)
+    served = sum(versions(api).last - versions(api).first + 1 for api in HANDLERS)
+    yield f"Against Apache Kafka {KAFKA_VERSION}, one broker on loopback:"
+    yield ""
+    yield f"- {stories.muster.versions.total():,} answers of scenarios and stories, field by field"
+    yield (
+        f"- {campaign.compared:,} random sequences of {campaign.steps:,} steps (seeds from {campaign.seed}, "
+        f"{campaign.timed_compared:,} of them with timeouts that run out), "
+        f"{campaign.compared_answers.muster.versions.total():,} answers"
+    )
+    yield (
+        f"- of these, {campaign.lucky:,} were played again, since Kafka picks a new leader by the hashes of "
+        f"random ids; {campaign.cut:,} are compared only up to there"
+        + (
+            f", and {campaign.too_slow:,} with timeouts not at all: too slow a machine"
+            if campaign.too_slow
+            else ""
+        )
+    )
+    yield f"- {found or 'no'} difference{'' if found == 1 else 's'} in sequences but those listed below"
+    yield (
+        f"- {len(campaign.passing)} differences that were gone when the sequence was played again, and again"
+    )
+    yield f"- {served - len(missing)} of the {served} versions that muster serves"
+
+
+def _apis(compared: Compared) -> Iterable[str]:
+    yield "| API | versions served | compared | answers | error codes that both gave |"
+    yield "|---|---|---|---:|---|"
+    for key in sorted(HANDLERS):
+        api = ApiKey(key)
+        first, last = versions(api)
+        found = compared.versions(api)
+        there = [version for version in range(first, last + 1) if version in found]
+        errors = ", ".join(_error(code) for code in compared.errors(api)) or "none"
+        answers = sum(found.values())
+        yield f"| {api.name} | {_span(range(first, last + 1))} | {_span(there)} | {answers:,} | {errors} |"
+    beyond = [ApiKey(api).name for api in sorted(HANDLERS) if advertised_versions(api) != versions(api)]
+    if beyond:
+        yield ""
+        yield f"{', '.join(beyond)}: lower versions are advertised and refused, as Kafka does both."
+
+
+def _span(numbers: Iterable[int]) -> str:
+    """`0-3, 5`"""
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and spans[-1][1] == number - 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in spans) or "none"
+
+
+def _error(code: int) -> str:
+    return ErrorCode(code).name if code in set(ErrorCode) else str(code)
+
+
+def _deliberate(campaign: Campaign) -> Iterable[str]:
+    yield "| in random sequences | why | met |"
+    yield "|---|---|---:|"
+    for rule in RULES:
+        yield f"| {rule.what} | {rule.why} | {campaign.deliberate[rule.what]:,} |"
+    rows = listed()
+    yield ""
+    yield (
+        f"[DIFFERENCES.md](../tests/kafka/DIFFERENCES.md) lists {len(rows)} fields of answers in "
+        f"{_stories(rows)} scenarios and stories, each with its reason; those of configs stand in "
+        "[test_configs.py](../tests/kafka/test_configs.py). Each of them fails `make kafka` once it is gone."
+    )
+
+
+def _stories(rows: Iterable[Sequence[str]]) -> int:
+    return len({row[0] for row in rows})

@@ -1,0 +1,57 @@
+"""Apache Kafka and muster with the same configs and topics, for sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+from muster.coordinator.testing import Broker
+from tests.kafka.differential.connections import Connections
+from tests.kafka.differential.generator import SHORT_MS, TOPICS
+from tests.kafka.our_server import BESIDE_THE_STORY, FOREVER_MS
+from tests.support.apache_kafka import ApacheKafka
+from tests.support.wire_blocking import WireConnection
+from tests.support.wire_topics import ensure_topics
+
+CONFIGS: Final[Mapping[str, int]] = {
+    "group.initial.rebalance.delay.ms": 0,
+    "group.min.session.timeout.ms": SHORT_MS // 2,
+    "offsets.retention.check.interval.ms": FOREVER_MS,
+}
+_ONLY_KAFKAS: Final = {
+    "connections.max.idle.ms": str(FOREVER_MS),
+    "group.coordinator.threads": "1",
+    # One that gets no time for a while is not to lose its coordinators.
+    "broker.session.timeout.ms": "600000",
+}
+
+
+def kafka_configs() -> dict[str, str]:
+    """What sequences want Apache Kafka to be started with."""
+    return {name: str(value) for name, value in CONFIGS.items()} | _ONLY_KAFKAS
+
+
+@contextmanager
+def servers(kafka_port: int | None = None) -> Iterator[tuple[Connections, Connections]]:
+    """Connections to Apache Kafka, and to muster. Without the port of one that runs with `kafka_configs()`,
+    an Apache Kafka is started."""
+    if kafka_port is None:
+        with ApacheKafka(kafka_configs()) as kafka, servers(kafka.port) as both:
+            yield both
+        return
+    with muster() as broker:
+        yield with_topics(kafka_port), with_topics(broker.port)
+
+
+def muster(**settings: Any) -> Broker:
+    """A broker of ours for sequences, not started yet. `settings` go over what they want."""
+    wanted: dict[str, Any] = {name.replace(".", "_"): value for name, value in CONFIGS.items()}
+    wanted.update(dict.fromkeys(BESIDE_THE_STORY, FOREVER_MS))
+    return Broker(**{**wanted, **settings})
+
+
+def with_topics(port: int) -> Connections:
+    """Connections to a broker on loopback that has the topics of sequences from now on."""
+    with WireConnection("127.0.0.1", port, "sequences") as connection:
+        return Connections("127.0.0.1", port, ensure_topics(connection, TOPICS))

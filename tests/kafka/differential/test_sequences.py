@@ -1,0 +1,29 @@
+"""Random sequences against classic groups, compared with Apache Kafka: always the same ones.
+
+`make differential` plays fresh ones, and those in which timeouts run out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.kafka.conftest import KafkaOfConfigs
+from tests.kafka.differential.campaign import Campaign
+from tests.kafka.differential.servers import kafka_configs, servers
+
+pytestmark = pytest.mark.kafka
+
+_SEED = 5_100
+_SEQUENCES = 150
+
+
+def test_apache_kafka_answers_sequences_as_muster_does(kafka_of_configs: KafkaOfConfigs) -> None:
+    kafka = kafka_of_configs(kafka_configs())
+    campaign = Campaign(_SEED, _SEQUENCES, timed=0, at_once=8)
+    with servers(kafka.port) as (theirs, ours):
+        asyncio.run(campaign.run(theirs, ours))
+    assert campaign.compared == _SEQUENCES
+    assert not campaign.findings, "\n".join(map(str, campaign.findings.values()))
+    assert campaign.deliberate, "nothing of what differs on purpose was met: the sequences say too little"

@@ -1,0 +1,87 @@
+"""`python -m tests.simulator`: which runs it makes, and what it says of them."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.simulator import __main__ as program
+from tests.simulator.bugs import BUGS
+from tests.simulator.simulation import Outcome
+
+
+@pytest.fixture(autouse=True)
+def _logs_again() -> Iterator[None]:
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The seeds that were run, of which 13 breaks something, and every third one with a bug."""
+    seeds: list[int] = []
+
+    def simulate(seed: int, steps: int = 60, *, bug: str | None = None, logged: bool = False) -> Outcome:
+        seeds.append(seed)
+        outcome = Outcome(seed, steps, bug)
+        outcome.seen["leader leaves"] = 2
+        if seed == 13 or (bug == "secretive" and seed % 3 == 0):
+            outcome.violation = "Violation: a promise"
+        return outcome
+
+    monkeypatch.setattr(program, "simulate", simulate)
+    return seeds
+
+
+def test_one_run(runs: list[int], capsys: pytest.CaptureFixture[str]) -> None:
+    assert program.main(["--seed", "7"]) == 0
+    assert runs == [7]
+    assert capsys.readouterr().out.startswith("seed 7: ")
+
+
+def test_several_of_which_one_breaks(runs: list[int], capsys: pytest.CaptureFixture[str]) -> None:
+    assert program.main(["--seed", "12", "--seeds", "3", "--quiet"]) == 1
+    assert runs == [12, 13, 14]
+    said = capsys.readouterr().out
+    assert "seed 13: Violation: a promise" in said
+    assert "seed 12:" not in said
+    assert "       6  leader leaves" in said
+    assert "3 runs from seed 12, 1 of them broken" in said
+
+
+def test_runs_that_were_to_see_everything(runs: list[int], capsys: pytest.CaptureFixture[str]) -> None:
+    assert program.main(["--seed", "1", "--seeds", "2", "--covered"]) == 1
+    never = capsys.readouterr().out.splitlines()[-1]
+    assert never.startswith("never seen: ")
+    assert "leader leaves" not in never
+
+
+def test_as_many_as_there_is_time_for(
+    runs: list[int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = iter([100.0, 101.0, 104.0, 105.0])
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    assert program.main(["--seed", "1", "--for-seconds", "5", "--quiet"]) == 0
+    assert runs == [1, 2]
+
+
+def test_a_bug_that_is_not_caught(
+    runs: list[int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bugs = {name: BUGS[name] for name in ("secretive", "lost-replies")}
+    monkeypatch.setattr(program, "BUGS", bugs)
+    assert program.main(["--seed", "1", "--bugs-within", "4"]) == 1
+    said = capsys.readouterr().out
+    assert "secretive: caught in run 3: python -m tests.simulator --seed 3 --steps 60 --bug secretive" in said
+    assert "lost-replies: not caught in 4 runs from seed 1" in said
+
+
+def test_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
+    """In processes of their own, which run the real thing: two runs that do next to nothing."""
+    arguments = ["--seed", "1", "--seeds", "2", "--steps", "2", "--processes", "2"]
+    assert program.main(arguments) == 0
+    said = sorted(capsys.readouterr().out.splitlines()[:2])
+    assert [line.split(":")[0] for line in said] == ["seed 1", "seed 2"]

@@ -1,0 +1,77 @@
+"""`muster serve` that can be asked what it holds: `python -m tests.soak.served serve ...`.
+
+It is the command itself and a probe on its loop. What it remembers of groups that are gone has bounds that
+hours of traffic do not reach (some 100 MB); here they are small, so that growth up to a bound is over before
+anything is judged, and growth without one is seen. Each line on standard input is answered with a
+line of JSON on standard output: for "facts", what there is now; for "collected", the same when what is
+garbage is gone. When its input ends, whoever started it is gone, and it stops as after SIGTERM.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+import signal
+import sys
+from typing import Any, Final
+
+from muster.coordinator import cli
+from muster.coordinator.observe.journal.ring import Journal
+from muster.coordinator.observe.web.tallies import Tallies
+from muster.coordinator.server import brokers as brokers_of_process
+from tests.soak.lag import LoopLag
+from tests.support.held import held
+
+_Brokers: Final = brokers_of_process.Brokers
+_JOURNAL_WEIGHT_MAX: Final = 2_000
+_TALLIED_GROUPS_MAX: Final = 20
+
+
+class Watched(_Brokers):
+    """Brokers whose loop has the probe on it."""
+
+    async def start(self) -> None:
+        await super().start()
+        lag = LoopLag()
+        lag.start()
+        await asyncio.get_running_loop().connect_read_pipe(lambda: _Probe(self, lag), sys.stdin)
+
+
+class _Probe(asyncio.Protocol):
+    def __init__(self, brokers: _Brokers, lag: LoopLag) -> None:
+        self._brokers = brokers
+        self._lag = lag
+
+    def data_received(self, data: bytes) -> None:
+        for line in data.split():
+            # The probe's own work is no lag of the broker's.
+            self._lag.pause()
+            if line == b"collected":
+                gc.collect()
+            print(json.dumps(self._facts()), flush=True)
+            self._lag.start()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            **held(self._brokers.running),
+            "objects": len(gc.get_objects()),
+            "journals": [repr(broker.journal) for broker in self._brokers.running],
+            "lag": self._lag.take(),
+        }
+
+
+def main() -> int:
+    brokers_of_process.Brokers = Watched  # type: ignore[misc]
+    weight_max: Any = Journal.__init__.__kwdefaults__
+    weight_max["weight_max"] = _JOURNAL_WEIGHT_MAX
+    Tallies.__init__.__defaults__ = (_TALLIED_GROUPS_MAX,)
+    return cli.main()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
