@@ -70,7 +70,8 @@ class ApacheKafka:
 
     `advertised_port` is told to clients in place of the one it listens on, for a proxy between the two. `jvm`
     are the virtual machine's options. `is_ready(host, port)` is asked until it is true, in place of the
-    question whether all coordinators answer.
+    question whether all coordinators answer. `ports` are those of all nodes of a cluster by node id, of which
+    `node_id` is this one: clients get the port that is named, controllers the next.
     """
 
     def __init__(
@@ -80,8 +81,12 @@ class ApacheKafka:
         advertised_port: int | None = None,
         jvm: Sequence[str] = _JVM,
         is_ready: Callable[[str, int], bool] | None = None,
+        node_id: int = _NODE_ID,
+        ports: Mapping[int, int] | None = None,
     ) -> None:
-        self._configs = {**_CONFIGS, **(configs or {})}
+        self._configs = {**_CONFIGS, **(configs or {}), "node.id": str(node_id)}
+        self._node_id = node_id
+        self._ports = ports
         self._advertised_port = advertised_port
         self._jvm = jvm
         self._is_ready = is_ready or _is_ready
@@ -151,12 +156,15 @@ class ApacheKafka:
             self._process = None
 
     def _start(self, classpath: str, folder: Path) -> None:
-        self.port = free_ports(2)
+        ports = {self._node_id: free_ports(2)} if self._ports is None else self._ports
+        self.port = ports[self._node_id]
         here = f"PLAINTEXT://{self.host}:{self.port}"
         addresses = {
             "listeners": f"{here},CONTROLLER://{self.host}:{self.port + 1}",
             "advertised.listeners": f"PLAINTEXT://{self.host}:{self._advertised_port or self.port}",
-            "controller.quorum.voters": f"{_NODE_ID}@{self.host}:{self.port + 1}",
+            "controller.quorum.voters": ",".join(
+                f"{node_id}@{self.host}:{port + 1}" for node_id, port in ports.items()
+            ),
             "log.dirs": str(folder / "logs"),
         }
         properties = folder / "server.properties"

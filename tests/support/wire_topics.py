@@ -99,6 +99,11 @@ def coordinators_answer(connection: WireConnection, groups: Sequence[str]) -> bo
     return all(group.error_code not in _COORDINATOR_STARTING for group in described.groups)
 
 
+def brokers_alive(connection: WireConnection) -> int:
+    """How many brokers of its cluster a broker knows as alive."""
+    return len(_metadata(connection, []).brokers)
+
+
 def _metadata(connection: WireConnection, names: Sequence[str]) -> MetadataResponse:
     topics = [MetadataRequest.Topic(name=name) for name in names]
     request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)

@@ -17,6 +17,7 @@ _LOOKS: Final = {
     "muster-postgres": ("#009e73", "D"),
     "kafka": ("#d55e00", "v"),
     "kafka-flush": ("#e69f00", "^"),
+    "kafka-3": ("#d55e00", "v"),
     "mock": ("#999999", "x"),
     "kfake": ("#cc79a7", "P"),
 }

@@ -13,7 +13,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -24,11 +25,13 @@ from tests.bench import cluster, database
 from tests.support.apache_kafka import SHIPPED_JVM, ApacheKafka
 from tests.support.cache import digest, filled_once
 from tests.support.kafka_artifacts import KAFKA_VERSION
+from tests.support.ports import free_ports
 from tests.support.served import Served
-from tests.support.wire_blocking import WireConnection
-from tests.support.wire_topics import create_topics
+from tests.support.wire_blocking import ConnectionClosed, WireConnection
+from tests.support.wire_topics import brokers_alive, create_topics
 
 _KFAKE: Final = Path(__file__).with_name("kfake")
+_NODES: Final = 3
 _STOP_SECONDS_MAX: Final = 30
 _BUILD_SECONDS_MAX: Final = 300
 
@@ -159,6 +162,39 @@ def _kafka(options: Options, **more: str) -> Iterator[Running]:
 
 
 @contextmanager
+def _kafka_nodes(options: Options) -> Iterator[Running]:
+    """Three nodes, each a broker and a controller; internal topics are kept by all."""
+    configs = {
+        **_kafka_configs(options),
+        "offsets.topic.replication.factor": str(_NODES),
+        "transaction.state.log.replication.factor": str(_NODES),
+        "share.coordinator.state.topic.replication.factor": str(_NODES),
+    }
+    first = free_ports(2 * _NODES)
+    ports = {node_id: first + 2 * (node_id - 1) for node_id in range(1, _NODES + 1)}
+    launched_s = time.monotonic()
+    with ExitStack() as stack, ThreadPoolExecutor(_NODES) as starting:
+        nodes = [
+            ApacheKafka(configs, jvm=SHIPPED_JVM, node_id=node_id, ports=ports, is_ready=_all_nodes_alive)
+            for node_id in ports
+        ]
+        for node in starting.map(ApacheKafka.__enter__, nodes):
+            stack.push(node)
+        cluster.settle(ports)
+        _create(nodes[0].port, options)
+        yield Running([node.port for node in nodes], [node.pid for node in nodes], [], launched_s)
+
+
+def _all_nodes_alive(host: str, port: int) -> bool:
+    """Before that internal topics would be created with leaders on some of the nodes alone."""
+    try:
+        with WireConnection(host, port, "peers") as connection:
+            return brokers_alive(connection) == _NODES
+    except (OSError, ConnectionClosed):
+        return False
+
+
+@contextmanager
 def _kfake(options: Options) -> Iterator[Running]:
     topics = ",".join(f"{name}:{count}" for name, count in options.topics.items())
     command = [str(_kfake_binary()), "-topics", topics, "-session-min", f"{options.session_min_ms}ms"]
@@ -263,6 +299,13 @@ KINDS: Final[Mapping[str, Kind]] = {
             f"Apache Kafka {KAFKA_VERSION}, flush.messages=1",
             partial(_kafka, **{"log.flush.interval.messages": "1"}),
             _OF_THE_MACHINE,
+        ),
+        Kind(
+            "kafka-3",
+            f"Apache Kafka {KAFKA_VERSION}, 3 nodes",
+            _kafka_nodes,
+            "death of two processes (no fsync)",
+            only=frozenset({"failover"}),
         ),
         Kind("mock", "librdkafka's mock cluster", _mock, "nothing", once=True),
         Kind("kfake", "franz-go's kfake", _kfake, "nothing", once=True),

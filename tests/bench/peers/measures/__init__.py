@@ -8,6 +8,7 @@ from tests.bench.peers.measure import Measure
 from tests.bench.peers.measures import (
     commits,
     end_to_end,
+    failover,
     heartbeats,
     many_groups,
     memory,
@@ -27,5 +28,6 @@ _MODULES: Final = (
     many_groups,
     records,
     end_to_end,
+    failover,
 )
 MEASURES: Final[dict[str, Measure]] = {module.MEASURE.name: module.MEASURE for module in _MODULES}
