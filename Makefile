@@ -131,7 +131,7 @@ compose-test: $(VENV)/.installed-interop $(VENV)/.installed-test  ## docker comp
 # Two processes, each with a session of its own: most of the time Spark plans, which takes one core.
 .PHONY: test-spark
 test-spark: $(VENV)/.installed-spark $(VENV)/.installed-interop $(VENV)/.installed-test  ## the pipeline on Spark, also beside Spark's own connector (needs a JDK of Java 17 or later, Maven, and what postgres-tools installs)
-	SEED=$(SEED) $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder tests/pipeline
+	SEED=$(SEED) $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder -m 'not long' tests/pipeline
 
 .PHONY: spark-tools
 spark-tools: $(VENV)/.installed-spark $(VENV)/.installed-interop $(VENV)/.installed-test  ## get what make test-spark takes: half a gigabyte with pip, and the jars of Spark's own connector
@@ -139,8 +139,9 @@ spark-tools: $(VENV)/.installed-spark $(VENV)/.installed-interop $(VENV)/.instal
 
 # As many kills for each layout of the tables.
 .PHONY: spark-long
-spark-long: $(VENV)/.installed-spark $(VENV)/.installed-test  ## muster-pipeline ingest killed ten times at random points, a quarter of an hour: make spark-long SEED=7 (KILLS=; needs Java 17 or later)
+spark-long: $(VENV)/.installed-spark $(VENV)/.installed-test  ## muster-pipeline ingest killed ten times at random points, executors and a worker that die, a package that is in an archive alone; twenty minutes: make spark-long SEED=7 (KILLS=; needs Java 17 or later)
 	KILLS=$(or $(KILLS),10) SEED=$(SEED) $(BIN)/python -m pytest -s tests/pipeline/test_kills.py
+	$(BIN)/python -m pytest -m long tests/pipeline
 
 .PHONY: demo-pipeline
 demo-pipeline: $(VENV)/.installed-spark  ## brokers, groups with a bad minute, the pipeline and its report, in ./demo or in TO= (three minutes; needs Java 17 or later)

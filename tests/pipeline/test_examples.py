@@ -106,6 +106,7 @@ def test_every_example_is_here() -> None:
         assert path.stem in elsewhere or f'"{path.stem}' in here
 
 
+@pytest.mark.long
 def test_word_count_by_spark_submit(broker: Broker, tmp_path: Path) -> None:
     program = EXAMPLES / "word_count.py"
     told = ("--bootstrap-server", broker.bootstrap, "--sample", "--once")

@@ -158,6 +158,7 @@ def test_rebalances_by_the_command_itself(cluster: Standalone, broker: Broker, t
 # --- an archive: the package is installed nowhere -----------------------------------------------------------
 
 
+@pytest.mark.long
 def test_an_archive_for_executors_and_driver(
     cluster: Standalone, broker: Broker, archive: Path, bare_python: Path, tmp_path: Path
 ) -> None:
@@ -221,6 +222,7 @@ def test_what_executors_lack_is_told(
 # --- something dies in the middle ---------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_an_executor_and_a_worker_die_in_the_middle(
     cluster: Standalone, broker: Broker, tmp_path: Path
 ) -> None:
