@@ -37,7 +37,7 @@ def muster(*options: str, data: Path | None = None) -> Iterator[Server]:
     """`muster serve` with a data directory of its own, removed afterwards; `data` chooses where."""
     with tempfile.TemporaryDirectory(prefix="muster-bench-", dir=data) as directory:
         command = [sys.executable, "-m", "muster.coordinator", "serve", "--port", "0", "--data", directory]
-        with _running([*command, *options], Path(directory) / "server.log") as server:
+        with printing_its_port([*command, *options], Path(directory) / "server.log") as server:
             yield server
 
 
@@ -46,7 +46,7 @@ def echo() -> Iterator[Server]:
     """The floor: a bare uvloop server (tests.bench.echo)."""
     with (
         tempfile.TemporaryDirectory(prefix="muster-bench-") as directory,
-        _running([sys.executable, "-m", "tests.bench.echo"], Path(directory) / "server.log") as server,
+        printing_its_port([sys.executable, "-m", "tests.bench.echo"], Path(directory, "log")) as server,
     ):
         yield server
 
@@ -54,13 +54,14 @@ def echo() -> Iterator[Server]:
 @contextmanager
 def sink(path: Path) -> Iterator[Server]:
     """The floor of records: what they come as goes to the file `path`, and from there (tests.bench.sink)."""
-    with _running([sys.executable, "-m", "tests.bench.sink", str(path)], path.with_suffix(".log")) as server:
+    command = [sys.executable, "-m", "tests.bench.sink", str(path)]
+    with printing_its_port(command, path.with_suffix(".log")) as server:
         yield server
 
 
 @contextmanager
-def _running(command: list[str], log: Path) -> Iterator[Server]:
-    """A process whose first line names the port: `... 127.0.0.1:9092 ...`."""
+def printing_its_port(command: list[str], log: Path) -> Iterator[Server]:
+    """A process whose first line names the port: `... 127.0.0.1:9092 ...`. `log` is for its complaints."""
     with log.open("wb") as errors:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, stdin=subprocess.DEVNULL)
     try:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from muster.protocol.api import ApiKey
-from tests.bench import cluster, database
+from tests.bench import cluster, database, processes
 from tests.support.apache_kafka import SHIPPED_JVM, ApacheKafka
 from tests.support.cache import digest, filled_once
 from tests.support.kafka_artifacts import KAFKA_VERSION
@@ -32,7 +32,6 @@ from tests.support.wire_topics import brokers_alive, create_topics
 
 _KFAKE: Final = Path(__file__).with_name("kfake")
 _NODES: Final = 3
-_STOP_SECONDS_MAX: Final = 30
 _BUILD_SECONDS_MAX: Final = 300
 
 
@@ -225,27 +224,10 @@ def _mock(options: Options) -> Iterator[Running]:
 @contextmanager
 def _printing_its_port(command: list[str]) -> Iterator[Running]:
     """A process whose first line ends with its address."""
-    with tempfile.TemporaryFile() as errors:
+    with tempfile.TemporaryDirectory() as folder:
         launched_s = time.monotonic()
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True
-        )
-        try:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            if "127.0.0.1:" not in line:
-                errors.seek(0)
-                raise RuntimeError(f"{' '.join(command)} did not start: {errors.read().decode()}")
-            yield Running([int(line.rpartition(":")[2])], [process.pid], [], launched_s)
-        finally:
-            process.terminate()
-            try:
-                process.wait(_STOP_SECONDS_MAX)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-            if process.stdout is not None:
-                process.stdout.close()
+        with processes.printing_its_port(command, Path(folder, "log")) as server:
+            yield Running([server.port], [server.pid], [], launched_s)
 
 
 def _kfake_binary() -> Path:
