@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
     "spark.driver.memory": "1g",
-    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     "spark.log.level": "ERROR",
 }
