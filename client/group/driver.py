@@ -349,7 +349,7 @@ class Driver:
                         raise Unreachable(f"broker {ask.node} does not coordinate {self._group_id} any more")
                     self._join_connection = connection
                 return await connection.call(_present(ask), until)
-            case Kind.HEARTBEAT:
+            case Kind.HEARTBEAT | Kind.ASSIGNED:
                 return await (await self._connection(ask.node, LANE, until)).call(_present(ask), until)
             case Kind.LEAVE:
                 assert isinstance(ask.request, LeaveGroupRequest)

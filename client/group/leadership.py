@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import partial
+from typing import Final
 
 from muster.client.assignors import (
     Assignor,
@@ -11,17 +13,26 @@ from muster.client.assignors import (
     TopicPartitions,
     assign_checked,
     assignment_bytes,
+    read_assignment,
     read_subscription,
 )
+from muster.client.errors import may_pass, refusal
 from muster.client.group.membership_types import Ask, GroupSettings, Kind
 from muster.client.partitions import TopicPartition
 from muster.protocol.errors import DecodeError
 from muster.protocol.messages.classic_group import JoinGroupResponse, SyncGroupRequest
+from muster.protocol.messages.group_admin import DescribeGroupsRequest, DescribeGroupsResponse
+
+_STABLE: Final = "Stable"
 
 
 class Leadership:
     """Of one generation. `skips`: the group has its assignment, and the member, static and back again, is
-    only to watch the topics (KIP-814)."""
+    only to watch the topics (KIP-814).
+
+    Such a one was not told what the topics were like when they were assigned. Partitions that came while it
+    was away would be nobody's until the group rebalances for another reason, so it asks its coordinator once
+    which ones the members have."""
 
     def __init__(
         self,
@@ -41,6 +52,9 @@ class Leadership:
         """All that any member subscribes to."""
         self._known: Mapping[str, TopicPartitions] | None = None
         self._assigned: Mapping[str, list[TopicPartition]] | None = None
+        self._asks_who_has_what = skips
+        self._counts: Counter[str] | None = None
+        """Partitions of each topic when they were assigned, as far as their owners show it."""
 
     def next_ask(self) -> Ask | None:
         """What is missing before the assignments can be sent."""
@@ -74,6 +88,29 @@ class Leadership:
 
     # --- watching -------------------------------------------------------------------------------------------
 
+    def watch(self, coordinator: int | None) -> Ask | None:
+        """What tells whether something has changed; None while there is no coordinator to ask."""
+        timeout_ms = self._settings.request_timeout_ms
+        if not self._asks_who_has_what:
+            return Ask(Kind.WATCH, timeout_ms, topics=self.topics)
+        if coordinator is None:
+            return None
+        request = DescribeGroupsRequest(groups=[self._settings.group_id])
+        return Ask(Kind.ASSIGNED, timeout_ms, coordinator, request)
+
+    def told_who_has_what(self, group: DescribeGroupsResponse.DescribedGroup) -> bool:
+        """False where that is to be asked once more. What will not be told, or cannot be read, is done
+        without."""
+        if group.error_code:
+            self._asks_who_has_what = may_pass(refusal(group.error_code).code)
+        elif group.group_state == _STABLE:
+            self._asks_who_has_what = False
+            try:
+                self._counts = _counted(group)
+            except DecodeError:
+                self._counts = None
+        return not self._asks_who_has_what
+
     def watch_interval_ms(self) -> int:
         """How long to wait before the topics are looked at again. One that does not exist yet is looked for
         often."""
@@ -89,7 +126,10 @@ class Leadership:
         has one."""
         before, self._known = self._known, topics
         if before is None:
-            return []
+            counts = self._counts
+            if counts is None:
+                return []
+            return sorted(each for each in self.topics if counts[each] != _count(topics.get(each)))
         return sorted(
             topic
             for topic in before.keys() | topics.keys()
@@ -98,6 +138,18 @@ class Leadership:
 
     def _comparable(self, topic: TopicPartitions | None) -> TopicPartitions | int | None:
         return topic if topic is None or self._settings.rack else topic.count
+
+
+def _count(topic: TopicPartitions | None) -> int:
+    return 0 if topic is None else topic.count
+
+
+def _counted(group: DescribeGroupsResponse.DescribedGroup) -> Counter[str]:
+    counts = Counter[str]()
+    for member in group.members:
+        for each in read_assignment(member.member_assignment):
+            counts[each.topic] = max(counts[each.topic], each.partition + 1)
+    return counts
 
 
 def _subscription(metadata: bytes, group_instance_id: str | None) -> MemberSubscription:

@@ -281,9 +281,9 @@ class Membership:
             request = heartbeat_request(self.settings, self.generation)
             self._beat = self._ask(Kind.HEARTBEAT, self.heartbeat.timeout_ms, request)
             asks.append(self._beat)
-        if self._lead is not None and self._watch_is_wanted() and now_ms >= self._watch_at_ms:
-            self._watch = Ask(Kind.WATCH, self.settings.request_timeout_ms, topics=self._lead.topics)
-            asks.append(self._watch)
+        if now_ms >= self._watch_at_ms and (watch := self._watch_if_wanted()) is not None:
+            self._watch = watch
+            asks.append(watch)
         return asks
 
     def next_deadline_ms(self) -> int | None:
@@ -296,7 +296,7 @@ class Membership:
             deadlines.append(self._join_at_ms)
         elif self._probe_is_wanted():
             deadlines.append(self._probe_at_ms)
-        if self._watch_is_wanted():
+        if self._watch_if_wanted() is not None:
             deadlines.append(self._watch_at_ms)
         beat_ms = self.heartbeat.next_deadline_ms(can_send=self.coordinator is not None)
         if beat_ms is not None:
@@ -328,6 +328,10 @@ class Membership:
             case Kind.WATCH if ask is self._watch:
                 self._watch = None
                 self._watched(answer, now_ms)
+            case Kind.ASSIGNED if ask is self._watch:
+                self._watch = None
+                if self._lead is not None and not self._lead.told_who_has_what(answer.groups[0]):
+                    self._watch_at_ms = now_ms + self._watch_backoff.next_ms()
             case Kind.PROBE if ask is self._probe:
                 self._probe = None
                 self._probe_at_ms = now_ms + self.settings.request_timeout_ms
@@ -353,7 +357,7 @@ class Membership:
             case Kind.HEARTBEAT if ask is self._beat:
                 self._beat = None
                 self.heartbeat.failed(now_ms)
-            case Kind.WATCH if ask is self._watch:
+            case Kind.WATCH | Kind.ASSIGNED if ask is self._watch:
                 self._watch = None
                 self._watch_at_ms = now_ms + self._watch_backoff.next_ms()
             case Kind.PROBE if ask is self._probe:
@@ -430,13 +434,12 @@ class Membership:
             and self._exchange.node == self.coordinator
         )
 
-    def _watch_is_wanted(self) -> bool:
-        return (
-            self.state is State.STABLE
-            and self.is_leader
-            and self._watch is None
-            and self._rejoin_reason is None
-        )
+    def _watch_if_wanted(self) -> Ask | None:
+        if self.state is not State.STABLE or self._lead is None:
+            return None
+        if self._watch is not None or self._rejoin_reason is not None:
+            return None
+        return self._lead.watch(self.coordinator)
 
     # --- joining --------------------------------------------------------------------------------------------
 
@@ -468,7 +471,7 @@ class Membership:
                 self.heartbeat.end()
                 self._beat = None  # Answers to heartbeats of an earlier generation tell nothing.
                 self._rejoin_reason = None
-                self._lead = None
+                self._lead = self._watch = None
             self._probe_at_ms = now_ms + self.settings.request_timeout_ms
         self._exchange = ask
         return ask
@@ -647,7 +650,7 @@ class Membership:
         self.state = State.UNJOINED
         self.heartbeat.end()
         self._beat = None
-        self._lead = None
+        self._lead = self._watch = None
 
     def _forget(self, reason: str, *, member_too: bool) -> None:
         """The generation is over, for this member at least."""

@@ -104,6 +104,8 @@ class Kind(Enum):
     """Ask any broker for `topics`. Answer: a mapping of TopicPartitions of those that exist."""
     WATCH = auto()
     """The same, to see whether they have changed."""
+    ASSIGNED = auto()
+    """Ask the coordinator which partitions the members have. Answer: the response."""
     ASSIGN = auto()
     """Call `work`, which may take a while. Answer: what it returns."""
     PROBE = auto()

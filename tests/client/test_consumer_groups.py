@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from muster.client import (
+    Admin,
     ClientError,
     Closed,
     ConcurrentUse,
@@ -495,6 +496,19 @@ async def test_a_static_member_stays_in_the_group_and_comes_back(broker: Broker)
         assert second.consumer.group_metadata().generation_id == 1
         assert second.consumer.group_metadata().group_instance_id == "one"
     assert told.calls == [("assigned", on("t", 0)), ("revoked", on("t", 0))]
+
+
+async def test_a_static_leader_that_is_back_sees_partitions_that_came_while_it_was_away(
+    broker: Broker,
+) -> None:
+    broker.create_topic("t")
+    settings: dict[str, Any] = {"group_id": "g", "topics": "t", "group_instance_id": "one"}
+    async with reading(broker.bootstrap, **settings) as first:
+        await first.until_assigned(*on("t", 0))
+    async with Admin(broker.bootstrap) as admin:
+        await admin.create_partitions({"t": 2})
+    async with reading(broker.bootstrap, **settings) as second:
+        await second.until_assigned(*on("t", 0, 1))
 
 
 async def test_several_consumers_in_one_process(broker: Broker) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -11,14 +11,17 @@ from muster.client.assignors import (
     Assignor,
     MemberSubscription,
     TopicPartitions,
+    assignment_bytes,
     read_assignment,
     subscription_bytes,
 )
 from muster.client.errors import ClientError, ConnectionLost
 from muster.client.group.membership_types import Kind, State
 from muster.client.partitions import TopicPartition
+from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.classic_group import JoinGroupResponse
-from tests.client.memberships import TOPICS, Hand, join_request, joined, partitions, sync_request
+from muster.protocol.messages.group_admin import DescribeGroupsRequest, DescribeGroupsResponse
+from tests.client.memberships import NODE, TOPICS, Hand, join_request, joined, partitions, sync_request
 
 NOTHING: frozenset[TopicPartition] = frozenset()
 
@@ -145,12 +148,88 @@ def test_watching_goes_on_after_a_failure() -> None:
 
 
 def test_a_static_leader_that_is_back_skips_the_assignment_and_watches_all_the_same() -> None:
-    hand = Hand(group_instance_id="i", metadata_max_age_ms=2_000)
-    hand.preparing().completing(joined(skip_assignment=True))  # KIP-814
-    assert sync_request(hand).assignments == []
-    hand.stable()
-    assert hand.membership.is_leader
+    hand = back(described({"m": partitions(0, 1), "n": partitions(2, 3)}))
     hand.answer(Kind.WATCH, TOPICS)
+    assert not hand.membership.rejoin_needed
     hand.wait(2_000)
     hand.answer(Kind.WATCH, {"t": TopicPartitions(5)})
     assert hand.membership.rejoin_needed
+
+
+@pytest.mark.parametrize("now", [{"t": TopicPartitions(5)}, {"t": TopicPartitions(3)}, {}])
+def test_a_static_leader_that_is_back_sees_what_changed_while_it_was_away(
+    now: Mapping[str, TopicPartitions],
+) -> None:
+    hand = back(described({"m": partitions(0, 1), "n": partitions(2, 3)}))
+    hand.answer(Kind.WATCH, now)
+    assert hand.membership.rejoin_needed
+    assert "t" in (join_request(hand.preparing()).reason or "")
+
+
+def test_who_has_what_is_asked_again_while_nobody_can_say() -> None:
+    hand = back(described({}, code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+    assert hand.due() == []
+    assert hand.wait_until_due() == [Kind.ASSIGNED]
+    hand.answer(Kind.ASSIGNED, described({}, state="PreparingRebalance"))
+    assert hand.wait_until_due() == [Kind.ASSIGNED]
+    hand.fail(Kind.ASSIGNED, ConnectionLost("gone"))
+    assert hand.due() == [Kind.FIND_COORDINATOR]
+    hand.answer(Kind.FIND_COORDINATOR, NODE)
+    assert hand.wait_until_due() == [Kind.ASSIGNED]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda: described({}, code=ErrorCode.GROUP_AUTHORIZATION_FAILED),
+        lambda: described({"m": partitions(0)}, unreadable=["n"]),
+    ],
+)
+def test_without_who_has_what_the_topics_are_watched_from_now_on(
+    answer: Callable[[], DescribeGroupsResponse],
+) -> None:
+    hand = back(answer())
+    hand.answer(Kind.WATCH, TOPICS)
+    assert not hand.membership.rejoin_needed
+    hand.wait(2_000)
+    hand.answer(Kind.WATCH, {"t": TopicPartitions(5)})
+    assert hand.membership.rejoin_needed
+
+
+def back(answer: DescribeGroupsResponse) -> Hand:
+    """A static leader that was away, and what it was told of the group (KIP-814)."""
+    hand = Hand(group_instance_id="i", metadata_max_age_ms=2_000, heartbeat_interval_ms=10_000)
+    hand.preparing().completing(joined(skip_assignment=True))
+    assert sync_request(hand).assignments == []
+    hand.stable()
+    assert hand.membership.is_leader
+    assert hand.due() == [Kind.ASSIGNED]
+    assert hand.asks(Kind.ASSIGNED).request == DescribeGroupsRequest(groups=["g"])
+    hand.answer(Kind.ASSIGNED, answer)
+    return hand
+
+
+def described(
+    assigned: Mapping[str, frozenset[TopicPartition]],
+    *,
+    state: str = "Stable",
+    code: int = 0,
+    unreadable: Iterable[str] = (),
+) -> DescribeGroupsResponse:
+    blobs = {each: assignment_bytes(some) for each, some in assigned.items()}
+    blobs |= dict.fromkeys(unreadable, b"\xff")
+    members = [
+        DescribeGroupsResponse.DescribedGroupMember(
+            member_id=each, client_id="", client_host="", member_metadata=b"", member_assignment=blob
+        )
+        for each, blob in blobs.items()
+    ]
+    group = DescribeGroupsResponse.DescribedGroup(
+        error_code=code,
+        group_id="g",
+        group_state=state,
+        protocol_type="consumer",
+        protocol_data="range",
+        members=members,
+    )
+    return DescribeGroupsResponse(groups=[group])

@@ -12,6 +12,9 @@ from tests.interop.behaviour.place import DEADLINE_S, Place, take, values_of
 
 pytestmark = pytest.mark.interop
 
+BEGIN_MS = time.time_ns() // 1_000_000 - 3_600_000
+"""Within the retention: both brokers look for older records while the tests run."""
+
 
 async def test_records_of_a_partition_come_in_order_and_all_of_them(place: Place) -> None:
     topic = await place.topic(partitions=3)
@@ -28,14 +31,14 @@ async def test_records_of_a_partition_come_in_order_and_all_of_them(place: Place
 async def test_a_record_comes_as_it_was_sent(place: Place) -> None:
     topic = await place.topic()
     headers = [("trace", b"1"), ("trace", b"2"), ("empty", None)]
-    await place.producer.send(topic, b"value", key=b"key", timestamp_ms=1_700_000_000_000, headers=headers)
+    await place.producer.send(topic, b"value", key=b"key", timestamp_ms=BEGIN_MS, headers=headers)
     await place.producer.send(topic, None, key=b"tombstone")
     await place.producer.send(topic, b"")
     async with place.consumer() as consumer:
         consumer.assign([TopicPartition(topic, 0)])
         first, second, third = await take(consumer, 3)
     assert (first.topic, first.partition, first.offset) == (topic, 0, 0)
-    assert (first.key, first.value, first.timestamp) == (b"key", b"value", 1_700_000_000_000)
+    assert (first.key, first.value, first.timestamp) == (b"key", b"value", BEGIN_MS)
     assert list(first.headers) == headers
     assert (second.key, second.value, list(second.headers)) == (b"tombstone", None, [])
     assert (third.key, third.value) == (None, b"")
@@ -124,13 +127,13 @@ async def test_offsets_for_times(place: Place) -> None:
     topic = await place.topic(partitions=2)
     one, two = TopicPartition(topic, 0), TopicPartition(topic, 1)
     for second in range(5):
-        await place.send(topic, b"v", timestamp_ms=1_700_000_000_000 + second * 1_000)
+        await place.send(topic, b"v", timestamp_ms=BEGIN_MS + second * 1_000)
     async with place.consumer() as consumer:
-        found = await consumer.offsets_for_times({one: 1_700_000_002_500, two: 1_700_000_002_500})
+        found = await consumer.offsets_for_times({one: BEGIN_MS + 2_500, two: BEGIN_MS + 2_500})
         assert found[one].offset == 3
-        assert found[one].timestamp == 1_700_000_003_000
+        assert found[one].timestamp == BEGIN_MS + 3_000
         assert found[two] is None
-        assert await consumer.offsets_for_times({one: 1_700_000_009_000}) == {one: None}
+        assert await consumer.offsets_for_times({one: BEGIN_MS + 9_000}) == {one: None}
 
 
 async def test_a_paused_partition_waits_where_it_is(place: Place) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from typing import Final
 
 from muster.protocol.errors import ErrorCode
@@ -14,7 +15,8 @@ from tests.bench.client_topics import created
 PARTITIONS: Final = 4
 BATCH_BYTES: Final = 131_072
 """batch.size of our producer. Java's is 16,384, librdkafka's a million."""
-_TIMESTAMP_MS: Final = 1_700_000_000_000
+_TIMESTAMP_MS: Final = time.time_ns() // 1_000_000
+"""Of today: what is older than retention.ms goes within minutes, under those who read it."""
 _DIFFERENT: Final = 16
 """Batches that are made; a topic has them again and again."""
 _PRODUCE_VERSION: Final = 12
