@@ -17,6 +17,7 @@ from muster.protocol.messages.metadata import DescribeClusterRequest, MetadataRe
 from muster.protocol.messages.topics import CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest
 from muster.protocol.types import ZERO_UUID
 from tests.server.conftest import StartBrokers
+from tests.support.facts import until
 from tests.support.wire import Wire
 
 
@@ -239,6 +240,50 @@ async def test_what_was_done_before_the_store_failed_is_told_so(
     assert [broker.catalogue.named(name).partitions for name in names] == [2, 1, 1]
     await told("delete_topic", DeleteTopicsRequest(topic_names=names, timeout_ms=1_000), 5, "responses")
     assert [broker.catalogue.by_name(name) is None for name in names] == [True, False, False]
+
+
+async def test_a_store_that_does_not_answer_is_waited_for_as_long_as_the_request_allows(
+    start_brokers: StartBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = (await start_brokers()).brokers[0]
+    names = ["a", "b", "c"]
+
+    async def told(change: str, request: Any, version: int, answers: str) -> None:
+        request.timeout_ms = 50
+        carry_out, go_on, tried = getattr(broker._store, change), asyncio.Event(), []
+
+        async def held(*arguments: Any, **options: Any) -> Any:
+            tried.append(arguments)
+            if len(tried) > 1:
+                await go_on.wait()
+            return await carry_out(*arguments, **options)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(broker._store, change, held)
+            async with await Wire.connect(broker.port) as wire:
+                response = await wire.call(request, version)
+        found = {each.name: each.error_code for each in getattr(response, answers)}
+        late = ErrorCode.REQUEST_TIMED_OUT
+        assert found == {"a": ErrorCode.NONE, "b": late, "c": late}
+        assert len(tried) == 2
+        go_on.set()
+
+    await told("create_topic", creating(*names), 7, "topics")
+    # What nobody waits for any more comes to be all the same.
+    await until(lambda: broker.catalogue.by_name("b") is not None)
+    await broker.catalogue.create("c")
+    grown = [
+        CreatePartitionsRequest.CreatePartitionsTopic(name=name, count=2, assignments=None) for name in names
+    ]
+    await told(
+        "update_topic",
+        CreatePartitionsRequest(topics=grown, timeout_ms=0, validate_only=False),
+        3,
+        "results",
+    )
+    await until(lambda: [broker.catalogue.named(name).partitions for name in names] == [2, 2, 1])
+    await told("delete_topic", DeleteTopicsRequest(topic_names=names, timeout_ms=0), 5, "responses")
+    await until(lambda: [broker.catalogue.by_name(name) is None for name in names] == [True, True, False])
 
 
 async def test_one_request_creates_ten_thousand_things_at_most(wire: Wire) -> None:

@@ -292,8 +292,7 @@ async def _alter_each(
             if times[asked.resource_type, asked.resource_name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
             resource = _resource_type(asked.resource_type), asked.resource_name
-            with attempts.next():
-                await _alter(broker, resource, changes(asked), replace, request.validate_only)
+            await attempts.make(_alter(broker, resource, changes(asked), replace, request.validate_only))
         except KafkaError as error:
             refusals.append(error)
         else:

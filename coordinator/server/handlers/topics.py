@@ -41,14 +41,13 @@ async def create_topics(
     _check_created_max(broker, request)
     results: dict[str, CreateTopicsResponse.CreatableTopicResult] = {}
     inherited: dict[str, CreatedConfig] = {}
-    attempts = Attempts(ApiKey.CREATE_TOPICS, context)
+    attempts = Attempts(ApiKey.CREATE_TOPICS, context, request.timeout_ms)
     turns = Turns()
     for asked in request.topics:
         await turns.next()
         try:
             _refuse_repeated(asked.name, times)
-            with attempts.next():
-                topic = await _create(broker, asked, validate_only=request.validate_only)
+            topic = await attempts.make(_create(broker, asked, validate_only=request.validate_only))
         except KafkaError as error:
             results[asked.name] = created_topic_error(asked.name, error)
         else:
@@ -135,7 +134,7 @@ async def delete_topics(
     names = [_named_as(broker, each) for each in asked]
     times = Counter(names)
     results = []
-    attempts = Attempts(ApiKey.DELETE_TOPICS, context)
+    attempts = Attempts(ApiKey.DELETE_TOPICS, context, request.timeout_ms)
     turns = Turns()
     for each, name in zip(asked, names, strict=True):
         await turns.next()
@@ -146,8 +145,7 @@ async def delete_topics(
                 times[name] = 0
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
             topic = _to_delete(broker, each)
-            with attempts.next():
-                await broker.catalogue.delete(topic)
+            await attempts.make(broker.catalogue.delete(topic))
         except KafkaError as error:
             results.append(deleted_topic_error(each, error))
         else:
@@ -179,24 +177,30 @@ async def create_partitions(
     """Give topics more partitions."""
     times = Counter(topic.name for topic in request.topics)
     results: dict[str, CreatePartitionsResponse.CreatePartitionsTopicResult] = {}
-    attempts = Attempts(ApiKey.CREATE_PARTITIONS, context)
+    attempts = Attempts(ApiKey.CREATE_PARTITIONS, context, request.timeout_ms)
     turns = Turns()
     for asked in request.topics:
         await turns.next()
         try:
             _refuse_repeated(asked.name, times)
-            with attempts.next():
-                await broker.catalogue.add_partitions(
-                    asked.name,
-                    asked.count,
-                    assignments=None
-                    if asked.assignments is None
-                    else [each.broker_ids for each in asked.assignments],
-                    brokers=broker.topology.nodes.keys(),
-                    validate_only=request.validate_only,
-                )
+            await attempts.make(_add_partitions(broker, asked, validate_only=request.validate_only))
         except KafkaError as error:
             results[asked.name] = new_partitions_error(asked.name, error)
         else:
             results[asked.name] = CreatePartitionsResponse.CreatePartitionsTopicResult(name=asked.name)
     return CreatePartitionsResponse(results=list(results.values()))
+
+
+async def _add_partitions(
+    broker: Broker, asked: CreatePartitionsRequest.CreatePartitionsTopic, *, validate_only: bool
+) -> None:
+    assignments = None
+    if asked.assignments is not None:
+        assignments = [each.broker_ids for each in asked.assignments]
+    await broker.catalogue.add_partitions(
+        asked.name,
+        asked.count,
+        assignments=assignments,
+        brokers=broker.topology.nodes.keys(),
+        validate_only=validate_only,
+    )
