@@ -6,7 +6,8 @@
     --rounds N              in place of each measure's own number
     --results FILE          where parts are kept; what is there already is not measured again
     --again                 measure what was asked for again
-    --write                 put tables and charts of what is kept into docs/PEERS.md and docs/proof/
+    --write                 put tables and charts of what is kept into docs/PEERS.md and docs/proof/, and what
+                            was wanted and came of it into docs/PROOF.md
 
 The servers take turns: one round of a measure goes over all of them before the next one begins. What each
 found is kept in a file, so a run that was stopped goes on where it was.
@@ -33,6 +34,7 @@ from tests.bench.peers.servers import KINDS, Kind
 
 _ROOT: Final = Path(__file__).parents[3]
 PAGE: Final = _ROOT / "docs" / "PEERS.md"
+PROOF: Final = _ROOT / "docs" / "PROOF.md"
 CHARTS: Final = _ROOT / "docs" / "proof"
 _BUSY_PARTS: Final = 0.05
 """The share of parts that may have been measured on a busy machine, for figures to be written."""
@@ -93,7 +95,9 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help="in place of each measure's own number")
     parser.add_argument("--results", type=Path, help="the file of parts")
     parser.add_argument("--again", action="store_true", help="measure also what is in that file")
-    parser.add_argument("--write", action="store_true", help=f"into {PAGE.name}, with charts")
+    parser.add_argument(
+        "--write", action="store_true", help=f"into {PAGE.name}, with charts, and {PROOF.name}"
+    )
     return parser.parse_args(arguments)
 
 
@@ -139,8 +143,10 @@ def _write(results: Results) -> None:
         measure.name: [str(path.relative_to(PAGE.parent)) for path in charts.draw(measure, results, CHARTS)]
         for measure in MEASURES.values()
     }
-    table.write(PAGE, table.page(list(MEASURES.values()), results, drawn))
-    print(f"written: {PAGE}, {CHARTS}")
+    measures = list(MEASURES.values())
+    table.write(PAGE, table.page(measures, results, drawn))
+    table.write(PROOF, table.summary(measures, results))
+    print(f"written: {PAGE}, {CHARTS}, {PROOF}")
 
 
 def _prepare_process() -> None:

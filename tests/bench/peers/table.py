@@ -96,13 +96,12 @@ def goals(measures: Sequence[Measure], results: Results) -> str:
 def page(measures: Sequence[Measure], results: Results, charts: dict[str, list[str]]) -> str:
     """All between the markers. `charts` are paths of images by measure."""
     measured = [measure for measure in measures if results.values(measure.name)]
-    facts = sorted({f"{part.machine}, {part.when[:10]}" for part in results if part.machine})
     others = [part.others for part in results if not part.failed]
     used = {kind for part in results for kind in (part.kind,)}
     parts = [
         BEGIN,
         "",
-        f"Measured on: {'; '.join(facts)}. Each cell is the median of its rounds with the least and the most "
+        f"{_measured_on(results)} Each cell is the median of its rounds with the least and the most "
         "in brackets; the servers took turns in every round. Other processes had "
         f"{100 * max(others, default=0.0):.0f} % of the machine at most while a part was measured. "
         f"{_BOUND}: the driver had no CPU left, so the server might do more.",
@@ -120,6 +119,16 @@ def page(measures: Sequence[Measure], results: Results, charts: dict[str, list[s
         for image in charts.get(measure.name, []):
             parts += ["", f"![{measure.title}]({image})"]
     return "\n".join([*parts, "", END])
+
+
+def summary(measures: Sequence[Measure], results: Results) -> str:
+    """The same for a page that shows no more than what was wanted."""
+    return "\n".join([BEGIN, "", _measured_on(results), "", goals(measures, results), "", END])
+
+
+def _measured_on(results: Results) -> str:
+    facts = sorted({f"{part.machine}, {part.when[:10]}" for part in results if part.machine})
+    return f"Measured on: {'; '.join(facts)}."
 
 
 def write(path: Path, text: str) -> None:

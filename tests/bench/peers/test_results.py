@@ -96,8 +96,9 @@ def test_only_what_is_between_the_markers_is_written(tmp_path: Path) -> None:
         table.write(page, "new")
 
 
-def test_the_page_has_a_place_for_figures() -> None:
-    text = command.PAGE.read_text()
+@pytest.mark.parametrize("page", [command.PAGE, command.PROOF])
+def test_the_page_has_a_place_for_figures(page: Path) -> None:
+    text = page.read_text()
     assert text.count(table.BEGIN) == text.count(table.END) == 1
     assert text.index(table.BEGIN) < text.index(table.END)
 
