@@ -7,7 +7,7 @@ import struct as structs
 from typing import Any, Final, TypeVar
 
 from muster.protocol import compiler, source
-from muster.protocol.compiler import Decoder, Encoder
+from muster.protocol.compiler import Decoder, Encoder, Pieces
 from muster.protocol.errors import DecodeError, EncodeError, TooLargeError
 from muster.protocol.message import Message
 from muster.protocol.types import ELEMENTS_UNLIMITED
@@ -43,6 +43,14 @@ def encode(message: Message, version: int) -> bytes:
         encoder = _encoders[key] = _encoder(*key)
     try:
         return encoder(message)
+    except _ENCODE_FAILURES as error:
+        raise _encode_error(message, version, error) from error
+
+
+def encode_pieces(message: Message, version: int) -> Pieces:
+    """As `encode`, but not put together: fields of bytes, which may be most of it, are not copied."""
+    try:
+        return compiler.pieces_encoder(message.__class__, version)(message)
     except _ENCODE_FAILURES as error:
         raise _encode_error(message, version, error) from error
 

@@ -31,6 +31,8 @@ Decoder = Callable[[bytes, int, int, int], tuple[Any, int]]
 struct.error, IndexError and UnicodeDecodeError; the position may lie beyond the end, which the caller must
 refuse."""
 
+Pieces = list[bytes | memoryview]
+
 Encoder = Callable[[Any], bytes]
 """message -> bytes. Raises whatever Python raises when a value does not fit; muster.protocol.codec finds the
 words."""
@@ -48,6 +50,15 @@ def decoder(cls: type[Message], version: int, *, views: bool = False) -> Decoder
 def encoder(cls: type[Message], version: int) -> Encoder:
     """Raises ValueError for a version the message does not have."""
     compiled: Encoder = _compile(encoder_source(cls, version), cls, version, "encode")
+    return compiled
+
+
+@cache
+def pieces_encoder(cls: type[Message], version: int) -> Callable[[Any], Pieces]:
+    """As `encoder`; what it returns is not put together."""
+    compiled: Callable[[Any], Pieces] = _compile(
+        encoder_source(cls, version, pieces=True), cls, version, "encode"
+    )
     return compiled
 
 

@@ -15,9 +15,10 @@ from muster.protocol.types import Array, BytesType, FixedWidth, StringType, Uuid
 _ONE_BYTE_VARINT_MAX = 127
 
 
-def encoder_source(cls: type[Message], version: int) -> Source:
-    """A function `encode(message)`. Raises ValueError for a version the message does not have."""
-    return _Encoder(message_layout(cls, version)).source
+def encoder_source(cls: type[Message], version: int, *, pieces: bool = False) -> Source:
+    """A function `encode(message)`; `pieces`: it returns the list of what the bytes are made of, not put
+    together. Raises ValueError for a version the message does not have."""
+    return _Encoder(message_layout(cls, version), "out" if pieces else "b''.join(out)").source
 
 
 class _Write(NamedTuple):
@@ -34,7 +35,7 @@ class _Encoder:
     run, and one pack writes them all.
     """
 
-    def __init__(self, whole: Layout) -> None:
+    def __init__(self, whole: Layout, result: str) -> None:
         self.source = Source(
             {
                 "EncodeError": EncodeError,
@@ -54,7 +55,7 @@ class _Encoder:
             self.source.line("out = []")
             self._struct(whole, "message", "")
             self._flush()
-            self.source.line("return b''.join(out)")
+            self.source.line(f"return {result}")
 
     # --- runs ---
 

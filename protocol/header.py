@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from muster.protocol import api, codec
+from muster.protocol.compiler import Pieces
 from muster.protocol.errors import DecodeError, EncodeError
 from muster.protocol.message import Message
 from muster.protocol.types import STRING_BYTES_MAX
@@ -22,6 +23,7 @@ _FRAMED_REQUEST: Final = structs.Struct(">ihhih")
 _FRAMED_RESPONSE: Final = structs.Struct(">ii")
 _SIZE_BYTES: Final = 4
 _NO_TAGS: Final = b"\x00"
+_PIECE_BYTES_MIN: Final = 8 * 1024
 _TAGS_MAX: Final = 1_000
 """Tags passed over in a request's header; Kafka has defined none so far."""
 
@@ -107,6 +109,18 @@ def encode_response(api_key: int, version: int, correlation_id: int, message: Me
     if _response_header_version(api_key, version) == 1:
         return _FRAMED_RESPONSE.pack(len(body) + 5, correlation_id) + _NO_TAGS + body
     return _FRAMED_RESPONSE.pack(len(body) + 4, correlation_id) + body
+
+
+def encode_response_pieces(
+    api_key: int, version: int, correlation_id: int, message: Message
+) -> bytes | Pieces:
+    """As `encode_response`, but where most of the message are large fields of bytes, they are not copied into
+    one frame: what is returned are its pieces."""
+    pieces = codec.encode_pieces(message, version)
+    size = sum(map(len, pieces))
+    tags = _NO_TAGS if _response_header_version(api_key, version) == 1 else b""
+    pieces.insert(0, _FRAMED_RESPONSE.pack(size + _SIZE_BYTES + len(tags), correlation_id) + tags)
+    return pieces if size >= _PIECE_BYTES_MIN * len(pieces) else b"".join(pieces)
 
 
 def _api_name(api_key: int) -> str:

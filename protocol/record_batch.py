@@ -154,7 +154,7 @@ def advance_sequence(sequence: int, by: int) -> int:
     return (sequence + by) & SEQUENCE_MAX
 
 
-def batch_size(data: bytes) -> int:
+def batch_size(data: bytes | memoryview) -> int:
     """Bytes of the batch at the start of `data`, as its length field says: the field must be there, and may
     lie."""
     return _LENGTH_START + int.from_bytes(data[_LENGTH_START - 4 : _LENGTH_START], "big", signed=True)
@@ -178,7 +178,7 @@ def peek(data: bytes | bytearray | memoryview, position: int = 0) -> Header:
     return header
 
 
-def batches(data: bytes) -> Iterator[tuple[int, Header]]:
+def batches(data: bytes | memoryview) -> Iterator[tuple[int, Header]]:
     """(position, header) of each batch in `data`, which must hold whole batches only."""
     position = 0
     while position < len(data):

@@ -27,6 +27,7 @@ from muster.coordinator.runtime.shard_host import LATER, Later
 from muster.coordinator.server.limits import check_request_size
 from muster.coordinator.server.memory import SMALL_BYTES, RequestShare, ResponseShare
 from muster.protocol.api import ApiKey
+from muster.protocol.compiler import Pieces
 from muster.protocol.errors import DecodeError, TooLargeError
 from muster.protocol.frame import FrameSplitter
 
@@ -50,7 +51,7 @@ class CloseConnection(Exception):
     reason."""
 
 
-Answer = Callable[["Connection", bytes], Coroutine[Any, Any, "bytes | None"]]
+Answer = Callable[["Connection", bytes], Coroutine[Any, Any, "bytes | Pieces | None"]]
 """Processes one request frame; the response frame, or None where the protocol has none (acks=0).
 
 Raises CloseConnection or DecodeError when the connection cannot go on.
@@ -300,12 +301,15 @@ class Connection(asyncio.Protocol):
         else:
             self._request.hold_whole(0)
 
-    def _send(self, response: bytes) -> None:
+    def _send(self, response: bytes | Pieces) -> None:
         if self._transport is None or self._transport.is_closing():
             return  # nobody reads it, and uvloop's transports raise when they are closed
-        self._transport.write(response)
+        if isinstance(response, bytes):
+            self._transport.write(response)
+        else:
+            self._transport.writelines(response)
         if self._writable is not None:
-            self._response.hold(len(response))
+            self._response.hold(len(response) if isinstance(response, bytes) else sum(map(len, response)))
 
     # --- serving --------------------------------------------------------------------------------------------
 

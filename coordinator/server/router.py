@@ -15,7 +15,7 @@ import asyncio
 import struct as structs
 from collections.abc import Awaitable, Callable
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from muster.coordinator.group.effects import RequestContext
 from muster.coordinator.runtime.shard_host import LATER, Later
@@ -39,8 +39,14 @@ from muster.coordinator.server.refusals import REFUSALS
 from muster.coordinator.server.unexpected import unexpected
 from muster.protocol.api import ApiKey, request_class, versions
 from muster.protocol.codec import decode_prefix, encode
+from muster.protocol.compiler import Pieces
 from muster.protocol.errors import DecodeError, EncodeError, KafkaError
-from muster.protocol.header import RequestHeader, decode_request_header, encode_response
+from muster.protocol.header import (
+    RequestHeader,
+    decode_request_header,
+    encode_response,
+    encode_response_pieces,
+)
 from muster.protocol.message import Message
 from muster.protocol.messages.classic_group import HeartbeatRequest
 from muster.protocol.messages.data import ProduceRequest
@@ -48,6 +54,8 @@ from muster.protocol.messages.offsets import OffsetCommitRequest
 
 if TYPE_CHECKING:
     from muster.coordinator.server.broker import Broker
+
+F = TypeVar("F", bytes, "bytes | Pieces")
 
 Handler = Callable[["Broker", Any, RequestContext], Awaitable[Message | None]]
 
@@ -118,14 +126,19 @@ class Router:
         self._broker = broker
         self._elements_max = broker.settings.request_elements_max
 
-    async def answer(self, connection: Connection, frame: bytes) -> bytes | None:
-        """The response frame, or None where the protocol has none. Raises DecodeError and CloseConnection."""
+    async def answer(self, connection: Connection, frame: bytes) -> bytes | Pieces | None:
+        """The response frame, in pieces where it is large; None where the protocol has none. Raises
+        DecodeError and CloseConnection."""
         read = self.read(connection, frame)
         if isinstance(read, bytes):
             return read
         header, request = read
         answer = await self.handle(connection, header, request)
-        return None if answer is None else framed(request, header, answer)
+        if answer is None:
+            return None
+        if header.api_key == ApiKey.FETCH:
+            return _framed(encode_response_pieces, request, header, answer)
+        return framed(request, header, answer)
 
     def read(self, connection: Connection, frame: bytes) -> tuple[RequestHeader, Message] | bytes:
         """The request; or the response frame to ApiVersions in a version that is not served. Raises
@@ -304,13 +317,19 @@ def _respond(connection: Connection, asked: _Asked, frame: bytes, answer: object
 
 def framed(request: Message, header: RequestHeader, answer: Message) -> bytes:
     """The response frame of an answer."""
+    return _framed(encode_response, request, header, answer)
+
+
+def _framed(
+    encode_: Callable[[int, int, int, Message], F], request: Message, header: RequestHeader, answer: Message
+) -> F:
     api_key, version, correlation_id, client_id = header
     try:
-        return encode_response(api_key, version, correlation_id, answer)
+        return encode_(api_key, version, correlation_id, answer)
     except EncodeError as error:
         # A response that its version cannot carry is a mistake of ours; every version can carry the refusal.
         refusal = _refusal(request, header, unexpected(error, api_key, version, client_id))
-        return encode_response(api_key, version, correlation_id, refusal)
+        return encode_(api_key, version, correlation_id, refusal)
 
 
 def _refusal(request: Message, header: RequestHeader, error: KafkaError) -> Message:

@@ -228,7 +228,7 @@ class RecordLog(Protocol):
 
     # --- reading
 
-    def read(self, offset: int, bytes_max: int, *, first_may_exceed: bool = True) -> bytes:
+    def read(self, offset: int, bytes_max: int, *, first_may_exceed: bool = True) -> bytes | memoryview:
         """Whole batches of one segment from the one that holds `offset` on, together at most `bytes_max`
         bytes (the first may be larger if `first_may_exceed`). FileNotFoundError when the segment was removed
         under the read."""

@@ -174,7 +174,7 @@ class Segment:
         """FileNotFoundError when the segment has been removed meanwhile."""
         return self._file or self._folder.open(self.log_name)
 
-    def read(self, offset: int, bytes_max: int, *, first_may_exceed: bool) -> bytes | None:
+    def read(self, offset: int, bytes_max: int, *, first_may_exceed: bool) -> bytes | memoryview | None:
         """Whole batches from the one that holds `offset` (or the next one there is), together at most
         `bytes_max` bytes; if `first_may_exceed`, one batch even when it is larger. None when there is nothing
         at or after `offset`. The CRC is not checked, as Kafka does not; DecodeError where not even the
@@ -209,7 +209,8 @@ class Segment:
             end += _LENGTH_START + length
         if end > len(chunk):  # the first batch is small enough, and longer than what was read
             return file.read(start + skip, first)
-        return chunk if skip == 0 and end == len(chunk) else chunk[skip:end]
+        # Not copied: what is behind it is no longer than an interval of the index.
+        return chunk if skip == 0 and end == len(chunk) else memoryview(chunk)[skip:end]
 
     def batches(self, position: int = 0) -> Iterator[Batch]:
         """The batches from a batch's start at `position` on; ends before the first that is not whole or not

@@ -145,10 +145,11 @@ async def _read(core: Core, topic: CatalogueTopic, number: int) -> list[Record]:
             raise fetched.error
         if not fetched.records:
             break
-        for position, header in record_batch.batches(fetched.records):
+        records = bytes(fetched.records)
+        for position, header in record_batch.batches(records):
             found += [
                 Record(topic.name, number, *each)
-                for each in record_batch.records(fetched.records, position, header)
+                for each in record_batch.records(records, position, header)
                 if each.offset >= at  # the first batch may begin before the log does
             ]
             at = header.next_offset

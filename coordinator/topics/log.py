@@ -233,7 +233,7 @@ class PartitionLog:
 
     # --- reading ----------------------------------------------------------------------------------
 
-    def read(self, offset: int, bytes_max: int, *, first_may_exceed: bool) -> bytes:
+    def read(self, offset: int, bytes_max: int, *, first_may_exceed: bool) -> bytes | memoryview:
         """Whole batches below the high watermark, from the one that holds `offset` on. OFFSET_OUT_OF_RANGE
         (1), CORRUPT_MESSAGE (2)."""
         end = self.high_watermark
@@ -474,7 +474,7 @@ def _limits(config: TopicConfig) -> Limits:
     return Limits(config.segment_bytes_max, segment_ms, config.index_interval_bytes)
 
 
-def _below(data: bytes, end_offset: int) -> bytes:
+def _below(data: bytes | memoryview, end_offset: int) -> bytes | memoryview:
     """The batches below `end_offset`."""
     for position, header in batches(data):
         if header.base_offset >= end_offset:

@@ -447,7 +447,7 @@ class Partitions:
                 diverging = None
                 if part.last_fetched_epoch >= 0:
                     diverging = log.diverges(part.fetch_offset, part.last_fetched_epoch)
-                found = b""
+                found: bytes | memoryview = b""
                 if diverging is None:
                     limit = max(0, min(left, part.max_bytes))
                     found = log.read(part.fetch_offset, limit, first_may_exceed=nothing_yet)

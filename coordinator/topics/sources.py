@@ -31,7 +31,7 @@ class FetchedPartition(NamedTuple):
     """One partition's answer. On an error the offsets are -1 and there are no records."""
 
     error: KafkaError | None
-    records: bytes
+    records: bytes | memoryview
     high_watermark: int  # also the last stable offset: there are no transactions
     log_start_offset: int
     leader_epoch: int

@@ -217,7 +217,7 @@ class FetchResponse(Message):
                 Array(AbortedTransaction), "4+", nullable="4+", ignorable=True
             )
             preferred_read_replica: int = field(Int32, "11+", default=-1)
-            records: bytes | None = field(Records, "0+", nullable="0+")
+            records: bytes | memoryview | None = field(Records, "0+", nullable="0+")
 
         topic: str = field(String, "0-12", default="", ignorable=True)
         topic_id: uuid.UUID = field(Uuid, "13+", default=ZERO_UUID, ignorable=True)

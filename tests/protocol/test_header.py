@@ -13,9 +13,11 @@ from muster.protocol.header import (
     decode_response_header,
     encode_request,
     encode_response,
+    encode_response_pieces,
 )
 from muster.protocol.messages.classic_group import HeartbeatRequest, HeartbeatResponse
 from muster.protocol.messages.connection import ApiVersionsRequest, ApiVersionsResponse
+from muster.protocol.messages.data import FetchResponse
 
 HEARTBEAT = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
 HEARTBEAT_V0 = "0001 67 00000001 0001 6d"
@@ -56,6 +58,34 @@ def test_response(version: int, frame: str) -> None:
     correlation_id, offset = decode_response_header(ApiKey.HEARTBEAT, version, data[4:])
     assert correlation_id == 7
     assert codec.decode(HeartbeatResponse, version, data[4:], offset) == message
+
+
+def fetched(*records: bytes | memoryview, high_watermark: int = 9) -> FetchResponse:
+    parts = [
+        FetchResponse.PartitionData(
+            partition_index=index, high_watermark=high_watermark, aborted_transactions=None, records=each
+        )
+        for index, each in enumerate(records)
+    ]
+    return FetchResponse(responses=[FetchResponse.FetchableTopicResponse(partitions=parts)])
+
+
+@pytest.mark.parametrize("version", [4, 11, 12, 18])
+@pytest.mark.parametrize("size", [0, 10, 100_000])
+def test_a_response_in_pieces_is_the_same_and_does_not_copy_what_is_large(version: int, size: int) -> None:
+    records = [b"x" * size, memoryview(b"y" * size)[: size // 2]]
+    message = fetched(*records)
+    found = encode_response_pieces(ApiKey.FETCH, version, 7, message)
+    whole = found if isinstance(found, bytes) else b"".join(found)
+    assert whole == encode_response(ApiKey.FETCH, version, 7, message)
+    assert isinstance(found, bytes) == (size < 100_000)
+    if size == 100_000:
+        assert [each for each in found if any(each is one for one in records)] == records
+
+
+def test_what_a_response_in_pieces_cannot_carry_is_refused() -> None:
+    with pytest.raises(EncodeError, match="high_watermark"):
+        encode_response_pieces(ApiKey.FETCH, 12, 7, fetched(b"", high_watermark=1 << 64))
 
 
 def test_api_versions_responses_never_have_tags_in_the_header() -> None:

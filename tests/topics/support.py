@@ -61,9 +61,9 @@ def resealed(data: bytearray) -> bytes:
     return bytes(data)
 
 
-def read_records(data: bytes) -> list[Record]:
+def read_records(data: bytes | memoryview) -> list[Record]:
     """All records of a record set, every batch's checksum checked."""
-    found: list[Record] = []
+    data, found = bytes(data), list[Record]()
     for position, header in record_batch.batches(data):
         assert record_batch.crc_matches(data, position, header)
         found += record_batch.records(data, position, header)
