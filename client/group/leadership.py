@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -98,18 +99,20 @@ class Leadership:
         request = DescribeGroupsRequest(groups=[self._settings.group_id])
         return Ask(Kind.ASSIGNED, timeout_ms, coordinator, request)
 
-    def told_who_has_what(self, group: DescribeGroupsResponse.DescribedGroup) -> bool:
+    def told_who_has_what(self, response: DescribeGroupsResponse) -> bool:
         """False where that is to be asked once more. What will not be told, or cannot be read, is done
         without."""
-        if group.error_code:
-            self._asks_who_has_what = may_pass(refusal(group.error_code).code)
-        elif group.group_state == _STABLE:
-            self._asks_who_has_what = False
-            try:
-                self._counts = _counted(group)
-            except DecodeError:
-                self._counts = None
-        return not self._asks_who_has_what
+        again = False
+        for group in response.groups[:1]:
+            if group.error_code:
+                again = may_pass(refusal(group.error_code).code)
+            elif group.group_state != _STABLE:
+                again = True
+            else:
+                with suppress(DecodeError):
+                    self._counts = _counted(group)
+        self._asks_who_has_what = again
+        return not again
 
     def watch_interval_ms(self) -> int:
         """How long to wait before the topics are looked at again. One that does not exist yet is looked for

@@ -330,7 +330,7 @@ class Membership:
                 self._watched(answer, now_ms)
             case Kind.ASSIGNED if ask is self._watch:
                 self._watch = None
-                if self._lead is not None and not self._lead.told_who_has_what(answer.groups[0]):
+                if self._lead is not None and not self._lead.told_who_has_what(answer):
                     self._watch_at_ms = now_ms + self._watch_backoff.next_ms()
             case Kind.PROBE if ask is self._probe:
                 self._probe = None

@@ -55,6 +55,13 @@ _CORRELATION: Final = struct.Struct(">i")
 _CONNECTS_AT_ONCE: Final = 200
 _CONNECT_SECONDS_MAX: Final = 60.0
 _RETRY_S: Final = 0.02
+_AGAIN: Final = (
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+)
+"""What a member joins again after, as clients do; a store that is too slow makes a coordinator
+unavailable."""
 _BATCHED_LEAVE: Final = 3
 """The first LeaveGroup that names several members."""
 
@@ -338,7 +345,7 @@ class Member:
                 self.join()
             case ErrorCode.REBALANCE_IN_PROGRESS:
                 self.join()
-            case ErrorCode.COORDINATOR_LOAD_IN_PROGRESS | ErrorCode.NOT_COORDINATOR:
+            case code if code in _AGAIN:
                 asyncio.get_running_loop().call_later(_RETRY_S, self.join)
             case code:
                 raise RuntimeError(f"JoinGroup: {ErrorCode(code).name}")
@@ -363,8 +370,10 @@ class Member:
             case ErrorCode.NONE:
                 self.stable = True
                 self.on_stable(self)
-            case ErrorCode.REBALANCE_IN_PROGRESS | ErrorCode.ILLEGAL_GENERATION | ErrorCode.NOT_COORDINATOR:
+            case ErrorCode.REBALANCE_IN_PROGRESS | ErrorCode.ILLEGAL_GENERATION:
                 self.join()
+            case code if code in _AGAIN:
+                asyncio.get_running_loop().call_later(_RETRY_S, self.join)
             case code:
                 raise RuntimeError(f"SyncGroup: {ErrorCode(code).name}")
 

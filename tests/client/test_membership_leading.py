@@ -183,6 +183,7 @@ def test_who_has_what_is_asked_again_while_nobody_can_say() -> None:
     [
         lambda: described({}, code=ErrorCode.GROUP_AUTHORIZATION_FAILED),
         lambda: described({"m": partitions(0)}, unreadable=["n"]),
+        lambda: DescribeGroupsResponse(groups=[]),
     ],
 )
 def test_without_who_has_what_the_topics_are_watched_from_now_on(
