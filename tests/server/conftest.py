@@ -25,6 +25,8 @@ async def start_brokers() -> AsyncIterator[StartBrokers]:
             "ephemeral": True,
             "group_initial_rebalance_delay_ms": 0,
             "shutdown_grace_ms": 2_000,
+            # Nobody else wants the leases, and a machine may have more to do than to renew them in time.
+            "lease_term_ms": 30_000,
         }
         brokers = Brokers(Settings(**{**defaults, **settings}))
         started.append(brokers)

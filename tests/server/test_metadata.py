@@ -149,8 +149,8 @@ async def test_describe_cluster_tells_of_leases_on_request_alone(wire: Wire, ver
     told = await wire.call(request, version)
     assert told.answering_id == 1
     (broker,) = told.brokers
-    assert (broker.is_drained, broker.term_ms) == (False, 3_000)
-    assert 0 <= broker.registered_ago_ms <= 3_000
+    assert (broker.is_drained, broker.term_ms) == (False, 30_000)
+    assert 0 <= broker.registered_ago_ms <= 30_000
     assert [(each.kind, each.number) for each in told.leases] == [
         (kind, number) for kind in ("group", "data") for number in range(50)
     ]
