@@ -84,6 +84,12 @@ class OwnConsumer(RebalanceListener):
         return f"<OwnConsumer {self.name} of {self.group_id} generation={self.generation_id} {owned}>"
 
     @property
+    def watches(self) -> bool:
+        """Whether it leads its group."""
+        group = self._consumer._core.group
+        return group is not None and group.is_leader
+
+    @property
     def owned(self) -> frozenset[Partition] | None:
         """None while it has no assignment."""
         group = self._consumer._core.group

@@ -208,6 +208,13 @@ class Member:
         owned = "joining" if self.owned is None else sorted(self.owned)
         return f"<Member {self.name} of {self.group_id} generation={self.generation_id} {owned}>"
 
+    @property
+    def watches(self) -> bool:
+        """Whether it leads and looks after the topics of its group. A static leader that is back and joins in
+        a version that cannot tell it to skip the assignment does not, nor does anybody else (the reason for
+        KIP-814)."""
+        return self._led is not None
+
     # --- what happens to it -----------------------------------------------------------------------
 
     def start(self) -> None:

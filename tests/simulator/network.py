@@ -56,13 +56,23 @@ class _Pipe:
         self._dice = network.latency.dice()
         self._queue: deque[Callable[[], None]] = deque()
         self._last_s = 0.0
+        self._held_until_s = 0.0
+
+    @property
+    def holds(self) -> bool:
+        """Whether something is under way that was sent while nothing arrived: it still waits to be sent
+        again, however well the network does by now."""
+        return self._held_until_s > self._loop.time()
 
     def send(self, arrive: Callable[[], None]) -> None:
         if self.lost:
             return
         self._queue.append(arrive)
-        delay_s = self._network.reached_in_s(self._address) + self._network.latency.draw_s(self._dice)
+        reached_in_s = self._network.reached_in_s(self._address)
+        delay_s = reached_in_s + self._network.latency.draw_s(self._dice)
         self._last_s = max(self._last_s, self._loop.time() + delay_s)
+        if reached_in_s:
+            self._held_until_s = self._last_s
         self._loop.call_at(self._last_s, self._arrived)
 
     def drop(self) -> None:
@@ -131,7 +141,7 @@ class Link:
         """
         if self.open:
             self._end()
-            if self._network.reached_in_s(self.address):
+            if self._network.reached_in_s(self.address) or self._to_broker.holds:
                 self._to_broker.drop()
                 self._dropped = True
             self._to_broker.send(self._transport.lose)
@@ -160,7 +170,7 @@ class Link:
 
     def vanish(self) -> None:
         """The client is gone and nobody tells the broker; what was sent arrives, if it can by now."""
-        if self._network.reached_in_s(self.address):
+        if self._network.reached_in_s(self.address) or self._to_broker.holds:
             self._to_broker.drop()
             self._dropped = True
         self._end()

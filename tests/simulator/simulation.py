@@ -428,7 +428,8 @@ class _World:
         for topic, partitions in self._crowd.partitions().items():
             owned = sorted(p for member in members for name, p in member.owned or () if name == topic)
             wanted = any(topic in member.topics for member in members)
-            if owned != (list(range(partitions)) if wanted else []):
+            divided = owned == (list(range(partitions)) if wanted else [])
+            if not divided and any(member.watches for member in members):
                 return f"{topic} is not divided up: {members}"
         try:
             return await self._unsettled_at_coordinator(admin, group_id, members)
