@@ -17,8 +17,8 @@ from tests.simulator.harm import Harm
 from tests.simulator.simulation import simulate
 
 SEEDS = (*range(50), 1_113_569_944, 1_113_570_074)
-"""The last two met what the simulator itself had wrong: a request arrived whose client had long given it up and
-repeated it elsewhere; and a static leader was back that nobody had told to watch the topics."""
+"""The last two met what the simulator itself had wrong: a request arrived that its client had given up long
+before and sent again elsewhere; and a static leader was back that nobody had told to watch the topics."""
 ROOT = Path(__file__).parents[2]
 
 CAUGHT_BY = {
