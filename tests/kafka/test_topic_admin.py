@@ -121,6 +121,10 @@ def create_topics(side: Side) -> None:
     several.topics += creating(new()).topics
     side.note("more in several topics", codes(several))
     side.ask("one of two", creating(side.name("there"), side.name("fresh")), 4)
+    for timeout_ms in (0, -1):
+        hurried = creating(new(), new())
+        hurried.timeout_ms = timeout_ms
+        side.note(f"within {timeout_ms} ms", codes(hurried))
     neighbour = MetadataRequest(topics=[MetadataRequest.Topic(name=side.name("other"))])
     side.ask("what became of a neighbour", neighbour, 12)
 
@@ -140,6 +144,9 @@ def create_partitions(side: Side) -> None:
         topics = [grown(name=side.name(each), count=count, assignments=assignments) for each in names]
         return CreatePartitionsRequest(topics=topics, timeout_ms=10_000, validate_only=validate_only)
 
+    hurried = growing(3, "t")
+    hurried.timeout_ms = 0
+    side.note("within 0 ms", [each.error_code for each in side.quietly(hurried, 3).results])
     for version in range(4):
         side.ask(f"validated, v{version}", growing(3, "t", validate_only=True), version)
     for count in (2, 1, 0, -1, 20_000):
@@ -190,6 +197,9 @@ def delete_topics(side: Side) -> None:
     side.ask("by a bad name", deleting("a b"), 6)
     side.ask("twice", deleting(side.name("e"), side.name("e")), 6)
     side.ask("nothing", deleting(), 6)
+    hurried = deleting(side.name("e"))
+    hurried.timeout_ms = 0
+    side.note("within 0 ms", [each.error_code for each in side.quietly(hurried, 6).responses])
     side.ask("by name and by id", deleting(side.name("e"), ids["e"]), 6)
 
 

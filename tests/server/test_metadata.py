@@ -277,12 +277,12 @@ async def test_a_store_that_does_not_answer_is_waited_for_as_long_as_the_request
     ]
     await told(
         "update_topic",
-        CreatePartitionsRequest(topics=grown, timeout_ms=0, validate_only=False),
+        CreatePartitionsRequest(topics=grown, timeout_ms=1, validate_only=False),
         3,
         "results",
     )
     await until(lambda: [broker.catalogue.named(name).partitions for name in names] == [2, 2, 1])
-    await told("delete_topic", DeleteTopicsRequest(topic_names=names, timeout_ms=0), 5, "responses")
+    await told("delete_topic", DeleteTopicsRequest(topic_names=names, timeout_ms=1), 5, "responses")
     await until(lambda: [broker.catalogue.by_name(name) is None for name in names] == [True, True, False])
 
 

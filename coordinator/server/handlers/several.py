@@ -51,7 +51,7 @@ class Attempts:
     could wait for the store as long as this one did, and fill the log.
 
     `timeout_ms` is that of the request, in all; what waits for the store then is refused with
-    REQUEST_TIMED_OUT, and may come to be all the same."""
+    REQUEST_TIMED_OUT, and may come to be all the same. Without any time nothing is tried, as in Kafka."""
 
     def __init__(self, api_key: ApiKey, context: RequestContext, timeout_ms: int | None = None) -> None:
         self._api_key = api_key
@@ -59,7 +59,9 @@ class Attempts:
         self._failure: KafkaError | None = None
         self._until: float | None = None
         if timeout_ms is not None:
-            self._until = asyncio.get_running_loop().time() + max(timeout_ms, 0) / 1_000
+            self._until = asyncio.get_running_loop().time() + timeout_ms / 1_000
+            if timeout_ms <= 0:
+                self._failure = KafkaError(ErrorCode.REQUEST_TIMED_OUT)
 
     async def make(self, attempt: Coroutine[Any, Any, T]) -> T:
         """What `attempt` returns; a StoreError in it becomes the KafkaError that the client is told."""
