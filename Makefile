@@ -7,6 +7,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 SHELL := /bin/bash
 
+# Hundreds of processes are started here: none is to compile every module anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 
 .PHONY: help

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from itertools import count, islice
-from multiprocessing import get_context
+from collections.abc import Sequence
+from itertools import count
+from typing import Final
 
 from tests.simulator import coverage
 from tests.simulator.bugs import BUGS
-from tests.simulator.simulation import STEPS_DEFAULT, Outcome, simulate
+from tests.simulator.runs import Runs, hush
+from tests.simulator.simulation import STEPS_DEFAULT
 
-_UNDER_WAY = 4  # runs that each process has before it
+_TOLD_EVERY: Final = 1_000  # runs, in a long and quiet series
 
 
 def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
-    # asyncio's own complaints; what the brokers log goes into the trace, if anywhere.
-    logging.disable(logging.CRITICAL)
+    hush()
     first = random.randrange(2**32) if options.seed is None else options.seed
     if options.bugs_within:
         return _hunt(first, options.bugs_within)
@@ -31,7 +29,8 @@ def main(arguments: Sequence[str]) -> int:
     until_s = time.monotonic() + options.for_seconds if options.for_seconds else None
     several = options.for_seconds or options.seeds > 1
     runs, broken, seen = 0, 0, Counter[str]()
-    for outcome in _outcomes(seeds, options, until_s):
+    series = Runs(options.steps, options.bug, options.trace)
+    for outcome in series.outcomes(seeds, processes=options.processes, until_s=until_s):
         runs += 1
         broken += outcome.violation is not None
         seen.update(outcome.seen)
@@ -39,6 +38,8 @@ def main(arguments: Sequence[str]) -> int:
             print("\n".join(outcome.trace))
         if not options.quiet or outcome.violation is not None:
             print(outcome, flush=True)
+        if options.quiet and runs % _TOLD_EVERY == 0:
+            print(f"{runs} runs from seed {first}, {broken} of them broken so far", flush=True)
     if several:
         print(coverage.report(seen, runs))
         print(f"{runs} runs from seed {first}, {broken} of them broken")
@@ -54,7 +55,7 @@ def _hunt(first: int, seeds_max: int) -> int:
     """Plant each bug in run after run until it is caught; 1 if one is not."""
     missed = 0
     for bug in BUGS:
-        runs = (simulate(seed, bug=bug) for seed in range(first, first + seeds_max))
+        runs = Runs(bug=bug).outcomes(range(first, first + seeds_max))
         caught = next((outcome for outcome in runs if outcome.violation is not None), None)
         if caught is None:
             missed += 1
@@ -90,38 +91,6 @@ def _parser() -> argparse.ArgumentParser:
         "--covered", action="store_true", help="fail when a situation was seen in none of the runs"
     )
     return parser
-
-
-def _outcomes(
-    seeds: Iterator[int] | range, options: argparse.Namespace, until_s: float | None
-) -> Iterator[Outcome]:
-    """Each as it is done; no run begins after `until_s`, by the monotonic clock."""
-    if options.processes == 1:
-        for seed in seeds:
-            if until_s is not None and time.monotonic() >= until_s:
-                return
-            yield _run(seed, options.steps, options.bug, options.trace)
-        return
-    seeds = iter(seeds)
-    with ProcessPoolExecutor(options.processes, mp_context=get_context("spawn"), initializer=_quiet) as pool:
-        under_way: set[Future[Outcome]] = set()
-        while True:
-            if until_s is None or time.monotonic() < until_s:
-                for seed in islice(seeds, _UNDER_WAY * options.processes - len(under_way)):
-                    under_way.add(pool.submit(_run, seed, options.steps, options.bug, options.trace))
-            if not under_way:
-                return
-            done, under_way = wait(under_way, return_when=FIRST_COMPLETED)
-            for each in done:
-                yield each.result()
-
-
-def _run(seed: int, steps: int, bug: str | None, traced: bool) -> Outcome:
-    return simulate(seed, steps, bug=bug, logged=traced)
-
-
-def _quiet() -> None:
-    logging.disable(logging.CRITICAL)
 
 
 if __name__ == "__main__":

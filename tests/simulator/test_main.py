@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 
 import pytest
 
 from tests.simulator import __main__ as program
+from tests.simulator import runs as series
 from tests.simulator.bugs import BUGS
 from tests.simulator.simulation import Outcome
 
@@ -32,7 +35,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             outcome.violation = "Violation: a promise"
         return outcome
 
-    monkeypatch.setattr(program, "simulate", simulate)
+    monkeypatch.setattr(series, "simulate", simulate)
     return seeds
 
 
@@ -79,9 +82,10 @@ def test_a_bug_that_is_not_caught(
     assert "lost-replies: not caught in 4 runs from seed 1" in said
 
 
-def test_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
-    """In processes of their own, which run the real thing: two runs that do next to nothing."""
-    arguments = ["--seed", "1", "--seeds", "2", "--steps", "2", "--processes", "2"]
-    assert program.main(arguments) == 0
-    said = sorted(capsys.readouterr().out.splitlines()[:2])
+def test_side_by_side() -> None:
+    """In processes of their own, which run the real thing, and called as people call it: two short runs."""
+    called = [sys.executable, "-m", "tests.simulator", "--seed", "1", "--seeds", "2", "--steps", "2"]
+    done = subprocess.run([*called, "--processes", "2"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    said = sorted(done.stdout.splitlines()[:2])
     assert [line.split(":")[0] for line in said] == ["seed 1", "seed 2"]
