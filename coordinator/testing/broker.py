@@ -10,7 +10,7 @@ from dataclasses import fields
 from difflib import get_close_matches
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from muster.coordinator.config import Settings
 from muster.coordinator.runtime.clock import Clock as Time
@@ -23,6 +23,9 @@ from muster.coordinator.testing.groups import AsyncGroup, Group, GroupFacts, rea
 from muster.coordinator.testing.snapshot import Snapshot, put_back, taken
 from muster.coordinator.testing.timeline import Timeline
 from muster.coordinator.testing.topics import AsyncTopic, Record, Sent, Topic, read, write
+
+_LEASE_MS: Final = 1_000
+_LEASE_ALONE_MS: Final = 30_000
 
 
 class ClusterCalls(Calls):
@@ -233,7 +236,8 @@ class Cluster(ClusterCalls, Blocking):
     `data` names a data directory; without one everything lives in memory, or in the database that `store`
     names. `settings` are fields of `muster.coordinator.config.Settings`: Kafka's names with underscores. Two
     defaults are for tests: the initial rebalance delay is 0 ms instead of 3 s, and leases last a second, so
-    that a killed broker is missed soon. (With kafka-python 3.0 give `group_initial_rebalance_delay_ms=200`:
+    that a killed broker is missed soon; those of a broker alone half a minute, since nobody waits for them,
+    and a busy machine is not to cost it its groups. (With kafka-python 3.0 give `group_initial_rebalance_delay_ms=200`:
     it sometimes loses its topic's metadata when its group is complete within 100 ms, and then consumes
     nothing for minutes.)
     """
@@ -251,7 +255,7 @@ class Cluster(ClusterCalls, Blocking):
     ) -> None:
         defaults: dict[str, Any] = {
             "group_initial_rebalance_delay_ms": 0,
-            "lease_term_ms": 1_000,
+            "lease_term_ms": _LEASE_ALONE_MS if brokers == 1 else _LEASE_MS,
             "ephemeral": data is None and settings.get("store") is None,
             "test_mode": settings.get("store") is None,
         }

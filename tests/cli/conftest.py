@@ -12,8 +12,7 @@ from tests.cli.running import Muster
 
 @pytest.fixture
 def broker() -> Iterator[Broker]:
-    # What a broker that is kept from renewing its leases says is in the way of what a command says.
-    with Broker(lease_term_ms=30_000) as running:
+    with Broker() as running:
         yield running
 
 

@@ -112,6 +112,22 @@ def test_a_broker_says_where_it_is() -> None:
         assert repr(broker.aio) == f"<AsyncBroker 127.0.0.1:{broker.port}>"
 
 
+def test_leases_are_short_where_another_broker_may_take_them() -> None:
+    assert (Cluster(2).settings.lease_term_ms, Broker().settings.lease_term_ms) == (1_000, 30_000)
+    assert Cluster(1).settings.lease_term_ms == 30_000
+    assert Broker(lease_term_ms=300).settings.lease_term_ms == 300
+
+
+def test_a_lone_broker_that_died_is_back_at_once() -> None:
+    """Its leases have not run out; nobody waits for that."""
+    with Broker(lease_term_ms=3_600_000) as broker:
+        broker.create_topic("orders")
+        broker.kill(0)
+        broker.restart(0)
+        assert (broker.coordinator_of("shop"), broker.leader_of("orders")) == (0, 0)
+        assert broker.produce("orders", [b"paid"]) == 0
+
+
 def test_an_index_that_no_broker_has_is_refused() -> None:
     with Broker() as broker, Cluster(2) as cluster:
         for call in (broker.stop, broker.kill, broker.restart, broker.pause, broker.resume):
