@@ -237,9 +237,9 @@ class Cluster(ClusterCalls, Blocking):
     names. `settings` are fields of `muster.coordinator.config.Settings`: Kafka's names with underscores. Two
     defaults are for tests: the initial rebalance delay is 0 ms instead of 3 s, and leases last a second, so
     that a killed broker is missed soon; those of a broker alone half a minute, since nobody waits for them,
-    and a busy machine is not to cost it its groups. (With kafka-python 3.0 give `group_initial_rebalance_delay_ms=200`:
-    it sometimes loses its topic's metadata when its group is complete within 100 ms, and then consumes
-    nothing for minutes.)
+    and a busy machine is not to cost it its groups. (With kafka-python 3.0 give
+    `group_initial_rebalance_delay_ms=200`: it sometimes loses its topic's metadata when its group is complete
+    within 100 ms, and then consumes nothing for minutes.)
     """
 
     __slots__ = ()
