@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 import uuid
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -41,7 +42,7 @@ Delivered = dict[int, list[float]]
 async def _feed(port: int) -> None:
     """One record to every partition, again and again."""
     (link,) = await load.connect(port, 1)
-    contents = build([Record(0, 1_700_000_000_000, b"k", b"v")])
+    contents = build([Record(0, time.time_ns() // 1_000_000, b"k", b"v")])
     parts = [
         ProduceRequest.PartitionProduceData(index=index, records=contents)
         for index in range(client_topics.PARTITIONS)

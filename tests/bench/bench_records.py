@@ -18,18 +18,13 @@ from typing import Any, Final
 
 from muster.protocol.errors import ErrorCode
 from muster.protocol.header import encode_request
-from muster.protocol.message import Message
-from muster.protocol.messages.data import FetchRequest, ProduceRequest
 from muster.protocol.messages.topics import CreateTopicsRequest
-from muster.protocol.record_batch import Record, build
 from tests.bench import load, processes, sink
+from tests.bench.bulk import Bulks, batch, fetch, produce
 from tests.bench.figures import Figure
 
 TOPIC: Final = "records"
 PARTITIONS: Final = 6
-IN_FLIGHT: Final = 5
-"""max.in.flight.requests.per.connection of Java's producer."""
-RECORD_BYTES: Final = 1_000
 WARM_UP_S: Final = 0.5
 MEASURED_S: Final = 2.0
 ROUNDS: Final = 3
@@ -39,94 +34,6 @@ CREATE_VERSION: Final = 5
 PRODUCE_VERSION: Final = 12
 FETCH_VERSION: Final = 12
 TARGET: Final = 300.0
-_READ_BYTES: Final = 1 << 18
-
-
-class Bulk(asyncio.BufferedProtocol):
-    """A connection that sends one frame again and again, some in flight at all times, and counts what comes
-    back without keeping it."""
-
-    def __init__(self, frame: bytes, in_flight: int) -> None:
-        self.answered = 0
-        self.received_bytes = 0
-        self._frame = frame
-        self._in_flight = in_flight
-        self._buffer = memoryview(bytearray(_READ_BYTES))
-        self._size = b""
-        self._left = 0
-        self._stopped = False
-        self._quiet = asyncio.Event()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = transport
-        for _ in range(self._in_flight):
-            self._send()
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._quiet.set()
-
-    def _send(self) -> None:
-        self.transport.write(self._frame)  # type: ignore[attr-defined]  # a Transport's
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._buffer
-
-    def buffer_updated(self, count: int) -> None:
-        at = 0
-        while at < count:
-            if not self._left:
-                missing = self._buffer[at : min(at + 4 - len(self._size), count)]
-                self._size += missing
-                at += len(missing)
-                if len(self._size) == 4:
-                    self._left, self._size = int.from_bytes(self._size), b""
-                continue
-            taken = min(self._left, count - at)
-            self._left -= taken
-            self.received_bytes += taken
-            at += taken
-            if not self._left:
-                self.answered += 1
-                if not self._stopped:
-                    self._send()
-                    continue
-                self._in_flight -= 1
-                if not self._in_flight:
-                    self._quiet.set()
-
-    async def stop(self) -> None:
-        """Return when everything sent is answered."""
-        self._stopped = True
-        async with asyncio.timeout(60):
-            await self._quiet.wait()
-        self.transport.close()
-
-
-def batch(batch_bytes: int) -> bytes:
-    count = max(batch_bytes // RECORD_BYTES, 1)
-    value = b"x" * (RECORD_BYTES - 20)
-    return build([Record(number, 1_700_000_000_000, b"k%d" % number, value) for number in range(count)])
-
-
-def produce(partition: int, contents: bytes) -> Message:
-    part = ProduceRequest.PartitionProduceData(index=partition, records=contents)
-    return ProduceRequest(
-        acks=1,
-        timeout_ms=30_000,
-        topic_data=[ProduceRequest.TopicProduceData(name=TOPIC, partition_data=[part])],
-    )
-
-
-def fetch(partition: int) -> Message:
-    part = FetchRequest.FetchPartition(
-        partition=partition, fetch_offset=0, partition_max_bytes=sink.FETCHED_BYTES
-    )
-    return FetchRequest(
-        max_wait_ms=1_000,
-        min_bytes=1,
-        max_bytes=50 << 20,
-        topics=[FetchRequest.FetchTopic(topic=TOPIC, partitions=[part])],
-    )
 
 
 async def _move(port: int, pid: int, batch_bytes: int, fetching: bool, *, prepare: bool) -> dict[str, float]:
@@ -134,31 +41,23 @@ async def _move(port: int, pid: int, batch_bytes: int, fetching: bool, *, prepar
     if prepare:
         await _prepare(port, contents, fill=fetching)
     loop = asyncio.get_running_loop()
-    links: list[Bulk] = []
-    for partition in range(PARTITIONS):
-        if fetching:
-            frame = encode_request(1, FETCH_VERSION, 1, "bench", fetch(partition))
-        else:
-            frame = encode_request(0, PRODUCE_VERSION, 1, "bench", produce(partition, contents))
-        _, link = await loop.create_connection(
-            lambda frame=frame: Bulk(frame, 1 if fetching else IN_FLIGHT), "127.0.0.1", port
-        )
-        links.append(link)
-
-    def moved() -> int:
-        if fetching:
-            return sum(link.received_bytes for link in links)
-        return sum(link.answered for link in links) * len(contents)
-
+    if fetching:
+        fetches = [fetch(TOPIC, partition) for partition in range(PARTITIONS)]
+        frames = [(port, encode_request(1, FETCH_VERSION, 1, "bench", each)) for each in fetches]
+        bulks = await Bulks.fetching(frames)
+    else:
+        produces = [produce(TOPIC, partition, contents, acks=1) for partition in range(PARTITIONS)]
+        frames = [(port, encode_request(0, PRODUCE_VERSION, 1, "bench", each)) for each in produces]
+        bulks = await Bulks.producing(frames, len(contents))
     await asyncio.sleep(WARM_UP_S)
     rounds = []
     for _ in range(ROUNDS):
-        moved_before, cpu_before, began = moved(), processes.cpu_seconds(pid), loop.time()
+        moved_before, cpu_before, began = bulks.moved_bytes, processes.cpu_seconds(pid), loop.time()
         await asyncio.sleep(MEASURED_S / ROUNDS)
-        megabytes = (moved() - moved_before) / 1e6
+        megabytes = (bulks.moved_bytes - moved_before) / 1e6
         cpu_s, took_s = processes.cpu_seconds(pid) - cpu_before, loop.time() - began
         rounds.append((megabytes / took_s, cpu_s / megabytes * 1e6))
-    await asyncio.gather(*(link.stop() for link in links))
+    await bulks.stop()
     rate, cpu_us = max(rounds)
     return {"rate": rate, "cpu_us": cpu_us}
 
@@ -180,7 +79,7 @@ async def _prepare(port: int, contents: bytes, *, fill: bool) -> None:
     await asyncio.gather(*(_fill(link, partition, contents, batches) for partition, link in enumerate(links)))
     wanted_bytes = min(batches * len(contents), sink.FETCHED_BYTES) // 2
     for partition, link in enumerate(links):
-        fetched = await link.call(fetch(partition), FETCH_VERSION)
+        fetched = await link.call(fetch(TOPIC, partition), FETCH_VERSION)
         if len(fetched.responses[0].partitions[0].records) < wanted_bytes:
             raise RuntimeError(f"Fetch: {fetched.responses[0].partitions[0].error_code}")
         link.close()
@@ -188,7 +87,7 @@ async def _prepare(port: int, contents: bytes, *, fill: bool) -> None:
 
 async def _fill(link: load.Link, partition: int, contents: bytes, batches: int) -> None:
     for _ in range(batches):
-        produced = await link.call(produce(partition, contents), PRODUCE_VERSION)
+        produced = await link.call(produce(TOPIC, partition, contents, acks=1), PRODUCE_VERSION)
         if produced.responses[0].partition_responses[0].error_code != ErrorCode.NONE:
             raise RuntimeError(f"Produce: {produced}")
 

@@ -16,7 +16,7 @@ from muster.protocol.api import ApiKey
 from muster.protocol.header import encode_request
 from muster.protocol.messages.data import FetchRequest
 from tests.bench import client_topics
-from tests.bench.bench_records import Bulk
+from tests.bench.bulk import Bulk
 
 MEASURED_S: Final = 3.0
 FIRST_S: Final = 30.0

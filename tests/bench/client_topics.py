@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Final
 
 from muster.protocol.errors import ErrorCode
@@ -14,7 +15,6 @@ PARTITIONS: Final = 6
 BATCH_BYTES: Final = 16_384
 """batch.size of Java's producer, and the default of kafka-python and aiokafka: what a topic is made of that
 was written under load."""
-_TIMESTAMP_MS: Final = 1_700_000_000_000
 _BATCHES_A_REQUEST: Final = 20
 _CREATE_VERSION: Final = 5
 _PRODUCE_VERSION: Final = 12
@@ -25,10 +25,11 @@ def value(value_bytes: int) -> bytes:
 
 
 def batch(value_bytes: int) -> tuple[bytes, int]:
-    """A record batch of about `BATCH_BYTES`, and how many records it has."""
+    """A record batch of about `BATCH_BYTES`, of now, and how many records it has."""
+    now_ms = time.time_ns() // 1_000_000
     count = max(BATCH_BYTES // (value_bytes + 20), 1)
     content = value(value_bytes)
-    return build([Record(n, _TIMESTAMP_MS + n, b"k%d" % n, content) for n in range(count)]), count
+    return build([Record(n, now_ms + n, b"k%d" % n, content) for n in range(count)]), count
 
 
 def create(port: int, topic: str) -> None:

@@ -132,24 +132,25 @@ def listed_groups(side: Side) -> None:
         )
         side.ask(f"committed for {topic}", request, 9)
 
-    def listed(states: list[str], types: list[str], version: int) -> list[tuple[str, str, str]]:
+    def list_them(title: str, states: list[str], types: list[str], version: int = 5) -> None:
         fields = {"states_filter": states} if version >= 4 else {}
         if version >= 5:
             fields["types_filter"] = types
         answer = side.quietly(ListGroupsRequest(**fields), version)
-        return [
+        listed = [
             (each.protocol_type, each.group_state, each.group_type)
             for each in answer.groups
             if each.group_id == group
         ]
+        side.note(title, listed, of=(answer, version))
 
     for version in range(6):
-        side.note(f"listed, v{version}", listed([], [], version))
+        list_them(f"listed, v{version}", [], [], version)
     for states in (["Empty"], ["eMPTY"], ["Stable"], ["Stable", "Empty"], ["Nonsense"]):
-        side.note(f"listed by state {states}", listed(states, [], 5))
+        list_them(f"listed by state {states}", states, [])
     for types in (["classic"], ["Classic"], ["consumer"], ["consumer", "classic"], ["nonsense"], ["share"]):
-        side.note(f"listed by type {types}", listed([], types, 5))
-    side.note("listed by both", listed(["Empty"], ["consumer"], 5))
+        list_them(f"listed by type {types}", [], types)
+    list_them("listed by both", ["Empty"], ["consumer"])
 
 
 def connection(side: Side) -> None:

@@ -49,6 +49,8 @@ class Exchange:
     sent_s: float
     acknowledged: dict[tuple[str, Partition], int] = field(default_factory=dict)
     """The highest acknowledged commit per partition when the request was sent; for OffsetFetch only."""
+    while_loading: bool = False
+    """Whether the broker was loading the group as it replied; for Heartbeat only."""
 
     @property
     def api(self) -> ApiKey:
@@ -353,7 +355,8 @@ class DurableFirst:
 class OnlyGrows:
     """The epochs that write to a lease only grow, and so do the generations a group synced. Once a
     generation has been synced, members of the one before are told so, whomever they ask: else a partition
-    would have two owners, one in each.
+    would have two owners, one in each. Only a broker that loads the group knows no generation yet: as in
+    Kafka, it answers a Heartbeat without an error, and the next one tells.
     """
 
     def __init__(self, disk: Disk) -> None:
@@ -370,7 +373,7 @@ class OnlyGrows:
     def replied(self, exchange: Exchange, response: Any) -> None:
         request = exchange.request
         if exchange.api is ApiKey.HEARTBEAT or exchange.api is ApiKey.SYNC_GROUP:
-            if response.error_code == 0:
+            if response.error_code == 0 and not exchange.while_loading:
                 self._check(exchange, request.generation_id)
             if response.error_code == 0 and exchange.api is ApiKey.SYNC_GROUP:
                 self._synced[self._group(request.group_id)] = request.generation_id

@@ -9,6 +9,7 @@ from concurrent.futures import Executor, Future
 from functools import partial
 from typing import Any
 
+from muster.coordinator.cluster.placement import shard_of
 from muster.coordinator.config import Settings
 from muster.coordinator.endpoints import Endpoint, Listening
 from muster.coordinator.group.shard import Shard
@@ -16,7 +17,7 @@ from muster.coordinator.runtime.clock import LoopClock
 from muster.coordinator.runtime.shard_host import HostState
 from muster.coordinator.server.broker import Broker, Shared
 from muster.coordinator.server.listener import Listener
-from muster.coordinator.storage.store import Lease
+from muster.coordinator.storage.store import Lease, LeaseKind
 from muster.coordinator.topics.logs import Logs
 from tests.simulator.network import Address, Network
 from tests.simulator.store import Durable, SimulatedStore, Weather, run
@@ -184,6 +185,13 @@ class Node:
         """Whether nothing of its shards is on its way to the store, in the broker or beyond."""
         hosts = self.broker.runtime.hosts() if self.broker is not None else ()
         return all(host._handed_over == host._durable for host in hosts if host.state is HostState.ACTIVE)
+
+    def loads(self, group_id: str) -> bool:
+        """Whether it is loading the group's shard."""
+        hosts = self.broker.runtime.hosts() if self.broker is not None else ()
+        shards = run(self._durable.memory.counts()).leases[LeaseKind.GROUP]
+        lease = Lease(LeaseKind.GROUP, shard_of(group_id, shards))
+        return any(host.lease == lease and host.state is HostState.LOADING for host in hosts)
 
     def live_shards(self) -> dict[Lease, Shard]:
         """The shards this broker serves right now, and is sure that nobody else does."""

@@ -323,6 +323,9 @@ class _World:
             self._outcome.exchanges += 1
             self._say(f"{link.address[0]} {_brief(asked)} -> {_brief_response(response)}")
             self._coverage.replied(exchange, response)
+            if exchange.api is ApiKey.HEARTBEAT:
+                node = next(node for node in self._nodes if node.address == link.address)
+                exchange.while_loading = node.loads(exchange.request.group_id)
             for checker in (
                 self._durable_first,
                 self._only_grows,

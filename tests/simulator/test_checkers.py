@@ -40,6 +40,7 @@ from tests.simulator.checkers import (
     Exchange,
     ExpectedCodes,
     OneOwner,
+    OnlyGrows,
     Violation,
 )
 from tests.simulator.member import Asked
@@ -277,6 +278,30 @@ class Watch:
         due, self.due = self.due, []
         for check in due:
             check()
+
+
+def heartbeat(generation_id: int) -> Exchange:
+    request = HeartbeatRequest(group_id="g", generation_id=generation_id, member_id="a")
+    return exchange(ApiKey.HEARTBEAT, request)
+
+
+def test_a_member_of_an_old_generation_is_told(disk: Disk) -> None:
+    checker = OnlyGrows(disk)
+    checker.replied(sync("a", 3), synced(0))
+    checker.replied(heartbeat(2), HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
+    checker.replied(heartbeat(3), HeartbeatResponse())
+    with pytest.raises(Violation, match="a member of 2 is not told"):
+        checker.replied(heartbeat(2), HeartbeatResponse())
+
+
+def test_a_broker_that_loads_the_group_knows_no_generation(disk: Disk) -> None:
+    checker = OnlyGrows(disk)
+    checker.replied(sync("a", 3), synced(0))
+    while_loading = heartbeat(2)
+    while_loading.while_loading = True
+    checker.replied(while_loading, HeartbeatResponse())
+    with pytest.raises(Violation, match="a member of 2 is not told"):
+        checker.replied(sync("a", 2), synced(0))
 
 
 def test_a_request_that_is_neither_answered_nor_closed() -> None:

@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from muster.protocol.messages.data import FetchRequest, ProduceRequest
 from tests.bench import load
+from tests.bench.bulk import batch, fetch, produce
 from tests.bench.followers import Connection
 from tests.bench.peers.driver import Target
 from tests.bench.peers.measure import IN_PROCESS, Measure, Point, Quantity, Scale, drive
-from tests.bench.peers.measures.records import batch, fetch, produce
 from tests.bench.peers.servers import Kind, Options
 
 _TOPIC: Final = "records-{}"

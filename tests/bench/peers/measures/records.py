@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any, Final
 
 from muster.protocol.errors import ErrorCode
 from muster.protocol.header import encode_request
 from muster.protocol.messages.data import FetchRequest, ProduceRequest
-from muster.protocol.record_batch import Record, build
 from tests.bench import load
-from tests.bench.bench_records import Bulk
+from tests.bench.bulk import FETCHED_BYTES, IN_FLIGHT, Bulks, batch, fetch, produce
 from tests.bench.peers.driver import Target
 from tests.bench.peers.measure import IN_PROCESS, Goal, Measure, Point, Quantity, Scale, drive
 from tests.bench.peers.servers import Kind, Options
@@ -19,34 +17,7 @@ from tests.bench.peers.servers import Kind, Options
 _TOPIC: Final = "records-{}"
 """One for each size of a batch: what is fetched are batches of that size."""
 _PARTITIONS: Final = 6
-_IN_FLIGHT: Final = 5
-"""max.in.flight.requests.per.connection of Java's producer."""
-_RECORD_BYTES: Final = 1_000
-_FETCHED_BYTES: Final = 1 << 20
-"""max.partition.fetch.bytes of Java's consumer."""
-_FILLED_BYTES: Final = 2 * _FETCHED_BYTES
-
-
-def batch(batch_bytes: int) -> bytes:
-    """Records of now: what is old is removed by retention."""
-    now_ms = int(time.time() * 1000)
-    value = b"x" * (_RECORD_BYTES - 20)
-    count = max(batch_bytes // _RECORD_BYTES, 1)
-    return build([Record(number, now_ms, b"k%d" % number, value) for number in range(count)])
-
-
-def produce(topic: str, partition: int, contents: bytes) -> ProduceRequest:
-    part = ProduceRequest.PartitionProduceData(index=partition, records=contents)
-    parts = ProduceRequest.TopicProduceData(name=topic, partition_data=[part])
-    return ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[parts])
-
-
-def fetch(topic: str, partition: int, offset: int = 0, *, max_wait_ms: int = 1_000) -> FetchRequest:
-    part = FetchRequest.FetchPartition(
-        partition=partition, fetch_offset=offset, partition_max_bytes=_FETCHED_BYTES
-    )
-    parts = FetchRequest.FetchTopic(topic=topic, partitions=[part])
-    return FetchRequest(max_wait_ms=max_wait_ms, min_bytes=1, max_bytes=50 << 20, topics=[parts])
+_FILLED_BYTES: Final = 2 * FETCHED_BYTES
 
 
 async def _move(
@@ -60,26 +31,16 @@ async def _move(
     request_class = FetchRequest if fetching else ProduceRequest
     version, api_key = target.version(request_class), request_class.__schema__.api_key
     assert api_key is not None
-    loop = asyncio.get_running_loop()
-    links: list[Bulk] = []
+    frames = []
     for partition, port in leaders.items():
         request = fetch(topic, partition) if fetching else produce(topic, partition, contents)
-        frame = encode_request(api_key, version, 1, "peers", request)
-        _, link = await loop.create_connection(
-            lambda frame=frame: Bulk(frame, 1 if fetching else _IN_FLIGHT), "127.0.0.1", port
-        )
-        links.append(link)
-
-    def moved() -> int:
-        if fetching:
-            return sum(link.received_bytes for link in links)
-        return sum(link.answered for link in links) * len(contents)
-
+        frames.append((port, encode_request(api_key, version, 1, "peers", request)))
+    bulks = await (Bulks.fetching(frames) if fetching else Bulks.producing(frames, len(contents)))
     await asyncio.sleep(warm_up_s)
-    before, meter = moved(), target.meter()
+    before, meter = bulks.moved_bytes, target.meter()
     await asyncio.sleep(seconds)
-    megabytes, used = (moved() - before) / 1e6, meter.read()
-    await asyncio.gather(*(link.stop() for link in links))
+    megabytes, used = (bulks.moved_bytes - before) / 1e6, meter.read()
+    await bulks.stop()
     if not megabytes:
         raise RuntimeError(f"nothing was moved within {seconds:g} s")
     what = "fetch" if fetching else "produce"
@@ -100,7 +61,7 @@ async def _check(target: Target, topic: str, leaders: dict[int, int], contents: 
                 raise RuntimeError(f"Produce: {produced}")
         answer = await link.call(fetch(topic, partition), target.version(FetchRequest))
         fetched = answer.responses[0].partitions[0]
-        if fetched.error_code or len(fetched.records or b"") < min(len(contents), _FETCHED_BYTES):
+        if fetched.error_code or len(fetched.records or b"") < min(len(contents), FETCHED_BYTES):
             raise RuntimeError(f"Fetch: {fetched.error_code}, {len(fetched.records or b'')} bytes")
         link.close()
 
@@ -131,7 +92,7 @@ MEASURE: Final = Measure(
     "records",
     "Produce and Fetch",
     f"{_PARTITIONS} partitions, a connection to each; records of 1 KB without compression, acks=all. Produce "
-    f"has {_IN_FLIGHT} requests of one batch in flight on a connection, Fetch one of up to 1 MB, always of "
+    f"has {IN_FLIGHT} requests of one batch in flight on a connection, Fetch one of up to 1 MB, always of "
     "the same records.",
     (
         Quantity("produce_rate", "Produce", "MB/s", "more", axis="bytes a batch", goals=_GOALS),
