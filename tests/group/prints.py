@@ -54,7 +54,7 @@ def remember(answer: Answer, cast: Cast) -> None:
             actor.generation_id = response.generation_id
             actor.protocol_name = response.protocol_name
     elif isinstance(response, DescribeGroupsResponse):
-        for group in response.groups:
+        for group in sorted(response.groups, key=lambda group: group.group_id):  # Kafka has any order
             for member in group.members:
                 cast.bind(member.member_id, member.client_id)
 

@@ -6,6 +6,7 @@ decision, wherever a sequence comes upon it; docs/PROOF.md gives the list, and h
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
@@ -16,48 +17,64 @@ from tests.kafka.differences import NO_REPLY, Difference
 from tests.kafka.differential.generator import TOO_LONG
 from tests.kafka.recording import Fields
 
+Covers = Callable[["Met"], bool]
+_GROUP: Final = re.compile(r"groups\[[^\]]*\]")
+
+
+class Met(NamedTuple):
+    """A difference where it was met."""
+
+    difference: Difference
+    theirs: Fields
+    """All that Kafka's reply says; nothing when there was none."""
+    ours: Fields
+    steps: Sequence[Step]
+    """Those up to it."""
+
 
 class Deliberate(NamedTuple):
     """One decision."""
 
     what: str
     why: str
-    covers: Callable[[Difference, Fields, Sequence[Step]], bool]
-    """Asked about a difference, all that muster's reply says, and the steps up to it."""
+    covers: Covers
 
 
-def _unanswered_by_kafka(api: str, code: ErrorCode) -> Callable[[Difference, Fields, Sequence[Step]], bool]:
-    def covers(difference: Difference, ours: Fields, steps: Sequence[Step]) -> bool:
+def _unanswered_by_kafka(api: str, code: ErrorCode) -> Covers:
+    def covers(met: Met) -> bool:
         return (
-            difference.field == "reply"
-            and difference.theirs == NO_REPLY
-            and f" {api}" in difference.reply
-            and ours.get("error_code") == str(code.value)
+            met.difference.field == "reply"
+            and met.difference.theirs == NO_REPLY
+            and f" {api}" in met.difference.reply
+            and met.ours.get("error_code") == str(code.value)
         )
 
     return covers
 
 
-def _zero_bytes(difference: Difference, ours: Fields, steps: Sequence[Step]) -> bool:
+def _zero_bytes(met: Met) -> bool:
     return (
-        difference.field.endswith("assignment")
-        and (difference.theirs, difference.ours) == ("raw:", "none")
-        and ours.get("protocol_type", "'consumer'") in ("None", "'consumer'")
+        met.difference.field.endswith("assignment")
+        and (met.difference.theirs, met.difference.ours) == ("raw:", "none")
+        and met.ours.get("protocol_type", "'consumer'") in ("None", "'consumer'")
     )
 
 
-def _left_in_memory(difference: Difference, ours: Fields, steps: Sequence[Step]) -> bool:
-    said = (difference.theirs, difference.ours)
-    _, _, api = difference.reply.partition(" ")
-    return any(step.options.get("metadata-length") == TOO_LONG for step in steps) and (
-        (api.startswith("DELETE_GROUPS") and said == ("0", "69"))
-        or (
-            api.startswith("DESCRIBE_GROUPS")
-            and (
-                said in (("69", "0"), ("'Dead'", "'Empty'"))
-                or (difference.field.endswith("error_message") and difference.ours == "None")
-            )
-        )
+def _left_in_memory(met: Met) -> bool:
+    """Of a group that stays out of sight in Kafka: describing says that there is none, whatever joined it
+    since; deleting it or its offsets says that there is one."""
+    if not any(step.options.get("metadata-length") == TOO_LONG for step in met.steps):
+        return False
+    _, _, api = met.difference.reply.partition(" ")
+    codes = (met.theirs.get("error_code"), met.ours.get("error_code"))
+    if api.startswith("DESCRIBE_GROUPS"):
+        group = _GROUP.match(met.difference.field)
+        return group is not None and met.theirs.get(f"{group[0]}.group_state") == "'Dead'"
+    if api.startswith("DELETE_GROUPS"):
+        return (met.difference.theirs, met.difference.ours) == ("0", "69")
+    return api.startswith("OFFSET_DELETE") and (met.theirs["error_code"], met.ours["error_code"]) == (
+        "0",
+        "69",
     )
 
 
@@ -97,9 +114,9 @@ def is_forgotten_by_kafka(answer: Answer) -> bool:
     return isinstance(response, JoinGroupResponse) and response.error_code == ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def reason(difference: Difference, ours: Fields, steps: Sequence[Step]) -> str | None:
+def reason(met: Met) -> str | None:
     """What the difference is an instance of; None: of nothing that is meant."""
     for rule in RULES:
-        if rule.covers(difference, ours, steps):
+        if rule.covers(met):
             return rule.what
     return None

@@ -17,7 +17,7 @@ from muster.protocol.errors import ErrorCode
 from tests.group.scenario import Scenario, Step, milliseconds, parse_lines
 from tests.kafka.differences import Difference, differences
 from tests.kafka.differential.connections import Connections
-from tests.kafka.differential.deliberate import reason
+from tests.kafka.differential.deliberate import Met, reason
 from tests.kafka.differential.generator import MARGIN_MS
 from tests.kafka.differential.player import Player
 from tests.kafka.recording import Replies
@@ -114,9 +114,8 @@ async def duel(lines: Sequence[str], kafka: Connections, muster: Connections) ->
             outcome.ours.append(our_lines)
             outcome.steps += 1
             for difference in differences(scenario, [their], [our]):
-                why = reason(
-                    difference, our.fields.get(difference.reply, {}), scenario.steps[: outcome.steps]
-                )
+                said = [side.fields.get(difference.reply, {}) for side in (their, our)]
+                why = reason(Met(difference, *said, scenario.steps[: outcome.steps]))
                 if why is None:
                     outcome.found.append(difference)
                 else:
