@@ -72,10 +72,7 @@ def _left_in_memory(met: Met) -> bool:
         return group is not None and met.theirs.get(f"{group[0]}.group_state") == "'Dead'"
     if api.startswith("DELETE_GROUPS"):
         return (met.difference.theirs, met.difference.ours) == ("0", "69")
-    return api.startswith("OFFSET_DELETE") and (met.theirs["error_code"], met.ours["error_code"]) == (
-        "0",
-        "69",
-    )
+    return api.startswith("OFFSET_DELETE") and codes == ("0", "69")
 
 
 RULES: Final[Sequence[Deliberate]] = (
