@@ -49,7 +49,7 @@ class Outcome:
     found: list[Difference] = field(default_factory=list)
     """Those of the first step with a difference that is not deliberate; empty: all was alike."""
     deliberate: Counter[str] = field(default_factory=Counter)
-    """How often which reason was met."""
+    """How many answers differ for which reason."""
     theirs: list[list[str]] = field(default_factory=list)
     """The transcript's lines for each step compared."""
     ours: list[list[str]] = field(default_factory=list)
@@ -113,13 +113,15 @@ async def duel(lines: Sequence[str], kafka: Connections, muster: Connections) ->
             outcome.theirs.append(their_lines)
             outcome.ours.append(our_lines)
             outcome.steps += 1
+            met: set[tuple[str, str]] = set()
             for difference in differences(scenario, [their], [our]):
                 said = [side.fields.get(difference.reply, {}) for side in (their, our)]
                 why = reason(Met(difference, *said, scenario.steps[: outcome.steps]))
                 if why is None:
                     outcome.found.append(difference)
                 else:
-                    outcome.deliberate[why] += 1
+                    met.add((why, difference.reply))
+            outcome.deliberate.update(why for why, _ in met)
             outcome.is_unready = any(map(_is_of_moving, outcome.found))
             if outcome.found:
                 return outcome
