@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, Final
 
 from muster.protocol.messages.offsets import OffsetCommitRequest
 from tests.bench import load
 from tests.bench.bench_commits import Commits
+from tests.bench.peers.closed_loop import driven
 from tests.bench.peers.driver import Target
 from tests.bench.peers.measure import IN_PROCESS, Goal, Measure, Point, Quantity, Scale, drive
 from tests.bench.peers.servers import Kind, Options
@@ -42,25 +42,9 @@ async def _commit(server: dict[str, Any], members: int, warm_up_s: float, second
         Commits(member, index % _PARTITIONS, topic=_TOPIC, version=version).next
         for index, member in enumerate(committing)
     ]
-    driving = load.ClosedLoop([member.link for member in committing], frames)
-    driving.start(_check(version))
-    await asyncio.sleep(warm_up_s)
-    driving.reset()
-    meter = target.meter()
-    await asyncio.sleep(seconds)
-    used, answered = meter.read(), driving.answered
-    percentiles = {"p50_ms": 50.0, "p99_ms": 99.0, "p999_ms": 99.9}
-    latencies = {key: driving.latencies.ms(percent) for key, percent in percentiles.items()}
-    await driving.stop()
-    if not answered:
-        raise RuntimeError(f"no commit was answered within {seconds:g} s")
-    driver = used["driver"]
-    points = [
-        Point("rate", answered / used["took_s"], members, driver),
-        Point("cpu_us", used["server_s"] / answered * 1e6, members),
-        *(Point(key, value, members, driver) for key, value in latencies.items()),
-    ]
-    return [point.as_json() for point in points]
+    times = {"warm_up_s": warm_up_s, "seconds": seconds}
+    found = await driven(target, [member.link for member in committing], frames, _check(version), **times)
+    return [point.as_json() for point in found.points(members, ("p50_ms", "p99_ms", "p999_ms"))]
 
 
 def commit(server: dict[str, Any], members: int, warm_up_s: float, seconds: float) -> list[Any]:

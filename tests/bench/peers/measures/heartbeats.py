@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
 from muster.protocol.messages.classic_group import HeartbeatRequest
 from tests.bench import load
+from tests.bench.peers.closed_loop import driven
 from tests.bench.peers.driver import Target
 from tests.bench.peers.measure import NOTHING_SYNCED, Goal, Measure, Point, Quantity, Scale, drive
 from tests.bench.peers.servers import Kind, Options
@@ -36,23 +36,9 @@ async def _beat(server: dict[str, Any], members: int, warm_up_s: float, seconds:
     beating = [member for group in groups for member in group.members]
     version = target.version(HeartbeatRequest)
     frames = [load.Prebuilt(member.heartbeat_request(), version).next for member in beating]
-    driving = load.ClosedLoop([member.link for member in beating], frames)
-    driving.start(check(version))
-    await asyncio.sleep(warm_up_s)
-    driving.reset()
-    meter = target.meter()
-    await asyncio.sleep(seconds)
-    used, answered, p99_ms = meter.read(), driving.answered, driving.latencies.ms(99)
-    await driving.stop()
-    if not answered:
-        raise RuntimeError(f"no heartbeat was answered within {seconds:g} s")
-    driver = used["driver"]
-    return [
-        Point("rate", answered / used["took_s"], members, driver).as_json(),
-        Point("a_cpu_second", answered / used["server_s"], members, driver).as_json(),
-        Point("cpu_us", used["server_s"] / answered * 1e6, members).as_json(),
-        Point("p99_ms", p99_ms, members, driver).as_json(),
-    ]
+    times = {"warm_up_s": warm_up_s, "seconds": seconds}
+    found = await driven(target, [member.link for member in beating], frames, check(version), **times)
+    return [point.as_json() for point in found.points(members, ("p99_ms",))]
 
 
 def beat(server: dict[str, Any], members: int, warm_up_s: float, seconds: float) -> list[Any]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, Final
 
 from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
 from tests.bench import load
+from tests.bench.peers.closed_loop import driven
 from tests.bench.peers.driver import Target
 from tests.bench.peers.measure import IN_PROCESS, NOTHING_SYNCED, Measure, Point, Quantity, Scale, drive
 from tests.bench.peers.servers import Kind, Options
@@ -31,30 +31,20 @@ async def _fetch(
     )
     version = target.version(OffsetFetchRequest)
     expected = await member.link.call(request, version)
-    found = expected.topics[0].partitions
-    if len(found) != partitions or any(each.committed_offset != _OFFSET for each in found):
+    parts = expected.topics[0].partitions
+    if len(parts) != partitions or any(each.committed_offset != _OFFSET for each in parts):
         raise RuntimeError(f"OffsetFetch: {str(expected)[:500]}")
     links = await load.connect((await target.coordinators([member.group_id]))[0], _CONNECTIONS)
-    driving = load.ClosedLoop(links, [load.Prebuilt(request, version).next for _ in links])
+    frames = [load.Prebuilt(request, version).next for _ in links]
     sizes: set[int] = set()
-    driving.start(lambda frame: sizes.add(len(frame)))
-    await asyncio.sleep(warm_up_s)
-    driving.reset()
-    meter = target.meter()
-    await asyncio.sleep(seconds)
-    used, answered = meter.read(), driving.answered
-    p50_ms, p99_ms = driving.latencies.ms(50), driving.latencies.ms(99)
-    await driving.stop()
-    if len(sizes) != 1 or not answered:
-        raise RuntimeError(f"{answered} answers of {sizes} bytes: one size was expected")
-    driver = used["driver"]
-    points = [
-        Point("rate", answered / used["took_s"], partitions, driver),
-        Point("p50_ms", p50_ms, partitions, driver),
-        Point("p99_ms", p99_ms, partitions, driver),
-        Point("cpu_us", used["server_s"] / answered * 1e6, partitions),
-    ]
-    return [point.as_json() for point in points]
+
+    def seen(frame: bytes) -> None:
+        sizes.add(len(frame))
+
+    found = await driven(target, links, frames, seen, warm_up_s=warm_up_s, seconds=seconds)
+    if len(sizes) != 1:
+        raise RuntimeError(f"{found.answered} answers of {sizes} bytes: one size was expected")
+    return [point.as_json() for point in found.points(partitions, ("p50_ms", "p99_ms"))]
 
 
 async def _prepare(target: Target, member: load.Member, partitions: int) -> None:
