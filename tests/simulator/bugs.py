@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 from unittest import mock
 
+from muster.coordinator.cluster.lease import HeldLeases
 from muster.coordinator.group import offsets, rebalance, sessions
 from muster.coordinator.group.classic import ClassicGroup
 from muster.coordinator.group.classic_member import ClassicMember
@@ -95,6 +96,14 @@ async def _load_forgetfully(store: Any, lease: Lease, shard: Any) -> None:
 _load = loader.load
 
 
+def _for_ever(held: HeldLeases, margin_ms: int) -> None:
+    """Whoever was granted a lease goes by it for thirty years."""
+    _make_held_leases(held, margin_ms=-(10**12))
+
+
+_make_held_leases = HeldLeases.__init__
+
+
 # --- in the core ----------------------------------------------------------------------------------
 
 
@@ -177,6 +186,7 @@ BUGS: dict[str, Bug] = {
     "lost-records": _host(_LostRecords),
     "secretive": _host(_Secretive),
     "unfenced-store": partial(mock.patch.object, MemoryStore, "_append", _append_unfenced),
+    "leases-never-lapse": partial(mock.patch.object, HeldLeases, "__init__", _for_ever),
     "forgetful-load": partial(mock.patch.object, runtime_module, "load", _load_forgetfully),
     "generation-not-bumped": partial(mock.patch.object, ClassicGroup, "next_generation", _same_generation),
     "timers-lost-on-reload": partial(mock.patch.object, Shard, "loaded", _loaded_without_timers),

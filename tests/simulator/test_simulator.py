@@ -29,6 +29,7 @@ CAUGHT_BY = {
     "forgetful-load": (0, "the store would be loaded as|acknowledged before|two owners|two assignments"),
     "secretive": (2, "has no entry"),
     "unfenced-store": (0, "the store would be loaded as|acknowledged before|went back|under epoch"),
+    "leases-never-lapse": (61, "the store would be loaded as|acknowledged before|is not told"),
     "generation-not-bumped": (0, "two assignments|two owners"),
     "timers-lost-on-reload": (2, "has not settled"),
     "stale-members-kept": (2, "has not settled"),
