@@ -61,15 +61,20 @@ def _zero_bytes(met: Met) -> bool:
 
 
 def _left_in_memory(met: Met) -> bool:
-    """Of a group that stays out of sight in Kafka: describing says that there is none, whatever joined it
-    since; deleting it or its offsets says that there is one."""
+    """Of a group that stays out of sight in Kafka: listing and describing say that there is none, whatever
+    joined it since, until something else is written near it; deleting it or its offsets says that there is
+    one."""
     if not any(step.options.get("metadata-length") == TOO_LONG for step in met.steps):
         return False
     _, _, api = met.difference.reply.partition(" ")
     codes = (met.theirs.get("error_code"), met.ours.get("error_code"))
+    if api.startswith("LIST_GROUPS"):
+        return True
     if api.startswith("DESCRIBE_GROUPS"):
         group = _GROUP.match(met.difference.field)
-        return group is not None and met.theirs.get(f"{group[0]}.group_state") == "'Dead'"
+        state = f"{group[0]}.group_state" if group is not None else ""
+        states = (met.theirs.get(state), met.ours.get(state))
+        return states[0] == "'Dead'" or states == ("'Empty'", "'Dead'")
     if api.startswith("DELETE_GROUPS"):
         return (met.difference.theirs, met.difference.ours) == ("0", "69")
     return api.startswith("OFFSET_DELETE") and codes == ("0", "69")
@@ -98,8 +103,8 @@ RULES: Final[Sequence[Deliberate]] = (
     ),
     Deliberate(
         "a commit that is refused for the length of its metadata leaves no group behind",
-        "Kafka leaves one in memory, which can be deleted, and which nobody can describe, not even once "
-        "clients ask to join it",
+        "Kafka leaves one in memory, which can be deleted, and which nobody can list or describe for a "
+        "while, not even once clients ask to join it",
         _left_in_memory,
     ),
 )
