@@ -21,6 +21,7 @@ INT64_MAX: Final = 2**63 - 1
 PORT_MAX: Final = 65_535
 _SHOWN_MAX: Final = 100  # characters of a refused value
 VARIABLE_PREFIX: Final = "MUSTER_"
+_MISSPELT: Final = 0.88  # how much alike two variables are of which one is the other misspelt, from 0 to 1
 
 
 class SettingError(ValueError):
@@ -35,6 +36,15 @@ class SettingError(ValueError):
         self.given = given
         self.value = value
         self.allowed = allowed
+
+
+class NoSuchVariable(SettingError):
+    """A variable can only be a misspelt one; the text names both. Its value, which may be a password, is not
+    shown."""
+
+    def __init__(self, given: str, meant: str) -> None:
+        ValueError.__init__(self, f"{given}: there is no such variable; perhaps {meant} was meant")
+        self.given = given
 
 
 @dataclass(frozen=True, slots=True)
@@ -574,6 +584,9 @@ def read_settings(options: Mapping[str, str | None], variables: Mapping[str, str
 
     Raises SettingError naming the option or variable as it was given and the values it takes.
     """
+    _check_variables(variables)
+    if options.get("data") is not None and options.get("ephemeral") == "true":
+        raise SettingError("--data", options["data"], "nothing beside --ephemeral, which keeps nothing there")
     values: dict[str, Any] = {}
     names_given: dict[str, str] = {}
     for each in settings_declared():
@@ -593,6 +606,21 @@ def read_settings(options: Mapping[str, str | None], variables: Mapping[str, str
         raise SettingError(
             names_given.get(error.given, option(error.given)), error.value, error.allowed
         ) from None
+
+
+def _check_variables(variables: Mapping[str, str]) -> None:
+    """Refuse what can only be a misspelt variable: others may have variables of that prefix for themselves,
+    as Kubernetes has for a service called "muster"."""
+    known = {variable(each.name) for each in settings_declared()}
+    others = {name for name in variables if name.startswith(VARIABLE_PREFIX)} - known
+    if not others:
+        return
+    from difflib import get_close_matches  # rarely wanted
+
+    for name in sorted(others):
+        close = get_close_matches(name, known, 1, _MISSPELT)
+        if close and not variables[name].startswith("tcp://"):
+            raise NoSuchVariable(name, close[0])
 
 
 _TRUTHS: Final = {

@@ -145,11 +145,12 @@ async def test_it_says_when_it_is_ready_and_where(tmp_path: Path) -> None:
         assert served.stop() == 0
 
 
-def test_in_memory_nothing_is_written(tmp_path: Path) -> None:
-    with Served(tmp_path / "data", "--ephemeral") as served:
+def test_in_memory_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with Served(None, "--ephemeral") as served:
         assert "(in memory, 50 shards, " in served.ready_line
         assert served.stop() == 0
-    assert not (tmp_path / "data").exists()
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -119,6 +119,48 @@ def test_a_kubernetes_service_link_is_not_taken_for_the_port() -> None:
     assert read_settings({}, {"MUSTER_PORT": "tcp://10.0.0.1:9092"}).port == 9092
 
 
+@pytest.mark.parametrize(
+    ("misspelt", "meant"),
+    [
+        ("MUSTER_GROUP_MAX_SIZ", "MUSTER_GROUP_MAX_SIZE"),
+        ("MUSTER_STROE", "MUSTER_STORE"),
+        ("MUSTER_BROKER", "MUSTER_BROKERS"),
+        ("MUSTER_AUTO_CREATE_TOPIC_ENABLE", "MUSTER_AUTO_CREATE_TOPICS_ENABLE"),
+        ("MUSTER_OFFSET_RETENTION_MINUTES", "MUSTER_OFFSETS_RETENTION_MINUTES"),
+    ],
+)
+def test_a_misspelt_variable_is_refused_without_its_value(misspelt: str, meant: str) -> None:
+    with pytest.raises(SettingError, match=f"^{misspelt}: .* perhaps {meant} was meant") as refusal:
+        read_settings({}, {misspelt: "postgresql://muster:secret@db/muster"})
+    assert "secret" not in str(refusal.value)
+
+
+def test_variables_of_others_are_passed_over() -> None:
+    """Those of Kubernetes for services called "muster" and "muster-http", of compose files, of clients."""
+    theirs = {
+        "MUSTER_SERVICE_HOST": "10.0.0.1",
+        "MUSTER_SERVICE_PORT": "9092",
+        "MUSTER_SERVICE_PORT_HTTP": "8080",
+        "MUSTER_PORT": "tcp://10.0.0.1:9092",
+        "MUSTER_PORT_9092_TCP": "tcp://10.0.0.1:9092",
+        "MUSTER_PORT_9092_TCP_PROTO": "tcp",
+        "MUSTER_PORT_9092_TCP_PORT": "9092",
+        "MUSTER_PORT_9092_TCP_ADDR": "10.0.0.1",
+        "MUSTER_HTTP_SERVICE_HOST": "10.0.0.2",
+        "MUSTER_HTTP_SERVICE_PORT": "8080",
+        "MUSTER_HTTP_PORT": "tcp://10.0.0.2:8080",
+        "MUSTER_TAG": "1",
+        "MUSTER_BOOTSTRAP_SERVERS": "127.0.0.1:9092",
+    }
+    assert read_settings({}, theirs) == Settings()
+
+
+def test_a_directory_of_which_nothing_would_come_is_refused() -> None:
+    with pytest.raises(SettingError, match=r"^--data: './here'"):
+        read_settings({"data": "./here", "ephemeral": "true"}, {})
+    assert read_settings({"ephemeral": "true"}, {"MUSTER_DATA": "./there"}).ephemeral
+
+
 def test_every_group_setting_is_an_option_with_its_default() -> None:
     assert group_config(Settings()) == GroupConfig()
     changed = {each.name: getattr(GroupConfig(), each.name) + 1 for each in fields(GroupConfig)}

@@ -27,7 +27,7 @@ class Served:
     `port` on, for several brokers.
     """
 
-    def __init__(self, data: Path, *options: str, log: Path | None = None, ports: int = 1) -> None:
+    def __init__(self, data: Path | None, *options: str, log: Path | None = None, ports: int = 1) -> None:
         self.data = data
         self.port = free_ports(ports)
         self._log = log
@@ -58,8 +58,7 @@ class Served:
             "serve",
             "--port",
             str(self.port),
-            "--data",
-            str(self.data),
+            *(() if self.data is None else ("--data", str(self.data))),
         ]
         with self._log.open("ab") if self._log else nullcontext(subprocess.PIPE) as stderr:
             self._process = subprocess.Popen(
