@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from muster.client.network.cluster import Cluster
 from muster.client.network.connection import deadline
 from muster.client.partitions import TopicPartition
+from muster.coordinator import durations
 from muster.coordinator.arguments import printable
 from muster.coordinator.commands import output
 from muster.coordinator.commands.options import command, number, timestamp_ms
@@ -76,7 +77,7 @@ def declare(below: Any) -> None:
         "--by-duration",
         type=_duration,
         metavar="DURATION",
-        help="the first record not older than this, such as PT1H30M or P7D; else the end",
+        help="the first record not older than this, such as 90m, 7 days or PT1H30M; else the end",
     )
     targets.add_argument(
         "--from-file",
@@ -119,16 +120,10 @@ def _moment(text: str) -> datetime:
 
 
 def _duration(text: str) -> timedelta:
-    from muster.client.consume.settings import parse_reset
-
     try:
-        strategy = parse_reset(f"by_duration:{text}")
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not allowed; it takes an ISO 8601 duration of days and less, such as PT1H30M or P7D"
-        ) from None
-    assert strategy is not None
-    return timedelta(milliseconds=strategy.duration_ms)
+        return timedelta(milliseconds=durations.parse(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _plan(path: str) -> Plan:

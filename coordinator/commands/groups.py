@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
-from typing import Any
+from argparse import ArgumentTypeError, Namespace
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final
 
 from muster.client.admin import groups as group_calls
 from muster.client.admin.groups import GroupDescription
@@ -36,18 +38,41 @@ Members that still run join again. The reason is for the group's journal and the
 
 JSON: [{"member": text, "error": null or {"code": Kafka's name, "message": text}}]"""
 
+_STATES: Final = (
+    "Stable",
+    "Empty",
+    "PreparingRebalance",
+    "CompletingRebalance",
+    "Assigning",
+    "Reconciling",
+    "NotReady",
+    "Dead",
+)
+_TYPES: Final = ("classic", "consumer", "share", "streams")
+
+
+def _one_of(values: Sequence[str], text: str) -> str:
+    """A name as Kafka writes it, however it was written."""
+    found = next((each for each in values if each.lower() == text.lower()), None)
+    if found is None:
+        raise ArgumentTypeError(f"{text!r} is not allowed; it takes {', '.join(values)}")
+    return found
+
 
 def declare(commands: Any, name: str, summary: str) -> None:
     """Add the command and its actions."""
     below = actions(commands, name, summary)
 
     listing = command(below, "list", "list groups", _LIST_JSON, output=output.FORMATS)
-    listing.add_argument(
-        "--state", action="append", default=[], metavar="STATE", help="only these; may be repeated"
-    )
-    listing.add_argument(
-        "--type", action="append", default=[], metavar="TYPE", help="only these; may be repeated"
-    )
+    for name, values in (("state", _STATES), ("type", _TYPES)):
+        listing.add_argument(
+            f"--{name}",
+            type=partial(_one_of, values),
+            action="append",
+            default=[],
+            metavar=name.upper(),
+            help=f"only these, of {', '.join(values)}; may be repeated",
+        )
     listing.set_defaults(work=list_groups)
 
     describe = command(

@@ -48,6 +48,8 @@ def committed(muster: Muster) -> dict[int, int]:
         (["--to-datetime", "99999999999999"], 5),
         (["--by-duration", "PT10H"], 0),
         (["--by-duration", "P0D"], 5),
+        (["--by-duration", "2 days"], 0),
+        (["--by-duration", "0s"], 5),
     ],
 )
 def test_targets(muster: Muster, target: list[str], offset: int) -> None:
@@ -220,10 +222,12 @@ def test_members_are_removed(muster: Muster, broker: Broker) -> None:
         (["reset-offsets", "g", "--topic", "t", "--to-datetime", "soon"], "a time like"),
         (["reset-offsets", "g", "--topic", "t", "--to-datetime", "9" * 18], "it lies too far away"),
         (
-            ["reset-offsets", "g", "--topic", "t", "--by-duration", "1h"],
-            "'1h' is not allowed",
+            ["reset-offsets", "g", "--topic", "t", "--by-duration", "P1M"],
+            "'P1M'",
         ),
         (["delete-offsets", "g"], "--topic"),
+        (["list", "--state", "foo"], "'foo' is not allowed; it takes Stable, Empty, PreparingRebalance"),
+        (["list", "--type", "clasic"], "'clasic' is not allowed; it takes classic, consumer, share"),
         (["evict", "g"], "it takes --member and --instance, or --all"),
         (["evict", "g", "--all", "--member", "m"], "it takes --member and --instance, or --all"),
     ],
