@@ -23,7 +23,8 @@ MEASURE: Final = Measure(
     "Start",
     "From the call of the server's process, on an empty folder, to the first group of one member being "
     "Stable, without an initial rebalance delay. A client that is there before tries every 5 ms. What has to "
-    "be done once before (formatting Kafka's folder, a database with its schema) is not counted.",
+    "be done once before (formatting Kafka's folder, a database with its schema, the bytecode that pip "
+    "compiles as it installs) is not counted.",
     (Quantity("seconds", "start to the first group Stable", "s", "less", goals=(Goal(20.0),), chart=False),),
     _run,
     rounds=5,
