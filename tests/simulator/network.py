@@ -59,10 +59,10 @@ class _Pipe:
         self._held_until_s = 0.0
 
     @property
-    def holds(self) -> bool:
-        """Whether something is under way that was sent while nothing arrived: it still waits to be sent
-        again, however well the network does by now."""
-        return self._held_until_s > self._loop.time()
+    def held_s(self) -> float:
+        """For how long nothing arrives, whatever is sent: during an outage, and however well the network does
+        by now, behind what was sent during one and waits to be sent again."""
+        return max(self._network.reached_in_s(self._address), self._held_until_s - self._loop.time(), 0.0)
 
     def send(self, arrive: Callable[[], None]) -> None:
         if self.lost:
@@ -141,10 +141,15 @@ class Link:
         """
         if self.open:
             self._end()
-            if self._network.reached_in_s(self.address) or self._to_broker.holds:
+            if self.held_s:
                 self._to_broker.drop()
                 self._dropped = True
             self._to_broker.send(self._transport.lose)
+
+    @property
+    def held_s(self) -> float:
+        """For how long nothing that the client sends reaches the broker."""
+        return self._to_broker.held_s
 
     def lose(self, *, requests: bool, replies: bool) -> None:
         """From now on nothing arrives in these directions, and neither end is told."""
@@ -170,7 +175,7 @@ class Link:
 
     def vanish(self) -> None:
         """The client is gone and nobody tells the broker; what was sent arrives, if it can by now."""
-        if self._network.reached_in_s(self.address) or self._to_broker.holds:
+        if self.held_s:
             self._to_broker.drop()
             self._dropped = True
         self._end()

@@ -306,7 +306,7 @@ class _World:
         self._commits_kept.asked(exchange)
         self._coverage.asked(exchange)
         if not link.loses_requests:
-            self._answered.asked(exchange, self._network.reached_in_s(link.address))
+            self._answered.asked(exchange, link.held_s)
 
     def replied(self, link: Link, frame: bytes) -> None:
         """A broker put a reply on the wire."""
