@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import random
+import signal
 import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import count
 from typing import Final
 
@@ -30,16 +32,17 @@ def main(arguments: Sequence[str]) -> int:
     several = options.for_seconds or options.seeds > 1
     runs, broken, seen = 0, 0, Counter[str]()
     series = Runs(options.steps, options.bug, options.trace)
-    for outcome in series.outcomes(seeds, processes=options.processes, until_s=until_s):
-        runs += 1
-        broken += outcome.violation is not None
-        seen.update(outcome.seen)
-        if options.trace:
-            print("\n".join(outcome.trace))
-        if not options.quiet or outcome.violation is not None:
-            print(outcome, flush=True)
-        if options.quiet and runs % _TOLD_EVERY == 0:
-            print(f"{runs} runs from seed {first}, {broken} of them broken so far", flush=True)
+    with suppress(KeyboardInterrupt):  # what was seen until then is told
+        for outcome in series.outcomes(seeds, processes=options.processes, until_s=until_s):
+            runs += 1
+            broken += outcome.violation is not None
+            seen.update(outcome.seen)
+            if options.trace:
+                print("\n".join(outcome.trace))
+            if not options.quiet or outcome.violation is not None:
+                print(outcome, flush=True)
+            if options.quiet and runs % _TOLD_EVERY == 0:
+                print(f"{runs} runs from seed {first}, {broken} of them broken so far", flush=True)
     if several:
         print(coverage.report(seen, runs))
         print(f"{runs} runs from seed {first}, {broken} of them broken")
@@ -94,4 +97,5 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(main(sys.argv[1:]))

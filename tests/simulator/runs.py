@@ -7,6 +7,7 @@ process would look for in its own.
 from __future__ import annotations
 
 import logging
+import signal
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -47,7 +48,7 @@ class Runs:
             yield self.one(seed)
 
     def _side_by_side(self, seeds: Iterator[int], processes: int, until_s: float | None) -> Iterator[Outcome]:
-        with ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=hush) as pool:
+        with ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_begin) as pool:
             under_way: set[Future[Outcome]] = set()
             while True:
                 if not _is_over(until_s):
@@ -63,6 +64,12 @@ class Runs:
 def hush() -> None:
     """Leave out asyncio's own complaints; what the brokers log goes into the trace, if anywhere."""
     logging.disable(logging.CRITICAL)
+
+
+def _begin() -> None:
+    """In a new process: an end that a terminal asks for is the parent's to make."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    hush()
 
 
 def _is_over(until_s: float | None) -> bool:

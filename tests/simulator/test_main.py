@@ -89,3 +89,24 @@ def test_side_by_side() -> None:
     assert done.returncode == 0, done.stderr
     said = sorted(done.stdout.splitlines()[:2])
     assert [line.split(":")[0] for line in said] == ["seed 1", "seed 2"]
+
+
+def test_a_series_that_is_ended_tells_what_it_saw() -> None:
+    called = [
+        sys.executable,
+        "-m",
+        "tests.simulator",
+        "--for-seconds",
+        "600",
+        "--steps",
+        "2",
+        "--processes",
+        "2",
+    ]
+    with subprocess.Popen(called, stdout=subprocess.PIPE, text=True) as series:
+        assert series.stdout is not None
+        assert series.stdout.readline().startswith("seed ")
+        series.terminate()
+        said, _ = series.communicate(timeout=60)
+    assert series.returncode == 0
+    assert " runs from seed " in said.splitlines()[-1]
