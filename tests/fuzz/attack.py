@@ -145,6 +145,8 @@ async def _play(
         for at in range(len(each.stream[:_DRIBBLED_MAX])):
             writer.write(each.stream[at : at + 1])
             await asyncio.sleep(0)  # one by one, others' turns between them
+            if writer.is_closing():
+                return False, True
         writer.write(each.stream[_DRIBBLED_MAX:])
     else:
         writer.write(each.stream)
