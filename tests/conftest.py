@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import signal
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="run the suites that have several backends over PostgreSQL instead (needs its server)",
     )
+
+
+def pytest_configure() -> None:
+    # A shell that starts this in its background has it ignore Ctrl-C, and so all that tests end by it.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_asyncio_loop_factories(
