@@ -162,7 +162,7 @@ class Soak:
                 lag = self._lag.take()
                 sample = {
                     "at_s": round(time.monotonic() - began, 1),
-                    "server": await server.facts(),
+                    "server": await server.facts("collected"),
                     "client": {**held_by_process(), "objects": len(gc.get_objects()), "lag": lag},
                     "counts": dict(self._counts),
                 }

@@ -4,7 +4,8 @@ It is the command itself and a probe on its loop. What it remembers of groups th
 hours of traffic do not reach (some 100 MB); here they are small, so that growth up to a bound is over before
 anything is judged, and growth without one is seen. Each line on standard input is answered with a
 line of JSON on standard output: for "facts", what there is now; for "collected", the same when what is
-garbage is gone. When its input ends, whoever started it is gone, and it stops as after SIGTERM.
+garbage is gone, with the types that there is most of. When its input ends, whoever started it is gone, and it
+stops as after SIGTERM.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import json
 import os
 import signal
 import sys
+from collections import Counter
 from typing import Any, Final
 
 from muster.coordinator import cli
@@ -27,6 +29,7 @@ from tests.support.held import held
 _Brokers: Final = brokers_of_process.Brokers
 _JOURNAL_WEIGHT_MAX: Final = 2_000
 _TALLIED_GROUPS_MAX: Final = 20
+_TYPES_TOLD: Final = 60
 
 
 class Watched(_Brokers):
@@ -48,9 +51,8 @@ class _Probe(asyncio.Protocol):
         for line in data.split():
             # The probe's own work is no lag of the broker's.
             self._lag.pause()
-            if line == b"collected":
-                gc.collect()
-            print(json.dumps(self._facts()), flush=True)
+            facts = self._collected() if line == b"collected" else self._facts()
+            print(json.dumps(facts), flush=True)
             self._lag.start()
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -63,6 +65,11 @@ class _Probe(asyncio.Protocol):
             "journals": [repr(broker.journal) for broker in self._brokers.running],
             "lag": self._lag.take(),
         }
+
+    def _collected(self) -> dict[str, Any]:
+        gc.collect()
+        types = Counter(f"{type(each).__module__}.{type(each).__qualname__}" for each in gc.get_objects())
+        return {**self._facts(), "types": dict(types.most_common(_TYPES_TOLD))}
 
 
 def main() -> int:

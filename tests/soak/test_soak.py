@@ -38,6 +38,15 @@ def test_noise_is_flat_and_growth_is_not() -> None:
     assert [each.good for each in leaks] == [True, False]
 
 
+def test_the_types_that_grew_most_are_named() -> None:
+    leaking = samples(2, 0, objects_per_hour=3_000)
+    for index, sample in enumerate(leaking):
+        sample["server"]["types"] = {"builtins.dict": 100 - index % 3, "group.Member": 10 + 2 * index}
+    _, objects = flat(leaking, "server")
+    assert "; most grew group.Member +" in objects.why
+    assert "dict" not in objects.why
+
+
 def test_the_warm_up_is_left_out() -> None:
     warming = samples(2, 0)
     for index, sample in enumerate(warming[:60]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -16,6 +17,8 @@ MEMORY_MIB_PER_HOUR_MAX: Final = 6.0
 """Over a month that would be 4 GB; under it, allocators and a busy machine make more noise than leaks do."""
 OBJECTS_SHARE_PER_HOUR_MAX: Final = 0.05
 """Growth of the number of objects that Python's collector knows, as a share of their mean."""
+
+_TYPES_TOLD: Final = 5
 
 POOLED_THREADS_MAX: Final = 40
 """Threads of pools are started when work first meets no idle one, and stay: 4 for files, 1 for upkeep, 1 for
@@ -82,9 +85,22 @@ def flat(samples: Sequence[Mapping[str, Any]], side: str) -> list[Judged]:
             f"objects of the {side}",
             share <= OBJECTS_SHARE_PER_HOUR_MAX,
             f"{share:+.1%} ± {2 * objects.error / objects.mean:.1%} an hour around {objects.mean:,.0f}, "
-            f"at most {OBJECTS_SHARE_PER_HOUR_MAX:.0%}",
+            f"at most {OBJECTS_SHARE_PER_HOUR_MAX:.0%}{_most_grown([each[side] for each in judged])}",
         ),
     ]
+
+
+def _most_grown(samples: Sequence[Mapping[str, Any]]) -> str:
+    """The types of which there are ever more, by the samples that tell types: from their first quarter to
+    their last."""
+    told = [Counter(sample["types"]) for sample in samples if "types" in sample]
+    quarter = len(told) // 4
+    if not quarter:
+        return ""
+    grown = sum(told[-quarter:], Counter[str]())
+    grown.subtract(sum(told[:quarter], Counter[str]()))
+    most = [f"{name} {count / quarter:+,.0f}" for name, count in grown.most_common(_TYPES_TOLD) if count > 0]
+    return f"; most grew {', '.join(most)}" if most else ""
 
 
 def left(before: Mapping[str, Any], after: Mapping[str, Any], names: Sequence[str], side: str) -> Judged:
