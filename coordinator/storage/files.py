@@ -71,8 +71,8 @@ class Folder(Protocol):
     def room(self) -> tuple[int, int]:
         """Bytes of the volume, and how many of them are free for us; -1 and -1 in memory. OSError."""
 
-    def remove_tree(self) -> None:
-        """Remove this folder and all in it; harmless when it is not there."""
+    def remove_folder(self, name: str) -> None:
+        """Remove the folder of that name and all in it; harmless when it is not there."""
 
     def sync(self) -> None:
         """Return when the names made, renamed and removed in it, and its own, survive the death of the
@@ -198,8 +198,8 @@ class DiskFolder:
         usage = shutil.disk_usage(path)
         return usage.total, usage.free
 
-    def remove_tree(self) -> None:
-        shutil.rmtree(self._path, ignore_errors=True)
+    def remove_folder(self, name: str) -> None:
+        shutil.rmtree(os.path.join(self._path, name), ignore_errors=True)
 
     def sync(self) -> None:
         _sync_directory(self._path)
@@ -330,10 +330,16 @@ class MemoryFolder:
     def room(self) -> tuple[int, int]:
         return -1, -1
 
-    def remove_tree(self) -> None:
+    def remove_folder(self, name: str) -> None:
+        entry = self._entries.pop(name, None)
+        if isinstance(entry, MemoryFolder):
+            entry._clear()
+
+    def _clear(self) -> None:
+        """Whoever still has it finds nothing any more, as on a disk."""
         for entry in list(self._entries.values()):
             if isinstance(entry, MemoryFolder):
-                entry.remove_tree()
+                entry._clear()
         self._entries.clear()
 
     def sync(self) -> None:

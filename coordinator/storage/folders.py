@@ -69,7 +69,7 @@ class Folders:
         return self._root.room()
 
     def delete(self, topic_id: UUID) -> None:
-        self._root.folder(str(topic_id)).remove_tree()
+        self._root.remove_folder(str(topic_id))
 
     def delete_except(self, topic_ids: set[UUID]) -> list[UUID]:
         gone = [topic_id for topic_id in self._topic_ids() if topic_id not in topic_ids]
