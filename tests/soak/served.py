@@ -17,6 +17,7 @@ import os
 import signal
 import sys
 from collections import Counter
+from functools import lru_cache
 from typing import Any, Final
 
 from muster.coordinator import cli
@@ -29,6 +30,7 @@ from tests.support.held import held
 _Brokers: Final = brokers_of_process.Brokers
 _JOURNAL_WEIGHT_MAX: Final = 2_000
 _TALLIED_GROUPS_MAX: Final = 20
+_CACHED_MAX: Final = 32
 _TYPES_TOLD: Final = 60
 
 
@@ -72,7 +74,24 @@ class _Probe(asyncio.Protocol):
         return {**self._facts(), "types": dict(types.most_common(_TYPES_TOLD))}
 
 
+def _bound_caches() -> None:
+    """Have every `lru_cache` of muster's modules full before anything is judged."""
+    bounded: dict[Any, Any] = {}
+    for module in [each for name, each in sys.modules.items() if name.partition(".")[0] == "muster"]:
+        for name, found in vars(module).copy().items():
+            if isinstance(found, type(_any_cached)) and (found.cache_info().maxsize or 0) > _CACHED_MAX:
+                if found not in bounded:
+                    bounded[found] = lru_cache(maxsize=_CACHED_MAX)(found.__wrapped__)
+                setattr(module, name, bounded[found])
+
+
+@lru_cache
+def _any_cached() -> None:
+    """To know others by."""
+
+
 def main() -> int:
+    _bound_caches()
     brokers_of_process.Brokers = Watched  # type: ignore[misc]
     weight_max: Any = Journal.__init__.__kwdefaults__
     weight_max["weight_max"] = _JOURNAL_WEIGHT_MAX
