@@ -46,6 +46,7 @@ class _Lock:
     descriptor: int
     pid: int  # a forked child inherits this module's state, but not the lock
     tenancy: Tenancy = field(default_factory=Tenancy)
+    turn: threading.Lock = field(default_factory=threading.Lock)
     users: int = 1
 
 
@@ -60,11 +61,15 @@ class DataDirectory:
     object, and the last release lets other processes in.
     """
 
-    def __init__(self, path: Path, tenancy: Tenancy) -> None:
+    def __init__(self, path: Path, tenancy: Tenancy, turn: threading.Lock) -> None:
         self.path = path
         self.tenancy = tenancy
         """Leases and registrations of those who use the directory. All are in this process while it has the
         lock, and none is left when it has let go.
+        """
+        self.turn = turn
+        """Held by an owner while it opens or closes the store's file. sqlite's busy timeout does not cover
+        these: it refuses at once where two connections turn a new file to WAL, or one removes the WAL.
         """
         self._released = False
 
@@ -93,7 +98,7 @@ class DataDirectory:
                     lock = _held[path] = _take(path)
         except OSError as error:
             raise StoreError(f"cannot use data directory {path}: {error.strerror or error}") from error
-        return cls(path, lock.tenancy)
+        return cls(path, lock.tenancy, lock.turn)
 
     def release(self) -> None:
         """Give up this owner's share. Harmless when called again."""

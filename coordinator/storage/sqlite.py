@@ -77,6 +77,15 @@ class _Files:
     reading: sqlite3.Connection
     counts: StoreCounts
 
+    def close_reading(self) -> None:
+        with self.directory.turn:
+            self.reading.close()
+
+    def close_writing(self) -> None:
+        with self.directory.turn:
+            self.writing.close()
+        self.directory.release()
+
 
 class SqliteStore:
     """`Store` in `<directory>/store.sqlite`, which is created with `lease_counts` when it is not there.
@@ -134,9 +143,10 @@ class SqliteStore:
         with ExitStack() as undo:
             undo.callback(directory.release)
             try:
-                writing = undo.enter_context(closing(connect(path)))
-                counts = prepare(writing, path, self._lease_counts)
-                reading = connect(path)
+                with directory.turn:
+                    writing = undo.enter_context(closing(connect(path)))
+                    counts = prepare(writing, path, self._lease_counts)
+                    reading = connect(path)
             except sqlite3.Error as error:
                 raise _failure("opening", path, error) from error
             self._revision = statements.revision(reading)
@@ -151,9 +161,8 @@ class SqliteStore:
         await commits.close()
         loop = asyncio.get_running_loop()
         # Reads under way come first: an executor runs its calls in order.
-        await loop.run_in_executor(self._reader, files.reading.close)
-        await loop.run_in_executor(self._writer, files.writing.close)
-        await loop.run_in_executor(self._writer, files.directory.release)
+        await loop.run_in_executor(self._reader, files.close_reading)
+        await loop.run_in_executor(self._writer, files.close_writing)
         self._end_executors()
 
     def _end_executors(self) -> None:

@@ -103,6 +103,18 @@ async def test_two_store_objects_of_one_process_share_a_directory(tmp_path: Path
     await second.close()
 
 
+async def test_stores_of_one_process_open_a_new_directory_at_once(tmp_path: Path) -> None:
+    # sqlite refuses, without waiting, one of two connections that turn a new file to WAL at the same time.
+    for turn in range(25):
+        directory = tmp_path / str(turn)
+        stores = [SqliteStore(directory) for _ in range(3)]
+        await asyncio.gather(*(store.open() for store in stores))
+        another = SqliteStore(directory)
+        await asyncio.gather(another.open(), *(store.close() for store in stores))
+        assert await another.holders(LeaseKind.GROUP) == {}
+        await another.close()
+
+
 async def test_a_second_process_is_refused_by_name(tmp_path: Path) -> None:
     child = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "tests.storage.storm", str(tmp_path), cwd=ROOT, stdout=subprocess.PIPE
