@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 _BACKLOG: Final = 1024
 _SAME_PORT_TRIES: Final = 20
+_ACCEPTED_A_TURN: Final = 16
+"""Of connections at each address. A turn that serves a thousand members takes milliseconds: with one
+connection in each, clients that come back after a failover would wait for seconds."""
 
 
 class BindError(Exception):
@@ -58,9 +61,19 @@ class Listener:
         try:
             for each in self._sockets:
                 each.listen(_BACKLOG)  # here, since uvloop tells nobody when it cannot
+            for each in self._watched(loop):
                 self._servers.append(await loop.create_server(self.connect, sock=each, backlog=_BACKLOG))
         except OSError as error:
             raise BindError(_explain(error, self.host, self.port, self._option)) from None
+
+    def _watched(self, loop: asyncio.AbstractEventLoop) -> Iterator[socket.socket]:
+        """The listening sockets, and again under other descriptors: asyncio takes as many connections in a
+        turn as have come, libuv (since 1.45) one from each descriptor that it watches."""
+        own = isinstance(loop, asyncio.BaseEventLoop)
+        for each in self._sockets:
+            yield each
+            for _ in range(0 if own else _ACCEPTED_A_TURN - 1):
+                yield each.dup()
 
     async def close(self) -> None:
         """Stop accepting and give the port up; connections already made stay. Harmless when repeated."""

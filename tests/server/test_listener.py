@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from pathlib import Path
 
 import pytest
+import uvloop
 
 from muster.coordinator.server.brokers import raise_open_files_limit
 from muster.coordinator.server.listener import BindError, Listener
@@ -23,6 +26,12 @@ def has_ipv6() -> bool:
             return True
     except OSError:
         return False
+
+
+def descriptors() -> int:
+    """How many are open; always 0 where the system does not tell."""
+    open_files = Path("/proc/self/fd")
+    return len(list(open_files.iterdir())) if open_files.exists() else 0
 
 
 async def test_localhost_is_both_families_on_one_port(start_brokers: StartBrokers) -> None:
@@ -100,6 +109,46 @@ async def test_a_connection_that_comes_at_the_end_is_closed(turns: int) -> None:
         client.settimeout(30)
         with suppress(ConnectionResetError):
             assert await asyncio.to_thread(client.recv, 1) == b""
+
+
+@pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_connections_that_come_at_once_are_accepted_in_a_few_turns(
+    loop_factory: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    """And every descriptor is given back."""
+    made: list[asyncio.BaseTransport] = []
+
+    class Accepted(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            made.append(transport)
+
+    async def turns(port: int) -> int:
+        with ExitStack() as clients:
+            for _ in range(160):
+                clients.enter_context(socket.create_connection(("127.0.0.1", port)))
+            taken = 0
+            while len(made) < 160 and taken < 320:
+                await asyncio.sleep(0)
+                taken += 1
+            for transport in made:
+                transport.close()
+        return taken
+
+    async def listen() -> int:
+        listener = Listener("127.0.0.1", 0, Accepted)
+        port = await listener.bind()
+        await listener.accept()
+        try:
+            return await turns(port)
+        finally:
+            await listener.close()
+
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(listen())  # what the loop itself opens for the first connection stays
+        open_before = descriptors()
+        made.clear()
+        assert runner.run(listen()) <= 30
+        assert descriptors() == open_before
 
 
 def test_the_open_files_limit_is_raised() -> None:
