@@ -8,7 +8,9 @@ import socket
 from collections.abc import Callable, Iterator
 from typing import Final
 
-_BACKLOG: Final = 1024
+_BACKLOG: Final = 4096
+"""Connections that wait to be accepted; systems bound it themselves. One too many looks open to its client,
+which sends what nobody takes, again after 1, 3, 7 and more seconds."""
 _SAME_PORT_TRIES: Final = 20
 _ACCEPTED_A_TURN: Final = 16
 """Of connections at each address. A turn that serves a thousand members takes milliseconds: with one
