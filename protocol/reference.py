@@ -12,25 +12,24 @@ In flexible versions the Container ends with `_tags`, a Container of the tagged 
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
 from functools import cache
 from typing import Any, TypeVar
 
 import construct
 
+from muster.protocol.constructs import (
+    ELEMENTS,
+    AnyConstruct,
+    ElementAllowance,
+    NullableStruct,
+    TagBlock,
+    encoding,
+    sequence,
+)
 from muster.protocol.errors import DecodeError, EncodeError, TooLargeError
 from muster.protocol.layout import Layout, layout, message_layout, type_bytes_min
 from muster.protocol.message import Field, Message, Struct, StructType
-from muster.protocol.types import (
-    ELEMENTS,
-    ELEMENTS_UNLIMITED,
-    AnyConstruct,
-    Array,
-    ElementAllowance,
-    UnsignedVarint,
-    WireType,
-    take_elements,
-)
+from muster.protocol.types import ELEMENTS_UNLIMITED, Array, WireType
 
 M = TypeVar("M", bound=Message)
 
@@ -112,79 +111,13 @@ def _encoding(wire_type: WireType | type[Struct], nullable: bool, whole: Layout)
         inner = _struct(layout(wire_type, whole.version, flexible=whole.flexible))
         return NullableStruct(inner) if nullable else inner
     if isinstance(wire_type, Array):
-        return Array.sequence(
+        return sequence(
             _encoding(wire_type.element, False, whole),
             type_bytes_min(wire_type.element, whole.version, whole.flexible),
             flexible=whole.flexible,
             nullable=nullable,
         )
-    return wire_type.encoding(flexible=whole.flexible, nullable=nullable)
-
-
-class NullableStruct(AnyConstruct):
-    """A struct behind an int8: negative for null, 1 for present."""
-
-    def __init__(self, inner: AnyConstruct) -> None:
-        super().__init__()
-        self._inner = inner
-
-    def _parse(self, stream: Any, context: Any, path: Any) -> Any:
-        if construct.Int8sb._parsereport(stream, context, path) < 0:
-            return None
-        return self._inner._parsereport(stream, context, path)
-
-    def _build(self, obj: Any, stream: Any, context: Any, path: Any) -> Any:
-        construct.Int8sb._build(-1 if obj is None else 1, stream, context, path)
-        return obj if obj is None else self._inner._build(obj, stream, context, path)
-
-
-class TagBlock(AnyConstruct):
-    """The tagged fields at the end of a flexible struct (KIP-482): count, then tag, size and value of each.
-
-    Tags ascend and none comes twice, else the block is refused. Unknown tags are passed over and dropped. The
-    value of a known tag must fill its size.
-    """
-
-    _number = UnsignedVarint()
-
-    def __init__(self, known: Mapping[int | None, tuple[str, AnyConstruct]]) -> None:
-        super().__init__()
-        self._known = known
-
-    def _parse(self, stream: Any, context: Any, path: Any) -> construct.Container[Any]:
-        count = self._number._parsereport(stream, context, path)
-        take_elements(context, count)
-        values: construct.Container[Any] = construct.Container()
-        last = -1
-        for _ in range(count):
-            tag = self._number._parsereport(stream, context, path)
-            size = self._number._parsereport(stream, context, path)
-            if tag <= last:
-                raise construct.ValidationError(f"tag {tag} behind tag {last}", path=path)
-            last = tag
-            payload = construct.stream_read(stream, size, path)
-            if tag not in self._known:
-                continue
-            name, encoding = self._known[tag]
-            tag_path = f"{path} -> {name}"
-            tag_stream = io.BytesIO(payload)
-            values[name] = encoding._parsereport(tag_stream, context, tag_path)
-            if tag_stream.tell() != size:
-                raise construct.ValidationError(f"{size - tag_stream.tell()} bytes left over", path=tag_path)
-        return values
-
-    def _build(self, obj: Any, stream: Any, context: Any, path: Any) -> Any:
-        written = [(tag, *rest) for tag, rest in self._known.items() if rest[0] in obj]
-        self._number._build(len(written), stream, context, path)
-        for tag, name, encoding in written:
-            tag_path = f"{path} -> {name}"
-            tag_stream = io.BytesIO()
-            encoding._build(obj[name], tag_stream, context, tag_path)
-            payload = tag_stream.getvalue()
-            self._number._build(tag, stream, context, tag_path)
-            self._number._build(len(payload), stream, context, tag_path)
-            construct.stream_write(stream, payload, len(payload), tag_path)
-        return obj
+    return encoding(wire_type, flexible=whole.flexible, nullable=nullable)
 
 
 # --- Containers to messages and back ---

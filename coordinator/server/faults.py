@@ -15,13 +15,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from enum import StrEnum
 from itertools import islice
 from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
-from muster.coordinator import durations
 from muster.coordinator.server import request_names
 from muster.coordinator.server.refusals import REFUSALS
 from muster.protocol.api import ApiKey, request_class
@@ -450,6 +448,8 @@ def _read_code(given: object) -> ErrorCode:
 
 def read_duration(name: str, given: object, most_ms: int) -> int:
     """A duration as people write it, in milliseconds. Raises FaultError."""
+    from muster.coordinator import durations  # exact, by way of fractions and decimals: only in tests
+
     try:
         ms = durations.parse(given)  # type: ignore[arg-type]
     except (TypeError, ValueError) as error:
@@ -504,6 +504,8 @@ def _quoted(given: object) -> str:
 
 def _perhaps(given: object, names: Iterable[str], *, show: bool = True) -> str:
     """What was meant, and what there is."""
+    from difflib import get_close_matches  # rarely wanted
+
     by_plain = {_plain(name): name for name in names}
     close = get_close_matches(_plain(str(given)), by_plain, _CLOSE_MATCHES) if isinstance(given, str) else []
     meant = f"; perhaps {' or '.join(by_plain[each] for each in close)}" if close else ""

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from muster.protocol import api, codec, reference
+from muster.protocol.constructs import UnsignedVarint
 from muster.protocol.errors import DecodeError
 from muster.protocol.messages.classic_group import HeartbeatRequest
-from muster.protocol.types import UnsignedVarint
 from tests.fuzz.inputs import KINDS, Input, Inputs
 from tests.fuzz.judge import ELEMENTS_MAX, TWIN_EVERY, Wrong, judge
 from tests.fuzz.run import ALWAYS_REFUSED, Failed, run, try_one

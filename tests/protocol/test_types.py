@@ -8,6 +8,7 @@ from typing import Any
 import construct
 import pytest
 
+from muster.protocol.constructs import UnsignedVarint, encoding
 from muster.protocol.types import (
     ZERO_UUID,
     Array,
@@ -22,7 +23,6 @@ from muster.protocol.types import (
     String,
     UInt16,
     UInt32,
-    UnsignedVarint,
     Uuid,
     WireType,
 )
@@ -66,17 +66,17 @@ VALUES: list[tuple[WireType, bool, bool, Any, str]] = [
 def test_value_and_bytes(
     wire_type: WireType, flexible: bool, nullable: bool, value: Any, encoded: str
 ) -> None:
-    encoding = wire_type.encoding(flexible=flexible, nullable=nullable)
+    both_ways = encoding(wire_type, flexible=flexible, nullable=nullable)
     data = bytes.fromhex(encoded)
-    assert encoding.build(value) == data
-    assert encoding.parse(data) == value
+    assert both_ways.build(value) == data
+    assert both_ways.parse(data) == value
 
 
 @pytest.mark.parametrize(("wire_type", "flexible", "nullable", "value", "encoded"), VALUES)
 def test_bytes_min_is_a_lower_bound(
     wire_type: WireType, flexible: bool, nullable: bool, value: Any, encoded: str
 ) -> None:
-    smallest = wire_type.encoding(flexible=flexible, nullable=False).build(wire_type.implicit_default())
+    smallest = encoding(wire_type, flexible=flexible, nullable=False).build(wire_type.implicit_default())
     assert wire_type.bytes_min(flexible=flexible) == len(smallest) <= len(bytes.fromhex(encoded))
 
 
@@ -102,7 +102,7 @@ def test_bytes_min_is_a_lower_bound(
 )
 def test_refused_bytes(wire_type: WireType, flexible: bool, nullable: bool, encoded: str) -> None:
     with pytest.raises(construct.ConstructError):
-        wire_type.encoding(flexible=flexible, nullable=nullable).parse(bytes.fromhex(encoded))
+        encoding(wire_type, flexible=flexible, nullable=nullable).parse(bytes.fromhex(encoded))
 
 
 @pytest.mark.parametrize(
@@ -126,12 +126,12 @@ def test_refused_bytes(wire_type: WireType, flexible: bool, nullable: bool, enco
 )
 def test_refused_values(wire_type: WireType, flexible: bool, value: Any) -> None:
     with pytest.raises(construct.ConstructError):
-        wire_type.encoding(flexible=flexible, nullable=False).build(value)
+        encoding(wire_type, flexible=flexible, nullable=False).build(value)
 
 
 @pytest.mark.parametrize("encoded", ["02", "ff", "80"])
 def test_any_byte_but_zero_is_true(encoded: str) -> None:
-    assert Boolean.encoding(flexible=False, nullable=False).parse(bytes.fromhex(encoded)) is True
+    assert encoding(Boolean, flexible=False, nullable=False).parse(bytes.fromhex(encoded)) is True
 
 
 @pytest.mark.parametrize(
