@@ -14,7 +14,7 @@ from muster.coordinator.testing.faces import both, waits
 from muster.coordinator.testing.topics import Record
 from muster.coordinator.testing.waiting import Seen, wait_until
 from muster.protocol.errors import ErrorCode
-from tests.pipeline.members import SESSION_MS, Member, Part
+from tests.support.members import SESSION_MS, Member, Part
 
 TOPIC: Final = "orders"
 OTHER_TOPIC: Final = "refunds"

@@ -39,7 +39,7 @@ from tests.pipeline.driven import (
     Group,
     Journal,
 )
-from tests.pipeline.members import PATIENT_MS, SESSION_MS
+from tests.support.members import PATIENT_MS, SESSION_MS
 
 __all__ = ["PATIENT_MS", "SEED", "Journal", "driven", "generate", "generate_many"]
 

@@ -81,7 +81,7 @@ async def test_a_group_has_its_members_assignment_and_offsets(shown: Shown, memb
 
 async def test_what_a_client_took_an_id_for_and_left_is_pending(shown: Shown) -> None:
     async with await Member.connect(shown.port) as client:
-        await client.wire.call(client._join(), 9)
+        await client.ask_for_id()
         _, group = await shown.get("/api/groups/billing")
     assert [each["client_id"] for each in group["pending"]] == ["web-1"]
 

@@ -76,12 +76,16 @@ class Member:
         assert self._wire is not None, f"{self.client_id} is not connected"
         return self._wire
 
+    async def ask_for_id(self) -> None:
+        """Send the JoinGroup that only brings a member id (KIP-394), and take that."""
+        told = await self.wire.call(self._join(None), 9)
+        assert told.error_code == ErrorCode.MEMBER_ID_REQUIRED, told
+        self.id = told.member_id
+
     async def ask_to_join(self, reason: str | None = None) -> None:
         """Send a JoinGroup that counts; `joined` takes the answer."""
         if not self.id and self.instance is None:
-            told = await self.wire.call(self._join(None), 9)
-            assert told.error_code == ErrorCode.MEMBER_ID_REQUIRED, told
-            self.id = told.member_id
+            await self.ask_for_id()
         await self.wire.send(self._join(reason), 9)
 
     async def joined(self) -> None:
