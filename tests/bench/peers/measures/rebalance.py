@@ -16,7 +16,7 @@ from tests.bench.peers.measure import NO_GROUPS, NOTHING_SYNCED, Goal, Measure, 
 from tests.bench.peers.servers import Kind, Options
 
 _SECONDS_MAX: Final = 180.0
-_WATCH_S: Final = 0.005
+_WATCH_S: Final = 0.001
 _RESTARTED: Final = 3
 """Members of a rolling restart."""
 _WARM_UP: Final = 500
@@ -25,6 +25,10 @@ _SESSION_MIN_MS: Final = 1_000
 _SESSION_MS: Final = {True: 3_000, False: 10_000}
 """Of the member that crashes, in groups of up to _LARGE members, and in larger ones."""
 _LARGE: Final = 1_000
+_SMALL: Final = 100
+_TURNS: Final = {True: 9, False: 1}
+"""How many groups form, and how often one member leaves and another joins, with up to _SMALL members, whose
+rebalances take no longer than a pause of the system, and with more. Their median counts."""
 
 
 class _Watched:
@@ -102,33 +106,43 @@ class _Watched:
 
 async def _rebalance(server: dict[str, Any], members: int) -> list[dict[str, Any]]:
     target = await Target.ask(**server)
-    name = f"peers-{members}"
-    spare = 1 + _RESTARTED
-    (links,) = await target.connect([name], members + spare)
-    watched = _Watched(target, target.group(name, links[:members]))
-    newcomers = iter(links[members:])
     meter = target.meter()
-    points = [Point("storm_s", await watched.form(), members)]
-    used = meter.read()
-    points = [
-        Point("storm_s", points[0].value, members, used["driver"]),
-        Point("storm_cpu_s", used["server_s"], members),
-    ]
-    meter.restart()
-    leave_s = await watched.leave()
-    points.append(Point("leave_s", leave_s, members, meter.read()["driver"]))
-    meter.restart()
-    join_s = await watched.join(next(newcomers), _SESSION_MS[members <= _LARGE])
-    points.append(Point("join_s", join_s, members, meter.read()["driver"]))
-    points.append(Point("crash_s", await watched.crash(), members))
+    turns = _TURNS[members <= _SMALL]
+    storms: list[Point] = []
+    storm_cpus: list[Point] = []
+    for turn in range(turns):
+        name = f"peers-{members}-{turn}"
+        (links,) = await target.connect([name], members + turns + _RESTARTED)
+        watched = _Watched(target, target.group(name, links[:members]))
+        newcomers = iter(links[members:])
+        meter.restart()
+        storm_s = await watched.form()
+        used = meter.read()
+        storms.append(Point("storm_s", storm_s, members, used["driver"]))
+        storm_cpus.append(Point("storm_cpu_s", used["server_s"], members))
+    left: list[Point] = []
+    joined: list[Point] = []
+    for _ in range(turns):
+        meter.restart()
+        leave_s = await watched.leave()
+        left.append(Point("leave_s", leave_s, members, meter.read()["driver"]))
+        meter.restart()
+        join_s = await watched.join(next(newcomers), _SESSION_MS[members <= _LARGE])
+        joined.append(Point("join_s", join_s, members, meter.read()["driver"]))
+    crashed = Point("crash_s", await watched.crash(), members)
     meter.restart()
     began_s = time.perf_counter()
     for link in newcomers:
         await watched.join(link)
         await watched.leave()
     each_s = (time.perf_counter() - began_s) / _RESTARTED
-    points.append(Point("rolling_s", each_s, members, meter.read()["driver"]))
-    return [point.as_json() for point in points]
+    rolled = Point("rolling_s", each_s, members, meter.read()["driver"])
+    middles = [_middle(each) for each in (storms, storm_cpus, left, joined)]
+    return [point.as_json() for point in (*middles, crashed, rolled)]
+
+
+def _middle(points: list[Point]) -> Point:
+    return sorted(points, key=lambda point: point.value)[len(points) // 2]
 
 
 def rebalance(server: dict[str, Any], members: int) -> list[dict[str, Any]]:
@@ -155,7 +169,8 @@ MEASURE: Final = Measure(
     "storm: all members join at once, and hear of each other by heartbeats, 10,000 a second of all together, "
     "at intervals of 50 ms at least. Otherwise members hear of the rebalance at once. A crash counts from "
     f"the end of the member's session. A rolling restart: {_RESTARTED} times, one after the other, a new "
-    "member joins and one leaves; the time of one.",
+    f"member joins and one leaves; the time of one. With up to {_SMALL} members, storms, leaves and joins "
+    f"are medians of {_TURNS[True]}.",
     (
         Quantity("storm_s", "join storm", "s", "less", axis="members", goals=_GOALS),
         Quantity("leave_s", "one leaves", "s", "less", axis="members", goals=_GOALS),
