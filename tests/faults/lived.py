@@ -10,6 +10,7 @@ import os
 import random
 import shutil
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,12 @@ import pytest
 
 from muster.protocol.messages.metadata import MetadataRequest
 from tests.faults.clients import TOPICS, Clients
-from tests.faults.load import REPLY_S, Pipe
+from tests.faults.load import REPLY_S, SMALL_TOPIC, Pipe
 from tests.support.served import Served
 
 _ANSWERS = 1_500
+_SEGMENTS = 4
+"""Of the small topic's first partition: a first and a last one, and those between."""
 
 
 class Lived:
@@ -39,13 +42,13 @@ class Lived:
         try:
             lived.served.start()
             await lived.clients.begin(lived.served.port)
-            await lived.load()
-            lived.served.start()
-            await lived.settle()
             async with await Pipe.connect(lived.served.port) as wire:
                 asked = MetadataRequest(topics=[MetadataRequest.Topic(name=name) for name in TOPICS])
                 told = await wire.call(asked, 12)
             lived._topic_ids = {topic.name: str(topic.topic_id) for topic in told.topics}
+            await lived.load(lambda: len(lived.segments(SMALL_TOPIC, 0)) >= _SEGMENTS)
+            lived.served.start()
+            await lived.settle()
         finally:
             lived.end()
         return lived
@@ -55,14 +58,14 @@ class Lived:
         shutil.copytree(self.served.data, data)
         return Lived(data, log, copy.deepcopy(self.clients), self._topic_ids)
 
-    async def load(self) -> None:
-        """Until a kill comes."""
+    async def load(self, grown: Callable[[], bool] = lambda: True) -> None:
+        """Until a kill comes, after some time and when it has `grown`."""
         answers, pid = 0, self.served.process.pid
 
         def answered() -> None:
             nonlocal answers
             answers += 1
-            if answers == _ANSWERS:
+            if answers >= _ANSWERS and grown():
                 os.kill(pid, signal.SIGKILL)
 
         await self.clients.load(self.served.port, answered)
@@ -81,6 +84,10 @@ class Lived:
     def folder(self, topic: str, partition: int) -> Path:
         """Where a partition's files are."""
         return self.served.data / "topics" / self._topic_ids[topic] / str(partition)
+
+    def segments(self, topic: str, partition: int) -> list[Path]:
+        """The files of its log, in order."""
+        return sorted(self.folder(topic, partition).glob("*.log"))
 
     def end(self) -> None:
         self.served.__exit__(None, None, None)

@@ -29,10 +29,6 @@ def lived(grown: Lived, tmp_path: Path) -> Iterator[Lived]:
         lived.end()
 
 
-def segments(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*.log"))
-
-
 def harm(path: Path, position: int, contents: bytes) -> None:
     with path.open("r+b") as file:
         file.seek(position)
@@ -59,10 +55,10 @@ def batch_positions(path: Path) -> list[int]:
 )
 async def test_a_torn_tail_is_cut_and_said(lived: Lived, tail: Callable[[bytes], bytes]) -> None:
     folder = lived.folder(SMALL_TOPIC, 0)
-    last = segments(folder)[-1]
+    last = lived.segments(SMALL_TOPIC, 0)[-1]
     size = last.stat().st_size
     with last.open("ab") as file:
-        file.write(tail(segments(folder)[0].read_bytes()))
+        file.write(tail(lived.segments(SMALL_TOPIC, 0)[0].read_bytes()))
     lived.served.start()
     await lived.settle()
     (said,) = await lived.logged(CUT)
@@ -96,7 +92,7 @@ async def test_a_batch_that_rotted_where_the_log_is_scanned_is_said_and_the_rest
     folder = lived.folder(SMALL_TOPIC, 0)
     for derived in folder.glob("*.index"):
         derived.unlink()
-    path, *behind = segments(folder)
+    path, *behind = lived.segments(SMALL_TOPIC, 0)
     position = batch_positions(path)[1]
     rest = path.stat().st_size - position
     harm(path, position + 70, b"\xff\xff")
@@ -116,9 +112,8 @@ async def test_a_batch_that_rotted_where_the_log_is_scanned_is_said_and_the_rest
 
 async def test_a_batch_that_rotted_in_a_closed_segment_is_found_by_its_reader(lived: Lived) -> None:
     """As with Kafka, whose brokers hand out what the file holds and whose consumers check it."""
-    folder = lived.folder(SMALL_TOPIC, 0)
     await lived.stop_in_order()
-    path = segments(folder)[0]
+    path = lived.segments(SMALL_TOPIC, 0)[0]
     harm(path, batch_positions(path)[1] + 70, b"\xff\xff")
     lived.served.start()
     async with await Pipe.connect(lived.served.port) as wire:
@@ -133,7 +128,7 @@ async def test_a_length_that_rotted_in_a_closed_segment_is_an_error_with_a_place
 ) -> None:
     folder = lived.folder(SMALL_TOPIC, 0)
     await lived.stop_in_order()
-    path = segments(folder)[0]
+    path = lived.segments(SMALL_TOPIC, 0)[0]
     position = batch_positions(path)[1]
     offset = int.from_bytes(path.read_bytes()[position : position + 8], "big")
     harm(path, position + 8, (-12).to_bytes(4, "big", signed=True))
@@ -143,7 +138,7 @@ async def test_a_length_that_rotted_in_a_closed_segment_is_an_error_with_a_place
         assert read(before.records, "small-0")[-1].next_offset == offset
         for _ in range(3):
             assert (await fetch(wire, SMALL_TOPIC, 0, offset)).error_code == ErrorCode.CORRUPT_MESSAGE
-        behind = int(segments(folder)[1].stem)
+        behind = int(lived.segments(SMALL_TOPIC, 0)[1].stem)
         assert await read_log(wire, SMALL_TOPIC, 0, behind), "what is behind the segment can be read"
         assert await read_log(wire, SMALL_TOPIC, 1, 0)
     (said,) = await lived.logged("log is damaged")
@@ -155,7 +150,7 @@ async def test_a_length_that_rotted_in_a_closed_segment_is_an_error_with_a_place
 async def test_a_segment_that_is_gone_is_named(lived: Lived) -> None:
     folder = lived.folder(SMALL_TOPIC, 0)
     await lived.stop_in_order()
-    _, gone, behind, *_ = segments(folder)
+    _, gone, behind, *_ = lived.segments(SMALL_TOPIC, 0)
     gone.unlink()
     lived.served.start()
     async with await Pipe.connect(lived.served.port) as wire:
@@ -168,7 +163,7 @@ async def test_a_segment_that_is_gone_is_named(lived: Lived) -> None:
 async def test_a_closed_segment_that_was_cut_short_is_said_and_what_follows_is_kept(lived: Lived) -> None:
     folder = lived.folder(SMALL_TOPIC, 0)
     await lived.stop_in_order()
-    _, short, *behind = segments(folder)
+    _, short, *behind = lived.segments(SMALL_TOPIC, 0)
     with short.open("r+b") as file:
         file.truncate(short.stat().st_size - 5)
     lived.served.start()
@@ -181,9 +176,8 @@ async def test_a_closed_segment_that_was_cut_short_is_said_and_what_follows_is_k
 
 
 async def test_an_end_that_is_gone_is_named(lived: Lived) -> None:
-    folder = lived.folder(SMALL_TOPIC, 0)
     await lived.stop_in_order()
-    last = segments(folder)[-1]
+    last = lived.segments(SMALL_TOPIC, 0)[-1]
     last.unlink()
     lived.served.start()
     async with await Pipe.connect(lived.served.port) as wire:
