@@ -12,7 +12,7 @@ import asyncio
 import base64
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, Final
 from uuid import uuid4
@@ -146,7 +146,7 @@ class Broker:
             store,
             self.clock,
             self.membership,
-            group_config(settings),
+            group_config(settings, real_time=shared.clock is shared.lease_clock),
             shard_count=counts.leases[LeaseKind.GROUP],
             limits=Limits(write_timeout_ms=settings.offsets_commit_timeout_ms),
             observer=RebalanceLog(node_id).observe,
@@ -518,6 +518,11 @@ def _log_lease(shard: int) -> Lease:
     return Lease(LeaseKind.DATA, shard) if shard >= 0 else Lease(LeaseKind.GROUP, -1 - shard)
 
 
-def group_config(settings: Settings) -> GroupConfig:
+def group_config(settings: Settings, *, real_time: bool = False) -> GroupConfig:
     """The settings of the group core; the field names are the same."""
-    return GroupConfig(**{each.name: getattr(settings, each.name) for each in fields(GroupConfig)})
+    config = GroupConfig(**{each.name: getattr(settings, each.name) for each in fields(GroupConfig)})
+    if not real_time:
+        return config  # time may stand still
+    # Without a delay, too, those go along whose JoinGroup is on its way: in Kafka a timer that is due takes a
+    # trip over threads, behind the requests that have come.
+    return replace(config, group_initial_rebalance_delay_ms=max(config.group_initial_rebalance_delay_ms, 1))

@@ -168,6 +168,13 @@ def test_every_group_setting_is_an_option_with_its_default() -> None:
     assert group_config(Settings(**changed)) == GroupConfig(**changed)
 
 
+def test_in_real_time_a_group_waits_for_a_millisecond_at_least() -> None:
+    without = Settings(group_initial_rebalance_delay_ms=0)
+    assert group_config(without).group_initial_rebalance_delay_ms == 0
+    assert group_config(without, real_time=True).group_initial_rebalance_delay_ms == 1
+    assert group_config(Settings(), real_time=True) == GroupConfig()
+
+
 def test_every_topic_default_that_has_an_effect_is_an_option_with_its_default() -> None:
     served = {spec.broker_name for spec in SPECS.values() if spec.served and spec.broker_name is not None}
     names = {config.kafka_name(each.name) for each in config.settings_declared()}
