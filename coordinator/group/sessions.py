@@ -204,11 +204,8 @@ def left_response(
 
 def session_timer_fired(group: ClassicGroup, member_id: str, now_ms: int, out: Effects) -> None:
     """A member, or a client that is waited for, was not heard of in time."""
-    pending = group.pending_members.get(member_id)
-    if pending is not None:
-        cause = Cause(Trigger.PENDING_MEMBER_EXPIRED, pending.identity)
-        rebalance.remove_pending(group, member_id, cause, now_ms, out)
-        _complete_without(group, now_ms, out)
+    if member_id in group.pending_members:
+        forget_pending(group, member_id, None, now_ms, out)
         return
     member = group.members[member_id]
     if member.waits:
@@ -221,6 +218,15 @@ def session_timer_fired(group: ClassicGroup, member_id: str, now_ms: int, out: E
         _complete_without(group, now_ms, out)
     else:
         rebalance.prepare(group, cause, now_ms, out)
+
+
+def forget_pending(
+    group: ClassicGroup, member_id: str, reason: str | None, now_ms: int, out: Effects
+) -> None:
+    """Wait no longer for a client to come back with the id it was to be told."""
+    cause = Cause(Trigger.PENDING_MEMBER_EXPIRED, group.pending_members[member_id].identity, reason)
+    rebalance.remove_pending(group, member_id, cause, now_ms, out)
+    _complete_without(group, now_ms, out)
 
 
 def _complete_without(group: ClassicGroup, now_ms: int, out: Effects) -> None:

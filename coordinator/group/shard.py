@@ -52,6 +52,7 @@ from muster.protocol.messages.classic_group import (
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupRequest,
+    JoinGroupResponse,
     LeaveGroupRequest,
     SyncGroupRequest,
 )
@@ -67,6 +68,8 @@ _GROUP_ID_NOT_FOUND_TO_COMMIT_FROM = 9  # KIP-848
 _GROUP_ID_NOT_FOUND_TO_DESCRIBE_FROM = 6
 _SWEEP: Final = TimerKey(TimerKind.SWEEP)
 _PRESUMPTION: Final = TimerKey(TimerKind.PRESUMPTION)
+
+_UNHEARD: Final = "the store did not confirm the group in time, so the client was not told its id"
 
 Durable = tuple[dict[str, StoredGroup], dict[str, dict[TopicPartition, CommittedOffset]]]
 
@@ -172,6 +175,15 @@ class Shard:
                     self._sweep(now_ms, out)
                 case TimerKind.PRESUMPTION:
                     self._end_presumption(now_ms)
+
+    def unheard(self, response: object, now_ms: int, out: Effects) -> None:
+        """A client was not given this response in time. Were it told a member id by it, the group would wait
+        for somebody who never comes."""
+        if not isinstance(response, JoinGroupResponse) or response.error_code != ErrorCode.MEMBER_ID_REQUIRED:
+            return
+        for group in self.groups.values():
+            if response.member_id in group.pending_members:
+                sessions.forget_pending(group, response.member_id, _UNHEARD, now_ms, out)
 
     def tell_noted(self, out: Effects) -> None:
         """Tell what `beat` has noted. Who calls that looks at `noted` after it: it is empty as a rule."""

@@ -559,6 +559,7 @@ class ShardHost:
             self._overdue += 1
             for reply in held.replies:
                 self._give_up(reply.ticket, "the store did not confirm the write in time")
+                self.tell(partial(_unheard, reply.response))
         while self._parked:
             ticket, deadline_ms = next(iter(self._parked.items()))
             if deadline_ms > now_ms:
@@ -645,6 +646,10 @@ class ShardHost:
 
     def _not_coordinator(self) -> KafkaError:
         return KafkaError(ErrorCode.NOT_COORDINATOR, f"shard {self.lease.number} is {self.state.value} here")
+
+
+def _unheard(response: object, shard: Shard, now_ms: int, out: Effects) -> None:
+    shard.unheard(response, now_ms, out)
 
 
 def _resolve(answer: asyncio.Future[object], response: object) -> None:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
+from muster.coordinator.group.config import GroupConfig
+from muster.coordinator.group.effects import RequestContext
+from muster.coordinator.group.shard import Shard
 from muster.coordinator.runtime.shard_host import Limits
 from muster.protocol.errors import ErrorCode
-from tests.runtime.support import SHARD, Bench, CounterShard, code
+from muster.protocol.messages.classic_group import JoinGroupRequest, SyncGroupRequest
+from tests.runtime.support import GROUP, SHARD, Bench, CounterShard, code
 from tests.support.facts import turns, until
 
 LIMITS = Limits(backlog_max=3, write_timeout_ms=5_000, parked_max_ms=60_000)
@@ -72,6 +77,52 @@ async def test_a_write_the_store_does_not_confirm_in_time_is_answered_and_still_
     bench.clock.advance(5_000)
     await until(third.done)
     assert code(third) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+class GroupBench(Bench):
+    """With groups in its shard."""
+
+    def make_shard(self, number: int) -> Shard:
+        return Shard(number, GroupConfig(group_initial_rebalance_delay_ms=0))
+
+    def join(self, member_id: str = "") -> asyncio.Task[Any]:
+        """A JoinGroup of a version in which a client has to come back with its id."""
+        request = JoinGroupRequest(
+            group_id=GROUP,
+            session_timeout_ms=10_000,
+            rebalance_timeout_ms=10_000,
+            member_id=member_id,
+            protocol_type="consumer",
+            protocols=[JoinGroupRequest.Protocol(name="range", metadata=b"")],
+        )
+        context = RequestContext(api_version=9, client_id="test", client_host="/127.0.0.1", connection_id=1)
+        return asyncio.ensure_future(self.runtime.call(GROUP, Shard.join, request, context))
+
+
+async def test_a_client_that_was_not_told_its_member_id_in_time_is_not_waited_for() -> None:
+    bench = await GroupBench(LIMITS).start()
+    bench.store.hold()
+    untold = bench.join()
+    await turns()
+    bench.clock.advance(5_000)
+    await until(untold.done)
+    assert code(untold) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    bench.store.let_go()
+    told = await bench.join()
+    assert told.error_code == ErrorCode.MEMBER_ID_REQUIRED
+    for generation_id in (1, 2):  # the first does not wait for anybody, all others do
+        joined = bench.join(told.member_id)
+        await turns()
+        bench.clock.advance(1)
+        await until(joined.done, f"generation {generation_id}")
+        assert joined.result().generation_id == generation_id
+        await bench.ask(
+            Shard.sync,
+            SyncGroupRequest(
+                group_id=GROUP, generation_id=generation_id, member_id=told.member_id, assignments=[]
+            ),
+        )
+    await bench.close()
 
 
 async def test_a_reply_of_a_disowned_shard_does_not_wait_for_ever_either(bench: Bench) -> None:
