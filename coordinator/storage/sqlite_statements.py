@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
-from typing import Any, Final
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Final
 from uuid import UUID
 
+from muster.coordinator.storage.sqlite_batches import Deletes, Inserts, Lookups
 from muster.coordinator.storage.sqlite_schema import checksum
 from muster.coordinator.storage.store import (
     Append,
@@ -35,99 +35,75 @@ def append(connection: sqlite3.Connection, calls: Sequence[Sequence[Append]]) ->
 
     Several writes of one key within the transaction are folded into the last, which takes the last `seq`.
     """
-    epochs: dict[Lease, tuple[int, int] | None] = {}  # lease -> (row, epoch), read once a transaction
-    next_seqs: dict[int, int] = {}  # row -> next seq, of the leases written to
+    leases = _leases(connection, {one.lease for appends in calls for one in appends})
+    next_seqs: dict[Lease, int] = {}  # of the leases written to
     last: dict[tuple[int, bytes], tuple[int, bytes | None]] = {}
     journals: dict[int, list[JournalRow]] = {}
     outcomes = []
     for appends in calls:
         call_outcomes = []
         for one in appends:
-            if one.lease not in epochs:
-                epochs[one.lease] = _epoch(connection, one.lease, next_seqs)
-            row = epochs[one.lease]
-            if row is None or row[1] != one.epoch or one.epoch < 1:  # below 1: never claimed
+            lease_id, epoch, seq = leases.get(one.lease, _NO_LEASE)
+            if epoch != one.epoch or one.epoch < 1:  # below 1: never claimed
                 call_outcomes.append(Outcome.FENCED)
                 continue
-            lease_id = row[0]
-            seq = next_seqs[lease_id]
+            seq = next_seqs.get(one.lease, seq)
             for key, value in one.records:
                 last[lease_id, key] = (seq, value)
                 if value is not None:
                     seq += 1
-            next_seqs[lease_id] = seq
+            next_seqs[one.lease] = seq
             if one.journal:
                 journals.setdefault(lease_id, []).extend(one.journal)
             call_outcomes.append(Outcome.WRITTEN)
         outcomes.append(call_outcomes)
     if last:
-        _insert(
+        _UPSERTS.run(
             connection,
-            _UPSERTS,
             [
                 (lease_id, key, seq, value, checksum(key, value))
                 for (lease_id, key), (seq, value) in last.items()
                 if value is not None
             ],
         )
-        connection.executemany(
-            "DELETE FROM records WHERE lease_id = ? AND key = ?",
+        _TOMBSTONES.run(
+            connection,
             [lease_and_key for lease_and_key, (_, value) in last.items() if value is None],
         )
-        connection.executemany(
-            "UPDATE leases SET next_seq = ? WHERE lease_id = ?",
-            [(next_seq, lease_id) for lease_id, next_seq in next_seqs.items()],
+        _NEXT_SEQS.run(
+            connection,
+            [(leases[lease][0], lease.kind.value, lease.number, seq) for lease, seq in next_seqs.items()],
         )
-    for lease_id, told in journals.items():
-        _append_journal(connection, lease_id, told)
+    if journals:
+        _append_journals(connection, journals)
     return outcomes
 
 
-_ROWS_MAX: Final = 128
-
-
-def _inserts(table: str, columns: Sequence[str], conflict: str = "") -> Mapping[int, str]:
-    """Statements for so many rows: powers of two, since each of them is compiled and kept."""
-    row = f"({', '.join('?' * len(columns))})"
-    return {
-        count: f"INSERT INTO {table} ({', '.join(columns)}) VALUES {', '.join([row] * count)} {conflict}"
-        for count in (2**power for power in range(_ROWS_MAX.bit_length()))
-    }
-
-
-_UPSERTS: Final = _inserts(
+_NO_LEASE: Final = (0, 0, 0)
+_LEASES: Final = Lookups("leases", ("kind", "number"), ("number", "lease_id", "epoch", "next_seq"))
+_UPSERTS: Final = Inserts(
     "records",
     ("lease_id", "key", "seq", "value", "checksum"),
     "ON CONFLICT (lease_id, key) DO UPDATE "
     "SET seq = excluded.seq, value = excluded.value, checksum = excluded.checksum",
 )
-_JOURNAL_INSERTS: Final = _inserts(
-    "journal_rows", ("lease_id", "row_offset", "at_ms", "key", "value", "checksum")
+_TOMBSTONES: Final = Deletes("records", ("lease_id", "key"))
+_NEXT_SEQS: Final = Inserts(  # of rows that are there: many are not updated by one statement otherwise
+    "leases",
+    ("lease_id", "kind", "number", "next_seq"),
+    "ON CONFLICT (lease_id) DO UPDATE SET next_seq = excluded.next_seq",
 )
 
 
-def _insert(
-    connection: sqlite3.Connection, statements: Mapping[int, str], rows: Sequence[tuple[Any, ...]]
-) -> None:
-    """Many rows by one statement: for each statement Python's module lets other threads run and then has to
-    wait for its turn again, which takes longer than to write a row."""
-    at, count = 0, _ROWS_MAX
-    while at < len(rows):
-        while count > len(rows) - at:
-            count //= 2
-        connection.execute(statements[count], list(chain.from_iterable(rows[at : at + count])))
-        at += count
-
-
-def _epoch(connection: sqlite3.Connection, lease: Lease, next_seqs: dict[int, int]) -> tuple[int, int] | None:
-    row = connection.execute(
-        "SELECT lease_id, epoch, next_seq FROM leases WHERE kind = ? AND number = ?",
-        (lease.kind.value, lease.number),
-    ).fetchone()
-    if row is None:
-        return None
-    lease_id, epoch, next_seqs[lease_id] = row
-    return lease_id, epoch
+def _leases(connection: sqlite3.Connection, wanted: Collection[Lease]) -> dict[Lease, tuple[int, int, int]]:
+    """The row, the epoch and the next `seq` of each."""
+    found = {}
+    for kind in {lease.kind for lease in wanted}:
+        keys = [(kind.value, lease.number) for lease in wanted if lease.kind is kind]
+        for number, *of_lease in _LEASES.run(connection, keys):
+            lease_id, epoch, next_seq = of_lease
+            found[Lease(kind, number)] = lease_id, epoch, next_seq
+    return found
 
 
 def load(connection: sqlite3.Connection, lease: Lease) -> list[tuple[int, bytes, bytes]]:
@@ -147,20 +123,37 @@ def load(connection: sqlite3.Connection, lease: Lease) -> list[tuple[int, bytes,
 # --- the journal ----------------------------------------------------------------------------------
 
 
-def _append_journal(connection: sqlite3.Connection, lease_id: int, told: Sequence[JournalRow]) -> None:
-    start, end, size_bytes = _bounds(connection, lease_id)
-    rows = [
-        (lease_id, offset, row.at_ms, row.key, row.value, checksum(row.key, row.value))
-        for offset, row in enumerate(told, end)
-    ]
-    _insert(connection, _JOURNAL_INSERTS, rows)
-    size_bytes += sum(row.size_bytes for row in told)
-    connection.execute(
-        "INSERT INTO journals (lease_id, start_offset, next_offset, size_bytes) VALUES (?, ?, ?, ?) "
-        "ON CONFLICT (lease_id) DO UPDATE "
-        "SET next_offset = excluded.next_offset, size_bytes = excluded.size_bytes",
-        (lease_id, start, end + len(told), size_bytes),
+_JOURNAL_ROWS: Final = Inserts(
+    "journal_rows", ("lease_id", "row_offset", "at_ms", "key", "value", "checksum")
+)
+_JOURNALS: Final = Inserts(
+    "journals",
+    ("lease_id", "start_offset", "next_offset", "size_bytes"),
+    "ON CONFLICT (lease_id) DO UPDATE "
+    "SET next_offset = excluded.next_offset, size_bytes = excluded.size_bytes",
+)
+_BOUNDS: Final = Lookups("journals", ("lease_id",), ("lease_id", "start_offset", "next_offset", "size_bytes"))
+
+
+def _append_journals(connection: sqlite3.Connection, journals: Mapping[int, Sequence[JournalRow]]) -> None:
+    bounds = dict.fromkeys(journals, (0, 0, 0))
+    for lease_id, *found in _BOUNDS.run(connection, [(lease_id,) for lease_id in journals]):
+        start, end, size_bytes = found
+        bounds[lease_id] = start, end, size_bytes
+    _JOURNAL_ROWS.run(
+        connection,
+        [
+            (lease_id, offset, row.at_ms, row.key, row.value, checksum(row.key, row.value))
+            for lease_id, told in journals.items()
+            for offset, row in enumerate(told, bounds[lease_id][1])
+        ],
     )
+    grown = []
+    for lease_id, told in journals.items():
+        start, end, size_bytes = bounds[lease_id]
+        added = sum(row.size_bytes for row in told)
+        grown.append((lease_id, start, end + len(told), size_bytes + added))
+    _JOURNALS.run(connection, grown)
 
 
 def _bounds(connection: sqlite3.Connection, lease_id: int) -> JournalBounds:
