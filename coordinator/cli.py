@@ -24,10 +24,11 @@ if TYPE_CHECKING:
     from muster.coordinator.observe.web.binding import Prepared
     from muster.coordinator.server.brokers import Brokers
 
-_GARBAGE_THRESHOLDS = (5_000, 5, 10)
+_GARBAGE_THRESHOLDS = (5_000, 5, 40)
 """How many objects are made before Python looks for garbage that refers to itself, of which a broker makes
 little. By default it looks after 700, again and again through requests in flight, which takes a tenth of the
-time. Few generations of the youngest before the next, or one look takes 50 ms while thousands join."""
+time. Few generations of the youngest before the next, or one look takes 50 ms while thousands join; and a
+million objects before it looks at all there is, which takes half a second where there are as many."""
 _LAST_LINES_S = 1.0  # how long the end waits for whoever reads the log
 
 CLIENTS: Final = {

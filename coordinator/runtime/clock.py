@@ -69,7 +69,7 @@ class _LoopTimer:
         self._arm(when_ms - clock.now_ms())
 
     def _arm(self, delay_ms: int) -> None:
-        self._handle = self._loop.call_later(max(delay_ms, 0) / 1000, self._fire)
+        self._handle: asyncio.TimerHandle | None = self._loop.call_later(max(delay_ms, 0) / 1000, self._fire)
 
     def _fire(self) -> None:
         # Loops round: uvloop to whole milliseconds, asyncio by its clock's resolution. A callback that runs
@@ -79,10 +79,13 @@ class _LoopTimer:
         if early_ms > 0:
             self._arm(early_ms)
         else:
+            self._handle = None  # which refers to this: garbage that only a search would find
             self._callback()
 
     def cancel(self) -> None:
-        self._handle.cancel()
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
 
 
 class _QueuedTimer:
@@ -185,12 +188,15 @@ class _PausableTimer(_QueuedTimer):
     ) -> None:
         super().__init__(when_ms, callback)
         self._pausable = pausable
-        self._timer = clock.at(when_ms, self._fire)
+        self._timer: Timer | None = clock.at(when_ms, self._fire)
 
     def _fire(self) -> None:
+        self._timer = None  # which refers to this
         if not self._pausable.hold(self):
             self.callback()
 
     def cancel(self) -> None:
         super().cancel()
-        self._timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -206,6 +206,8 @@ class Connection(asyncio.Protocol):
         self._count_held()
         if self._abandon and self._task is not None:
             self._task.cancel()
+        # As the share in memory does when it ends: without circles nobody has to look for what has gone.
+        self._transport = None
         self._connections.gone(self)
 
     # --- serving, the short way -----------------------------------------------------------------------------

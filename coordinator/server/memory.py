@@ -109,9 +109,10 @@ class RequestShare:
         self._memory.step_back(self)
 
     def end(self) -> None:
-        """Hold nothing any more, and wait for nothing."""
+        """Hold nothing any more, wait for nothing, and let go of whoever waited."""
         self._memory.step_back(self)
         self.hold(0)
+        self._resume = _nobody
 
     @property
     def lacking_bytes(self) -> int:
@@ -127,6 +128,10 @@ class RequestShare:
     def _count(self, count: int) -> None:
         self._memory.held_bytes += count - self.counted_bytes
         self.counted_bytes = count
+
+
+def _nobody() -> None:
+    """Who is told to go on behind the end of a share."""
 
 
 class ResponseMemory:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from muster.coordinator.runtime.clock import LoopClock, ManualClock, PausableClock
+from tests.support.facts import until
 
 
 class RecordingLoop:
@@ -150,3 +152,22 @@ def test_a_timer_that_fails_at_the_end_of_a_pause_keeps_no_other_from_running() 
     manual.advance(30)
     clock.resume()
     assert ran == ["second"]
+
+
+@pytest.mark.parametrize("clock_of", [LoopClock, lambda loop: PausableClock(LoopClock(loop))])
+async def test_a_timer_is_gone_once_it_is_over(clock_of: Callable[[Any], Any]) -> None:
+    """Without a search for garbage, which takes long where there is much that is none."""
+    clock = clock_of(asyncio.get_running_loop())
+    fired = asyncio.Event()
+    gc.collect()
+    gc.disable()
+    try:
+        cancelled, over = clock.at(clock.now_ms() + 60_000, fired.set), clock.at(clock.now_ms(), fired.set)
+        kinds = {type(cancelled), type(over)}
+        cancelled.cancel()
+        await fired.wait()
+        over.cancel()  # which may be
+        del cancelled, over
+        await until(lambda: not [each for each in gc.get_objects() if type(each) in kinds])
+    finally:
+        gc.enable()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
@@ -611,3 +612,27 @@ async def test_a_frozen_connection_neither_reads_nor_answers_until_thawed() -> N
         assert await read_frame(later_reader) == b"3"
         for each in (writer, later):
             each.close()
+
+
+async def test_a_connection_that_is_over_is_gone() -> None:
+    """Without a search for garbage, which takes long where there is much that is none."""
+    gc.collect()
+    gc.disable()
+    try:
+        async with serving() as server:
+            for _ in range(3):
+                reader, writer = await server.connect()
+                writer.write(framed(b"hello"))
+                assert await reader.readexactly(9) == framed(b"hello")
+                writer.close()
+            await server.until(lambda: not server.connections.tasks)
+            await server.until(lambda: not left_of(server.connections))
+    finally:
+        gc.enable()
+
+
+def left_of(connections: Connections) -> list[Connection]:
+    """Those of an earlier test may be anywhere."""
+    return [
+        each for each in gc.get_objects() if type(each) is Connection and each._connections is connections
+    ]
