@@ -25,6 +25,7 @@ from muster.protocol.messages.classic_group import (
     LeaveGroupRequest,
     SyncGroupRequest,
 )
+from muster.protocol.messages.connection import ApiVersionsRequest
 from muster.protocol.messages.offsets import OffsetFetchRequest
 
 T = TypeVar("T")
@@ -52,7 +53,7 @@ ASSIGNMENT: Final = b"\x00\x01\x00\x00\x00\x01\x00\x06orders\x00\x00\x00\x01\x00
 
 _SIZE: Final = struct.Struct(">i")
 _CORRELATION: Final = struct.Struct(">i")
-_CONNECTS_AT_ONCE: Final = 200
+_CONNECTS_AT_ONCE: Final = 50
 _CONNECT_SECONDS_MAX: Final = 60.0
 _RETRY_S: Final = 0.02
 _AGAIN: Final = (
@@ -128,14 +129,18 @@ class Link(asyncio.Protocol):
 
 
 async def connect(port: int, count: int) -> list[Link]:
-    """Open connections, some at a time, so that no listen backlog overflows."""
+    """Open connections, some at a time, so that no listen backlog overflows (Kafka's holds 50)."""
     loop = asyncio.get_running_loop()
     links: list[Link] = []
     while len(links) < count:
         batch = min(_CONNECTS_AT_ONCE, count - len(links))
         opening = [loop.create_connection(Link, "127.0.0.1", port) for _ in range(batch)]
         async with asyncio.timeout(_CONNECT_SECONDS_MAX):
-            links += [link for _, link in await asyncio.gather(*opening)]
+            opened = [link for _, link in await asyncio.gather(*opening)]
+            # Answered, it has been accepted, and so have those before it: a connection that found the queue
+            # full looks open here, and is lost later.
+            await opened[-1].call(ApiVersionsRequest(), 0)
+        links += opened
     return links
 
 
