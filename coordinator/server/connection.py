@@ -355,6 +355,7 @@ class Connection(asyncio.Protocol):
             self._response.hold(0)
             if self._transport is not None:
                 self._transport.close()
+            self._task = None  # which keeps, if it was cancelled, the way back to here
 
     async def _next(self) -> bool:
         """Wait for a frame that may be answered now; False when there will be none."""

@@ -614,18 +614,28 @@ async def test_a_frozen_connection_neither_reads_nor_answers_until_thawed() -> N
             each.close()
 
 
-async def test_a_connection_that_is_over_is_gone() -> None:
+async def until_closed(connection: Connection, frame: bytes) -> bytes | None:
+    connection.abandonable(True)
+    await asyncio.get_running_loop().create_future()
+    return None
+
+
+@pytest.mark.parametrize("answer", [echo, until_closed])
+async def test_a_connection_that_is_over_is_gone(answer: Answer) -> None:
     """Without a search for garbage, which takes long where there is much that is none."""
     gc.collect()
     gc.disable()
     try:
-        async with serving() as server:
+        async with serving(answer) as server:
             for _ in range(3):
                 reader, writer = await server.connect()
                 writer.write(framed(b"hello"))
-                assert await reader.readexactly(9) == framed(b"hello")
+                if answer is echo:
+                    assert await reader.readexactly(9) == framed(b"hello")
+                else:
+                    await server.until(lambda: any(each._abandon for each in left_of(server.connections)))
                 writer.close()
-            await server.until(lambda: not server.connections.tasks)
+                await server.until(lambda: not server.connections.tasks)
             await server.until(lambda: not left_of(server.connections))
     finally:
         gc.enable()
