@@ -72,7 +72,7 @@ def append(connection: sqlite3.Connection, calls: Sequence[Sequence[Append]]) ->
         )
         _NEXT_SEQS.run(
             connection,
-            [(leases[lease][0], lease.kind.value, lease.number, seq) for lease, seq in next_seqs.items()],
+            [(lease.kind.value, lease.number, next_seq) for lease, next_seq in next_seqs.items()],
         )
     if journals:
         _append_journals(connection, journals)
@@ -88,10 +88,10 @@ _UPSERTS: Final = Inserts(
     "SET seq = excluded.seq, value = excluded.value, checksum = excluded.checksum",
 )
 _TOMBSTONES: Final = Deletes("records", ("lease_id", "key"))
-_NEXT_SEQS: Final = Inserts(  # of rows that are there: many are not updated by one statement otherwise
+_NEXT_SEQS: Final = Inserts(  # of rows that are there: otherwise a statement updates many of them alike
     "leases",
-    ("lease_id", "kind", "number", "next_seq"),
-    "ON CONFLICT (lease_id) DO UPDATE SET next_seq = excluded.next_seq",
+    ("kind", "number", "next_seq"),
+    "ON CONFLICT (kind, number) DO UPDATE SET next_seq = excluded.next_seq",
 )
 
 
