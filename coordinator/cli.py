@@ -199,6 +199,7 @@ async def _serve_until_stopped(settings: config.Settings, began: float) -> int:
 
     from muster.coordinator.observe.log import Logger, warm_up
     from muster.coordinator.server.brokers import Brokers
+    from muster.coordinator.server.heap import keep_freed
 
     brokers = Brokers(settings)
     http = None if settings.http is None else await _prepare_http(brokers)
@@ -218,6 +219,7 @@ async def _serve_until_stopped(settings: config.Settings, began: float) -> int:
     gc.set_threshold(*_GARBAGE_THRESHOLDS)
     gc.enable()
     print(_ready(brokers, page, time.perf_counter() - began), flush=True)
+    keep_freed()
     warming = asyncio.get_running_loop().run_in_executor(None, warm_up)
     superseded = asyncio.create_task(brokers.superseded())
     ended, pending = await asyncio.wait([stopping, superseded], return_when=asyncio.FIRST_COMPLETED)

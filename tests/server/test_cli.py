@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import platform
 import signal
 import socket
 import subprocess
@@ -192,6 +193,42 @@ async def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
         code = await asyncio.to_thread(served.process.wait, DEADLINE_S)
         assert code == 128 + signal.SIGTERM
         idle.abort()
+
+
+def page_faults(process_id: int) -> int:
+    """Pages that the system has given the process without reading them from a disk."""
+    return int(Path(f"/proc/{process_id}/stat").read_text().rsplit(")", 1)[1].split()[7])
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="others cannot be told to keep memory")
+async def test_memory_of_one_answer_is_there_for_the_next(tmp_path: Path) -> None:
+    with Served(tmp_path / "data", "--num-partitions", "8") as served:
+        async with await Wire.connect(served.port) as wire:
+            await wire.call(MetadataRequest(topics=[MetadataRequest.Topic(name="t")]), 12)
+            batch = build([Record(0, 1, None, bytes(1_000_000))])
+            parts = [ProduceRequest.PartitionProduceData(index=index, records=batch) for index in range(8)]
+            for part in parts:
+                topic = ProduceRequest.TopicProduceData(name="t", partition_data=[part])
+                await wire.call(ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=[topic]), 9)
+            wanted = [
+                FetchRequest.FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=2**20)
+                for index in range(8)
+            ]
+            fetch = FetchRequest(
+                max_wait_ms=0, min_bytes=1, topics=[FetchRequest.FetchTopic(topic="t", partitions=wanted)]
+            )
+
+            async def fetched() -> int:
+                answer = await wire.call(fetch, 12)
+                return sum(len(part.records) for part in answer.responses[0].partitions)
+
+            for _ in range(5):
+                assert await fetched() > 8_000_000
+            before = page_faults(served.process.pid)
+            for _ in range(10):
+                await fetched()
+            # Of 4 KiB, 2,000 an answer.
+            assert page_faults(served.process.pid) - before < 2_000
 
 
 def test_what_is_imported_only_when_needed_is_not_imported_to_start() -> None:
