@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.interop.programs.python import lines as program
 from tests.interop.story.admin_calls import judge
 from tests.interop.story.checker import Part, check, last_commits, later_rebalances
 from tests.interop.story.lines import (
@@ -265,3 +266,16 @@ def test_rebalances_after_a_moment() -> None:
     for event in (assigned(6, 0), revoked(), assigned(None, 0)):
         (found,) = later_rebalances(group(*before), group(*late, ("a", event)))
         assert found.event == event
+
+
+@pytest.mark.parametrize("answers", [["new", "old"], ["old", "new", "old"]])
+def test_a_program_is_content_when_one_broker_has_heard_of_a_change(answers: list[str]) -> None:
+    """A client asks another broker each time, and that one may not have heard of the change yet."""
+    asked = iter(answers)
+    program.expect_in_time(lambda: next(asked), "new")
+
+
+def test_a_program_complains_of_what_no_broker_hears_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program, "EXPECT_S", 0.0)
+    with pytest.raises(AssertionError, match="'old', not 'new'"):
+        program.expect_in_time(lambda: "old", "new")

@@ -66,12 +66,14 @@ def _calls(bootstrap: str, prefix: str) -> Iterator[tuple[str, Callable[[], obje
     _produce_ten(bootstrap, topic)
     yield (
         "list_topics",
-        lambda: lines.expect(len(client.list_topics(topic, _SECONDS).topics[topic].partitions), 3),
+        lambda: lines.expect_in_time(
+            lambda: len(client.list_topics(topic, _SECONDS).topics[topic].partitions), 3
+        ),
     )
     yield (
         "describe_topics",
-        lambda: lines.expect(
-            len(_one(client.describe_topics(TopicCollection([topic]), **wait)).partitions), 3
+        lambda: lines.expect_in_time(
+            lambda: len(_one(client.describe_topics(TopicCollection([topic]), **wait)).partitions), 3
         ),
     )
     yield "describe_cluster", lambda: client.describe_cluster(**wait).result(_SECONDS).nodes[0].host

@@ -72,15 +72,15 @@ class _Calls:
         yield "create_topics", lambda: client.create_topics(created)
         yield "wait_for_topics", lambda: client.wait_for_topics([topic], timeout_ms=30_000)
         yield "create_partitions", lambda: client.create_partitions({topic: 3})
-        yield "list_topics", lambda: lines.expect(topic in client.list_topics(), True)
+        yield "list_topics", lambda: lines.expect_in_time(lambda: topic in client.list_topics(), True)
         yield (
             "describe_topics",
             lambda: lines.expect_in_time(lambda: len(client.describe_topics([topic])[0]["partitions"]), 3),
         )
         yield (
             "describe_topic_partitions",
-            lambda: lines.expect(
-                len(client.describe_topic_partitions([topic])["topics"][0]["partitions"]), 3
+            lambda: lines.expect_in_time(
+                lambda: len(client.describe_topic_partitions([topic])["topics"][0]["partitions"]), 3
             ),
         )
 
@@ -99,7 +99,10 @@ class _Calls:
 
     def _configs(self) -> Iterator[Call]:
         client = self._client
-        yield "describe_configs of a topic", lambda: lines.expect(self._retention("all"), "604800000")
+        yield (
+            "describe_configs of a topic",
+            lambda: lines.expect_in_time(lambda: self._retention("all"), "604800000"),
+        )
         broker = ConfigResource(ConfigResourceType.BROKER, "1")
         yield "describe_configs of a broker", lambda: client.describe_configs([broker])
         yield "alter_configs", lambda: self._alter(70_000_000, incremental=True)
@@ -107,7 +110,9 @@ class _Calls:
         yield "reset_configs", self._reset
         yield (
             "list_config_resources",
-            lambda: lines.expect(self._topic in client.list_config_resources(["TOPIC"])["topic"], True),
+            lambda: lines.expect_in_time(
+                lambda: self._topic in client.list_config_resources(["TOPIC"])["topic"], True
+            ),
         )
 
     def _retention(self, config_filter: str) -> str | None:

@@ -80,9 +80,9 @@ def expect(found: object, wanted: object) -> None:
 def expect_in_time(ask: Callable[[], object], wanted: object) -> None:
     """For what Apache Kafka's controller has acknowledged and its brokers have not heard of yet."""
     deadline = time.monotonic() + EXPECT_S
-    while ask() != wanted and time.monotonic() < deadline:
+    while (found := ask()) != wanted and time.monotonic() < deadline:
         time.sleep(0.05)  # between two questions
-    expect(ask(), wanted)
+    expect(found, wanted)  # not asked again: another broker may answer that has not heard of it
 
 
 def run(
