@@ -187,8 +187,8 @@ sim: $(VENV)/.installed-test  ## one simulated run: make sim SEED=7 STEPS=2000
 
 # Every run has a seed of its own, printed with what it broke: make sim SEED=... repeats it.
 .PHONY: simulator
-simulator: $(VENV)/.installed-test  ## the simulator with fresh seeds for three minutes (SECONDS=, SEED= of the first)
-	$(BIN)/python -m tests.simulator --for-seconds $(or $(SECONDS),180) --processes $$(nproc) --quiet $(if $(SEED),--seed $(SEED))
+simulator: $(VENV)/.installed-test  ## the simulator with fresh seeds for some minutes (MINUTES=3, SEED= of the first)
+	$(BIN)/python -m tests.simulator --for-seconds $$(awk 'BEGIN { print 60 * $(or $(MINUTES),3) }') --processes $$(nproc) --quiet $(if $(SEED),--seed $(SEED))
 
 .PHONY: sim-night
 sim-night: $(VENV)/.installed-test  ## the same for hours, every planted bug with fresh seeds, and each situation of the coverage list seen (HOURS=8)
