@@ -22,12 +22,11 @@ from muster.coordinator.runtime.clock import Clock, Timer
 from muster.coordinator.runtime.holds import LoadHolds
 from muster.coordinator.runtime.loader import load, newest_entries
 from muster.coordinator.runtime.outbox import Deliver, Outbox
-from muster.coordinator.runtime.shard_host import Answered, HostState, Limits, Operation, ShardHost
+from muster.coordinator.runtime.shard_host import UNWRITTEN, Answered, HostState, Limits, Operation, ShardHost
 from muster.coordinator.storage.store import (
     Lease,
     LeaseKind,
     Store,
-    StoreBusy,
     StoreDamaged,
     StoreError,
     StoreFull,
@@ -149,14 +148,14 @@ class Runtime:
 
         Returns what the core replies. Raises KafkaError: the core's refusal; NOT_COORDINATOR when the shard
         is not this broker's, or stopped meanwhile; COORDINATOR_NOT_AVAILABLE at the bounds of `Limits`. While
-        the shard loads: COORDINATOR_LOAD_IN_PROGRESS, but REBALANCE_IN_PROGRESS for SyncGroup and no error
-        for Heartbeat.
+        the shard loads, or waits to be loaded again because the store had no room or no time:
+        COORDINATOR_LOAD_IN_PROGRESS, but REBALANCE_IN_PROGRESS for SyncGroup and no error for Heartbeat.
         """
         number = shard_of(group_id, self._shard_count)
         host = self._hosts.get(number)
         if host is None:
             raise KafkaError(ErrorCode.NOT_COORDINATOR, f"shard {number} of group {group_id!r} is not here")
-        if host.state is HostState.LOADING:
+        if host.comes_back:
             return self._while_loading(host, request)
         return await host.call(operation, request, context)
 
@@ -169,7 +168,7 @@ class Runtime:
         host = self._hosts.get(number)
         if host is None:
             return KafkaError(ErrorCode.NOT_COORDINATOR, f"shard {number} of group {group_id!r} is not here")
-        if host.state is HostState.LOADING:
+        if host.comes_back:
             try:
                 return self._while_loading(host, request)
             except KafkaError as refusal:
@@ -184,7 +183,7 @@ class Runtime:
         """
         hosts = self.hosts()
         for host in hosts:
-            if host.state is HostState.LOADING:
+            if host.comes_back:
                 self._while_loading(host, request)
         answers = await asyncio.gather(
             *(host.call(operation, request, context) for host in hosts), return_exceptions=True
@@ -486,7 +485,7 @@ class Runtime:
         now_ms = self._clock.now_ms()
         before = self._failures.get(number)
         ran_ms = 0 if host.active_since_ms is None else now_ms - host.active_since_ms
-        unwritten = isinstance(why, (StoreBusy, StoreFull))
+        unwritten = isinstance(why, UNWRITTEN)
         healthy_ms = _UNWRITTEN_AGAIN_MS if unwritten else _HEALTHY_AFTER_MS
         times = 1 if before is None or ran_ms >= healthy_ms else before.times + 1
         text = f"{type(why).__name__}: {why}"

@@ -70,6 +70,9 @@ _READING: frozenset[Operation] = frozenset(
 _ANSWERING: Final[dict[Operation, Answering]] = {Shard.heartbeat: Shard.beat}
 """Operations that do nothing but what an Answering does."""
 
+UNWRITTEN: Final = (StoreBusy, StoreFull)
+"""What the store says when nothing was written: this still is the coordinator."""
+
 _STEPS_MAX = 500  # a turn: other shards and the lease get a look in
 _ANSWERS_MAX = 100
 """A turn, of one step."""
@@ -165,6 +168,7 @@ class ShardHost:
         self.state = HostState.LOADING
         self.active_since_ms: int | None = None
         self.steps = 0
+        self._unwritten = False
         self._owner = owner
         self._appender = appender
         self._clock = clock
@@ -192,6 +196,11 @@ class ShardHost:
             f"<ShardHost {self.lease.number} {self.state.value} epoch={self.epoch} step={self.steps} durable="
             f"{self._durable} inbox={len(self._inbox)} held={len(self._held)} parked={len(self._parked)}>"
         )
+
+    @property
+    def comes_back(self) -> bool:
+        """Whether it is being loaded, or waits to be loaded again by this broker under the same epoch."""
+        return self.state is HostState.LOADING or (self.state is HostState.FAILED and self._unwritten)
 
     # --- from outside ---------------------------------------------------------------------------------------
 
@@ -623,6 +632,7 @@ class ShardHost:
 
     def _stop(self, state: HostState, why: Exception | None = None) -> None:
         self.state = state
+        self._unwritten = isinstance(why, UNWRITTEN)
         self._appender.discard(self)
         self._disarm()
         self._inbox.clear()
@@ -639,8 +649,8 @@ class ShardHost:
             self._deliver([Reply(ticket, self._refusal(why))])
 
     def _refusal(self, why: Exception | None) -> KafkaError:
-        if isinstance(why, (StoreBusy, StoreFull)):
-            # This still is the coordinator, and nothing was written: clients may come back here.
+        if isinstance(why, UNWRITTEN):
+            # Clients may come back here.
             return KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"shard {self.lease.number}: {why}")
         return self._not_coordinator()
 

@@ -11,7 +11,7 @@ from muster.coordinator.group.shard import Shard
 from muster.coordinator.runtime import shard_host
 from muster.coordinator.storage.store import Lease, LeaseKind, StoreBusy, StoreFull
 from muster.protocol.errors import ErrorCode, KafkaError
-from tests.runtime.support import LEASE, SHARD, Bench, CounterShard, code
+from tests.runtime.support import CONTEXT, LEASE, SHARD, Bench, CounterShard, code
 from tests.support.facts import turns, until
 
 OTHER_GROUP, OTHER = "my-group", Lease(LeaseKind.GROUP, 12)
@@ -192,6 +192,13 @@ async def test_a_shard_that_writes_as_soon_as_it_is_loaded_does_not_go_round_and
     await turns(200)
     assert len(bench.shards) == made
     assert bench.runtime.shards()[0].failure == "StoreFull: the disk is full"
+    # Nobody is sent elsewhere meanwhile: it is the coordinator all the same.
+    waiting = bench.call(CounterShard.write, 3)
+    await until(waiting.done)
+    assert code(waiting) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    with pytest.raises(KafkaError) as refusal:
+        await bench.runtime.call_shards(CounterShard.read, None, CONTEXT)  # type: ignore[arg-type]
+    assert refusal.value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     bench.store.error = None
     bench.clock.advance(200)
     await bench.runtime.loaded()

@@ -21,7 +21,7 @@ from tests.server.test_offsets import codes, commit
 from tests.support.sqlite_room import make_room, take_all_room
 from tests.support.wire import Wire
 
-TERM_MS = 2_000  # Outlasts a stall of a busy machine, which would lapse a lease and not by way of the disk.
+TERM_MS = 4_000  # Outlasts a stall of a busy machine, which would lapse a lease and not by way of the disk.
 
 
 async def test_a_full_disk_ends_neither_reads_nor_groups_nor_leadership(
