@@ -356,13 +356,16 @@ class OnlyGrows:
     """The epochs that write to a lease only grow, and so do the generations a group synced. Once a
     generation has been synced, members of the one before are told so, whomever they ask: else a partition
     would have two owners, one in each. Only a broker that loads the group knows no generation yet: as in
-    Kafka, it answers a Heartbeat without an error, and the next one tells.
+    Kafka, it answers a Heartbeat without an error, and the next one tells. A commit counts from when it is
+    durable: a broker that stood still may say so late, and it is true all the same.
     """
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self._epochs: dict[Lease, int] = {}
         self._synced: dict[tuple[str, int], int] = {}
+        self._synced_at_commit: dict[tuple[str, Partition, int, str], int] = {}
+        """The newest generation when an offset was last written: by group, partition, offset, metadata."""
 
     def written(self, written: Written) -> None:
         newest = self._epochs.setdefault(written.lease, written.epoch)
@@ -370,18 +373,33 @@ class OnlyGrows:
             raise Violation(f"{written.lease} was written under epoch {written.epoch} after {newest}")
         self._epochs[written.lease] = written.epoch
 
+    def committed(self, committed: tuple[str, Partition]) -> None:
+        """The disk's newest offset of a partition was written just now."""
+        group_id, partition = committed
+        value = self._disk.offsets[committed][-1]
+        if value is not None:
+            written = group_id, partition, value.offset, value.metadata
+            self._synced_at_commit[written] = self._newest(group_id)
+
     def replied(self, exchange: Exchange, response: Any) -> None:
         request = exchange.request
         if exchange.api is ApiKey.HEARTBEAT or exchange.api is ApiKey.SYNC_GROUP:
             if response.error_code == 0 and not exchange.while_loading:
-                self._check(exchange, request.generation_id)
+                self._check(exchange, request.generation_id, self._newest(request.group_id))
             if response.error_code == 0 and exchange.api is ApiKey.SYNC_GROUP:
                 self._synced[self._group(request.group_id)] = request.generation_id
-        elif exchange.api is ApiKey.OFFSET_COMMIT and acknowledged_partitions(response):
-            self._check(exchange, request.generation_id_or_member_epoch)
+        elif exchange.api is ApiKey.OFFSET_COMMIT:
+            acknowledged = acknowledged_partitions(response)
+            for partition, offset, metadata in committed_partitions(request):
+                if partition in acknowledged:
+                    written = request.group_id, partition, offset, metadata
+                    newest = self._synced_at_commit.get(written, self._newest(request.group_id))
+                    self._check(exchange, request.generation_id_or_member_epoch, newest)
 
-    def _check(self, exchange: Exchange, generation_id: int) -> None:
-        newest = self._synced.get(self._group(exchange.request.group_id), -1)
+    def _newest(self, group_id: str) -> int:
+        return self._synced.get(self._group(group_id), -1)
+
+    def _check(self, exchange: Exchange, generation_id: int, newest: int) -> None:
         if generation_id < newest:
             raise Violation(
                 f"generation {newest} was synced, and a member of {generation_id} is not told: {exchange!r}"

@@ -293,6 +293,7 @@ class _World:
             committed = self._disk.written(written)
             if committed is not None:
                 self._commits_kept.written(committed)
+                self._only_grows.committed(committed)
 
     def _appended(self, append: Append, appended: Appended, room: bool) -> None:
         self._coverage.appended(append, appended)

@@ -294,6 +294,25 @@ def test_a_member_of_an_old_generation_is_told(disk: Disk) -> None:
         checker.replied(heartbeat(2), HeartbeatResponse())
 
 
+def test_a_commit_of_an_old_generation_counts_from_when_it_was_durable(disk: Disk) -> None:
+    checker = OnlyGrows(disk)
+    in_time, too_late = commit(5), commit(6)
+    for each in (in_time, too_late):
+        each.request.generation_id_or_member_epoch = 2
+
+    def becomes_durable(record: Written) -> None:
+        partition = disk.written(record)
+        assert partition is not None
+        checker.committed(partition)
+
+    becomes_durable(committed(5))
+    checker.replied(sync("a", 3), synced(0))
+    checker.replied(in_time, commit_answer())  # a broker stood still, and says so late
+    becomes_durable(committed(6))
+    with pytest.raises(Violation, match="a member of 2 is not told"):
+        checker.replied(too_late, commit_answer())
+
+
 def test_a_broker_that_loads_the_group_knows_no_generation(disk: Disk) -> None:
     checker = OnlyGrows(disk)
     checker.replied(sync("a", 3), synced(0))
