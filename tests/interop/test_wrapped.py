@@ -145,6 +145,20 @@ def test_kcat_commits_what_it_had_sent_and_not_what_it_meant_to(capsys: pytest.C
     ]
 
 
+def test_kcat_commits_as_often_as_it_had_no_coordinator(capsys: pytest.CaptureFixture[str]) -> None:
+    kcat = Kcat()
+    committing = "C/1: Committing offsets for 1 partition(s) with generation-id 4 in join-state steady: timer"
+    committed = "C/1: OffsetCommit for 1 partition(s) in join-state steady: timer: returned: Success"
+    for line in (
+        *assignment(4, 1),
+        log("OFFSET", "Topic t [1]: stored offset 9, committed offset 8: setting stored offset 9 for commit"),
+        *[log("COMMIT", committing)] * 3,
+        *[log("COMMIT", committed)] * 3,
+    ):
+        kcat.hear(line)
+    assert told(capsys) == [Assigned(4, frozenset({1})), Committed(1, 9)]
+
+
 def test_a_kcat_that_does_not_leave_the_group() -> None:
     kcat = Kcat()
     for line in assignment(3, 0):

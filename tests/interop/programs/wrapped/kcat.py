@@ -93,7 +93,9 @@ class Member:
             case "OFFSET" | "REMOVE" if found := _TO_COMMIT.match(text) or _TO_COMMIT_LAST.match(text):
                 self._to_commit[int(found[1])] = int(found[2])
             case "COMMIT" if found := _COMMITTING.search(text):
-                self._committing[found[1]], self._to_commit = self._to_commit, {}
+                # Several times for the same offsets, when there was no coordinator at first.
+                self._committing.setdefault(found[1], {}).update(self._to_commit)
+                self._to_commit = {}
             case "COMMIT" if found := _COMMITTED.search(text):
                 say_committed(self._committing.pop(found[1], {}), certain=found[2] == "Success")
             case "UNASSIGN" if "unassign done" in text and self._owned:
