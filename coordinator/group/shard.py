@@ -4,7 +4,7 @@ them."""
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from muster.coordinator.group import joins, offsets, ownership, rebalance, records, sessions, syncs
@@ -176,14 +176,19 @@ class Shard:
                 case TimerKind.PRESUMPTION:
                     self._end_presumption(now_ms)
 
-    def unheard(self, response: object, now_ms: int, out: Effects) -> None:
-        """A client was not given this response in time. Were it told a member id by it, the group would wait
-        for somebody who never comes."""
-        if not isinstance(response, JoinGroupResponse) or response.error_code != ErrorCode.MEMBER_ID_REQUIRED:
+    def unheard(self, responses: Iterable[object], now_ms: int, out: Effects) -> None:
+        """Clients were not given these responses in time. Where one would have told a member id, the group
+        would wait for somebody who never comes."""
+        untold = {
+            response.member_id
+            for response in responses
+            if isinstance(response, JoinGroupResponse) and response.error_code == ErrorCode.MEMBER_ID_REQUIRED
+        }
+        if not untold:
             return
         for group in self.groups.values():
-            if response.member_id in group.pending_members:
-                sessions.forget_pending(group, response.member_id, _UNHEARD, now_ms, out)
+            for member_id in sorted(untold.intersection(group.pending_members)):
+                sessions.forget_pending(group, member_id, _UNHEARD, now_ms, out)
 
     def tell_noted(self, out: Effects) -> None:
         """Tell what `beat` has noted. Who calls that looks at `noted` after it: it is empty as a rule."""

@@ -562,13 +562,16 @@ class ShardHost:
 
     def _tell_overdue(self, now_ms: int) -> None:
         """Answer those who waited too long: for the store, or parked in the core."""
+        unheard: list[object] = []
         for held in islice(self._held, self._overdue, None):
             if held.since_ms + self._limits.write_timeout_ms > now_ms:
                 break
             self._overdue += 1
             for reply in held.replies:
                 self._give_up(reply.ticket, "the store did not confirm the write in time")
-                self.tell(partial(_unheard, reply.response))
+                unheard.append(reply.response)
+        if unheard:
+            self.tell(partial(_unheard, unheard))
         while self._parked:
             ticket, deadline_ms = next(iter(self._parked.items()))
             if deadline_ms > now_ms:
@@ -658,8 +661,8 @@ class ShardHost:
         return KafkaError(ErrorCode.NOT_COORDINATOR, f"shard {self.lease.number} is {self.state.value} here")
 
 
-def _unheard(response: object, shard: Shard, now_ms: int, out: Effects) -> None:
-    shard.unheard(response, now_ms, out)
+def _unheard(responses: Sequence[object], shard: Shard, now_ms: int, out: Effects) -> None:
+    shard.unheard(responses, now_ms, out)
 
 
 def _resolve(answer: asyncio.Future[object], response: object) -> None:

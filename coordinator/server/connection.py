@@ -145,6 +145,7 @@ class Connection(asyncio.Protocol):
         peer = self._transport.get_extra_info("peername")
         self.client_host = f"/{peer[0]}" if peer else "/unknown"
         if not self._connections.admit(self):
+            self._request.end()
             self._transport.abort()
             return
         self._task = asyncio.get_running_loop().create_task(

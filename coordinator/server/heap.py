@@ -18,9 +18,9 @@ def keep_freed() -> None:
     page, each of them cleared first: a quarter of a Fetch. For a process of its own alone, since it holds for
     all of it.
     """
-    import ctypes
+    with suppress(ImportError, AttributeError, OSError, TypeError):  # no ctypes, or another C library
+        import ctypes
 
-    with suppress(AttributeError, OSError, TypeError):  # another C library, or none to be found
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)
         mallopt(_MMAP_THRESHOLD, _LARGE_BYTES)

@@ -17,6 +17,8 @@ T = TypeVar("T")
 _PARAMETERS_MAX: Final = 32_766 if sqlite3.sqlite_version_info >= (3, 32) else 999
 """Of one statement, as sqlite is compiled by default."""
 _INSERTED_MAX: Final = 512
+_INSERTED_BYTES: Final = 256 * 1024
+"""Of one statement, about: each that is compiled keeps hold of the values that it was last run with."""
 _NAMED_MAX: Final = 128
 """Rows that a condition names; sqlite allows it to be a thousand deep."""
 
@@ -31,7 +33,9 @@ class Inserts:
         self._rows_max = min(_INSERTED_MAX, _PARAMETERS_MAX // len(columns))
 
     def run(self, connection: sqlite3.Connection, rows: Sequence[tuple[Any, ...]]) -> None:
-        for some in _chunks(rows, self._rows_max):
+        largest = max((len(each) for row in rows for each in row if isinstance(each, bytes)), default=0)
+        rows_max = max(1, min(self._rows_max, _INSERTED_BYTES // max(1, largest)))
+        for some in _chunks(rows, rows_max):
             rows_asked = ", ".join([self._row] * len(some))
             connection.execute(f"{self._into}{rows_asked} {self._conflict}", list(chain.from_iterable(some)))
 

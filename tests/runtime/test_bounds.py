@@ -198,6 +198,22 @@ async def test_requests_that_have_arrived_come_before_the_timer(bench: Bench) ->
     assert bench.shard.advanced_ms == []
 
 
+async def test_writes_that_wait_too_long_count_once(bench: Bench) -> None:
+    """Telling the shard of the answers that were given up takes no room from those who ask."""
+    wide = await Bench(Limits(backlog_max=2_000)).start()
+    wide.store.hold()
+    writes = [wide.call(CounterShard.write, number) for number in range(1_500)]
+    await until(lambda: len(wide.shard.numbers) == 1_500)
+    wide.clock.advance(5_000)
+    beat = wide.call(CounterShard.beat)
+    await until(beat.done)
+    assert beat.result() == "alive"
+    await until(lambda: all(write.done() for write in writes))
+    assert {code(write) for write in writes} == {ErrorCode.COORDINATOR_NOT_AVAILABLE}
+    wide.store.let_go()
+    await wide.close()
+
+
 async def test_a_long_inbox_is_taken_in_several_turns_and_in_order(bench: Bench) -> None:
     wide = await Bench(Limits(backlog_max=5_000)).start()
     writes = [wide.call(CounterShard.write, number) for number in range(1_200)]

@@ -641,6 +641,23 @@ async def test_a_connection_that_is_over_is_gone(answer: Answer) -> None:
         gc.enable()
 
 
+async def test_a_connection_that_is_one_too_many_is_gone() -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        async with serving(echo, connections_max=1) as server:
+            _, admitted = await server.connect()
+            await server.until(lambda: bool(server.connections.open))
+            reader, writer = await server.connect()
+            with suppress(ConnectionError):
+                assert await reader.read() == b""
+            writer.close()
+            await server.until(lambda: len(left_of(server.connections)) == 1)
+            admitted.close()
+    finally:
+        gc.enable()
+
+
 def left_of(connections: Connections) -> list[Connection]:
     """Those of an earlier test may be anywhere."""
     return [

@@ -59,6 +59,17 @@ def test_what_is_named_is_deleted_and_nothing_else(connection: sqlite3.Connectio
     assert stored(connection) == [row for row in rows_of(count + 2) if row[:2] not in gone]
 
 
+def test_large_values_go_in_small_statements(connection: sqlite3.Connection) -> None:
+    """A statement that is kept for the next time keeps its values, too."""
+    statements: list[str] = []
+    connection.set_trace_callback(statements.append)
+    Inserts("t", ("kind", "number", "value")).run(
+        connection, [("even", number, b"x" * 100_000) for number in range(10)]
+    )
+    assert len([each for each in statements if each.startswith("INSERT")]) == 5
+    assert len(stored(connection)) == 10
+
+
 def test_a_transaction_takes_few_statements(connection: sqlite3.Connection) -> None:
     statements: list[str] = []
     connection.set_trace_callback(statements.append)
