@@ -165,6 +165,9 @@ _HOMES: Final = {
 }
 
 
+__all__ = list(_HOMES)
+
+
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

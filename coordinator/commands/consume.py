@@ -21,7 +21,7 @@ from muster.client.network.cluster import Cluster
 from muster.client.network.connection import deadline
 from muster.client.partitions import TopicPartition
 from muster.coordinator.commands import streams
-from muster.coordinator.commands.options import command, number, seconds, timestamp_ms
+from muster.coordinator.commands.options import command, group_id, number, seconds, timestamp_ms
 from muster.coordinator.commands.records import JSON_SHAPE, NotARecord, template, to_json
 from muster.coordinator.commands.run import Failed, Usage
 from muster.protocol.errors import KafkaError
@@ -53,7 +53,7 @@ def declare(commands: Any, name: str, summary: str) -> None:
     """Add the command."""
     parser = command(commands, name, summary, _DESCRIPTION, output=("text", "json"))
     parser.add_argument("topic", metavar="TOPIC")
-    parser.add_argument("--group", metavar="GROUP", help="read as a member of this group")
+    parser.add_argument("--group", type=group_id, metavar="GROUP", help="read as a member of this group")
     start = parser.add_mutually_exclusive_group()
     start.add_argument(
         "--from-beginning",
@@ -130,6 +130,10 @@ class _Limits:
 
     def something_happened(self) -> None:
         self._idle_since = deadline(0)
+
+    def something_will_happen(self, within_s: float) -> None:
+        """Count from when it has, or from the end of that time."""
+        self._idle_since = deadline(within_s)
 
     @property
     def reached(self) -> bool:
@@ -243,9 +247,13 @@ async def _consume_in_group(cluster: Cluster, given: Namespace, show: Callable[[
     # A member waits for a topic, and for brokers; who types a command wants to know.
     await _partitions(cluster, given.topic, deadline(given.timeout))
     limits, patience = _Limits(given), _Patience(given.timeout)
+    limits.something_will_happen(given.timeout)
+    belongs = False
 
     class Announcing(RebalanceListener):
         def on_partitions_assigned(self, _: object, partitions: Iterable[TopicPartition]) -> None:
+            nonlocal belongs
+            belongs = True
             limits.something_happened()
             names = " ".join(str(each) for each in sorted(partitions)) or "nothing"
             print(f"{given.prog}: group {given.group} assigned {names}", file=sys.stderr, flush=True)
@@ -264,6 +272,9 @@ async def _consume_in_group(cluster: Cluster, given: Namespace, show: Callable[[
                 records = await consumer.get_many(limits.wanted, limits.wait_s)
                 await _print(limits.take(records), show)
                 patience.check(consumer.health())
+            if not belongs:
+                why = consumer.health().last_error or "the group has not formed"
+                raise Failed(f"group {given.group}: nothing was assigned in {given.timeout:g} s: {why}")
             read_all = True
     except (ClientError, KafkaError) as error:
         if not read_all:

@@ -94,6 +94,13 @@ def seconds(text: str) -> float:
     return value
 
 
+def group_id(text: str) -> str:
+    """The name of a group that one can join."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; it takes a name that is not blank")
+    return text
+
+
 def setting(text: str) -> tuple[str, str]:
     """Reads NAME=VALUE; the value may be empty and may contain =."""
     name, equals, value = text.partition("=")

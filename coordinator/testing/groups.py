@@ -506,6 +506,10 @@ def _check_known(name: str, given: str, known: Iterable[str]) -> None:
 
 
 def _count(members: int) -> str:
+    if not isinstance(members, int) or isinstance(members, bool) or members < 0:
+        raise ValueError(
+            f"members={members!r} is not allowed; it takes how many members there are, 0 or more"
+        )
     return f"{members} member" if members == 1 else f"{members} members"
 
 

@@ -96,6 +96,8 @@ def _provided(request: pytest.FixtureRequest, brokers: int) -> Iterator[Cluster 
     wanted = _wanted(request)
     brokers = wanted.pop("brokers", brokers)
     scope, fresh = wanted.pop("scope", "function"), wanted.pop("fresh", True)
+    if not isinstance(fresh, bool):
+        _misused(f"fresh={fresh!r} is not True or False")
     if scope == "function":
         cluster = _made(brokers, wanted)
         with cluster:

@@ -237,6 +237,20 @@ def test_a_group_goes_on_where_it_was(broker: Broker) -> None:
     assert new.out == ""  # without --from-beginning a new group begins at the end
 
 
+@pytest.mark.parametrize("delay_ms", [500, 60_000])
+def test_a_group_is_idle_from_when_it_was_assigned(delay_ms: int) -> None:
+    with Broker(group_initial_rebalance_delay_ms=delay_ms) as broker:
+        run(broker.bootstrap, "produce", "t", stdin=b"1\n")
+        options = ("consume", "t", "--group", "g", "--from-beginning", "--idle-timeout", "0.1")
+        if delay_ms == 500:
+            read = run(broker.bootstrap, *options)
+            assert (read.code, read.out) == (0, "1\n")
+        else:
+            read = run(broker.bootstrap, *options, "--timeout", "1")
+            assert (read.code, read.out) == (1, "")
+            assert "group g: nothing was assigned in 1 s: the group has not formed" in read.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -254,6 +268,7 @@ def test_a_group_goes_on_where_it_was(broker: Broker) -> None:
         (["consume", "t", "--offset", "1"], "t-0 has no offset 1; it has 0 to 0"),
         (["consume", "t", "--partition", "1"], "has no partition 1; it has 1"),
         (["consume", "t", "--format", "{values}"], "{values} is no field; there are {topic}"),
+        (["consume", "t", "--group", "", "--from-beginning"], "'' is not allowed; it takes a name"),
         (["consume", "t", "--group", "g", "--partition", "0"], "--group decides"),
         (["consume", "t", "--group", "g", "--offset", "0"], "--group decides"),
         (["consume", "t", "--group", "g", "--until-end"], "--group decides"),

@@ -21,7 +21,7 @@ def test_each_name_is_there_and_type_checkers_see_the_same() -> None:
         if isinstance(each, ast.ImportFrom)
         for alias in each.names
     }
-    assert dir(client) == sorted(seen)
+    assert dir(client) == sorted(client.__all__) == sorted(seen)
     for name, home in seen.items():
         assert getattr(client, name) is getattr(sys.modules[str(home)], name)
     with pytest.raises(AttributeError, match="no attribute 'Consummer'"):

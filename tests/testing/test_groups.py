@@ -276,6 +276,9 @@ async def test_what_could_only_be_waited_for_in_vain_is_refused(broker: AsyncBro
         await broker.wait_for_group(GROUP, "Steady")
     with pytest.raises(ValueError, match=r"^cause: 'session_expired' is not one of .*, session expired, "):
         await group.rebalanced(cause="session_expired")
+    for members in (-1, "2", True):
+        with pytest.raises(ValueError, match=r"^members=.* is not allowed; it takes how many"):
+            await group.stable(members=members)  # type: ignore[arg-type]
     for cause in (*Trigger, "unknown"):
         with pytest.raises(WaitFailed):
             await group.rebalanced(cause=cause, timeout=0)

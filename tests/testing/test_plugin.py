@@ -127,6 +127,11 @@ def test_wrong_arguments(muster):
     pass
 
 
+@pytest.mark.muster(scope="session", fresh="no")
+def test_wrong_fresh(muster):
+    pass
+
+
 @pytest.mark.muster(scope="class")
 def test_in_no_class(muster):
     pass
@@ -139,11 +144,11 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def test_fixtures_scopes_and_settings(plain: Run) -> None:
-    wrong = {"wrong_setting", "wrong_value", "wrong_scope", "wrong_arguments", "in_no_class"}
+    wrong = {"wrong_setting", "wrong_value", "wrong_scope", "wrong_arguments", "wrong_fresh", "in_no_class"}
     assert {test for test, outcome in plain.of.items() if outcome != "PASSED"} == {
         f"test_{each}" for each in wrong
     }
-    assert plain.outcomes == {"PASSED": 11, "ERROR": 5}, plain.text
+    assert plain.outcomes == {"PASSED": 11, "ERROR": 6}, plain.text
 
 
 def test_a_marker_that_cannot_be_is_refused_in_a_line(plain: Run) -> None:
@@ -151,6 +156,7 @@ def test_a_marker_that_cannot_be_is_refused_in_a_line(plain: Run) -> None:
         "@pytest.mark.muster: no_such_setting: no such setting; they are those of muster serve --help",
         "@pytest.mark.muster: group_max_size: 0 is not allowed; it takes a whole number",
         "@pytest.mark.muster: scope='decade' is not one of function, class, module, package, session",
+        "@pytest.mark.muster: fresh='no' is not True or False",
         "@pytest.mark.muster: it takes named arguments only, not ('module',)",
         "@pytest.mark.muster: scope='class', and the test is in no class",
     ):
