@@ -23,7 +23,7 @@ from muster.coordinator.runtime.movable_clock import MovableClock
 from muster.coordinator.server.advancing import Advancing, ClockFixed
 from muster.coordinator.server.broker import Broker, Shared
 from muster.coordinator.server.cluster_faults import ClusterFaults
-from muster.coordinator.server.faults import Faults
+from muster.coordinator.server.faults import FaultError, Faults, NotAsThingsAre, Rule
 from muster.coordinator.storage.store import Ageing, LeaseKind, Store, StoreError, StoreLocked
 from muster.coordinator.topics.logs import Logs
 
@@ -217,6 +217,21 @@ class Brokers:
 
     # --- one by one -----------------------------------------------------------------------------------------
 
+    def index_of(self, name: str, node_id: object) -> int:
+        """The index of the broker of that node id, which the field `name` gives. Raises FaultError."""
+        node_ids = [broker.node_id for broker in self.brokers]
+        if isinstance(node_id, bool) or node_id not in node_ids:
+            there = ", ".join(map(str, node_ids))
+            raise FaultError(f"{name}: {node_id!r} is no broker here; there are {there}")
+        return node_ids.index(node_id)
+
+    def check_runs(self, index: int, who: str, *, runs: bool = True) -> None:
+        """Raises NotAsThingsAre when the broker, called `who` there, does not run and should, or runs and
+        should not."""
+        if (index in self._running) != runs:
+            is_so = "runs; stop or kill it" if index in self._running else "does not run; restart it"
+            raise NotAsThingsAre(f"{who} {is_so} first")
+
     async def stop_one(self, index: int) -> None:
         """Let one broker leave in good order."""
         if index in self._running:
@@ -244,7 +259,13 @@ class Brokers:
             await broker.register(node)
             await broker.start(node)
 
-    # --- shards ---------------------------------------------------------------------------------------------
+    # --- faults ---------------------------------------------------------------------------------------------
+
+    def add_fault(self, rule: Rule) -> int:
+        """Put a rule into force; its id. Raises FaultError, also for a broker that there is not."""
+        if rule.broker is not None:
+            self.index_of("broker", rule.broker)
+        return self.faults.add(rule)
 
     @property
     def shard_faults(self) -> ClusterFaults:

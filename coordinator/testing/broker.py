@@ -14,7 +14,6 @@ from typing import Any, Final, Self
 
 from muster.coordinator.config import Settings
 from muster.coordinator.runtime.clock import Clock as Time
-from muster.coordinator.server.faults import NotAsThingsAre
 from muster.coordinator.testing.clock import AsyncClock, Clock
 from muster.coordinator.testing.core import Core
 from muster.coordinator.testing.faces import CALL_S, Async, Blocking, Calls, both, finished, waits
@@ -131,13 +130,15 @@ class ClusterCalls(Calls):
         return await reached(AsyncGroup(self._core, group_id), state, members, timeout_s)
 
     # --- faults ---------------------------------------------------------------------------------------------
-    # Brokers are named by their index; each call raises LookupError for one that there is not.
+    # Brokers are named by their index; each call raises LookupError for one that there is not, and FaultError
+    # for one that was stopped or killed and would have to run.
 
-    def _checked(self, index: int) -> int:
+    def _checked(self, index: int, *, runs: bool = True) -> int:
         count = len(self._core.brokers.brokers)
         if index not in range(count):
             there = "only that of index 0" if count == 1 else f"those of index 0 to {count - 1}"
             raise LookupError(f"there is no broker of index {index!r}, {there}")
+        self._core.brokers.check_runs(index, f"the broker of index {index}", runs=runs)
         return index
 
     @both
@@ -152,8 +153,8 @@ class ClusterCalls(Calls):
 
     @both
     async def restart(self, index: int) -> None:
-        """Start a stopped or killed broker again, on its port."""
-        await self._core.brokers.start_one(self._checked(index))
+        """Start a stopped or killed broker again, on its port. Raises FaultError for one that runs."""
+        await self._core.brokers.start_one(self._checked(index, runs=False))
 
     @both
     async def pause(self, index: int) -> None:
@@ -169,10 +170,7 @@ class ClusterCalls(Calls):
     async def move(self, group_id: str, to: int) -> None:
         """Have the broker of index `to` coordinate the group, with all of its shard, and keep it until
         `unpin`; done when every broker sends clients there. Raises FaultError when it cannot take it."""
-        brokers = self._core.brokers
-        if brokers.brokers[self._checked(to)] not in brokers.running:
-            raise NotAsThingsAre(f"to: the broker of index {to} does not run; restart it first")
-        await brokers.move_coordinator(group_id, to)
+        await self._core.brokers.move_coordinator(group_id, self._checked(to))
 
     @both
     async def unpin(self, group_id: str) -> bool:

@@ -145,7 +145,7 @@ class FaultCalls(Calls):
 
     async def _add(self, fields: RuleFields) -> tuple[int, Rule]:
         rule = Rule.read(fields)
-        return self._core.brokers.faults.add(rule), rule
+        return self._core.brokers.add_fault(rule), rule
 
     # --- facts, the same on both faces ----------------------------------------------------------------------
 

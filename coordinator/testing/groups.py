@@ -384,16 +384,22 @@ class MemberCalls(Calls):
     @waits
     async def disconnected(self, *, timeout: Duration = TIMEOUT_S) -> None:
         """Wait until the broker has seen the end of its connection: what is left of a client that died. It
-        stays a member until its session expires. Also done when it is no member any more. Raises
+        stays a member until its session expires. Also done when it was a member and is none any more. Raises
         WaitFailed."""
 
         async def look() -> tuple[Seen, None]:
             view = await self._group._view()
             named = [each for each in view.members if self.name in (each.id, each.instance, each.client_id)]
-            return Seen(not any(each.connected for each in named), view.short), None
+            gone = not any(each.connected for each in named) if named else self._was_there()
+            return Seen(gone, view.short), None
 
         wanted = f"member {self.name} of group {self._group.group_id} disconnected"
         await wait_until(self._core, wanted, look, timeout, story=self._group._story)
+
+    def _was_there(self) -> bool:
+        entries = self._core.entries(self._group.group_id)
+        known = (each.member for each in entries if each.member is not None)
+        return any(self.name in (each.id, each.instance, each.client_id) for each in known)
 
 
 class Group(GroupCalls, Blocking):

@@ -168,6 +168,7 @@ async def test_a_wait_for_hits_ends(api: Api) -> None:
         ("POST", "stall", {"group": "g"}, "member: None is not allowed; it takes text"),
         ("POST", "brokers/7/kill", None, "id: 7 is no broker here; there are 1"),
         ("POST", "brokers/1/kill", {"now": 1}, "now: no such field; nothing is taken here"),
+        ("POST", "faults", {"broker": 7, "close_after": True}, "broker: 7 is no broker here; there are 1"),
         ("POST", "groups/g/move", {"to": 7}, "to: 7 is no broker here; there are 1"),
         ("POST", "groups/g/move", {}, "to: None is no broker here"),
         ("POST", "groups/g/hold", {"limit": "2 days"}, "limit: '2 days' is not allowed"),
@@ -225,6 +226,9 @@ async def test_brokers_are_killed_paused_and_back(three: Api) -> None:
         await three.error("POST", "brokers/2/pause", status=409) == "broker 2 does not run; restart it first"
     )
     assert (await three.ask("POST", "brokers/3/pause"))["state"] == "paused"
+    assert await three.error("POST", "brokers/3/restart", status=409) == (
+        "broker 3 runs; stop or kill it first"
+    )
     assert await states() == ["running", "down", "paused"]
     assert (await three.ask("POST", "brokers/2/restart"))["state"] == "running"
     assert (await three.ask("POST", "brokers/3/resume"))["state"] == "running"

@@ -140,9 +140,17 @@ def test_an_index_that_no_broker_has_is_refused() -> None:
             cluster.kill(None)  # type: ignore[arg-type]  # as coordinator_of says while there is none
         with pytest.raises(LookupError, match="there is no broker of index 2"):
             cluster.move("g", 2)
+
+
+def test_what_can_only_be_done_to_a_broker_that_runs_or_that_does_not() -> None:
+    with Cluster(2) as cluster:
+        with pytest.raises(FaultError, match=r"^the broker of index 1 runs; stop or kill it first$"):
+            cluster.restart(1)
         cluster.stop(1)
-        with pytest.raises(FaultError, match=r"^to: the broker of index 1 does not run; restart it first$"):
-            cluster.move("g", 1)
+        for call in (cluster.stop, cluster.kill, cluster.pause, cluster.resume, partial(cluster.move, "g")):
+            with pytest.raises(FaultError, match=r"^the broker of index 1 does not run; restart it first$"):
+                call(1)
+        cluster.restart(1)
 
 
 def test_while_no_broker_runs_it_says_so() -> None:

@@ -59,6 +59,8 @@ def test_blocking() -> None:
         assert beat(broker) == ErrorCode.UNKNOWN_MEMBER_ID
         with pytest.raises(FaultError, match=r"api: 'Heartbeet' .*perhaps Heartbeat"):
             broker.faults.add(api="Heartbeet", close_after=True)
+        with pytest.raises(FaultError, match=r"^broker: 7 is no broker here; there are 1$"):
+            broker.faults.add(broker=7, close_after=True)
 
 
 async def test_awaited() -> None:

@@ -163,6 +163,9 @@ async def test_a_member_that_crashed_stays_until_its_session_expires(
         await broker.clock.advance("45s")
         await group.stable(members=1)
         assert [member.client_id for member in group.members] == ["web-1"]
+        await group.member("web-2").disconnected()
+        with pytest.raises(WaitFailed, match="member web-3 of group"):
+            await group.member("web-3").disconnected(timeout=0)  # who never was a member, as in a typo
         await kept_away.remove()
         await group.stable(members=2)  # it was alive all the time
 

@@ -106,8 +106,8 @@ class Staging:
     # --- faults ---------------------------------------------------------------------------------------------
 
     async def add_fault(self, request: web.Request, body: Body) -> object:
-        faults = self._brokers.faults
-        return faults.status(faults.add(Rule.read(body))).to_json()
+        rule_id = self._brokers.add_fault(Rule.read(body))
+        return self._brokers.faults.status(rule_id).to_json()
 
     async def list_faults(self, request: web.Request, body: Body) -> object:
         faults = self._brokers.faults
@@ -172,10 +172,9 @@ class Staging:
         index, action = self._index("id", request.match_info["id"]), request.match_info["action"]
         brokers = self._brokers
         broker = brokers.brokers[index]
+        brokers.check_runs(index, f"broker {broker.node_id}", runs=action != "restart")
         if action == "restart":
             await brokers.start_one(index)
-        elif broker not in brokers.running:
-            raise LookupError(f"broker {broker.node_id} does not run; restart it first")
         elif action == "stop":
             await brokers.stop_one(index)
         elif action == "kill":
@@ -193,13 +192,7 @@ class Staging:
         return {"id": broker.node_id, "address": broker.address, "state": state}
 
     def _index(self, name: str, given: object) -> int:
-        node_ids = [broker.node_id for broker in self._brokers.brokers]
-        if isinstance(given, str):
-            given = _number(name, given)
-        if isinstance(given, bool) or given not in node_ids:
-            there = ", ".join(map(str, node_ids))
-            raise FaultError(f"{name}: {given!r} is no broker here; there are {there}")
-        return node_ids.index(given)
+        return self._brokers.index_of(name, _number(name, given) if isinstance(given, str) else given)
 
     # --- shards ---------------------------------------------------------------------------------------------
 
