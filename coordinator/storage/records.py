@@ -228,10 +228,13 @@ class RecordLog(Protocol):
 
     # --- reading
 
-    def read(self, offset: int, bytes_max: int, *, first_may_exceed: bool = True) -> bytes | memoryview:
+    def read(
+        self, offset: int, bytes_max: int, *, first_may_exceed: bool = True, at_once: bool = False
+    ) -> bytes | memoryview:
         """Whole batches of one segment from the one that holds `offset` on, together at most `bytes_max`
         bytes (the first may be larger if `first_may_exceed`). FileNotFoundError when the segment was removed
-        under the read."""
+        under the read. `at_once`, which is allowed on the loop: WouldBlock where that has to wait for
+        storage."""
 
     def segments_from(self, offset: int) -> Sequence[RecordSegment]:
         """The segments that may hold `offset` or what comes after it."""

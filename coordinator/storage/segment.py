@@ -16,7 +16,7 @@ from typing import Final
 
 import google_crc32c
 
-from muster.coordinator.storage.files import File, Folder
+from muster.coordinator.storage.files import File, Folder, WouldBlock
 from muster.coordinator.storage.records import Batch
 from muster.protocol.errors import DecodeError
 from muster.protocol.record_batch import (
@@ -174,21 +174,26 @@ class Segment:
         """FileNotFoundError when the segment has been removed meanwhile."""
         return self._file or self._folder.open(self.log_name)
 
-    def read(self, offset: int, bytes_max: int, *, first_may_exceed: bool) -> bytes | memoryview | None:
+    def read(
+        self, offset: int, bytes_max: int, *, first_may_exceed: bool, at_once: bool = False
+    ) -> bytes | memoryview | None:
         """Whole batches from the one that holds `offset` (or the next one there is), together at most
         `bytes_max` bytes; if `first_may_exceed`, one batch even when it is larger. None when there is nothing
         at or after `offset`. The CRC is not checked, as Kafka does not; DecodeError where not even the
-        lengths make sense."""
-        file, size = self.open_to_read(), self.size
+        lengths make sense. `at_once` raises WouldBlock rather than wait for a disk."""
+        file, size = self._file if at_once else self.open_to_read(), self.size
+        if file is None:
+            raise WouldBlock
+        read = file.read_cached if at_once else file.read
         start = self.index.position_of(offset)
-        chunk = file.read(start, min(size - start, bytes_max + self.interval_bytes + HEADER_BYTES))
+        chunk = read(start, min(size - start, bytes_max + self.interval_bytes + HEADER_BYTES))
         skip = 0
         while True:
             if start + skip >= size:
                 return None
             if skip + HEADER_BYTES > len(chunk):
                 start, skip = start + skip, 0
-                chunk = file.read(start, min(size - start, bytes_max + HEADER_BYTES))
+                chunk = read(start, min(size - start, bytes_max + HEADER_BYTES))
                 if len(chunk) < HEADER_BYTES:
                     raise OSError(f"{self.log_name} ends before its {size} bytes")
             base_offset, length, last_delta = _PLACE.unpack_from(chunk, skip)
@@ -199,7 +204,7 @@ class Segment:
             skip += _LENGTH_START + length
         first = _LENGTH_START + length
         if first > bytes_max:
-            return file.read(start + skip, first) if first_may_exceed else b""
+            return read(start + skip, first) if first_may_exceed else b""
         limit = min(len(chunk), skip + bytes_max)
         end = max(skip + first, self.index.boundary_until(start + limit) - start)
         while end + _LENGTH_START <= limit:
@@ -208,7 +213,7 @@ class Segment:
                 break
             end += _LENGTH_START + length
         if end > len(chunk):  # the first batch is small enough, and longer than what was read
-            return file.read(start + skip, first)
+            return read(start + skip, first)
         # Not copied: what is behind it is no longer than an interval of the index.
         return chunk if skip == 0 and end == len(chunk) else memoryview(chunk)[skip:end]
 

@@ -249,12 +249,12 @@ class SegmentLog:
 
     # --- reading ----------------------------------------------------------------------------------
 
-    def read(self, offset: int, bytes_max: int, *, first_may_exceed: bool = True) -> bytes | memoryview:
-        """Whole batches of one segment from the one that holds `offset` on, together at most `bytes_max`
-        bytes (the first may be larger if `first_may_exceed`). FileNotFoundError when the segment was removed
-        under the read."""
+    def read(
+        self, offset: int, bytes_max: int, *, first_may_exceed: bool = True, at_once: bool = False
+    ) -> bytes | memoryview:
+        """See `RecordLog`."""
         for segment in self.segments_from(offset):
-            found = segment.read(offset, bytes_max, first_may_exceed=first_may_exceed)
+            found = segment.read(offset, bytes_max, first_may_exceed=first_may_exceed, at_once=at_once)
             if found is not None:
                 return found
         return b""

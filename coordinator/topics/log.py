@@ -233,9 +233,11 @@ class PartitionLog:
 
     # --- reading ----------------------------------------------------------------------------------
 
-    def read(self, offset: int, bytes_max: int, *, first_may_exceed: bool) -> bytes | memoryview:
+    def read(
+        self, offset: int, bytes_max: int, *, first_may_exceed: bool, at_once: bool = False
+    ) -> bytes | memoryview:
         """Whole batches below the high watermark, from the one that holds `offset` on. OFFSET_OUT_OF_RANGE
-        (1), CORRUPT_MESSAGE (2)."""
+        (1), CORRUPT_MESSAGE (2). `at_once`: see `RecordLog.read`."""
         end = self.high_watermark
         if not self.start_offset <= offset <= end:
             raise self._out_of_range(offset)
@@ -243,7 +245,7 @@ class PartitionLog:
             return b""
         segments = self._segments.segments
         try:
-            found = self._segments.read(offset, bytes_max, first_may_exceed=first_may_exceed)
+            found = self._segments.read(offset, bytes_max, first_may_exceed=first_may_exceed, at_once=at_once)
             return _below(found, end) if self._segments.next_offset > end else found
         except FileNotFoundError as error:
             if self._closed:

@@ -16,6 +16,7 @@ from muster.coordinator.cluster.handover import Rest
 from muster.coordinator.cluster.placement import data_shard
 from muster.coordinator.observe.log import Logger
 from muster.coordinator.runtime.clock import Clock
+from muster.coordinator.storage.files import WouldBlock
 from muster.coordinator.storage.store import Lease, LeaseKind
 from muster.coordinator.topics.catalogue import Catalogue, Change, Topic
 from muster.coordinator.topics.fetches import Fetches
@@ -84,6 +85,8 @@ class _Led:
         return None if log is None or log.failed or log.closed else log
 
 
+_AT_ONCE_BYTES: Final = 1 << 20
+"""A fetch that has read so much on the loop reads the rest elsewhere."""
 _LOOKED_INTO_MAX: Final = 100
 """Closed logs that one `look` opens."""
 
@@ -404,7 +407,7 @@ class Partitions:
     async def read(
         self, asked: Sequence[FetchPartition], max_bytes: int, parked: Parked, *, first_may_exceed: bool
     ) -> list[FetchedPartition]:
-        """See `Source`. Only partitions that have something to read cost a trip to the executor."""
+        """See `Source`. Only what has to be waited for, or is long, costs a trip to the executor."""
         answers: list[FetchedPartition | None] = []
         to_read: list[tuple[int, _Led, FetchPartition]] = []
         for part in asked:
@@ -428,29 +431,41 @@ class Partitions:
                 answer = refused_partition(refusal)
             answers.append(answer)
         if to_read:
-            found = await self._in_executor(
-                self._read_logs, [part[1:] for part in to_read], max_bytes, first_may_exceed
-            )
+            parts = [part[1:] for part in to_read]
+            found = self._read_logs(parts, max_bytes, first_may_exceed, at_once=True)
+            if len(found) < len(parts):
+                size = sum(len(each.records) for each in found)
+                found += await self._in_executor(
+                    self._read_logs, parts[len(found) :], max_bytes - size, first_may_exceed and not size
+                )
             for (number, _, _), read in zip(to_read, found, strict=True):
                 answers[number] = read
         return [answer for answer in answers if answer is not None]
 
     def _read_logs(
-        self, parts: Sequence[tuple[_Led, FetchPartition]], max_bytes: int, first_may_exceed: bool
+        self,
+        parts: Sequence[tuple[_Led, FetchPartition]],
+        max_bytes: int,
+        first_may_exceed: bool,
+        at_once: bool = False,
     ) -> list[FetchedPartition]:
-        """In the executor."""
-        answers = []
+        """In the executor; or `at_once` on the loop, as far as it comes without waiting for anything."""
+        answers: list[FetchedPartition] = []
         left, nothing_yet = max_bytes, first_may_exceed
         for led, part in parts:
+            if at_once and max_bytes - left >= _AT_ONCE_BYTES:
+                break
             try:
-                log = self._opened(led)
+                log = led.ready_log if at_once else self._opened(led)
+                if log is None:
+                    break
                 diverging = None
                 if part.last_fetched_epoch >= 0:
                     diverging = log.diverges(part.fetch_offset, part.last_fetched_epoch)
                 found: bytes | memoryview = b""
                 if diverging is None:
                     limit = max(0, min(left, part.max_bytes))
-                    found = log.read(part.fetch_offset, limit, first_may_exceed=nothing_yet)
+                    found = log.read(part.fetch_offset, limit, first_may_exceed=nothing_yet, at_once=at_once)
                 # If the lease went while the read ran, what was read is no longer known to be the log's.
                 log.check_open()
                 answers.append(
@@ -460,6 +475,8 @@ class Partitions:
                 )
                 nothing_yet = nothing_yet and not found
                 left -= len(found)
+            except WouldBlock:
+                break
             except KafkaError as refusal:
                 if refusal.code is ErrorCode.CORRUPT_MESSAGE and led.damage != refusal.why:
                     led.damage = refusal.why  # consumers ask again and again

@@ -15,6 +15,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final, Self
 from uuid import UUID, uuid4
 
+from muster.coordinator.storage.files import WouldBlock
 from muster.coordinator.storage.postgres import record_statements as statements
 from muster.coordinator.storage.postgres.record_database import RecordDatabase
 from muster.coordinator.storage.postgres.record_statements import BatchRow, Change, SegmentRow
@@ -477,8 +478,12 @@ class RowLog:
 
     # --- reading ----------------------------------------------------------------------------------
 
-    def read(self, offset: int, bytes_max: int, *, first_may_exceed: bool = True) -> bytes:
+    def read(
+        self, offset: int, bytes_max: int, *, first_may_exceed: bool = True, at_once: bool = False
+    ) -> bytes:
         """See `records.RecordLog.read`."""
+        if at_once:
+            raise WouldBlock
         with self._looking():
             for segment in self.segments_from(offset):
                 found = segment.read(offset, bytes_max, first_may_exceed=first_may_exceed)

@@ -1,0 +1,67 @@
+"""Reading without waiting for a disk."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from muster.coordinator.storage.files import DiskFolder, File, Folder, MemoryFolder, WouldBlock
+
+CONTENTS = bytes(range(256)) * 64
+
+
+@pytest.fixture(params=["disk", "memory"])
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Folder:
+    return DiskFolder(tmp_path) if request.param == "disk" else MemoryFolder()
+
+
+def written(folder: Folder) -> File:
+    file = folder.open("file", create=True)
+    file.append([CONTENTS])
+    return file
+
+
+def test_what_was_just_written_is_read_at_once(folder: Folder) -> None:
+    file = written(folder)
+    for position, size in ((0, len(CONTENTS)), (1, 4_096), (5_000, 1), (7, 0)):
+        assert file.read_cached(position, size) == CONTENTS[position : position + size]
+    file.append([b"more"])
+    assert file.read_cached(len(CONTENTS), 4) == b"more"
+
+
+def test_more_than_can_be_copied_at_once_is_left(folder: Folder) -> None:
+    file = folder.open("file", create=True)
+    file.append([bytes(3 << 20)])
+    with pytest.raises(WouldBlock):
+        file.read_cached(0, 3 << 20)
+    assert len(file.read_cached(0, 1 << 20)) == 1 << 20
+
+
+def test_what_is_not_there_is_left_to_those_who_may_wait(tmp_path: Path) -> None:
+    file = written(DiskFolder(tmp_path))
+    with pytest.raises(WouldBlock):
+        file.read_cached(0, len(CONTENTS) + 1)
+    file.close()
+    with pytest.raises(WouldBlock):
+        file.read_cached(0, 1)
+
+
+@pytest.mark.parametrize("cached", [None, 4_096])
+def test_what_is_not_cached_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cached: int | None
+) -> None:
+    """Nothing of it, or the beginning alone, as the kernel says it."""
+    file = written(DiskFolder(tmp_path))
+
+    def preadv(fd: int, buffers: list[memoryview], position: int, flags: int) -> int:
+        assert flags == os.RWF_NOWAIT
+        if cached is None:
+            raise BlockingIOError
+        return cached
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    with pytest.raises(WouldBlock):
+        file.read_cached(0, 8_192)
+    assert file.read(0, 8_192) == CONTENTS[:8_192]
