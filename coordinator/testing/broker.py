@@ -290,7 +290,8 @@ class Cluster(ClusterCalls, Blocking):
         return Faults(self._core)
 
     def start(self) -> Self:
-        """Start and return once every broker accepts connections and has loaded its shards."""
+        """Start and return once every broker accepts connections and has loaded its shards. Harmless when
+        repeated."""
         self._core.start()
         return self
 

@@ -60,6 +60,8 @@ class Core:
     # --- life, on the thread --------------------------------------------------------------------------------
 
     async def started(self) -> None:
+        if self._brokers is not None:
+            return
         self._news = None  # of the loop before
         brokers = Brokers(self.settings, self._clock)
         await brokers.start()

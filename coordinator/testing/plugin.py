@@ -50,7 +50,7 @@ class _Kept:
         self._start()
 
     def _start(self) -> None:
-        self.cluster = self._make().start()
+        self.cluster = self._make()
         # Those that keep their state elsewhere than in memory go on with what the tests leave behind.
         self._begun_with: Snapshot | None = (
             self.cluster.snapshot() if self._fresh and self.cluster.settings.ephemeral else None
@@ -99,8 +99,7 @@ def _provided(request: pytest.FixtureRequest, brokers: int) -> Iterator[Cluster 
     if not isinstance(fresh, bool):
         _misused(f"fresh={fresh!r} is not True or False")
     if scope == "function":
-        cluster = _made(brokers, wanted)
-        with cluster:
+        with _started(brokers, wanted) as cluster:
             yield _for(request, cluster)
     elif scope in _SCOPES:
         yield _for(request, _kept_in(request, scope, brokers, fresh, wanted).cluster)
@@ -119,13 +118,19 @@ def _wanted(request: pytest.FixtureRequest) -> dict[str, Any]:
     return wanted
 
 
-def _made(brokers: int, settings: Mapping[str, Any]) -> Cluster:
+def _started(brokers: int, settings: Mapping[str, Any]) -> Cluster:
+    from muster.coordinator.server.listener import BindError
+    from muster.coordinator.storage.store import StoreError
     from muster.coordinator.testing.broker import Broker, Cluster
 
     try:
-        return Broker(**settings) if brokers == 1 else Cluster(brokers, **settings)
+        cluster = Broker(**settings) if brokers == 1 else Cluster(brokers, **settings)
     except (TypeError, ValueError) as error:
         _misused(str(error))
+    try:
+        return cluster.start()
+    except (StoreError, BindError) as error:
+        _misused(f"the broker does not start: {error}")
 
 
 def _kept_in(
@@ -139,7 +144,7 @@ def _kept_in(
     key = (place.nodeid, scope, brokers, fresh, repr(sorted(settings.items())))
     kept = of_session.get(key)
     if kept is None:
-        kept = of_session[key] = _Kept(lambda: _made(brokers, settings), fresh)
+        kept = of_session[key] = _Kept(lambda: _started(brokers, settings), fresh)
         place.addfinalizer(_ending(of_session, key))
     else:
         kept.renew()

@@ -63,6 +63,14 @@ def test_a_broker_that_was_closed_may_be_started_again() -> None:
             broker.create_topic("t")  # nothing is left of the first time
 
 
+def test_starting_what_runs_is_harmless() -> None:
+    with Broker().start() as broker:
+        broker.create_topic("orders")
+        at = broker.bootstrap
+        assert broker.start().bootstrap == at
+        assert broker.topic("orders").exists() == 1
+
+
 def test_it_leaves_no_thread_behind_and_may_be_used_again() -> None:
     before = threading.active_count()
     for _ in range(3):

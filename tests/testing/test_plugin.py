@@ -127,6 +127,11 @@ def test_wrong_arguments(muster):
     pass
 
 
+@pytest.mark.muster(store="postgresql://127.0.0.1:1/nothing")
+def test_wrong_store(muster):
+    pass
+
+
 @pytest.mark.muster(scope="session", fresh="no")
 def test_wrong_fresh(muster):
     pass
@@ -144,11 +149,19 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def test_fixtures_scopes_and_settings(plain: Run) -> None:
-    wrong = {"wrong_setting", "wrong_value", "wrong_scope", "wrong_arguments", "wrong_fresh", "in_no_class"}
+    wrong = {
+        "wrong_setting",
+        "wrong_value",
+        "wrong_scope",
+        "wrong_arguments",
+        "wrong_fresh",
+        "wrong_store",
+        "in_no_class",
+    }
     assert {test for test, outcome in plain.of.items() if outcome != "PASSED"} == {
         f"test_{each}" for each in wrong
     }
-    assert plain.outcomes == {"PASSED": 11, "ERROR": 6}, plain.text
+    assert plain.outcomes == {"PASSED": 11, "ERROR": 7}, plain.text
 
 
 def test_a_marker_that_cannot_be_is_refused_in_a_line(plain: Run) -> None:
@@ -157,6 +170,7 @@ def test_a_marker_that_cannot_be_is_refused_in_a_line(plain: Run) -> None:
         "@pytest.mark.muster: group_max_size: 0 is not allowed; it takes a whole number",
         "@pytest.mark.muster: scope='decade' is not one of function, class, module, package, session",
         "@pytest.mark.muster: fresh='no' is not True or False",
+        "@pytest.mark.muster: the broker does not start: ",
         "@pytest.mark.muster: it takes named arguments only, not ('module',)",
         "@pytest.mark.muster: scope='class', and the test is in no class",
     ):
