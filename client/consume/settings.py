@@ -15,6 +15,7 @@ from muster.client.assignors import COOPERATIVE_STICKY, RANGE, Assignor, assigno
 from muster.client.fetch.positions import EARLIEST, LATEST, ResetStrategy
 from muster.client.network.connection import Address
 from muster.client.network.servers import parse_servers
+from muster.client.settings import check_known
 
 _GROUP_INSTANCE_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _DURATION: Final = re.compile(
@@ -117,10 +118,7 @@ class ConsumerSettings:
     @classmethod
     def of(cls, bootstrap_servers: str | Sequence[str], options: ConsumerOptions) -> Self:
         """Settings from what a user gives."""
-        known = {each.name for each in fields(cls)}
-        for name in options:
-            if name not in known:
-                raise TypeError(f"Consumer has no setting {name!r}")
+        check_known("Consumer", options, (each.name for each in fields(cls)))
         given: dict[str, Any] = dict(options)
         if "auto_offset_reset" in given:
             given["auto_offset_reset"] = parse_reset(given["auto_offset_reset"])

@@ -8,6 +8,7 @@ failed; when none of those known answers, the search begins again at the address
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import random
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
@@ -26,6 +27,8 @@ from muster.client.errors import (
 )
 from muster.client.network.connection import Address, BrokerIdentity, Connection, deadline
 from muster.client.network.metadata import Node
+
+log = logging.getLogger(__name__)
 
 ANY: Final = -1
 """Whichever broker answers."""
@@ -104,6 +107,7 @@ class Pool:
         self._distrust_s = max(_DISTRUST_S, settings.reconnect_backoff_max_ms / 1000)
         self._failed_at: dict[Address, tuple[float, int]] = {}  # with the number of the failure
         self._failure_count = 0
+        self._cut_off = False  # no broker answered when they were last tried
         self._sweep: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -311,7 +315,17 @@ class Pool:
         candidates = self._candidates()
         random.shuffle(candidates)
         candidates.sort(key=lambda each: (self._rank(each.address), each.node_id == ANY))
-        return await _first(partial(self._open_candidate, each, until) for each in candidates)
+        try:
+            connection = await _first(partial(self._open_candidate, each, until) for each in candidates)
+        except ClientError as error:
+            if not self._cut_off:
+                self._cut_off = True
+                log.warning("no broker can be reached: %s", error)
+            raise
+        if self._cut_off:
+            self._cut_off = False
+            log.info("brokers can be reached again, at %s", connection.address)
+        return connection
 
     async def _open_candidate(self, candidate: _Candidate, until: float) -> Connection:
         node_id, address = candidate

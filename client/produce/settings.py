@@ -14,6 +14,7 @@ from muster.client.network.cluster import METADATA_MAX_AGE_MS
 from muster.client.network.connection import Address
 from muster.client.network.servers import parse_servers
 from muster.client.produce.partitioner import Partitioner
+from muster.client.settings import check_known
 from muster.protocol.compression import Codec
 
 NUMBERED_IN_FLIGHT_MAX: Final = 5
@@ -93,10 +94,7 @@ class ProducerSettings:
     @classmethod
     def of(cls, bootstrap_servers: str | Sequence[str], options: ProducerOptions) -> Self:
         """Settings from what a user gives."""
-        known = {each.name for each in fields(cls)}
-        for name in options:
-            if name not in known:
-                raise TypeError(f"Producer has no setting {name!r}")
+        check_known("Producer", options, (each.name for each in fields(cls)))
         return cls(bootstrap_servers=parse_servers(bootstrap_servers), **options)
 
     def __post_init__(self) -> None:

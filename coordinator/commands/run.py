@@ -51,6 +51,7 @@ def run(work: Work, given: Namespace, variables: Mapping[str, str]) -> int:
             sys.stdout.reconfigure(errors="backslashreplace")
     # What the client warns of (offsets that are gone, say) is one line as well.
     logging.basicConfig(level=logging.WARNING, format=f"{command}: %(message)s")
+    logging.getLogger("muster.client.network.pool").setLevel(logging.ERROR)  # commands say so themselves
     try:
         with asyncio.Runner() as runner:
             code = runner.run(_connected(work, Cluster(bootstrap), given))

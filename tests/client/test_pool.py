@@ -117,6 +117,22 @@ async def test_a_node_that_does_not_let_us_connect_is_left_alone_for_a_while() -
             await cluster.call(METADATA, deadline(0.2), node=2)
 
 
+async def test_that_no_broker_answers_is_said_once_until_one_does(caplog: pytest.LogCaptureFixture) -> None:
+    port = free_ports(1)
+    address = Address("127.0.0.1", port)
+    async with Cluster([address], settings=ConnectionSettings(reconnect_backoff_ms=0)) as cluster:
+        for _ in range(2):
+            for _ in range(3):
+                with pytest.raises(Unreachable):
+                    await cluster.call(METADATA, deadline(LONG_S))
+            assert caplog.messages == [
+                f"no broker can be reached: no connection to {address}: connection refused"
+            ]
+            async with testing.Broker(port=port):
+                await cluster.call(METADATA, deadline(LONG_S))
+            caplog.clear()
+
+
 async def test_a_timer_that_ends_early_does_not_end_the_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
     """uvloop's count whole milliseconds."""
 

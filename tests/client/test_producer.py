@@ -484,5 +484,5 @@ async def test_posting_without_pause_gives_the_loop_its_turns(broker: Broker) ->
 
 
 def test_a_setting_that_there_is_not_is_named() -> None:
-    with pytest.raises(TypeError, match="Producer has no setting 'lingerms'"):
+    with pytest.raises(TypeError, match=r"Producer has no setting 'lingerms'; perhaps linger_ms$"):
         Producer(lingerms=5)  # type: ignore[call-overload]

@@ -111,7 +111,7 @@ def test_what_is_wrong_is_named(options: dict[str, Any], why: str) -> None:
 
 
 def test_other_mistakes_of_a_constructor() -> None:
-    with pytest.raises(TypeError, match="Consumer has no setting 'group'"):
+    with pytest.raises(TypeError, match=r"Consumer has no setting 'group'; perhaps group_id$"):
         Consumer(group="g")  # type: ignore[call-overload]
     for servers in ("", "a", [], 3, ["a:1", "b"]):
         with pytest.raises(ValueError, match="bootstrap_servers"):
