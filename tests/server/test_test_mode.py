@@ -154,6 +154,8 @@ async def test_a_wait_for_hits_ends(api: Api) -> None:
         ("POST", "faults", {"delay": "soon"}, "delay: "),
         ("POST", "faults", [], "the body has to be a JSON object"),
         ("GET", "faults/x", None, "id: 'x' is not a whole number"),
+        ("GET", "faults/1?hits=1", None, "hits: no such parameter; there are hit, timeout"),
+        ("POST", "brokers/1/kill?now", None, "now: no such parameter; nothing is taken here"),
         ("GET", "faults/1?hit=0", None, "hit: 0 is not allowed"),
         ("GET", "faults/1?hit=1&timeout=2h", None, "timeout: '2h' is not allowed; it takes up to 600 s"),
         ("POST", "clock/advance", {}, "by: has to say how far"),

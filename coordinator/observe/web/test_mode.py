@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
 
 from aiohttp import web
@@ -42,7 +42,7 @@ def add_routes(app: web.Application, brokers: Brokers) -> None:
         ("GET", "faults", staging.list_faults, ""),
         ("POST", "faults", staging.add_fault, None),
         ("DELETE", "faults", staging.clear_faults, ""),
-        ("GET", "faults/{id}", staging.show_fault, ""),
+        ("GET", "faults/{id}", staging.show_fault, "hit timeout"),
         ("DELETE", "faults/{id}", staging.remove_fault, ""),
         ("GET", "clock", staging.show_clock, ""),
         ("POST", "clock/advance", staging.advance, "by expire_all"),
@@ -59,17 +59,25 @@ def add_routes(app: web.Application, brokers: Brokers) -> None:
         ("POST", "shards/{shard}/release", staging.release, ""),
     ):
         known = None if fields is None else fields.split()
-        app.router.add_route(method, TEST_PREFIX + path, _handler(work, known))
+        handler = _handler(work, [], known) if method == "GET" else _handler(work, known, [])
+        app.router.add_route(method, TEST_PREFIX + path, handler)
 
 
 async def _refuse(request: web.Request) -> web.StreamResponse:
     raise refusal(web.HTTPNotFound, NOT_IN_TEST_MODE)
 
 
-def _handler(work: Work, known: list[str] | None) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+def _handler(
+    work: Work, fields: list[str] | None, parameters: list[str] | None
+) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    """What the body and the query may have; None: `work` sees to it."""
+
     async def handle(request: web.Request) -> web.StreamResponse:
         try:
-            return web.json_response(await work(request, await _body(request, known)))
+            body = await _body(request)
+            _check_known("field", body, fields)
+            _check_known("parameter", request.query, parameters)
+            return web.json_response(await work(request, body))
         except (NotAsThingsAre, LookupError, ClockFixed, StoreError, BindError) as error:
             raise refusal(web.HTTPConflict, str(error)) from None
         except (FaultError, ValueError) as error:
@@ -80,7 +88,7 @@ def _handler(work: Work, known: list[str] | None) -> Callable[[web.Request], Awa
     return handle
 
 
-async def _body(request: web.Request, known: list[str] | None) -> Body:
+async def _body(request: web.Request) -> Body:
     """The request's JSON object; empty where there is no body. Raises FaultError."""
     text = await request.text()
     try:
@@ -89,12 +97,14 @@ async def _body(request: web.Request, known: list[str] | None) -> Body:
         raise FaultError(f"the body is no JSON: {error}") from None
     if not isinstance(given, dict):
         raise FaultError("the body has to be a JSON object")
-    if known is not None:
-        for name in given:
-            if name not in known:
-                there = f"there are {', '.join(known)}" if known else "nothing is taken here"
-                raise FaultError(f"{name}: no such field; {there}")
     return given
+
+
+def _check_known(what: str, given: Iterable[str], known: list[str] | None) -> None:
+    for name in given:
+        if known is not None and name not in known:
+            there = f"there are {', '.join(known)}" if known else "nothing is taken here"
+            raise FaultError(f"{name}: no such {what}; {there}")
 
 
 class Staging:
