@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from muster import __version__
 from muster.coordinator import config
-from muster.coordinator.arguments import EXIT_FAILED, EXIT_USAGE, Parser, fail
+from muster.coordinator.arguments import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, Parser, fail
 
 if TYPE_CHECKING:
     from muster.coordinator.observe.web.app import Running
@@ -48,9 +48,15 @@ OTHERS: Final = {
 
 def main(arguments: Sequence[str] | None = None, variables: Mapping[str, str] = environ) -> int:
     """Run the command; the exit code. 2: the command line or a variable is wrong, 1: it could not be carried
-    out."""
+    out, 130: it was interrupted (Ctrl-C)."""
     began = time.perf_counter()
-    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    try:
+        return _main(sys.argv[1:] if arguments is None else list(arguments), variables, began)
+    except KeyboardInterrupt:  # also in the middle of an import
+        return EXIT_INTERRUPTED
+
+
+def _main(arguments: list[str], variables: Mapping[str, str], began: float) -> int:
     parser = _parser(next((each for each in arguments if not each.startswith("-")), None))
     parsed, unknown = parser.parse_known_args(arguments)
     given = vars(parsed)
@@ -180,8 +186,6 @@ def _run(settings: config.Settings, began: float) -> int:
         return fail("muster serve", f"{error}; every broker needs a --node-id of its own", EXIT_FAILED)
     except (BindError, MissingPackages, StoreError) as error:
         return fail("muster serve", str(error), EXIT_FAILED)
-    except KeyboardInterrupt:  # before there was a handler for it
-        return EXIT_FAILED
     finally:
         drain(_LAST_LINES_S)
 

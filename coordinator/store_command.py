@@ -10,7 +10,7 @@ from argparse import Namespace
 from collections.abc import Mapping
 from typing import Any, Final
 
-from muster.coordinator.arguments import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, Parser, fail
+from muster.coordinator.arguments import EXIT_FAILED, EXIT_USAGE, Parser, fail
 from muster.coordinator.config import STORE_PATTERN, STORE_SHAPE, variable
 
 _MIGRATE: Final = f"""\
@@ -62,8 +62,6 @@ def migrate(given: Namespace, variables: Mapping[str, str]) -> int:
         done = asyncio.run(postgres.migrate(url))
     except StoreError as error:
         return fail(given.prog, str(error), EXIT_FAILED)
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
     print(f"{postgres.server_of(url)}: {_outcome(done.before, done.after)}")
     return 0
 

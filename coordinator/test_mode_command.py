@@ -16,7 +16,7 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlencode, urlsplit
 from urllib.request import ProxyHandler, Request, build_opener
 
-from muster.coordinator.arguments import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, Parser, fail, printable
+from muster.coordinator.arguments import EXIT_FAILED, EXIT_USAGE, Parser, fail, printable
 
 HTTP_VARIABLE: Final = "MUSTER_HTTP"
 _ANSWER_S: Final = 90.0
@@ -233,8 +233,6 @@ def run(given: Namespace, variables: Mapping[str, str]) -> int:
         return fail(given.prog, str(error), EXIT_FAILED)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
     return 0
 
 

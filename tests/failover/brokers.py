@@ -58,6 +58,7 @@ class ThreeBrokers(Cluster):
         # Ports that nobody takes while a broker is down.
         super().__init__(COUNT, port=free_ports(COUNT), clock=clock, **{"lease_term_ms": TERM_MS, **settings})
         self._still: set[int] = set()
+        self._gone: set[int] = set()
 
     @property
     def store(self) -> Store:
@@ -69,9 +70,9 @@ class ThreeBrokers(Cluster):
         epoch, index = self._served_at(group_id)
         return index if epoch and index not in self._still else None
 
-    def _settled_without(self, gone: int | None) -> bool:
-        """Whether every shard is loaded where placement puts it among the brokers but one that is gone."""
-        there = [node_id for node_id in _NODE_IDS if gone is None or node_id != _NODE_IDS[gone]]
+    def _settled(self) -> bool:
+        """Whether every shard is loaded where placement puts it among the brokers that are not gone."""
+        there = [node_id for index, node_id in enumerate(_NODE_IDS) if index not in self._gone]
         served = self._served()
         return all(
             served.get(number, (0, -1))[1] + 1 == place(LeaseKind.GROUP.value, number, there)
@@ -139,9 +140,11 @@ class ThreeBrokers(Cluster):
             await self.store.release([grant for grant in held if grant.node_id == node.node_id])
 
     def goes(self, fault: Fault, group_id: str) -> int:
-        """The group's coordinator goes; its index. Others have loaded all its shards on return: a broker that
-        still loads one of them has no list of groups to tell."""
-        index, _ = homes(group_id)
+        """The group's coordinator of now goes; its index. Others have loaded all its shards on return: a
+        broker that still loads one of them has no list of groups to tell."""
+        index = self.holder(group_id)
+        assert index is not None
+        self._gone.add(index)
         match fault:
             case Fault.KILL:
                 self.kill(index)
@@ -154,7 +157,7 @@ class ThreeBrokers(Cluster):
                 self.let_leases_run_out(index)
             case Fault.DRAIN:
                 self._set_drained(index, drained=True)
-        self.wait_until(lambda: self._settled_without(index), f"a new holder of all that broker {index} held")
+        self.wait_until(self._settled, f"a new holder of all that broker {index} held")
         return index
 
     def again(self, fault: Fault, index: int, group_id: str) -> None:
@@ -163,8 +166,9 @@ class ThreeBrokers(Cluster):
 
         def is_back() -> bool:
             epoch, at = self._served_at(group_id)
-            return epoch > replaced and at == index and self._settled_without(None)
+            return epoch > replaced and at == index and self._settled()
 
+        self._gone.discard(index)
         match fault:
             case Fault.KILL | Fault.STOP:
                 self.restart(index)

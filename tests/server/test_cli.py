@@ -65,6 +65,14 @@ def test_without_a_command_it_says_what_there_is(capsys: pytest.CaptureFixture[s
     assert "serve" in capsys.readouterr().out
 
 
+def test_an_interrupt_in_the_middle_of_an_import_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "_parser", interrupted)
+    assert cli.main(["groups", "list"], {}) == 130
+
+
 @pytest.mark.parametrize(
     ("arguments", "variables", "said"),
     [
