@@ -121,7 +121,7 @@ _ALL: Final = (
     ),
     _type(
         "pending_member_removed",
-        "A client that was told its member id is no longer waited for.",
+        "A client that was issued a member id, and perhaps not told it, is no longer waited for.",
         Field("waited_ms", _COUNT, "how long it was waited for"),
     ),
     _type(
