@@ -11,7 +11,7 @@ import os
 import shutil
 import time
 from collections.abc import Sequence
-from errno import EEXIST
+from errno import EEXIST, EOPNOTSUPP
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -93,10 +93,11 @@ class Folder(Protocol):
 
 
 class DiskFile:
-    __slots__ = ("_fd",)
+    __slots__ = ("_fd", "_tells")
 
     def __init__(self, path: str, *, create: bool) -> None:
         self._fd = -1  # for `close`, when opening fails
+        self._tells = _NO_WAIT != 0  # whether the file system says what it has in memory
         self._fd = os.open(
             path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644
         )
@@ -119,14 +120,14 @@ class DiskFile:
         return b"".join(parts)
 
     def read_cached(self, position: int, size: int) -> bytes | memoryview:
-        if not _NO_WAIT or size > _CACHED_BYTES_MAX:
+        if not self._tells or size > _CACHED_BYTES_MAX:
             raise WouldBlock
         buffer = memoryview(bytearray(size))
         try:
             if os.preadv(self._fd, [buffer], position, _NO_WAIT) == size:
                 return buffer
-        except OSError:  # EAGAIN for one: nothing of it is cached
-            pass
+        except OSError as error:  # EAGAIN for one: nothing of it is cached
+            self._tells = error.errno != EOPNOTSUPP  # as tmpfs and overlayfs say
         raise WouldBlock
 
     def append(self, buffers: Sequence[bytes | memoryview]) -> None:
