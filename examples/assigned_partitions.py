@@ -33,4 +33,6 @@ async def main(bootstrap: str, topic: str, since: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 4:
+        sys.exit(__doc__)
     asyncio.run(main(*sys.argv[1:]))

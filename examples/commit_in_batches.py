@@ -47,5 +47,7 @@ def report(result: CommitResult) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 4:
+        sys.exit(__doc__)
     with suppress(KeyboardInterrupt):
         asyncio.run(main(*sys.argv[1:]))

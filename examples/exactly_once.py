@@ -85,5 +85,7 @@ async def main(bootstrap: str, topic: str, path: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 4:
+        sys.exit(__doc__)
     with suppress(KeyboardInterrupt):
         asyncio.run(main(*sys.argv[1:]))

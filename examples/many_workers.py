@@ -109,5 +109,7 @@ async def main(bootstrap: str, topic: str, count: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 4:
+        sys.exit(__doc__)
     with suppress(KeyboardInterrupt):
         asyncio.run(main(*sys.argv[1:]))

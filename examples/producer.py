@@ -25,4 +25,6 @@ async def send(producer: Producer, topic: str, text: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
     asyncio.run(main(*sys.argv[1:]))

@@ -41,5 +41,7 @@ async def main(bootstrap: str, topic: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
     with suppress(KeyboardInterrupt):
         asyncio.run(main(*sys.argv[1:]))

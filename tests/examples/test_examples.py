@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pytest
+
 from muster.client import Admin, Consumer, Producer, TopicPartition
 from muster.coordinator.testing import Broker
 
@@ -105,6 +107,18 @@ def test_every_example_is_here() -> None:
     for example in EXAMPLES.glob("*.py"):
         if not example.stem.startswith("test_"):
             assert f'running("{example.stem}"' in here or f'"{example.stem}",\n' in here
+
+
+@pytest.mark.parametrize(
+    "program",
+    sorted(each for each in EXAMPLES.glob("*.py") if not each.stem.startswith("test_")),
+    ids=lambda program: program.stem,
+)
+def test_an_example_called_without_arguments_says_how(program: Path) -> None:
+    ended = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=LONG_S)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert f"python examples/{program.name} 127.0.0.1:9092 " in ended.stderr
+    assert "Traceback" not in ended.stderr
 
 
 def test_the_first_example_of_the_readme(broker: Broker, tmp_path: Path) -> None:
