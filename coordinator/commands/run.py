@@ -9,8 +9,8 @@ import os
 import signal
 import sys
 from argparse import Namespace
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from muster.client.errors import ClientError, Unreachable
@@ -51,9 +51,8 @@ def run(work: Work, given: Namespace, variables: Mapping[str, str]) -> int:
             sys.stdout.reconfigure(errors="backslashreplace")
     # What the client warns of (offsets that are gone, say) is one line as well.
     logging.basicConfig(level=logging.WARNING, format=f"{command}: %(message)s")
-    logging.getLogger("muster.client.network.pool").setLevel(logging.ERROR)  # commands say so themselves
     try:
-        with asyncio.Runner() as runner:
+        with _unreachable_said_once(), asyncio.Runner() as runner:
             code = runner.run(_connected(work, Cluster(bootstrap), given))
             if sys.stdout is not None:
                 sys.stdout.flush()
@@ -78,6 +77,18 @@ def run(work: Work, given: Namespace, variables: Mapping[str, str]) -> int:
         return _SIGNALLED + signal.SIGINT
     except asyncio.CancelledError:
         return _SIGNALLED + signal.SIGTERM
+
+
+@contextmanager
+def _unreachable_said_once() -> Iterator[None]:
+    """A command says so itself when it fails for want of a broker."""
+    log = logging.getLogger("muster.client.network.pool")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
 
 
 async def _connected(work: Work, cluster: Cluster, given: Namespace) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import signal
 import socket
@@ -80,6 +81,14 @@ def test_a_broker_that_is_not_there(arguments: list[str], capfd: pytest.CaptureF
         f"{named(arguments)}: no connection to {bootstrap}: connection refused "
         "(is a broker running there? --bootstrap-server names another)\n"
     )
+
+
+def test_a_program_that_calls_a_command_still_hears_of_brokers_that_are_gone(
+    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    Muster(f"127.0.0.1:{free_ports(1)}", capfd).refused("topics", "list")
+    assert not caplog.messages
+    assert logging.getLogger("muster.client.network.pool").isEnabledFor(logging.WARNING)
 
 
 @pytest.mark.parametrize("arguments", COMMANDS, ids=lambda arguments: " ".join(arguments))
