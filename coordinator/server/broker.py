@@ -356,7 +356,7 @@ class Broker:
         self._fault_gate.close()
         self.connections.finish()
         await self.connections.drained(grace_s)
-        await self.connections.cut()
+        await self.connections.close()
         await self.runtime.close()
         await self.partitions.close()
         await self.group_events.close()
@@ -374,7 +374,7 @@ class Broker:
         for listener in self._listeners:
             await listener.close()
         self._fault_gate.close()
-        await self.connections.cut()
+        await self.connections.close()
         await self._end()
 
     async def _end(self) -> None:

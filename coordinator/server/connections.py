@@ -116,6 +116,7 @@ class Connections:
         self._sweep: Timer | None = None
         self.frozen = False
         self._deaf = False
+        self._over = False
 
     # --- membership -----------------------------------------------------------------------------------------
 
@@ -125,7 +126,10 @@ class Connections:
         return Connection(self, self._next_id, listener)
 
     def admit(self, connection: Connection) -> bool:
-        """Whether a new connection fits under max.connections."""
+        """Whether a new connection is served: it fits under max.connections, and is none that was accepted
+        while the broker still listened and is handed over only now."""
+        if self._over:
+            return False
         if len(self.open) >= self._connections_max:
             self.counts.refused += 1
             return False
@@ -165,7 +169,9 @@ class Connections:
     # --- the end --------------------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """Read no more; answer what was received and close each connection once that is done."""
+        """Read no more; answer what was received and close each connection once that is done. No other is
+        served."""
+        self._over = True
         for connection in list(self.open.values()):
             connection.finish()
 
@@ -173,6 +179,11 @@ class Connections:
         """Return when every connection has ended, or after `timeout_s`."""
         if self.tasks:
             await asyncio.wait(self.tasks, timeout=timeout_s)
+
+    async def close(self) -> None:
+        """Close every connection now, whatever it is doing. No other is served."""
+        self._over = True
+        await self.cut()
 
     async def cut(self) -> None:
         """Close every connection now, whatever it is doing."""

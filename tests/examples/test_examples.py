@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -163,7 +163,7 @@ def test_exactly_once(broker: Broker, tmp_path: Path) -> None:
     arguments = (broker.bootstrap, "payments", str(database))
 
     def totals() -> dict[str, int]:
-        with sqlite3.connect(database) as reading:
+        with closing(sqlite3.connect(database)) as reading:
             return dict(reading.execute("SELECT account, cents FROM totals"))
 
     payments = [(f"account-{number % 5}", "7") for number in range(500)]

@@ -111,6 +111,24 @@ async def test_a_connection_that_comes_at_the_end_is_closed(turns: int) -> None:
             assert await asyncio.to_thread(client.recv, 1) == b""
 
 
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("turns", range(5))
+async def test_a_connection_that_comes_as_a_broker_goes_is_closed(
+    start_brokers: StartBrokers, turns: int, clean: bool
+) -> None:
+    brokers = await start_brokers(brokers=2)
+    node = brokers.brokers[0]
+    with socket.create_connection(("127.0.0.1", node.port)) as client:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await (brokers.stop_one(0) if clean else brokers.kill_one(0))
+        client.settimeout(30)
+        with suppress(ConnectionResetError):
+            assert await asyncio.to_thread(client.recv, 1) == b""
+    assert not node.connections.tasks
+    assert not node.connections.open
+
+
 @pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop])
 def test_connections_that_come_at_once_are_accepted_in_a_few_turns(
     loop_factory: Callable[[], asyncio.AbstractEventLoop],
