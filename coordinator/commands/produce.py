@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Final, Literal
 
 from muster.client.admin.topics import ensure_topic
@@ -163,7 +163,9 @@ def _open(path: str | None) -> int:
             raise Failed("standard input is closed; --file names what to read instead")
         return sys.stdin.fileno()
     try:
-        return os.open(Path(path), os.O_RDONLY)
+        if os.path.isdir(path):  # which opens, and cannot be read
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        return os.open(path, os.O_RDONLY)
     except OSError as error:
         raise Failed(f"--file {path}: {error.strerror}") from error
 

@@ -76,7 +76,8 @@ _FIELDS: Final[dict[str, Callable[[Record, bytes], bytes]]] = {
     ),
 }
 _ESCAPES: Final = {r"\t": "\t", r"\n": "\n", r"\0": "\0", r"\\": "\\"}
-_TOKENS: Final = re.compile(r"\{(\w*)\}|(\\[tn0\\])")
+_TOKENS: Final = re.compile(r"\{(\w*(?:[!:.\[][^{}]*)?)\}|(\\[tn0\\])")
+"""What Python's own formats have behind a name ({value!r}) is found too, to be refused."""
 
 
 def template(text: str, null: bytes) -> Callable[[Record], bytes]:

@@ -268,6 +268,7 @@ def test_a_group_is_idle_from_when_it_was_assigned(delay_ms: int) -> None:
         (["consume", "t", "--offset", "1"], "t-0 has no offset 1; it has 0 to 0"),
         (["consume", "t", "--partition", "1"], "has no partition 1; it has 1"),
         (["consume", "t", "--format", "{values}"], "{values} is no field; there are {topic}"),
+        (["consume", "t", "--format", "{value!r}"], "{value!r} is no field; there are {topic}"),
         (["consume", "t", "--group", "", "--from-beginning"], "'' is not allowed; it takes a name"),
         (["consume", "t", "--group", "g", "--partition", "0"], "--group decides"),
         (["consume", "t", "--group", "g", "--offset", "0"], "--group decides"),
@@ -286,3 +287,4 @@ def test_what_is_not_there_is_one_line(muster: Muster, tmp_path: Path) -> None:
     assert "topic nope" in muster.refused("consume", "nope")
     assert "topic nope" in muster.refused("consume", "nope", "--group", "g")
     assert "No such file" in muster.refused("produce", "t", "--file", str(tmp_path / "nope"))
+    assert f"--file {tmp_path}: Is a directory" in muster.refused("produce", "t", "--file", str(tmp_path))
