@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, Final, Literal
 
 from muster.client.admin.topics import ensure_topic
+from muster.client.errors import DeliveryTimedOut
 from muster.client.network.cluster import Cluster
 from muster.client.network.connection import deadline
 from muster.client.producer import Producer
@@ -124,12 +125,15 @@ class _Sending:
         """`before`: so many lines were sent before these."""
         if not records:
             return
+        first, last = before + 1, before + len(records)
+        which = f"line {first}" if first == last else f"lines {first} to {last}"
         try:
             sent = await self._acknowledged(records)
         except KafkaError as error:
-            first, last = before + 1, before + len(records)
-            which = f"line {first}" if first == last else f"lines {first} to {last}"
             raise KafkaError(error.code, f"{which}, not all are written: {error.why}") from error
+        except DeliveryTimedOut as error:
+            why = f"{which}, perhaps not all are written: {error}"
+            raise Failed(f"{why} (--timeout gives them longer)") from error
         if self._given.output == "json":
             told = ({"topic": self._given.topic, **each} for each in sent)
             await streams.write("".join(output.line(each) + "\n" for each in told).encode())

@@ -283,6 +283,17 @@ def test_a_wrong_command_line(muster: Muster, arguments: list[str], said: str) -
     assert said in message
 
 
+def test_lines_that_nobody_acknowledges_are_named(
+    broker: Broker, lines: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    lines.write_text("one\ntwo\n")
+    broker.create_topic("t")
+    with broker.faults.add(api="Produce", delay="1h"):
+        said = Muster(broker.bootstrap, capfd).refused("produce", "t", "--file", str(lines), "--timeout", "1")
+    assert said.startswith("muster produce: lines 1 to 2, perhaps not all are written: t-0: not acknowledged")
+    assert said.endswith(" (--timeout gives them longer)\n")
+
+
 def test_what_is_not_there_is_one_line(muster: Muster, tmp_path: Path) -> None:
     assert "topic nope" in muster.refused("consume", "nope")
     assert "topic nope" in muster.refused("consume", "nope", "--group", "g")
