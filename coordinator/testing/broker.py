@@ -21,7 +21,7 @@ from muster.coordinator.testing.faults import AsyncFaults, Faults
 from muster.coordinator.testing.groups import AsyncGroup, Group, GroupFacts, reached
 from muster.coordinator.testing.snapshot import Snapshot, put_back, taken
 from muster.coordinator.testing.timeline import Timeline
-from muster.coordinator.testing.topics import AsyncTopic, Record, Sent, Topic, read, write
+from muster.coordinator.testing.topics import AsyncTopic, Record, Sent, Topic, create, read, write
 
 _LEASE_MS: Final = 1_000
 _LEASE_ALONE_MS: Final = 30_000
@@ -102,11 +102,9 @@ class ClusterCalls(Calls):
     async def create_topic(
         self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None
     ) -> None:
-        """Create a topic, known to every broker on return. Raises KafkaError."""
-        nodes = self._core.running
-        await nodes[0].catalogue.create(name, partitions=partitions, configs=configs)
-        for node in nodes:
-            await node.catalogue.refresh()
+        """Create a topic, known to every broker on return. Raises KafkaError, and TypeError for what is no
+        name, number or config."""
+        await create(self._core, name, partitions, configs)
 
     @both
     async def produce(self, topic: str, records: Iterable[Sent], *, partition: int = 0) -> int:

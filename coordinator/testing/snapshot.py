@@ -36,7 +36,9 @@ async def taken(brokers: Brokers) -> Snapshot:
 
 
 async def put_back(brokers: Brokers, snapshot: Snapshot) -> None:
-    """Raises ValueError for a snapshot of others."""
+    """Raises ValueError for a snapshot of others, TypeError for what is none."""
+    if not isinstance(snapshot, Snapshot):
+        raise TypeError(f"snapshot: it takes what `snapshot` returned, not {snapshot!r}")
     store, logs = _in_memory(brokers)
     counts = await store.counts()
     if counts.cluster_id != snapshot.cluster_id:

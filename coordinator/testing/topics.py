@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from muster.coordinator.testing.faces import Async, Blocking, Calls, both, waits
@@ -154,6 +154,23 @@ async def _read(core: Core, topic: CatalogueTopic, number: int) -> list[Record]:
             ]
             at = header.next_offset
     return found
+
+
+async def create(core: Core, name: str, partitions: int, configs: Mapping[str, str] | None) -> None:
+    """Create a topic, known to every running broker on return."""
+    if not isinstance(name, str):
+        raise TypeError(f"name: it takes a text, not {name!r}")
+    if not isinstance(partitions, int) or isinstance(partitions, bool):
+        raise TypeError(f"partitions: it takes a whole number, not {partitions!r}")
+    if not isinstance(configs, Mapping | None):
+        raise TypeError(f"configs: it takes texts by name, not {configs!r}")
+    for config, value in (configs or {}).items():
+        if not isinstance(config, str) or not isinstance(value, str):
+            raise TypeError(f"configs: {config}: it takes a text such as '{value}', not {value!r}")
+    nodes = core.running
+    await nodes[0].catalogue.create(name, partitions=partitions, configs=configs)
+    for node in nodes:
+        await node.catalogue.refresh()
 
 
 async def write(core: Core, name: str, records: Iterable[Sent], partition: int) -> int:

@@ -271,6 +271,23 @@ async def test_topics_and_their_records(broker: AsyncBroker) -> None:
         await broker.produce("orders", b"v")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        (5, {}, "name: it takes a text, not 5"),
+        ("t", {"partitions": "3"}, "partitions: it takes a whole number, not '3'"),
+        ("t", {"partitions": True}, "partitions: it takes a whole number, not True"),
+        ("t", {"configs": ["x"]}, r"configs: it takes texts by name, not \['x'\]"),
+        ("t", {"configs": {"retention.ms": 5}}, "configs: retention.ms: it takes a text such as '5', not 5"),
+    ],
+)
+async def test_what_is_no_topic_is_told_by_its_field(
+    broker: AsyncBroker, name: object, options: dict[str, object], said: str
+) -> None:
+    with pytest.raises(TypeError, match=f"^{said}$"):
+        await broker.create_topic(name, **options)  # type: ignore[arg-type]
+
+
 async def test_what_could_only_be_waited_for_in_vain_is_refused(broker: AsyncBroker) -> None:
     group = broker.group(GROUP)
     with pytest.raises(ValueError, match=r"^state: 'stable' is not one of Empty, PreparingRebalance, "):

@@ -122,6 +122,8 @@ async def test_producer_ids_are_never_given_out_twice(broker: AsyncBroker) -> No
 
 async def test_what_cannot_be_is_refused(tmp_path: Path, broker: AsyncBroker) -> None:
     snapshot = await broker.snapshot()
+    with pytest.raises(TypeError, match=r"^snapshot: it takes what `snapshot` returned, not 5$"):
+        await broker.restore(5)  # type: ignore[arg-type]
     async with Cluster(2) as others:
         with pytest.raises(ValueError, match="taken of other brokers"):
             await others.restore(snapshot)
