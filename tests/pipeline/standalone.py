@@ -129,6 +129,8 @@ class Standalone:
                 return told
         except OSError:
             return {}
+        except json.JSONDecodeError:  # as it starts, its page is there before what this asks for
+            return {}
 
     def alive(self) -> int:
         """How many workers the master counts on."""
