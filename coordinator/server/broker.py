@@ -150,7 +150,7 @@ class Broker:
             shard_count=counts.leases[LeaseKind.GROUP],
             limits=Limits(write_timeout_ms=settings.offsets_commit_timeout_ms),
             observer=RebalanceLog(node_id).observe,
-            before_load=self._read_topics,
+            before_load=self.read_topics,
             holds=shared.holds,
             recorder=self.recorder,
             journal_written=self.group_events.written,
@@ -458,7 +458,7 @@ class Broker:
                 self._catalogue_stale.set()  # the store does not tell of the same change again
                 await asyncio.sleep(_READ_AGAIN_S)
 
-    async def _read_topics(self) -> None:
+    async def read_topics(self) -> None:
         """Return when the topics have been read, beginning after this call. Those who ask in the same turn
         share it."""
         if self._catalogue_reading is None:

@@ -242,6 +242,10 @@ class Catalogue:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic with id {topic_id}")
         return topic
 
+    def is_free(self, name: str) -> bool:
+        """Whether no topic stands in the way of one of that name."""
+        return _fold(name) not in self._folded
+
     # --- changing ---------------------------------------------------------------------------------
 
     async def create(

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Final
 
 from muster.coordinator.group.effects import RequestContext
 from muster.coordinator.observe.log import Logger
-from muster.coordinator.server.handlers.several import Turns
+from muster.coordinator.server.handlers.several import Attempts, Turns, heard_of_all
 from muster.coordinator.server.refusals import LogDir, PartitionElection, election_error
 from muster.coordinator.topics.catalogue import Topic
 from muster.coordinator.topics.logs import PartitionId
+from muster.protocol.api import ApiKey
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.cluster import (
     DescribeLogDirsRequest,
@@ -115,6 +116,8 @@ async def elect_leaders(
             ElectLeadersRequest.TopicPartitions(topic=topic.name, partitions=list(range(topic.partitions)))
             for topic in broker.catalogue.topics()
         ]
+    attempts = Attempts(ApiKey.ELECT_LEADERS, context, request.timeout_ms)
+    await heard_of_all(broker, attempts, None not in (broker.catalogue.by_name(each.topic) for each in asked))
     response = ElectLeadersResponse(replica_election_results=[])
     turns = Turns()
     for of_topic in asked:

@@ -21,7 +21,7 @@ from muster.coordinator.server.broker_configs import (
     Synonym,
     source_of,
 )
-from muster.coordinator.server.handlers.several import Attempts, Turns
+from muster.coordinator.server.handlers.several import Attempts, Turns, heard_of_all
 from muster.coordinator.server.refusals import (
     altered_configs,
     described_configs_error,
@@ -75,6 +75,14 @@ def _resource_type(number: int) -> ResourceType:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {number}") from None
 
 
+def _topics_known(broker: Broker, resources: Iterable[Any]) -> bool:
+    return all(
+        broker.catalogue.by_name(each.resource_name) is not None
+        for each in resources
+        if each.resource_type == ResourceType.TOPIC
+    )
+
+
 def _check_is_this_broker(broker: Broker, name: str) -> None:
     """INVALID_REQUEST unless `name` is this broker's id; 01 is 1, as in Kafka."""
     if re.fullmatch(r"[+-]?[0-9]{1,10}", name) is None:
@@ -94,6 +102,8 @@ async def describe_configs(
     broker: Broker, request: DescribeConfigsRequest, context: RequestContext
 ) -> DescribeConfigsResponse:
     """Each resource's configs, by name. A resource that is asked about twice is described twice."""
+    attempts = Attempts(ApiKey.DESCRIBE_CONFIGS, context)
+    await heard_of_all(broker, attempts, _topics_known(broker, request.resources))
     describer = _Describer(broker, request)
     results = []
     turns = Turns()
@@ -284,6 +294,7 @@ async def _alter_each(
     times = Counter((each.resource_type, each.resource_name) for each in request.resources)
     refusals: list[KafkaError | None] = []
     attempts = Attempts(api_key, context)
+    await heard_of_all(broker, attempts, _topics_known(broker, request.resources))
     turns = Turns()
     for asked in request.resources:
         await turns.next()

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, Final, TypeVar
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from muster.coordinator.group.effects import RequestContext
 from muster.coordinator.server.unexpected import unexpected
 from muster.coordinator.storage.store import StoreError
 from muster.protocol.api import ApiKey
 from muster.protocol.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from muster.coordinator.server.broker import Broker
 
 _AT_ONCE: Final = 100
 
@@ -91,6 +95,16 @@ class Attempts:
             "the store did not answer within the request's timeout; it may be done all the same",
         )
         raise self._failure
+
+
+async def heard_of_all(broker: Broker, attempts: Attempts, known: bool) -> None:
+    """Read the topics anew unless what a request is about is `known` as it needs to be. Another broker may
+    have made or deleted a topic a moment ago, and its client knows: whoever changes topics is not to be
+    refused for what this broker has not heard of yet, as by Kafka's controller nobody is. At most one read
+    for a request, and where the store fails, the attempts say so."""
+    if not known:
+        with suppress(KafkaError):
+            await attempts.make(broker.read_topics())
 
 
 _MADE: Final[set[asyncio.Task[Any]]] = set()

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from muster.coordinator.group.effects import RequestContext
 from muster.coordinator.server.broker_configs import Source, source_of
-from muster.coordinator.server.handlers.several import Attempts, Turns
+from muster.coordinator.server.handlers.several import Attempts, Turns, heard_of_all
 from muster.coordinator.server.refusals import created_topic_error, deleted_topic_error, new_partitions_error
 from muster.coordinator.topics.catalogue import Topic
 from muster.coordinator.topics.config import TopicConfig, described, present
@@ -42,6 +42,7 @@ async def create_topics(
     results: dict[str, CreateTopicsResponse.CreatableTopicResult] = {}
     inherited: dict[str, CreatedConfig] = {}
     attempts = Attempts(ApiKey.CREATE_TOPICS, context, request.timeout_ms)
+    await heard_of_all(broker, attempts, all(map(broker.catalogue.is_free, times)))
     turns = Turns()
     for asked in request.topics:
         await turns.next()
@@ -131,10 +132,11 @@ async def delete_topics(
     asked += [
         DeleteTopicsRequest.DeleteTopicState(name=name, topic_id=ZERO_UUID) for name in request.topic_names
     ]
+    attempts = Attempts(ApiKey.DELETE_TOPICS, context, request.timeout_ms)
+    await heard_of_all(broker, attempts, all(_found(broker, each) is not None for each in asked))
     names = [_named_as(broker, each) for each in asked]
     times = Counter(names)
     results = []
-    attempts = Attempts(ApiKey.DELETE_TOPICS, context, request.timeout_ms)
     turns = Turns()
     for each, name in zip(asked, names, strict=True):
         await turns.next()
@@ -155,9 +157,15 @@ async def delete_topics(
     return DeleteTopicsResponse(responses=results)
 
 
+def _found(broker: Broker, asked: DeleteTopicsRequest.DeleteTopicState) -> Topic | None:
+    if asked.name is None:
+        return broker.catalogue.by_id(asked.topic_id)
+    return broker.catalogue.by_name(asked.name)
+
+
 def _named_as(broker: Broker, asked: DeleteTopicsRequest.DeleteTopicState) -> tuple[str | None, UUID]:
     """What tells whether a topic is named twice, which it also is once by name and once by id."""
-    topic = broker.catalogue.by_id(asked.topic_id) if asked.name is None else None
+    topic = _found(broker, asked) if asked.name is None else None
     return (asked.name, asked.topic_id) if topic is None else (topic.name, ZERO_UUID)
 
 
@@ -178,6 +186,7 @@ async def create_partitions(
     times = Counter(topic.name for topic in request.topics)
     results: dict[str, CreatePartitionsResponse.CreatePartitionsTopicResult] = {}
     attempts = Attempts(ApiKey.CREATE_PARTITIONS, context, request.timeout_ms)
+    await heard_of_all(broker, attempts, None not in map(broker.catalogue.by_name, times))
     turns = Turns()
     for asked in request.topics:
         await turns.next()

@@ -1,0 +1,146 @@
+"""What a broker does about topics that another one made or deleted, and that it has not heard of yet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import pytest
+
+from muster.coordinator.server.broker import Broker
+from muster.coordinator.storage.store import StoreError
+from muster.protocol.errors import ErrorCode
+from muster.protocol.message import Message
+from muster.protocol.messages.cluster import ElectLeadersRequest
+from muster.protocol.messages.configs import ResourceType
+from muster.protocol.messages.topics import CreatePartitionsRequest, DeleteTopicsRequest
+from muster.protocol.types import ZERO_UUID
+from tests.server.conftest import StartBrokers
+from tests.server.test_metadata import creating
+from tests.support.wire import Wire
+from tests.support.wire_configs import SET, altering, describing, replacing
+
+
+class Asked(NamedTuple):
+    """A request about topics in one version, and where its answer has their codes."""
+
+    request: Message
+    version: int
+    answers: str
+
+
+def about(*names: str) -> dict[str, Asked]:
+    """What brokers are asked that Kafka's controller answers, by the name of it."""
+    topic = ResourceType.TOPIC
+    Growing = CreatePartitionsRequest.CreatePartitionsTopic
+    growing = [Growing(name=name, count=2, assignments=None) for name in names]
+    electing = [ElectLeadersRequest.TopicPartitions(topic=name, partitions=[0]) for name in names]
+    deleting = [DeleteTopicsRequest.DeleteTopicState(name=name, topic_id=ZERO_UUID) for name in names]
+    configs = {"retention.ms": "1000"}
+    changes = [("retention.ms", SET, "1000")]
+    return {
+        "alter configs": Asked(altering(*((topic, name, changes) for name in names)), 1, "responses"),
+        "replace configs": Asked(replacing(*((topic, name, configs) for name in names)), 2, "responses"),
+        "describe configs": Asked(describing(*((topic, name) for name in names)), 4, "results"),
+        "create partitions": Asked(
+            CreatePartitionsRequest(topics=growing, timeout_ms=30_000, validate_only=False), 3, "results"
+        ),
+        "elect leaders": Asked(
+            ElectLeadersRequest(election_type=0, topic_partitions=electing, timeout_ms=30_000),
+            2,
+            "replica_election_results",
+        ),
+        "delete topics": Asked(DeleteTopicsRequest(topics=deleting, timeout_ms=30_000), 6, "responses"),
+    }
+
+
+def codes(response: Any, answers: str) -> list[int]:
+    """One of each topic."""
+    found = getattr(response, answers)
+    return [
+        each.partition_result[0].error_code if "election" in answers else each.error_code for each in found
+    ]
+
+
+async def two(start_brokers: StartBrokers) -> Sequence[Broker]:
+    """The second hears nothing of what the first does."""
+    brokers = (await start_brokers(brokers=2)).brokers
+    deafen(brokers[1])
+    return brokers
+
+
+def deafen(broker: Broker) -> None:
+    """From here on it reads only what it asks for itself."""
+    assert broker._catalogue_task is not None
+    broker._catalogue_task.cancel()
+
+
+@pytest.mark.parametrize("what", about())
+async def test_nobody_is_refused_for_a_topic_that_another_broker_has_just_made(
+    start_brokers: StartBrokers, what: str
+) -> None:
+    first, second = await two(start_brokers)
+    await first.catalogue.create("t")
+    assert second.catalogue.by_name("t") is None
+    request, version, answers = about("t")[what]
+    async with await Wire.connect(second.port) as wire:
+        (code,) = codes(await wire.call(request, version), answers)
+    if what == "elect leaders":
+        assert code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    else:
+        assert code == ErrorCode.NONE
+
+
+async def test_a_name_is_free_once_another_broker_has_deleted_the_topic(start_brokers: StartBrokers) -> None:
+    first, second = await two(start_brokers)
+    topic = await first.catalogue.create("t")
+    await second.catalogue.refresh()
+    await first.catalogue.delete(topic)
+    assert second.catalogue.by_name("t") == topic
+    async with await Wire.connect(second.port) as wire:
+        (created,) = (await wire.call(creating("t"), 7)).topics
+    assert (created.error_code, created.topic_id == topic.topic_id) == (ErrorCode.NONE, False)
+
+
+@pytest.mark.parametrize("what", [*about(), "create topics"])
+async def test_the_store_is_read_once_for_all_that_a_request_names(
+    start_brokers: StartBrokers, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (broker,) = (await start_brokers()).brokers
+    names = [f"t-{number}" for number in range(300)]
+    if what == "create topics":
+        for name in names[:30]:
+            await broker.catalogue.create(name)
+        asked = Asked(creating(*names[:30]), 7, "topics")
+    else:
+        asked = about(*names)[what]
+    deafen(broker)
+    read, reads = broker._store.topics, []
+
+    async def counted() -> Any:
+        reads.append(1)
+        return await read()
+
+    monkeypatch.setattr(broker._store, "topics", counted)
+    async with await Wire.connect(broker.port) as wire:
+        found = codes(await wire.call(asked.request, asked.version), asked.answers)
+    wanted = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert set(found) == {ErrorCode.TOPIC_ALREADY_EXISTS if what == "create topics" else wanted}
+    assert len(reads) == 1
+
+
+@pytest.mark.parametrize("what", about())
+async def test_a_store_that_cannot_be_read_refuses_what_needs_it(
+    start_brokers: StartBrokers, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (broker,) = (await start_brokers()).brokers
+
+    async def failing() -> Any:
+        raise StoreError("the disk is on fire")
+
+    monkeypatch.setattr(broker._store, "topics", failing)
+    request, version, answers = about("t")[what]
+    async with await Wire.connect(broker.port) as wire:
+        (code,) = codes(await wire.call(request, version), answers)
+    local = what in ("describe configs", "elect leaders", "delete topics")
+    assert code == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if local else ErrorCode.KAFKA_STORAGE_ERROR)
