@@ -68,7 +68,10 @@ class _Calls:
         _no_error(code for _, code, _ in answer.topic_errors)
 
     async def list_topics(self) -> None:
-        lines.expect(self._topic in await self._client.list_topics(), True)
+        async def there() -> bool:
+            return self._topic in await self._client.list_topics()
+
+        await _in_time(there, True)
 
     async def describe_topics(self) -> None:
         async def partitions() -> int:

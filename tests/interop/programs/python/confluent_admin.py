@@ -8,6 +8,7 @@ from typing import Any, Final
 from confluent_kafka import (
     ConsumerGroupTopicPartitions,
     ElectionType,
+    KafkaError,
     KafkaException,
     Producer,
     TopicCollection,
@@ -96,11 +97,7 @@ def _calls(bootstrap: str, prefix: str) -> Iterator[tuple[str, Callable[[], obje
     )
     yield (
         "alter_consumer_group_offsets",
-        lambda: _first_error(
-            _one(
-                client.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, [at_three])], **wait)
-            )
-        ),
+        lambda: lines.expect_in_time(lambda: _offset_is_set(client, group, at_three), True),
     )
     yield (
         "list_consumer_group_offsets",
@@ -159,6 +156,18 @@ def _first_error(results: Any) -> None:
     for error in results.values():
         if error is not None:
             raise error if isinstance(error, Exception) else KafkaException(error)
+
+
+def _offset_is_set(client: AdminClient, group: str, to: TopicPartition) -> bool:
+    """Set it; False where the group's coordinator has not heard of the topic yet, as Kafka's may not have."""
+    asked = [ConsumerGroupTopicPartitions(group, [to])]
+    try:
+        _first_error(_one(client.alter_consumer_group_offsets(asked, request_timeout=_SECONDS)))
+    except KafkaException as error:
+        if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            return False
+        raise
+    return True
 
 
 def _config(client: AdminClient, topic: str, name: str) -> str:
