@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import pytest
 
 from muster.coordinator.server.broker import Broker
+from muster.coordinator.server.handlers import configs
 from muster.coordinator.storage.store import StoreError
 from muster.protocol.errors import ErrorCode
 from muster.protocol.message import Message
@@ -36,11 +38,11 @@ def about(*names: str) -> dict[str, Asked]:
     growing = [Growing(name=name, count=2, assignments=None) for name in names]
     electing = [ElectLeadersRequest.TopicPartitions(topic=name, partitions=[0]) for name in names]
     deleting = [DeleteTopicsRequest.DeleteTopicState(name=name, topic_id=ZERO_UUID) for name in names]
-    configs = {"retention.ms": "1000"}
+    settings = {"retention.ms": "1000"}
     changes = [("retention.ms", SET, "1000")]
     return {
         "alter configs": Asked(altering(*((topic, name, changes) for name in names)), 1, "responses"),
-        "replace configs": Asked(replacing(*((topic, name, configs) for name in names)), 2, "responses"),
+        "replace configs": Asked(replacing(*((topic, name, settings) for name in names)), 2, "responses"),
         "describe configs": Asked(describing(*((topic, name) for name in names)), 4, "results"),
         "create partitions": Asked(
             CreatePartitionsRequest(topics=growing, timeout_ms=30_000, validate_only=False), 3, "results"
@@ -144,3 +146,17 @@ async def test_a_store_that_cannot_be_read_refuses_what_needs_it(
         (code,) = codes(await wire.call(request, version), answers)
     local = what in ("describe configs", "elect leaders", "delete topics")
     assert code == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if local else ErrorCode.KAFKA_STORAGE_ERROR)
+
+
+async def test_a_description_does_not_wait_for_a_store_that_hangs(
+    start_brokers: StartBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (broker,) = (await start_brokers()).brokers
+    hanging = asyncio.get_running_loop().create_future()
+    monkeypatch.setattr(broker._store, "topics", lambda: hanging)
+    monkeypatch.setattr(configs, "_HEARD_OF_WITHIN_MS", 50)
+    request, version, answers = about("t")["describe configs"]
+    async with await Wire.connect(broker.port) as wire:
+        found = codes(await wire.call(request, version), answers)
+    hanging.set_result([])
+    assert found == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]

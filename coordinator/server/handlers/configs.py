@@ -62,6 +62,9 @@ CONFIGS_DESCRIBED_MAX: Final = 200_000
 _TEXT_OF_A_CONFIG: Final = 100
 """Characters of values that come with a config; each hundred more count like another config."""
 
+_HEARD_OF_WITHIN_MS: Final = 2_000
+"""So long a description waits for a store that does not answer; then it is of what this broker knows."""
+
 _ROOT: Final = "root"
 _LEVELS: Final = {"DEBUG": "debug", "INFO": "info", "WARN": "warning", "ERROR": "error"}
 """Kafka's names of the log levels that muster has."""
@@ -102,7 +105,7 @@ async def describe_configs(
     broker: Broker, request: DescribeConfigsRequest, context: RequestContext
 ) -> DescribeConfigsResponse:
     """Each resource's configs, by name. A resource that is asked about twice is described twice."""
-    attempts = Attempts(ApiKey.DESCRIBE_CONFIGS, context)
+    attempts = Attempts(ApiKey.DESCRIBE_CONFIGS, context, _HEARD_OF_WITHIN_MS)
     await heard_of_all(broker, attempts, _topics_known(broker, request.resources))
     describer = _Describer(broker, request)
     results = []
