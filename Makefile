@@ -38,11 +38,17 @@ test: $(VENV)/.installed-test  ## the tests, on asyncio in debug mode and on uvl
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) --loop asyncio --asyncio-debug
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) --loop uvloop tests/server tests/runtime tests/cluster tests/topics tests/client/test_connection.py tests/client/test_pool.py --ignore tests/server/test_scenario_replay.py
 
+.PHONY: test-python
+test-python:  ## make test in a Debian root of another Python: make test-python VERSION=3.14 (or 3.13; needs Linux, root and debootstrap)
+	tests/pythons/in-debian-root $(or $(VERSION),$(error which? make test-python VERSION=3.14)) test
+
 .PHONY: check
-check: $(VENV)/.installed-check  ## ruff, mypy --strict, and the import contract
+check: $(VENV)/.installed-check  ## ruff, mypy --strict (as on Linux, macOS and Windows), and the import contract
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/mypy --platform linux
+	$(BIN)/mypy --platform darwin
+	$(BIN)/mypy --platform win32
 	$(BIN)/lint-imports
 
 .PHONY: interop

@@ -173,9 +173,9 @@ def _run(settings: config.Settings, began: float) -> int:
 
     from muster.coordinator.observe.log import configure, drain
     from muster.coordinator.observe.web.binding import MissingPackages
-    from muster.coordinator.server.brokers import raise_open_files_limit
     from muster.coordinator.server.listener import BindError
     from muster.coordinator.storage.store import NodeIdTaken, StoreError
+    from muster.coordinator.system import raise_open_files_limit
 
     configure(settings.log_level, settings.log_format, background=True)
     raise_open_files_limit()
@@ -203,7 +203,7 @@ async def _serve_until_stopped(settings: config.Settings, began: float) -> int:
 
     from muster.coordinator.observe.log import Logger, warm_up
     from muster.coordinator.server.brokers import Brokers
-    from muster.coordinator.server.heap import keep_freed
+    from muster.coordinator.system import keep_freed_memory
 
     brokers = Brokers(settings)
     http = None if settings.http is None else await _prepare_http(brokers)
@@ -223,7 +223,7 @@ async def _serve_until_stopped(settings: config.Settings, began: float) -> int:
     gc.set_threshold(*_GARBAGE_THRESHOLDS)
     gc.enable()
     print(_ready(brokers, page, time.perf_counter() - began), flush=True)
-    keep_freed()
+    keep_freed_memory()
     warming = asyncio.get_running_loop().run_in_executor(None, warm_up)
     superseded = asyncio.create_task(brokers.superseded())
     ended, pending = await asyncio.wait([stopping, superseded], return_when=asyncio.FIRST_COMPLETED)
@@ -269,18 +269,14 @@ def _ready(brokers: Brokers, page: Running | None, took_s: float) -> str:
 
 def _handle_signals(stopped: Any) -> None:
     """The first SIGTERM or SIGINT drains, a second one ends at once."""
-    import asyncio
     import os
     import signal
+
+    from muster.coordinator.system import on_signals
 
     def on_signal(number: int) -> None:
         if stopped.is_set():
             os._exit(128 + number)  # what a shell reports for a process that the signal killed
         stopped.set()
 
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        try:
-            loop.add_signal_handler(number, on_signal, number)
-        except NotImplementedError:  # Windows loops have none
-            signal.signal(number, lambda received, _: loop.call_soon_threadsafe(on_signal, received))
+    on_signals((signal.SIGTERM, signal.SIGINT), on_signal)
