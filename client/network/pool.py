@@ -63,12 +63,13 @@ class _Candidate(NamedTuple):
 class _Lane:
     """The connection to a node for one kind of requests."""
 
-    __slots__ = ("again_at", "connection", "opening")
+    __slots__ = ("again_at", "connection", "failure", "opening")
 
     def __init__(self) -> None:
         self.connection: Connection | None = None
         self.opening = asyncio.Lock()
         self.again_at = 0.0  # before which it is not opened again, however often it is closed
+        self.failure: ClientError | None = None  # of the last try to open it
 
 
 class _Failures:
@@ -250,7 +251,7 @@ class Pool:
             async with asyncio.timeout_at(until):  # whoever is opening it may have more time
                 await slot.opening.acquire()
         except TimeoutError:
-            raise Unreachable(f"no connection to {self.named(node_id)}: no answer in time") from None
+            raise self._no_time_left(node_id, slot) from None
         try:
             there = self._open_to_any(lane) if node_id == ANY else self._open(node_id, lane)
             if there is not None:
@@ -264,6 +265,10 @@ class Pool:
                 connection = await self._open_any(until)
             else:
                 connection = await self._open_node(node_id, until)
+            slot.failure = None
+        except ClientError as error:
+            slot.failure = error
+            raise
         finally:
             slot.opening.release()
         return self._keep(connection, lane, for_any=node_id == ANY)
@@ -294,7 +299,13 @@ class Pool:
         if wait_s > 0:
             await asyncio.sleep(min(wait_s, max(0.0, until - deadline(0))))
         if again_at >= until or deadline(0) >= until:  # a loop may wake us a millisecond early
-            raise Unreachable(f"no connection to {self.named(node_id)}: no time left to try again")
+            raise self._no_time_left(node_id, slot)
+
+    def _no_time_left(self, node_id: int, slot: _Lane) -> Unreachable:
+        """For a caller whose deadline allows no try of its own; it names what the last try failed with."""
+        if slot.failure is None:
+            return Unreachable(f"no connection to {self.named(node_id)}: no time left to try again")
+        return Unreachable(f"{slot.failure}; no time left to try again")
 
     async def _open_node(self, node_id: int, until: float) -> Connection:
         address = self.address_of(node_id)
