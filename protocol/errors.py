@@ -196,6 +196,14 @@ class ForeignProtocolError(DecodeError):
         self.protocol = protocol
 
 
+class UnknownApiError(DecodeError):
+    """A request of an API whose messages are not declared."""
+
+    def __init__(self, text: str, api_key: int) -> None:
+        super().__init__(text)
+        self.api_key = api_key
+
+
 class TooLargeError(DecodeError):
     """A message larger, or of more elements, than its reader accepts; it may well be a right one."""
 

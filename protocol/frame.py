@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from muster.protocol.errors import DecodeError, ForeignProtocolError
-from muster.protocol.foreign import protocol_of
+from muster.protocol.foreign import BEGINNING_BYTES, protocol_of
 
 FRAME_BYTES_MAX_DEFAULT: Final = 100 * 1024 * 1024
 """Kafka's default of socket.request.max.bytes."""
@@ -72,6 +72,11 @@ class FrameSplitter:
         """Bytes of an unfinished frame, its size included: at the end of a stream, anything but 0 is a
         cut-off frame."""
         return len(self._pending)
+
+    @property
+    def beginning(self) -> bytes:
+        """The first bytes of an unfinished frame, its size included."""
+        return bytes(self._pending[:BEGINNING_BYTES])
 
     @property
     def announced_bytes(self) -> int:
