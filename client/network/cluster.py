@@ -143,6 +143,7 @@ class Cluster:
             client_id,
             settings or ConnectionSettings(),
             request_timeout_s=(request_timeout_ms or 0) / 1000,
+            patient=patient,
             on_wrong_broker=self._wrong_broker,
         )
         self._metadata_max_age_s = metadata_max_age_ms / 1000

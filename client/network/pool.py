@@ -92,14 +92,18 @@ class Pool:
         settings: ConnectionSettings,
         *,
         request_timeout_s: float = 0.0,
+        patient: bool = False,
         on_wrong_broker: Callable[[int], None] = lambda _: None,
     ) -> None:
+        """`patient`: a cluster of which nobody has answered so far is tried again and again, so the log says
+        that it is away. Otherwise the first failure is the caller's, who hears of it at once."""
         self.reached = False
         """Whether any broker has ever answered."""
         self._bootstrap = list(dict.fromkeys(bootstrap))
         self._client_id = client_id
         self._settings = settings
         self._request_timeout_s = request_timeout_s
+        self._patient = patient
         self._on_wrong_broker = on_wrong_broker
         self._nodes: Mapping[int, Node] = {}
         self._cluster_id: str | None = None
@@ -251,7 +255,7 @@ class Pool:
             async with asyncio.timeout_at(until):  # whoever is opening it may have more time
                 await slot.opening.acquire()
         except TimeoutError:
-            raise self._no_time_left(node_id, slot) from None
+            raise self._too_late(node_id, slot, "no answer in time") from None
         try:
             there = self._open_to_any(lane) if node_id == ANY else self._open(node_id, lane)
             if there is not None:
@@ -299,13 +303,13 @@ class Pool:
         if wait_s > 0:
             await asyncio.sleep(min(wait_s, max(0.0, until - deadline(0))))
         if again_at >= until or deadline(0) >= until:  # a loop may wake us a millisecond early
-            raise self._no_time_left(node_id, slot)
+            raise self._too_late(node_id, slot, "no time left to try again")
 
-    def _no_time_left(self, node_id: int, slot: _Lane) -> Unreachable:
+    def _too_late(self, node_id: int, slot: _Lane, why: str) -> Unreachable:
         """For a caller whose deadline allows no try of its own; it names what the last try failed with."""
         if slot.failure is None:
-            return Unreachable(f"no connection to {self.named(node_id)}: no time left to try again")
-        return Unreachable(f"{slot.failure}; no time left to try again")
+            return Unreachable(f"no connection to {self.named(node_id)}: {why}")
+        return Unreachable(f"{slot.failure}; {why}")
 
     async def _open_node(self, node_id: int, until: float) -> Connection:
         address = self.address_of(node_id)
@@ -329,7 +333,7 @@ class Pool:
         try:
             connection = await _first(partial(self._open_candidate, each, until) for each in candidates)
         except ClientError as error:
-            if not self._cut_off:
+            if not self._cut_off and (self._patient or self.reached):
                 self._cut_off = True
                 log.warning("no broker can be reached: %s", error)
             raise
