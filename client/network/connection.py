@@ -467,9 +467,8 @@ class Connection(asyncio.BufferedProtocol):
 
 
 def _not_kafka(address: Address, error: DecodeError) -> str:
-    if isinstance(error, ForeignProtocolError):
-        return f"{address} is no Kafka broker: it answers with {error}{_HINTS.get(error.protocol, '')}"
-    return f"{address} does not answer as a Kafka broker does: {error}"
+    hint = _HINTS.get(error.protocol, "") if isinstance(error, ForeignProtocolError) else ""
+    return f"{address} does not answer as a Kafka broker does: {error}{hint}"
 
 
 def reason(error: OSError) -> str:

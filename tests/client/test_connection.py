@@ -254,7 +254,7 @@ async def test_what_is_no_answer_is_not_taken_for_one(garbage: bytes) -> None:
         await reader.read()
 
     async with listener(garbling) as address:
-        with pytest.raises(NotKafka, match=rf"{address} (does not answer as a|is no) Kafka broker"):
+        with pytest.raises(NotKafka, match=rf"{address} does not answer as a Kafka broker"):
             await Connection.open(address, "test", deadline(LONG_S))
 
 

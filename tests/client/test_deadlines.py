@@ -49,8 +49,8 @@ async def _closing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 TRIED: Final = {
     "nobody": "connection refused",
     "silent": "did not answer API_VERSIONS in time",
-    "http": "it answers with HTTP instead of Kafka's protocol",
-    "tls": "it answers with TLS instead of Kafka's protocol",
+    "http": "HTTP instead of Kafka's protocol",
+    "tls": "TLS instead of Kafka's protocol",
     "closing": "is this a Kafka listener without TLS and SASL",
 }
 """What is at an address, and what errors say of it."""
