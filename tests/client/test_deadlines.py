@@ -192,6 +192,35 @@ async def test_calls_to_a_broker_that_stops_answering_end_in_time() -> None:
                 broker.resume(0)
 
 
+@pytest.mark.parametrize("heartbeat", ["loop", "thread"])
+async def test_a_members_calls_to_a_coordinator_that_stops_answering_end_in_time(heartbeat: Any) -> None:
+    with Broker() as broker:
+        broker.create_topic("t")
+        broker.produce("t", [b"v"])
+        consumer = await Consumer(
+            broker.bootstrap,
+            topics="t",
+            group_id="g",
+            auto_offset_reset="earliest",
+            heartbeat=heartbeat,
+            default_api_timeout_ms=LIMIT_MS,
+        ).start()
+        try:
+            assert await consumer.get(timeout=LONG_S) is not None
+            broker.pause(0)
+            async with asyncio.timeout(LONG_S):
+                result = await consumer.commit({WHERE: OffsetAndMetadata(1)})
+                assert "did not answer the commit" in str(result)
+                assert "coordinator of group g" in await _failure(consumer.committed([WHERE]))
+                assert "did not answer" in await _failure(consumer.beginning_offsets([WHERE]))
+                assert await consumer.get(timeout=0.1) is None
+                await consumer.unsubscribe()
+        finally:
+            async with asyncio.timeout(LONG_S):
+                await consumer.close(timeout=0.5)
+            broker.resume(0)
+
+
 async def _flushed(producer: Producer[bytes, bytes]) -> None:
     await producer.post("t", b"v")
     await producer.flush(timeout=0.4)
