@@ -107,7 +107,7 @@ def _explained(error: KafkaError) -> str:
     hints = {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "muster topics list shows what is there",
         ErrorCode.GROUP_ID_NOT_FOUND: "muster groups list shows what is there",
-        ErrorCode.NON_EMPTY_GROUP: "stop its members first",
+        ErrorCode.NON_EMPTY_GROUP: "stop its members, or remove those that are gone: muster groups evict",
         ErrorCode.UNSUPPORTED_VERSION: "the broker is too old, or too new, for this",
     }
     hint = hints.get(error.code)

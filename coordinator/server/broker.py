@@ -44,6 +44,7 @@ from muster.coordinator.server.listener import BindError, Listener
 from muster.coordinator.server.pausing import PausableStore
 from muster.coordinator.server.producer_ids import ProducerIds
 from muster.coordinator.server.router import APIS_AT_ONCE, HANDLERS, Router
+from muster.coordinator.server.unserved import REFUSED
 from muster.coordinator.storage.store import Lease, LeaseKind, NodeRow, Store, StoreCounts, StoreError
 from muster.coordinator.topics.catalogue import Catalogue, Change, events_topic, offsets_topic
 from muster.coordinator.topics.config import defaults_from
@@ -233,8 +234,8 @@ class Broker:
 
     @property
     def served_apis(self) -> Sequence[ApiKey]:
-        """What ApiVersions advertises: exactly what has a handler."""
-        return list(HANDLERS)
+        """What ApiVersions advertises: what has a handler, and what is refused in words."""
+        return sorted(HANDLERS.keys() | REFUSED.keys())
 
     @property
     def port(self) -> int:

@@ -43,6 +43,10 @@ from muster.protocol.messages.configs import (
     ListConfigResourcesResponse,
 )
 from muster.protocol.messages.connection import ApiVersionsRequest, ApiVersionsResponse
+from muster.protocol.messages.consumer_group import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from muster.protocol.messages.data import (
     DeleteRecordsRequest,
     DeleteRecordsResponse,
@@ -80,6 +84,12 @@ from muster.protocol.messages.offsets import (
     OffsetDeleteResponse,
     OffsetFetchRequest,
     OffsetFetchResponse,
+)
+from muster.protocol.messages.sasl import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
 )
 from muster.protocol.messages.topics import (
     CreatePartitionsRequest,
@@ -561,6 +571,27 @@ def list_config_resources(
     return ListConfigResourcesResponse(error_code=error.code, config_resources=[])
 
 
+# --- what is advertised for its refusal (`unserved`) --------------------------------------------------------
+
+
+def sasl_handshake(request: SaslHandshakeRequest, version: int, error: KafkaError) -> SaslHandshakeResponse:
+    return SaslHandshakeResponse(error_code=error.code, mechanisms=[])
+
+
+def sasl_authenticate(
+    request: SaslAuthenticateRequest, version: int, error: KafkaError
+) -> SaslAuthenticateResponse:
+    return SaslAuthenticateResponse(error_code=error.code, error_message=error.why, auth_bytes=b"")
+
+
+def consumer_group_heartbeat(
+    request: ConsumerGroupHeartbeatRequest, version: int, error: KafkaError
+) -> ConsumerGroupHeartbeatResponse:
+    return ConsumerGroupHeartbeatResponse(
+        error_code=error.code, error_message=error.why, member_epoch=0, heartbeat_interval_ms=0
+    )
+
+
 Refusal = Callable[[Any, int, KafkaError], Message]
 
 REFUSALS: Final[dict[ApiKey, Refusal]] = {
@@ -595,5 +626,8 @@ REFUSALS: Final[dict[ApiKey, Refusal]] = {
     ApiKey.ELECT_LEADERS: elect_leaders,
     ApiKey.DESCRIBE_PRODUCERS: describe_producers,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions,
+    ApiKey.SASL_HANDSHAKE: sasl_handshake,
+    ApiKey.SASL_AUTHENTICATE: sasl_authenticate,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: consumer_group_heartbeat,
 }
-"""What the router answers when a handler raises, for every API it serves."""
+"""What the router answers when a handler raises, for every API it advertises."""

@@ -435,6 +435,7 @@ class Member(MemberCalls, Blocking):
         away, whose `remove` lets it back. Raises LookupError for nobody, and ValueError for a client id that
         other members have too.
         """
+        __tracebackhide__ = True
         return FaultRule(self._core, *self._cut_off())
 
 
@@ -445,6 +446,7 @@ class AsyncMember(MemberCalls, Async):
 
     async def crash(self) -> AsyncFaultRule:
         """See `Member.crash`."""
+        __tracebackhide__ = True
         return AsyncFaultRule(self._core, *await self._cut_off())
 
 

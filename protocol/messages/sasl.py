@@ -1,6 +1,6 @@
 """Authentication: SaslHandshake, SaslAuthenticate.
 
-Declared so that both codecs know them; nothing serves them, so they are not advertised.
+Advertised for nothing but their refusal (`muster.coordinator.server.unserved`).
 """
 
 from __future__ import annotations

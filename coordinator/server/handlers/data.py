@@ -16,7 +16,6 @@ from uuid import UUID
 from muster.coordinator.endpoints import reached_at
 from muster.coordinator.group.effects import RequestContext
 from muster.coordinator.server.connection import CloseConnection
-from muster.coordinator.server.handlers.metadata import NO_TRANSACTIONS
 from muster.coordinator.server.handlers.several import Turns
 from muster.coordinator.server.memory import ResponseShare
 from muster.coordinator.server.refusals import (
@@ -32,6 +31,7 @@ from muster.coordinator.server.refusals import (
     produce_partition_error,
 )
 from muster.coordinator.server.unexpected import unexpected
+from muster.coordinator.server.unserved import no_transactions
 from muster.coordinator.storage.store import NodeRow
 from muster.coordinator.topics.catalogue import Topic
 from muster.coordinator.topics.partitions import Appended, FetchedPartition, FetchPartition
@@ -80,7 +80,7 @@ async def produce(broker: Broker, request: ProduceRequest, context: RequestConte
     if request.acks not in (-1, 0, 1):
         raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks {request.acks}: allowed are -1, 0 and 1")
     if request.transactional_id is not None:
-        raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
+        raise no_transactions()
     version = context.api_version
     appends: list[list[asyncio.Future[Appended]]] = []
     turns = Turns()
