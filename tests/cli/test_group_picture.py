@@ -57,7 +57,7 @@ def test_many_rebalances_and_many_members_are_cut() -> None:
     assert "app-59 10.0.0.7" in shown
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(any_entry(), max_size=18), st.integers(1, 200), st.integers(-(10**6), 10**6))
 def test_any_entries(entries: list[Entry], width: int, since: int) -> None:
     drawn(entries, width, since)

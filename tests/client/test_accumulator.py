@@ -678,7 +678,7 @@ class Chaos:
         raise AssertionError(f"not settled: {list(self.made.unsettled())}")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(seed=st.integers(0, 2**32))
 def test_every_record_is_written_once_and_in_order_whatever_happens(seed: int) -> None:
     chaos = Chaos(seed)
