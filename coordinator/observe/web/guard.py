@@ -25,6 +25,9 @@ _HEADERS: Final = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 
+_DIGITS_MAX: Final = 19
+"""Of an int64, the largest number that anything here has."""
+
 _log: Final = Logger(part="http")
 
 
@@ -41,21 +44,27 @@ def refusal(kind: type[web.HTTPException], why: str, **more: object) -> web.HTTP
 
 
 @overload
-def whole_number(request: web.Request, name: str, default: int, highest: int) -> int: ...
+def whole_number(request: web.Request, name: str, default: int, highest: int, lowest: int = 1) -> int: ...
 
 
 @overload
-def whole_number(request: web.Request, name: str, default: None, highest: int) -> int | None: ...
+def whole_number(
+    request: web.Request, name: str, default: None, highest: int, lowest: int = 1
+) -> int | None: ...
 
 
-def whole_number(request: web.Request, name: str, default: int | None, highest: int) -> int | None:
-    """A parameter of the query, 1 or more. Raises HTTPBadRequest."""
+def whole_number(
+    request: web.Request, name: str, default: int | None, highest: int, lowest: int = 1
+) -> int | None:
+    """A parameter of the query, from `lowest` to `highest`. Raises HTTPBadRequest."""
     text = request.query.get(name)
     if text is None:
         return default
-    if not (text.isascii() and text.isdecimal() and 1 <= int(text[:12]) <= highest):
-        raise refusal(web.HTTPBadRequest, f"{name}: {text[:40]!r} is not a whole number from 1 to {highest}")
-    return int(text[:12])
+    number = int(text) if text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MAX else -1
+    if not lowest <= number <= highest:
+        why = f"{name}: {text[:40]!r} is not a whole number from {lowest} to {highest}"
+        raise refusal(web.HTTPBadRequest, why)
+    return number
 
 
 async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:
