@@ -121,7 +121,7 @@ async def topic(request: web.Request) -> web.Response:
                 "more_readers": max(len(reading) - _READERS_SHOWN, 0),
             }
         )
-    groups = sorted({each.group for some in readers.values() for each in some})
+    groups = (await topic_facts.groups_of_topics(brokers)).get(found.name, [])
     return web.json_response(
         {
             **_summary(found, groups, measured),
