@@ -104,6 +104,11 @@ async def test_it_can_be_used_by_keyboard_alone(shown: Shown, member: Member, op
     await page.keyboard.type("ORDERS")  # topics are looked through too
     await expect(row(page, "groups", "billing")).to_be_visible()
     await page.keyboard.press("Tab")
+    await expect(page.get_by_role("button", name="Group", exact=True)).to_be_focused()
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("columnheader", name="Group")).to_have_attribute("aria-sort", "ascending")
+    for _ in range(await page.locator("#groups thead button:visible").count()):
+        await page.keyboard.press("Tab")
     await expect(page.locator("#groups tbody a")).to_be_focused()
     await page.keyboard.press("Enter")
     await expect(page.locator("#main")).to_be_focused()

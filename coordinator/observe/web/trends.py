@@ -56,6 +56,6 @@ def thinned(points: Sequence[Point], at_most: int = POINTS_SHOWN) -> list[Point]
     if len(points) <= at_most:
         return list(points)
     first_ms, last_ms = points[0][0], points[-1][0]
-    slot_ms = max((last_ms - first_ms) / (at_most - 1), 1)
+    slot_ms = max((last_ms - first_ms) / (at_most - 2), 1)
     newest = {int((each[0] - first_ms) / slot_ms): each for each in points[1:]}  # of each slot
-    return [points[0], *(newest[slot] for slot in sorted(newest))][-at_most:]
+    return [points[0], *(newest[slot] for slot in sorted(newest))]
