@@ -9,7 +9,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from muster.coordinator.observe.web import facts, records, topic_facts
-from muster.coordinator.observe.web.guard import refusal, whole_number
+from muster.coordinator.observe.web.guard import check_named, refusal, whole_number
 from muster.coordinator.observe.web.keys import BROKERS, LOOKS
 from muster.coordinator.observe.web.topic_facts import Measured
 from muster.coordinator.server.brokers import Brokers
@@ -141,6 +141,9 @@ async def topic(request: web.Request) -> web.Response:
 async def look(request: web.Request) -> web.Response:
     """The newest records of a partition, those below `before`, or those from `offset` on."""
     brokers = request.app[BROKERS]
+    check_named(request)
+    if not brokers.settings.http_records:
+        raise refusal(web.HTTPForbidden, "records are not shown here: http_records is false")
     limit = whole_number(request, "limit", _RECORDS, records.RECORDS_MAX)
     before = whole_number(request, "before", None, _OFFSET_MAX, lowest=0)
     offset = whole_number(request, "offset", None, _OFFSET_MAX, lowest=0)

@@ -10,6 +10,7 @@ const NOTES = {
   group: "A shard of groups stands for one partition of __consumer_offsets: whoever leads it coordinates its groups.",
   data: "A shard of topic data: whoever leads it leads the partitions that belong to it.",
 };
+const FORGOTTEN_MS = 3600e3; // a broker that was gone for so long is not expected back
 const state = { known: null, gone: new Map(), kind: "group" };
 
 // --- who is there, on every view -------------------------------------------------------------------------
@@ -22,6 +23,7 @@ export async function know() {
     if (!body.brokers.some((one) => one.node_id === each.node_id)) state.gone.set(each.node_id, { ...each, gone_ms: now() });
   }
   for (const each of body.brokers) state.gone.delete(each.node_id);
+  for (const each of state.gone.values()) if (now() - each.gone_ms > FORGOTTEN_MS) state.gone.delete(each.node_id);
   state.known = body;
   showHeader(body.brokers);
   return goneText(body);

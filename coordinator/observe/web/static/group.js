@@ -161,7 +161,7 @@ function span() {
   if (typeof state.span === "number") return { from: end - state.span, to: end };
   const chosen = rebalances.find((each) => keyOf(each) === state.chosen);
   if (state.span === "chosen" && chosen) {
-    const over = chosen.ended_ms ?? end, around = Math.max(over - chosen.started_ms, 5e3);
+    const over = chosen.ended_ms ?? end, around = Math.max(over - chosen.started_ms, 1e3);
     return { from: chosen.started_ms - around, to: Math.min(over + around, end) };
   }
   // "fit" has every rebalance that is known, however long ago; "all" also what was heard before them.
