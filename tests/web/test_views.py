@@ -9,7 +9,7 @@ from tests.observe.web.conftest import Show, Shown
 from tests.observe.web.member import Member
 from tests.observe.web.test_topics_api import produce, values
 from tests.support.facts import until
-from tests.web.conftest import Open
+from tests.web.conftest import Open, look_again
 
 _TOFU = '<img src=x onerror="document.title=1">'
 
@@ -29,7 +29,8 @@ async def test_topics_lead_to_their_partitions_and_those_to_records(
     await expect(page).to_have_title("Topics · muster")
     await expect(page.locator("#views a[aria-current=page]")).to_have_text("Topics")
     orders = row(page, "topics", "orders")
-    assert (await orders.locator("td").all_text_contents())[:3] == ["orders", "3", "12"]
+    for place, text in enumerate(["orders", "3", "12"]):
+        await expect(orders.locator("td").nth(place)).to_have_text(text)
     await expect(orders.get_by_role("link", name="billing")).to_be_visible()
     await expect(row(page, "topics", "__group_events")).to_have_count(0)
     await page.get_by_label("internal").check()
@@ -41,7 +42,7 @@ async def test_topics_lead_to_their_partitions_and_those_to_records(
     await orders.get_by_role("link", name="orders").click()
     await expect(page).to_have_title("orders · muster")
     billing = row(page, "topic-groups", "billing")
-    assert await billing.locator("td").all_text_contents() == ["billing", "7", "0–2", "0"]
+    await expect(billing.locator("td")).to_have_text(["billing", "7", "0–2", "0"])
     first = page.locator("#topic-partitions tbody tr").first
     await expect(first).to_contain_text("billing 7 behind")
     await first.get_by_role("link", name="look at records").click()
@@ -125,10 +126,13 @@ async def test_brokers_and_shards_are_shown_and_who_goes_away_is_said(show: Show
 
     await shown.brokers.stop_one(1)
     await until(lambda: list(shown.broker.topology.nodes) == [1], "the second broker gone")
+    await look_again(page)
     await expect(page.locator("#notice")).to_contain_text("Broker 2 (127.0.0.1:")
     await expect(page.locator("#notice")).to_contain_text("is gone since ")
     await expect(brokers.nth(1)).to_contain_text("gone for ")
     await shown.brokers.start_one(1)
+    await until(lambda: list(shown.broker.topology.nodes) == [1, 2], "the second broker back")
+    await look_again(page)
     await expect(page.locator("#notice")).to_be_hidden()
     await expect(brokers.nth(1)).to_contain_text("serving")
 

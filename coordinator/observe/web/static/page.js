@@ -18,7 +18,8 @@ const ROUTES = [
 ];
 
 let shown = null, given = []; // the view, and what its address names
-let stream = null, again = null, asked = 0, answered = null;
+let place = 0, looking = null, late = false; // a number for each view that was opened, and that which is being asked for
+let stream = null, again = null, answered = null;
 
 // --- looking ---------------------------------------------------------------------------------------------
 
@@ -32,7 +33,12 @@ function lookAgain(wait) {
 async function look() {
   again = null;
   if (document.hidden) return; // until somebody looks
-  const mine = ++asked, current = () => mine === asked;
+  if (looking === place) { // one look at a time, or each would be overtaken by the next while much happens
+    late = true;
+    return;
+  }
+  const mine = looking = place, current = () => mine === place;
+  late = false;
   try {
     const gone = await know();
     const refused = await shown.look(current);
@@ -44,7 +50,9 @@ async function look() {
     if (!["TypeError", "TimeoutError", "AbortError"].includes(error?.name)) console.error(error);
     if (current()) notAnswering();
   }
-  if (current()) lookAgain(EVERY);
+  if (!current()) return;
+  looking = null;
+  lookAgain(late ? SOON : EVERY);
 }
 
 function notAnswering() {
@@ -110,7 +118,7 @@ function route() {
   document.title = `${view.title(...given)} · muster`;
   $("json").href = view.json(...given);
   view.open(...given);
-  asked++; // what is under way is of another view
+  place++; // what is under way is of another view
   listen();
   lookAgain(0);
 }

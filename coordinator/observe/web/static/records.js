@@ -150,7 +150,11 @@ export const view = {
   },
   async look(current) {
     if (!state.due) return null;
-    const { status, body } = await ask(`${view.json(state.topic, state.partition)}?${state.query}`);
+    state.due = false;
+    const { status, body } = await ask(`${view.json(state.topic, state.partition)}?${state.query}`).catch((error) => {
+      state.due = true;
+      throw error;
+    });
     if (!current()) return null;
     if (status === 200) show(body);
     else if (status === 400) put($("records-said"), `${body.error}.`);
@@ -159,7 +163,7 @@ export const view = {
       put($("records-said"), "");
       refusedText($("records-empty"), body, `leads partition ${state.partition} of ${state.topic}`, topicLink(state.topic, state.partition), [topicLink(state.topic), "The topic"]);
     }
-    state.due = status === 503; // somebody will lead it soon
+    state.due ||= status === 503; // somebody will lead it soon
     return null;
   },
 };
