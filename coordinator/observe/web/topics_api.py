@@ -50,7 +50,7 @@ async def topics(request: web.Request) -> web.Response:
     shown = found[:limit]
     groups = await topic_facts.groups_of_topics(brokers)
     measured = await topic_facts.measure(brokers, _to_measure(shown))
-    return web.json_response(
+    return await _answer(
         {
             "at_ms": broker.clock.now_ms(),
             "topics": [_summary(each, groups.get(each.name, []), measured) for each in shown],
@@ -122,7 +122,7 @@ async def topic(request: web.Request) -> web.Response:
             }
         )
     groups = (await topic_facts.groups_of_topics(brokers)).get(found.name, [])
-    return web.json_response(
+    return await _answer(
         {
             **_summary(found, groups, measured),
             "at_ms": facts.any_broker(brokers).clock.now_ms(),
@@ -152,14 +152,14 @@ async def look(request: web.Request) -> web.Response:
     topic = topic_facts.named(brokers, request.match_info["topic"])
     number = _partition(request, topic)
     found = await _look(request, brokers, topic, number, before, offset, limit)
-    answer = {
-        "at_ms": facts.any_broker(brokers).clock.now_ms(),
-        "topic": topic.name,
-        "partition": number,
-        **found._asdict(),
-    }
-    body = await asyncio.to_thread(json.dumps, answer)
-    return web.json_response(text=body)
+    return await _answer(
+        {
+            "at_ms": facts.any_broker(brokers).clock.now_ms(),
+            "topic": topic.name,
+            "partition": number,
+            **found._asdict(),
+        }
+    )
 
 
 def _partition(request: web.Request, topic: Topic) -> int:
@@ -194,3 +194,8 @@ async def _look(
         raise topic_facts.as_http(error, name) from None
     except (OSError, StoreError) as error:
         raise refusal(web.HTTPServiceUnavailable, f"{name} cannot be read: {error}") from None
+
+
+async def _answer(told: dict[str, Any]) -> web.Response:
+    """It may be long, and the loop has better to do than to write it out."""
+    return web.json_response(text=await asyncio.to_thread(json.dumps, told))

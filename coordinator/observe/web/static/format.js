@@ -31,10 +31,13 @@ export function behind(lag, seconds) {
   return lag === 0 ? "0 s" : seconds === null ? "–" : duration(seconds * 1000);
 }
 
+/** In one unit: as 73 s, 14 min. */
+const roughly = (ms) => (ms < 120e3 ? `${Math.floor(ms / 1000)} s` : `${Math.floor(ms / 60e3)} min`);
+
 /** How often: per hour where an hour is known, otherwise within the time that is. */
 export function often(rebalances) {
   if (!rebalances) return "–";
-  return rebalances.within_ms >= 3600e3 ? `${rebalances.count} per hour` : `${rebalances.count} in ${age(rebalances.within_ms)}`;
+  return rebalances.within_ms >= 3600e3 ? `${rebalances.count} per hour` : `${rebalances.count} in ${roughly(rebalances.within_ms)}`;
 }
 
 /** [0, 1, 2, 5] -> "0–2, 5" */

@@ -48,7 +48,7 @@ function fillRebalanced(cell, each) {
   const last = each.last_rebalance;
   if (last === null) return redraw(cell, "", () => ["–"]);
   const who = last.member === null ? "" : `: ${last.member.name ?? last.member.instance ?? (last.member.client_id || last.member.id)}`;
-  const when = `${age(now() - last.at_ms)} ago, generation ${last.generation ?? "?"}`;
+  const when = `${age(now() - last.at_ms)} ago${last.generation === null ? "" : ` · g${last.generation}`}`;
   redraw(cell, [last.cause, who, when, last.diagnosis, last.certainty], () => [
     `${last.cause}${who}`,
     tag("span", { class: "sub" }, when, ...(last.diagnosis ? [" · ", diagnosisTag(last)] : [])),
