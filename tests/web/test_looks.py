@@ -202,8 +202,8 @@ async def test_a_broker_that_takes_requests_and_never_answers_is_said(
     await expect(page.locator("#groups tbody tr")).to_have_count(1)
     await page.evaluate(
         """() => {
-          const limit = AbortSignal.timeout;
-          window.answered = window.fetch;
+          const limit = AbortSignal.timeout, answered = window.fetch;
+          window.mend = () => { AbortSignal.timeout = limit; window.fetch = answered; };
           AbortSignal.timeout = (ms) => limit.call(AbortSignal, ms / 50);
           window.fetch = (path, { signal }) => new Promise((_, reject) => {
             signal.addEventListener("abort", () => reject(signal.reason));
@@ -213,7 +213,7 @@ async def test_a_broker_that_takes_requests_and_never_answers_is_said(
     await look_again(page)
     await expect(page.locator("#notice")).to_contain_text("The broker does not answer. What you see is from ")
     await expect(page.locator("#groups tbody tr")).to_have_count(1)
-    await page.evaluate("() => { window.fetch = window.answered; }")
+    await page.evaluate("window.mend()")
     await look_again(page)
     await expect(page.locator("#notice")).to_be_hidden()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+
 import pytest
 
 from muster.coordinator.observe.web import trends
@@ -56,7 +58,7 @@ async def test_the_lag_has_a_trend(shown: Shown, member: Member) -> None:
         await listed(shown)
     trend = (await listed(shown))["lag_trend"]
     assert isinstance(trend, list)
-    assert [lag for _, lag in trend][-3:] == [0, 10, 30]
+    assert [lag for lag, _ in groupby(lag for _, lag in trend)][-3:] == [0, 10, 30]
     assert trend == sorted(trend)
 
 

@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 import pytest
 
+from muster.coordinator.observe.web import topic_facts, topics_api
 from muster.coordinator.observe.web.records import shown as shown_json
 from muster.protocol.compression import Codec
 from muster.protocol.errors import ErrorCode
@@ -15,6 +16,13 @@ from muster.protocol.record_batch import Record, build
 from tests.observe.web.conftest import Show, Shown
 from tests.observe.web.member import Member
 from tests.support.wire import Wire
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine is, disk and store are waited for."""
+    monkeypatch.setattr(topic_facts, "_MEASURE_S", 60.0)
+    monkeypatch.setattr(topics_api, "_LOOK_S", 60.0)
 
 
 async def produce(

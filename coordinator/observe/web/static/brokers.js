@@ -65,15 +65,23 @@ function stateOf(each) {
 const brokers = table($("broker-table"), {
   key: (each) => each.node_id,
   columns: [
-    { name: "Broker", kind: "name", by: (each) => each.node_id, cell: (cell, each) => redraw(cell, [each.node_id, each.here, each.controller, each.gone_ms], () => [`broker ${each.node_id}`, tag("span", { class: "sub" }, [each.here && !each.gone_ms ? "this page" : "", each.controller && !each.gone_ms ? "controller" : "", each.rack ? `rack ${each.rack}` : ""].filter(Boolean).join(" · "))]) },
+    { name: "Broker", kind: "name", by: (each) => each.node_id, cell: fillBroker },
     { name: "Address", kind: "who", by: (each) => each.address, cell: (cell, each) => put(cell, each.address) },
     { name: "State", kind: "status", by: (each) => stateOf(each)[0], cell: (cell, each) => { const [kind, said] = stateOf(each); redraw(cell, [kind, said], () => [tag("span", { class: `state ${kind}` }, said)]); } },
     { name: "Group shards", kind: "number", by: (each) => each.group_shards, cell: (cell, each) => put(cell, each.gone_ms ? "–" : number(each.group_shards)) },
     { name: "Data shards", kind: "number", by: (each) => each.data_shards, cell: (cell, each) => put(cell, each.gone_ms ? "–" : number(each.data_shards)) },
     { name: "Connections", kind: "number", by: (each) => each.connections, title: "Each process counts its own", cell: (cell, each) => put(cell, each.gone_ms ? "–" : number(each.connections)) },
-    { name: "Page", cell: (cell, each) => redraw(cell, [each.page, each.here, each.gone_ms], () => [each.gone_ms ? "–" : each.here ? "this one" : each.page ? tag("a", { href: `${each.page}/#/brokers` }, each.page.replace("http://", "")) : "has none, or does not say where"]) },
   ],
 });
+
+/** Which one it is, and where its page is. */
+function fillBroker(cell, each) {
+  redraw(cell, [each.node_id, each.here, each.controller, each.page, each.rack, each.gone_ms], () => {
+    const page = each.gone_ms ? "" : each.here ? "this page" : each.page ? tag("a", { href: `${each.page}/#/brokers` }, "its page") : "no page";
+    const notes = [page, each.controller && !each.gone_ms ? "controller" : "", each.rack ? `rack ${each.rack}` : ""].filter(Boolean);
+    return [`broker ${each.node_id}`, tag("span", { class: "sub" }, ...notes.flatMap((note, place) => (place ? [" · ", note] : [note])))];
+  });
+}
 
 const shards = table($("shards"), {
   key: (each) => `${each.kind} ${each.number}`,
