@@ -211,7 +211,9 @@ async def test_a_broker_that_takes_requests_and_never_answers_is_said(
         }"""
     )
     await look_again(page)
-    await expect(page.locator("#notice")).to_contain_text("The broker does not answer. What you see is from ")
+    await expect(page.locator("#notice")).to_contain_text(
+        "The broker is not answering. This page shows its state as of "
+    )
     await expect(page.locator("#groups tbody tr")).to_have_count(1)
     await page.evaluate("window.mend()")
     await look_again(page)

@@ -193,7 +193,7 @@ async def test_it_survives_the_server_and_says_so_meanwhile(
     await expect(row(page, "groups", "billing")).to_be_visible()
     await shown.page.close()
     await expect(page.locator("#live")).to_have_text("reconnecting")
-    await expect(page.locator("#notice")).to_contain_text("does not answer")
+    await expect(page.locator("#notice")).to_contain_text("is not answering")
     await expect(row(page, "groups", "billing")).to_be_visible()
     shown.brokers.settings = replace(shown.brokers.settings, http=f"127.0.0.1:{shown.page.port}")
     again = await app.start(await prepare(shown.brokers))

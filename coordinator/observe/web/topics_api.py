@@ -188,7 +188,7 @@ async def _look(
                 return await records.since(broker, topic, number, offset=offset, limit=limit)
             return await records.newest(broker, topic, number, before=before, limit=limit)
     except TimeoutError:
-        why = f"{name} was not read within {_LOOK_S:.0f} s: the disk or database is slow, or others look too"
+        why = f"reading {name} timed out after {_LOOK_S:.0f} s: the disk or database is slow or busy"
         raise refusal(web.HTTPServiceUnavailable, why) from None
     except KafkaError as error:
         raise topic_facts.as_http(error, name) from None

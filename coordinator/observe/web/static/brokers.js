@@ -7,8 +7,8 @@ import { table } from "/static/table.js";
 
 const KINDS = [["groups", "group"], ["topic data", "data"]];
 const NOTES = {
-  group: "A shard of groups stands for one partition of __consumer_offsets: whoever leads it coordinates its groups.",
-  data: "A shard of topic data: whoever leads it leads the partitions that belong to it.",
+  group: "Each group shard is one partition of __consumer_offsets; its leader coordinates the shard's groups.",
+  data: "Each data shard has a share of all topic partitions; its leader leads those partitions.",
 };
 const FORGOTTEN_MS = 3600e3; // a broker that was gone for so long is not expected back
 const state = { known: null, gone: new Map(), kind: "group" };
@@ -37,8 +37,8 @@ export function otherPages() {
 
 function goneText(body) {
   if (!state.gone.size) return null;
-  const names = [...state.gone.values()].map((each) => `Broker ${each.node_id} (${each.address}) is gone since ${clock(each.gone_ms, now())} ${zone()}`);
-  const left = body.without_broker ? `${count(body.without_broker, "shard")} ${body.without_broker === 1 ? "has" : "have"} no broker yet` : "others lead its shards now";
+  const names = [...state.gone.values()].map((each) => `Broker ${each.node_id} (${each.address}) left at ${clock(each.gone_ms, now())} ${zone()}`);
+  const left = body.without_broker ? `${count(body.without_broker, "shard")} ${body.without_broker === 1 ? "has" : "have"} no broker yet` : "other brokers lead its shards now";
   return `${names.join("; ")}: ${left}.`;
 }
 
@@ -89,7 +89,7 @@ const shards = table($("shards"), {
   columns: [
     { name: "Shard", kind: "number shard", by: (each) => each.number, cell: (cell, each) => put(cell, each.number) },
     { name: "Leader", by: (each) => each.broker, cell: (cell, each) => put(cell, each.broker === null ? "none" : `broker ${each.broker}`) },
-    { name: "State", by: shardState, cell: (cell, each) => redraw(cell, [shardState(each), each.failure], () => [tag("span", { class: `state ${shardState(each)}` }, shardState(each)), ...(each.failure ? [tag("span", { class: "sub" }, each.failure)] : [])]) },
+    { name: "State", by: shardState, cell: (cell, each) => redraw(cell, [shardState(each), each.failure], () => [tag("span", { class: `state ${shardState(each)}` }, shardState(each).replace("-", " ")), ...(each.failure ? [tag("span", { class: "sub" }, each.failure)] : [])]) },
     { name: "Epoch", kind: "number", by: (each) => each.epoch, cell: (cell, each) => put(cell, number(each.epoch)) },
     { name: "Lease", kind: "number", by: (each) => each.remaining_ms, title: "How long it lasts unless its holder renews it", cell: (cell, each) => put(cell, each.remaining_ms === null ? "–" : duration(each.remaining_ms)) },
     { name: "Groups", kind: "number", by: (each) => each.groups, title: "Of shards that this process leads", cell: (cell, each) => put(cell, number(each.groups)) },
@@ -98,7 +98,7 @@ const shards = table($("shards"), {
 });
 
 function shardState(each) {
-  if (each.broker === null) return "unled";
+  if (each.broker === null) return "no-leader";
   if (each.failure) return "failed";
   return each.announced ? "serving" : "loading";
 }
@@ -127,7 +127,7 @@ export const view = {
         ["cluster", known.cluster_id],
         ["group shards", known.shards.group],
         ["data shards", known.shards.data],
-        ["without a broker", known.without_broker],
+        ["shards without a broker", known.without_broker],
       ]);
     }
     put($("shards-count"), number(body.shards.length + body.more));

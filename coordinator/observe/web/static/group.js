@@ -102,7 +102,7 @@ const members = table($("members"), {
     { name: "Host", by: (each) => each.host, cell: (cell, each) => put(cell, each.host) },
     { name: "Assigned", kind: "topics", cell: (cell, each) => put(cell, each.pending ? "" : each.assigned === null ? "not readable between two assignments" : ranges(each.assigned)) },
     { name: "Partitions", kind: "number", by: owned, cell: (cell, each) => put(cell, number(owned(each))) },
-    { name: "Heard of", kind: "number", by: (each) => each.silent_ms ?? null, cell: (cell, each) => put(cell, each.pending ? `${age(now() - each.issued_ms)} ago` : `${age(each.silent_ms)} ago`) },
+    { name: "Last heard", kind: "number", by: (each) => each.silent_ms ?? null, cell: (cell, each) => put(cell, each.pending ? `${age(now() - each.issued_ms)} ago` : `${age(each.silent_ms)} ago`) },
     { name: "Session", kind: "number", by: (each) => each.session_timeout_ms ?? null, cell: (cell, each) => put(cell, each.pending ? "" : duration(each.session_timeout_ms)) },
   ],
 });
@@ -114,7 +114,7 @@ function showMembers(facts) {
   members.show(all.sort((a, b) => a.label.localeCompare(b.label, undefined, { numeric: true }) || (a.id < b.id ? -1 : 1)));
   const empty = $("members-empty");
   empty.hidden = all.length > 0;
-  put(empty, facts.partitions.length ? "Nobody is in the group; it keeps its offsets. They expire when it has been empty for offsets.retention.minutes." : "Nobody is in the group.");
+  put(empty, facts.partitions.length ? "The group has no members. It keeps its offsets until it has been empty for offsets.retention.minutes." : "The group has no members.");
 }
 
 const partitions = table($("partitions"), {
@@ -150,7 +150,7 @@ function drawEvents() {
     showMoment(item.firstChild, each.at_ms, now());
     put(item.lastChild, each.text);
   });
-  if (!entries.length) $("events").replaceChildren(tag("li", {}, tag("span", { class: "quiet" }, "none known here yet")));
+  if (!entries.length) $("events").replaceChildren(tag("li", {}, tag("span", { class: "quiet" }, "none recorded yet")));
 }
 
 // --- the timeline ----------------------------------------------------------------------------------------

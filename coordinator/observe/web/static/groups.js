@@ -20,7 +20,7 @@ const groups = table($("groups"), {
     { name: "Members", kind: "number", by: (each) => each.members, cell: (cell, each) => put(cell, each.members + (each.pending_members ? ` + ${each.pending_members} pending` : "")) },
     { name: "Lag", kind: "number", by: (each) => each.lag, cell: (cell, each) => put(cell, number(each.lag)) },
     { name: "Trend", kind: "trend", title: "How the lag developed, over an hour at most", cell: (cell, each) => showSpark(cell, each.lag_trend, now()) },
-    { name: "Behind", kind: "number", by: (each) => each.lag_seconds, title: "How old the oldest record is that the group has not handled", cell: (cell, each) => put(cell, behind(each.lag, each.lag_seconds)) },
+    { name: "Behind", kind: "number", by: (each) => each.lag_seconds, title: "Age of the oldest record that the group has yet to process", cell: (cell, each) => put(cell, behind(each.lag, each.lag_seconds)) },
     { name: "Rebalances", kind: "number", by: (each) => (each.rebalances ? each.rebalances.count / Math.max(each.rebalances.within_ms, 60e3) : null), title: "In the last hour, or since the group is known here", cell: (cell, each) => put(cell, often(each.rebalances)) },
     { name: "Last rebalance", kind: "rebalanced", by: (each) => (each.last_rebalance ? -each.last_rebalance.at_ms : null), cell: fillRebalanced },
     { name: "Topics", kind: "topics", by: (each) => each.topics.join(), cell: (cell, each) => put(cell, each.topics.join(", ") + (each.more_topics ? ` and ${each.more_topics} more` : "")) },
@@ -66,7 +66,7 @@ function show() {
   const empty = $("groups-empty");
   empty.hidden = found.length > 0;
   if (found.length === 0) redraw(empty, [total > 0, wanted, listed.brokers[0]?.address], () => (total > 0 ? noMatch(wanted) : noGroups()));
-  elsewhereText($("elsewhere"), listed.elsewhere, "Groups of other processes are shown by those that coordinate them: ", "#/");
+  elsewhereText($("elsewhere"), listed.elsewhere, "Other brokers show the groups they coordinate: ", "#/");
 }
 
 function noMatch(wanted) {
@@ -76,7 +76,7 @@ function noMatch(wanted) {
 function noGroups() {
   const address = listed.brokers[0]?.address ?? "127.0.0.1:9092";
   return [
-    tag("p", {}, tag("strong", {}, "No consumer groups yet."), ` A group stands here as soon as a client with a group.id joins, or commits an offset, at ${address}. To see one:`),
+    tag("p", {}, tag("strong", {}, "No consumer groups yet."), ` A group appears here as soon as a client with a group.id joins, or commits an offset, at ${address}. To see one:`),
     tag("pre", {}, `echo hello | muster produce --bootstrap-server ${address} demo\nmuster consume --bootstrap-server ${address} --group demo-group --from-beginning demo`),
   ];
 }

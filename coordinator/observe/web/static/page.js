@@ -56,9 +56,9 @@ async function look() {
 }
 
 function notAnswering() {
-  const since = answered === null ? "" : ` What you see is from ${clock(answered, now())} ${zone()}.`;
-  const pages = otherPages().flatMap((each, place) => [place ? ", " : " Pages of others: ", each]);
-  notice(`The broker does not answer.${since} It is asked again every few seconds.`, pages);
+  const since = answered === null ? "" : ` This page shows its state as of ${clock(answered, now())} ${zone()}.`;
+  const pages = otherPages().flatMap((each, place) => [place ? ", " : " Other brokers' pages: ", each]);
+  notice(`The broker is not answering.${since} The page asks again every few seconds.`, pages);
 }
 
 function notice(text, more = []) {

@@ -117,9 +117,9 @@ function show(body) {
   const where = body.end === body.start ? "" : `; the partition has ${number(body.start)} to ${number(body.end - 1)}`;
   const what = first === null ? "no records" : `${count(listed.length, "record")}, offsets ${number(first)} to ${number(last)}`;
   const left = body.left_out.map((each) => ` A batch of ${count(each.records, "record")} at offset ${number(each.offset)} is not shown: ${each.why}.`);
-  put($("records-said"), `${what}${where} · times in ${zone()}.${body.cut ? " There are more, but no more bytes are read at once." : ""}${left.join("")}`);
+  put($("records-said"), `${what}${where} · times in ${zone()}.${body.cut ? " More match, but one look reads only 4 MiB." : ""}${left.join("")}`);
   $("records-empty").hidden = listed.length > 0;
-  put($("records-empty"), body.end === body.start ? "The partition is empty. Records stand here once something was produced to it, and you look again with Newest." : "Nothing is here: compaction or retention may have removed it. Newest shows what there is.");
+  put($("records-empty"), body.end === body.start ? "The partition is empty. Produce to it, then press Newest." : "No records here: compaction or retention may have removed them. Newest shows what remains.");
   announce(what);
 }
 

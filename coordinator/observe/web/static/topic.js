@@ -13,7 +13,7 @@ const groups = table($("topic-groups"), {
   key: (each) => each.group,
   columns: [
     { name: "Group", kind: "name", by: (each) => each.group, cell: (cell, each) => link(cell, groupLink(each.group), each.group || "(the empty name)") },
-    { name: "Lag here", kind: "number", by: (each) => each.lag, cell: (cell, each) => put(cell, number(each.lag)) },
+    { name: "Lag", kind: "number", by: (each) => each.lag, cell: (cell, each) => put(cell, number(each.lag)) },
     { name: "Assigned", by: (each) => each.assigned.length, cell: (cell, each) => put(cell, each.assigned.length ? runs(each.assigned) : "none") },
     { name: "Committed", by: (each) => each.committed.length, cell: (cell, each) => put(cell, each.committed.length ? runs(each.committed) : "none") },
   ],
@@ -41,7 +41,7 @@ function link(cell, href, text) {
 function fillReaders(cell, each) {
   redraw(cell, [each.readers, each.more_readers], () => {
     const parts = each.readers.flatMap((one, place) => [
-      place ? " · " : "", tag("a", { href: groupLink(one.group), title: one.member ?? "nobody is assigned it" }, one.group || "(the empty name)"),
+      place ? " · " : "", tag("a", { href: groupLink(one.group), title: one.member ?? "not assigned to a member" }, one.group || "(the empty name)"),
       one.offset === null ? " nothing committed" : one.lag === null ? ` at ${number(one.offset)}` : one.lag ? ` ${number(one.lag)} behind` : " at the end",
     ]);
     if (each.more_readers) parts.push(` and ${each.more_readers} more`);
@@ -76,17 +76,17 @@ function show(body) {
     ["size", bytes(body.size_bytes)],
     ["kept", kept(body)],
     ...(body.created_ms ? [["created", moment(body.created_ms).replace(/\.\d+/, "")]] : []),
-    ["configs of its own", configs.map(([name, value]) => `${name}=${value}`).join(", ") || "none"],
+    ["overrides", configs.map(([name, value]) => `${name}=${value}`).join(", ") || "none"],
   ]);
   const reading = byGroup(body);
   put($("topic-groups-count"), reading.length || "");
   $("topic-groups-empty").hidden = reading.length > 0;
   groups.show(reading);
-  elsewhereText($("topic-elsewhere"), body.elsewhere, "Groups of other processes are shown by those that coordinate them: ", topicLink(topic));
+  elsewhereText($("topic-elsewhere"), body.elsewhere, "Other brokers show the groups they coordinate: ", topicLink(topic));
   put($("topic-partitions-count"), number(body.partitions.length + body.more_partitions));
   partitions.show(body.partitions);
   $("topic-more").hidden = body.more_partitions === 0;
-  put($("topic-more"), `${number(body.more_partitions)} more partitions are not listed; see ${topicPath(topic)}?skip=${body.partitions.length}`);
+  put($("topic-more"), `${number(body.more_partitions)} more partitions: see ${topicPath(topic)}?skip=${body.partitions.length}`);
 }
 
 export const view = {

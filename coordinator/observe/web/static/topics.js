@@ -28,8 +28,8 @@ const topics = table($("topics"), {
     { name: "Partitions", kind: "number", by: (each) => each.partitions, cell: (cell, each) => put(cell, number(each.partitions)) },
     { name: "Records", kind: "number", by: (each) => each.records, title: "Offsets from the start of each partition to its end; compaction leaves fewer records", cell: (cell, each) => put(cell, number(each.records)) },
     { name: "Size", kind: "number", by: (each) => each.size_bytes, cell: (cell, each) => put(cell, bytes(each.size_bytes)) },
-    { name: "Written", kind: "number", by: (each) => each.rate, title: "Records a second, between the last two looks", cell: (cell, each) => put(cell, each.rate === null ? "–" : `${each.rate < 10 ? Math.round(each.rate * 10) / 10 : number(Math.round(each.rate))} /s`) },
-    { name: "Kept", by: kept, cell: (cell, each) => put(cell, kept(each)) },
+    { name: "Write rate", kind: "number", by: (each) => each.rate, title: "Records a second, between the last two looks", cell: (cell, each) => put(cell, each.rate === null ? "–" : `${each.rate < 10 ? Math.round(each.rate * 10) / 10 : number(Math.round(each.rate))} /s`) },
+    { name: "Retention", by: kept, cell: (cell, each) => put(cell, kept(each)) },
     { name: "Read by", kind: "topics", by: (each) => each.groups.length + each.more_groups, cell: (cell, each) => redraw(cell, [each.groups, each.more_groups], () => (each.groups.length ? groupLinks(each.groups, each.more_groups) : ["–"])) },
   ],
 });
@@ -62,12 +62,12 @@ function show() {
   empty.hidden = found.length > 0;
   if (!found.length) redraw(empty, [wanted, visible.length], () => (visible.length ? [`No topic has “${wanted}” in its name.`] : noTopics()));
   $("topics-more").hidden = listed.more === 0;
-  put($("topics-more"), `${number(listed.more)} more topics are not listed; find them by name at /api/topics?find=…`);
+  put($("topics-more"), `${number(listed.more)} more topics: find them by name at /api/topics?find=…`);
 }
 
 function noTopics() {
   return [
-    tag("p", {}, tag("strong", {}, "No topics yet."), " A topic is made by the first record that is produced to it, unless auto.create.topics.enable is off; or with:"),
+    tag("p", {}, tag("strong", {}, "No topics yet."), " A topic is created when the first record is produced to it (unless auto.create.topics.enable is off), or with:"),
     tag("pre", {}, "muster topics create demo --partitions 3"),
   ];
 }
