@@ -124,7 +124,7 @@ postgres-tools:  ## look for the server of make postgres: installs Debian's post
 
 .PHONY: web
 web: $(VENV)/.installed-web $(VENV)/.installed-test  ## the page of muster serve --http in Chromium (needs what web-tools installs)
-	$(BIN)/python -m pytest tests/web
+	$(BIN)/python -m pytest --numprocesses 2 tests/web
 
 .PHONY: web-tools
 web-tools:  ## look for the browser of make web: installs Debian's chromium with apt-get

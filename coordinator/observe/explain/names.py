@@ -51,10 +51,11 @@ class Names:
         return f"{name}/{member.id[-_ID_TAIL:]}" if several and member.id != name else name
 
     def long(self, member: Member | None) -> str:
-        """As web-2 (host 10.0.0.7, instance -)."""
+        """As web-2 (host 10.0.0.7), or web-2 (host 10.0.0.7, instance web-2)."""
         if member is None:
             return "a member"
-        return f"{self.short(member)} (host {member.host or '-'}, instance {member.instance or '-'})"
+        instance = "" if member.instance is None else f", instance {member.instance}"
+        return f"{self.short(member)} (host {member.host or '-'}{instance})"
 
     def owners(self, rebalance: Rebalance) -> list[Member]:
         """The members that the rebalance assigned to, as far as they are known."""

@@ -262,7 +262,8 @@ _SAYS: Final[Mapping[str, Callable[[Entry, Names], str]]] = {
     "rebalance_completed": _completed,
     "assigned": _assigned,
     "all_synced": lambda entry, names: (
-        f"everybody has its assignment, {_ms(entry, 'after_ms')} after it came"
+        "everybody has its assignment"
+        + (f", {_ms(entry, 'after_ms')} after it came" if whole(entry, "after_ms") else "")
     ),
     "leader_changed": _leader,
     "protocol_chosen": _protocol,

@@ -98,12 +98,16 @@ def not_here(brokers: Brokers, topology: Topology, group_id: str) -> web.HTTPExc
     if node is None or node.node_id in {each.node_id for each in brokers.running}:
         why = f"no broker coordinates group {group_id!r} at the moment: its shard is on the move"
         return refusal(web.HTTPServiceUnavailable, why)
+    why = f"group {group_id!r} is coordinated by broker {node.node_id}, {page_words(node)}"
+    return refusal(web.HTTPMisdirectedRequest, why, broker=node_json(node))
+
+
+def page_words(node: NodeRow) -> str:
+    """Where a broker's page is, at the end of a sentence."""
     page = page_of(node)
-    where = (
+    return (
         f"at http://{page.address}" if page is not None else "which has no page, or does not say where it is"
     )
-    why = f"group {group_id!r} is coordinated by broker {node.node_id}, {where}"
-    return refusal(web.HTTPMisdirectedRequest, why, broker=node_json(node))
 
 
 def elsewhere(brokers: Brokers) -> list[Elsewhere]:

@@ -81,7 +81,7 @@ def test_a_client_that_a_full_group_refused() -> None:
     found = why(life)
     assert (found.cause, found.diagnosis.value, found.rebalanced) == ("group full", "group-full", False)
     assert found.meaning == "group.max.size is 2 members; nothing changed for the others"
-    assert found.what == "a client web-3 (host 10.0.0.8, instance -) was refused: the group is full"
+    assert found.what == "a client web-3 (host 10.0.0.8) was refused: the group is full"
 
 
 def test_a_client_without_a_common_assignor() -> None:

@@ -43,8 +43,8 @@ def stall() -> Life:
 
 _STALL = """\
 billing · generation 7 · 14:03:12.412 → 14:03:15.062 (2.7 s)
-  cause     member web-2 (host 10.0.0.7, instance -) was evicted: heartbeats stopped 45.0 s before, its
-            connection stayed open
+  cause     member web-2 (host 10.0.0.7) was evicted: heartbeats stopped 45.0 s before, its connection stayed
+            open
             → likely: the process stalled (a blocked event loop, GC or CPU). It had been late 3 times in the
             10 minutes before (stalled)
   evidence  until then one came every 3.0 s
