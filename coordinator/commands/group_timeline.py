@@ -16,7 +16,6 @@ from muster.coordinator.commands.group_events import GroupEvents, now_ms
 from muster.coordinator.commands.options import command
 from muster.coordinator.commands.run import Failed
 from muster.coordinator.observe.explain import Explanation, describe, explained, rebalances
-from muster.coordinator.observe.explain.facts import everybody
 from muster.coordinator.observe.explain.names import Names
 from muster.coordinator.observe.journal.entries import Entry
 
@@ -88,7 +87,7 @@ class _Told:
 
 async def _print(told: _Told, entries: Sequence[Entry], given: Namespace) -> None:
     """A line for each."""
-    names, explanations = Names(everybody(told.entries)), told.explanations()
+    names, explanations = Names.of(told.entries), told.explanations()
     lines: list[str] = []
     for entry in entries:
         said, explanation = describe(entry, names), explanations.get(id(entry))

@@ -13,7 +13,7 @@ from muster.coordinator.observe.explain.causes import diagnose
 from muster.coordinator.observe.explain.cost import Cost, Moved
 from muster.coordinator.observe.explain.facts import text, whole
 from muster.coordinator.observe.explain.findings import LOOK_BACK_MS, Case, Finding
-from muster.coordinator.observe.explain.names import Names, count, duration, listed
+from muster.coordinator.observe.explain.names import Names, count, duration, ids_in, listed
 from muster.coordinator.observe.explain.phases import Awaited, Phases, awaited, phases
 from muster.coordinator.observe.explain.rebalances import (
     LOOK_ENTRIES_MAX,
@@ -82,6 +82,8 @@ class Explanation:
     """Near misses after it: members that may be the next to go."""
     now_ms: int
     names: Names
+    ids: tuple[str, ...]
+    """The ids of the members that it mentions."""
 
     @property
     def rebalanced(self) -> bool:
@@ -113,6 +115,7 @@ class Explanation:
             "cost": None if self.cost is None else self.cost.to_json(),
             "before": self.before,
             "since": list(self.since),
+            "names": self.names.by_id(self.ids),
         }
 
     def lines(self, zone: tzinfo | None = None) -> list[str]:
@@ -176,7 +179,7 @@ def explained(
 ) -> Explanation:
     """The explanation of one of those that `rebalances` cut out, as things stand at `now_ms`; with `given_up`
     that of a generation which it made on the way. `lately`: how many began within LOOK_BACK_MS, up to it."""
-    names = Names(rebalance.members, rebalance.entries)
+    names = Names(rebalance.members.values(), rebalance.present)
     cases = [Case(rebalance, start, names, now_ms) for start in rebalance.starts]
     also: list[str] = []
     if given_up is not None:
@@ -222,6 +225,7 @@ def explained(
         since=(*_loaded_again(rebalance), *_near_misses(rebalance, names)),
         now_ms=now_ms,
         names=names,
+        ids=tuple(dict.fromkeys([*ids_in(rebalance.entries), *(each.member.id for each in waiting)])),
     )
 
 

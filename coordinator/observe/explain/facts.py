@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from muster.coordinator.observe.explain.vocabulary import DEAD, EMPTY
 from muster.coordinator.observe.journal.entries import Entry, Member
 
 _SAME_INSTANCE: Final = ("member_replaced", "member_fenced")
@@ -143,6 +144,39 @@ def mentioned(entry: Entry) -> list[Member]:
 def everybody(entries: Iterable[Entry]) -> dict[str, Member]:
     """All members in entries, by id."""
     return {each.id: each for entry in entries for each in mentioned(entry)}
+
+
+_THERE: Final = frozenset(
+    {
+        "member_added",
+        "member_rejoined",
+        "member_replaced",
+        "metadata_changed",
+        "leader_changed",
+        "heartbeat_late",
+    }
+)
+"""What is only recorded of members."""
+
+
+def present(entries: Iterable[Entry]) -> set[str]:
+    """The ids of the members that are in the group after the last of its entries, as far as they tell."""
+    there: set[str] = set()
+    for entry in entries:
+        match entry.type:
+            case "state_changed":
+                if text(entry, "to_state") in (EMPTY, DEAD):
+                    there.clear()
+                else:
+                    there.update(each.id for each in members(entry, "waiting_for"))
+            case "assigned":
+                there.update(counts(entry, "owned"))
+            case "member_removed" if entry.member is not None:
+                there.discard(entry.member.id)
+            case _ if entry.type in _THERE and entry.member is not None:
+                there.discard(text(entry, "old_member_id") or "" if entry.type == "member_replaced" else "")
+                there.add(entry.member.id)
+    return there
 
 
 def _whole(value: object) -> int | None:

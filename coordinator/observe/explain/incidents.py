@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from muster.coordinator.observe.explain.facts import everybody, text, whole
+from muster.coordinator.observe.explain.facts import everybody, present, text, whole
 from muster.coordinator.observe.explain.findings import Case, Finding
 from muster.coordinator.observe.explain.names import count, duration
 from muster.coordinator.observe.explain.rebalances import Outcome, Rebalance, Start
@@ -32,6 +32,7 @@ def newest(stream: Sequence[Entry], after: int) -> Rebalance | None:
             group or "",
             stream,
             everybody(stream),
+            frozenset(present(stream)),
             index,
             index + 1,
             entry.at_ms,

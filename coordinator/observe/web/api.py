@@ -14,13 +14,14 @@ from muster.coordinator.group.classic import ClassicGroup, GroupState
 from muster.coordinator.group.classic_member import ClassicMember
 from muster.coordinator.group.hard_state import TopicPartition
 from muster.coordinator.observe.explain import Explanation, explain, explain_all
+from muster.coordinator.observe.explain.names import Names, ids_in
 from muster.coordinator.observe.journal.entries import Entry
 from muster.coordinator.observe.lag import PartitionLag
 from muster.coordinator.observe.web import facts
 from muster.coordinator.observe.web.entries_json import entries_json
 from muster.coordinator.observe.web.guard import refusal, whole_number
 from muster.coordinator.observe.web.keys import BROKERS, TALLIES
-from muster.coordinator.observe.web.tallies import Tallies
+from muster.coordinator.observe.web.tallies import LastRebalance, Tallies
 
 GROUPS_MAX: Final = 1_000
 MEMBERS_MAX: Final = 2_000
@@ -79,7 +80,7 @@ def _rank(group: ClassicGroup) -> int:
 def _summary(held: facts.Held, tallies: Tallies) -> dict[str, Any]:
     broker, group, offsets = held
     tally = tallies.groups.get(group.group_id)
-    last = None if tally is None or tally.last is None else tally.last.to_json()
+    last = None if tally is None or tally.last is None else _last(group, tally.last)
     lags = broker.lag.of(group.group_id)
     topics = sorted({topic for topic, _ in offsets} | (group.subscribed_topics or frozenset()))
     return {
@@ -99,6 +100,14 @@ def _summary(held: facts.Held, tallies: Tallies) -> dict[str, Any]:
         "last_rebalance": last,
         "broker": broker.node_id,
     }
+
+
+def _last(group: ClassicGroup, last: LastRebalance) -> dict[str, Any]:
+    told = last.to_json()
+    if last.member is not None:
+        names = Names([last.member, *map(facts.member_of, group.members.values())], group.members.keys())
+        told["member"] = {**last.member.to_json(), "name": names.short(last.member)}
+    return told
 
 
 def _total(lags: Sequence[PartitionLag]) -> int | None:
@@ -146,13 +155,13 @@ async def group(request: web.Request) -> web.Response:
     group, now_ms = held.group, held.broker.clock.now_ms()
     members: list[dict[str, Any]] = []
     owners: dict[TopicPartition, str] = {}
-    turns = facts.Turns()
+    turns, names = facts.Turns(), facts.names_of(group)
     for member in list(group.members.values()):
         await turns.next()
         assigned = facts.assignment_of(group, member)
         owners.update((each, member.member_id) for each in assigned or ())
         if len(members) < MEMBERS_MAX:
-            members.append(_member(group, member, assigned, now_ms))
+            members.append(_member(group, member, names, assigned, now_ms))
     return web.json_response(
         {
             **_summary(held, request.app[TALLIES]),
@@ -161,7 +170,7 @@ async def group(request: web.Request) -> web.Response:
             "members": members,
             "more_members": max(len(group.members) - MEMBERS_MAX, 0),
             "pending": [
-                {**_identity(each.identity), "issued_ms": each.issued_ms}
+                {**_identity(each.identity, names), "issued_ms": each.issued_ms}
                 for each in list(group.pending_members.values())[:MEMBERS_MAX]
             ],
             "partitions": _partitions(held, owners)[:PARTITIONS_MAX],
@@ -171,20 +180,20 @@ async def group(request: web.Request) -> web.Response:
     )
 
 
-def _identity(member: Any) -> dict[str, Any]:
-    return {
-        "id": member.member_id,
-        "client_id": member.client_id,
-        "host": member.client_host.lstrip("/"),
-        "instance": member.group_instance_id,
-    }
+def _identity(identified: facts.Identified, names: Names) -> dict[str, Any]:
+    member = facts.member_of(identified)
+    return {**member.to_json(), "name": names.short(member)}
 
 
 def _member(
-    group: ClassicGroup, member: ClassicMember, assigned: list[TopicPartition] | None, now_ms: int
+    group: ClassicGroup,
+    member: ClassicMember,
+    names: Names,
+    assigned: list[TopicPartition] | None,
+    now_ms: int,
 ) -> dict[str, Any]:
     return {
-        **_identity(member),
+        **_identity(member, names),
         "leader": member.member_id == group.leader,
         "session_timeout_ms": member.session_timeout_ms,
         "rebalance_timeout_ms": member.rebalance_timeout_ms,
@@ -233,7 +242,8 @@ async def timeline(request: web.Request) -> web.Response:
     group_id = request.match_info["group"]
     limit = whole_number(request, "limit", _TIMELINE, _TIMELINE_MAX)
     entries, now_ms = _past(request, group_id)
-    body = await asyncio.to_thread(_timeline_json, group_id, entries, limit, now_ms)
+    names = facts.names_of(facts.group_of(request.app[BROKERS], group_id), entries)
+    body = await asyncio.to_thread(_timeline_json, group_id, entries, names, limit, now_ms)
     return web.Response(body=body, content_type="application/json")
 
 
@@ -250,17 +260,18 @@ def _past(request: web.Request, group_id: str) -> tuple[list[Entry], int]:
     return entries, broker.clock.now_ms()
 
 
-def _timeline_json(group_id: str, entries: Sequence[Entry], limit: int, now_ms: int) -> bytes:
+def _timeline_json(group_id: str, entries: Sequence[Entry], names: Names, limit: int, now_ms: int) -> bytes:
     explained = explain_all(entries, now_ms=now_ms)
     told = json.dumps(
         {
             "group": group_id,
             "at_ms": now_ms,
             "rebalances": [_explanation_json(each) for each in explained[-_REBALANCES_MAX:]],
+            "names": names.by_id(ids_in(entries)),
             "earlier": max(len(entries) - limit, 0),
         }
     ).encode()
-    return told[:-1] + b', "entries": ' + entries_json(entries[-limit:]) + b"}"
+    return told[:-1] + b', "entries": ' + entries_json(entries[-limit:], lambda _: names) + b"}"
 
 
 def _explanation_json(explanation: Explanation) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from muster.coordinator.observe.explain import Diagnosis, describe, explain
-from muster.coordinator.observe.explain.facts import everybody
 from muster.coordinator.observe.explain.names import Names, count, duration, listed, partitions
 from muster.coordinator.observe.explain.telling import about
 from muster.coordinator.observe.journal.entries import Entry
@@ -100,15 +99,17 @@ def test_what_a_terminal_would_obey_is_written_out() -> None:
     assert "web\\x1b[31m\\n" in " ".join(found.lines(UTC))
 
 
-def test_members_of_one_name_are_told_apart() -> None:
-    one, other = member("app", tail="111111"), member("app", tail="222222")
+def test_members_of_one_client_id_are_told_apart() -> None:
+    one, other, third = (member("app", tail=each * 6) for each in "123")
     life = Life().at(0).add("member_removed", one, trigger="member left", connected=True)
-    life.preparing(one, "member left", waiting_for=(other,)).at(100).joined().at(200)
+    life.preparing(one, "member left", waiting_for=(other, third)).at(100).joined().at(200)
     life.add("assigned", other, partitions=2, kept=1, moved=1, moves=[["orders", 0, one.id, other.id]])
     found = explain(life.stable(one, "member left", 0, 100).entries)
     assert found is not None
     assert "orders-0: app/111111 → app/222222" in " ".join(found.lines(UTC))
-    assert Names(everybody(life.entries)).short(WEB_1) == "web-1"
+    assert found.to_json()["names"] == {one.id: "app/111111", other.id: "app/222222", third.id: "app/333333"}
+    assert next(said for _, said in about(life.entries)).startswith("member left: app/111111 at ")
+    assert Names.of(life.entries).short(WEB_1) == "web-1"
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,8 @@ async def test_the_timeline_has_entries_with_a_text_and_rebalances_with_their_ca
     types = [each["type"] for each in past["entries"]]
     assert types.index("member_added") < types.index("assigned") < types.index("member_removed")
     assert all(each["text"] for each in past["entries"])
+    assert past["names"] == {each["member"]["id"]: each["name"] for each in past["entries"] if each["member"]}
+    assert set(past["names"].values()) == {past["rebalances"][0]["member"]["client_id"]}
     assert past["earlier"] == 0
     _, short = await shown.get("/api/groups/billing/timeline?limit=2")
     assert short["entries"] == past["entries"][-2:]
