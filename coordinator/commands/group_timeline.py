@@ -29,8 +29,9 @@ terminal it draws the members' lives and lists the rebalances with their causes;
 line for each event, the cause first. Exit codes: 0 shown; 1 nothing is known of the group, or the broker is
 not muster.
 
-JSON: a line per event, the object of docs/journal.schema.json with "text": text, and in rebalance_completed
-"diagnosis": text and "certainty": "certain", "likely" or "possible"."""
+JSON: a line per event, the object of docs/journal.schema.json with "name": what its member is
+called or null, "text": text, and in rebalance_completed "diagnosis": text and
+"certainty": "certain", "likely" or "possible"."""
 
 
 def declare(below: Any) -> None:
@@ -40,6 +41,7 @@ def declare(below: Any) -> None:
     )
     group_events.add_arguments(parser, "only what happened so short a time ago, such as 1h or 90 min")
     parser.add_argument("--follow", action="store_true", help="go on with events as they come, until Ctrl-C")
+    parser.add_argument("--verbose", action="store_true", help="also the member's id, in lines of text")
     parser.set_defaults(work=timeline)
 
 
@@ -92,13 +94,15 @@ async def _print(told: _Told, entries: Sequence[Entry], given: Namespace) -> Non
     for entry in entries:
         said, explanation = describe(entry, names), explanations.get(id(entry))
         if given.output == "json":
-            shown = json.loads(entry.to_json()) | {"text": said}
+            who = None if entry.member is None else names.short(entry.member)
+            shown = json.loads(entry.to_json()) | {"name": who, "text": said}
             if explanation is not None:
                 shown |= {"diagnosis": explanation.diagnosis, "certainty": explanation.certainty}
             lines.append(output.line(shown))
         else:
             meant = "" if explanation is None else f" → {explanation.diagnosis} ({explanation.certainty})"
-            lines.append(f"{_time(entry.at_ms)}  {printable(said + meant)}")
+            who = f" [{entry.member.id}]" if given.verbose and entry.member is not None else ""
+            lines.append(f"{_time(entry.at_ms)}  {printable(said + meant + who)}")
     if lines:
         await streams.write("".join(f"{each}\n" for each in lines).encode(errors="backslashreplace"))
 

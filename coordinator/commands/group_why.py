@@ -26,7 +26,7 @@ JSON: {"group": text, "generation": number, "started_ms": epoch ms, "ended_ms": 
   "alternatives": [{"diagnosis": text, "certainty": text, "why": text}], "also": [text],
   "waiting": [{"member": member, "pending": boolean, "since_ms": epoch ms, "until_ms": epoch ms or null}],
   "phases": object or null, "moved": object or null, "cost": object or null, "before": text or null,
-  "since": [text]}
+  "since": [text], "names": {member id: short name}}
   where a member is {"id": text, "client_id": text, "host": text, "instance": text or null}"""
 
 
@@ -36,6 +36,9 @@ def declare(below: Any) -> None:
     group_events.add_arguments(parser, "only what happened so short a time ago, such as 1h or 90 min")
     parser.add_argument(
         "--generation", type=number(0), metavar="N", help="how it came to this generation (default: the last)"
+    )
+    parser.add_argument(
+        "--verbose", action="store_true", help="also: the member ids and client ids of those it names"
     )
     parser.set_defaults(work=why)
 
@@ -58,7 +61,8 @@ async def why(cluster: Cluster, given: Namespace) -> int:
         raise Failed(group_events.nothing_known(given.group, since_ms))
     if since_ms is not None and explanation.ended_ms is not None and explanation.ended_ms < since_ms:
         raise Failed(group_events.nothing_known(given.group, since_ms))
-    print(
-        output.document(explanation.to_json()) if given.output == "json" else "\n".join(explanation.lines())
-    )
+    if given.output == "json":
+        print(output.document(explanation.to_json()))
+    else:
+        print("\n".join([*explanation.lines(), *(explanation.member_lines() if given.verbose else ())]))
     return 0

@@ -12,6 +12,7 @@ from muster.coordinator.cluster.lease import Tenure
 from muster.coordinator.cluster.placement import shard_of
 from muster.coordinator.group.config import GroupConfig
 from muster.coordinator.group.effects import Event, RequestContext, TopicsImage
+from muster.coordinator.group.events import MemberIdentity
 from muster.coordinator.group.hard_state import CommittedOffset, TopicPartition
 from muster.coordinator.group.shard import Shard
 from muster.coordinator.observe.journal.entries import WHOLE_BROKER, Member
@@ -215,6 +216,12 @@ class Runtime:
         if host is None or host.shard is None or host.state is not HostState.ACTIVE:
             return {}
         return host.shard.hard.offsets.get(group_id, {})
+
+    def members(self, group_id: str) -> list[MemberIdentity]:
+        """The members of a group, perhaps a moment before they are durable; empty where it is not here."""
+        host = self._hosts.get(shard_of(group_id, self._shard_count))
+        group = None if host is None or host.shard is None else host.shard.groups.get(group_id)
+        return [] if group is None else [each.identity for each in group.members.values()]
 
     def committing_groups(self, number: int | None = None) -> list[str]:
         """The groups that have committed offsets, of one shard or of all that are here."""

@@ -122,6 +122,10 @@ class Explanation:
         """For people: lines of 110 columns at most, times in local time or in `zone`."""
         return words.lines(self, zone)
 
+    def member_lines(self) -> list[str]:
+        """Which members the names stand for: lines to go on with."""
+        return words.members(self)
+
 
 def explain(
     entries: Iterable[Entry],

@@ -174,6 +174,16 @@ def lines(explanation: Explanation, zone: tzinfo | None) -> list[str]:
     return shown
 
 
+def members(explanation: Explanation) -> list[str]:
+    """Who is called what, with all that is known of them."""
+    shown: list[str] = []
+    for each, name in explanation.names.by_id(explanation.ids).items():
+        known = explanation.names.of_id(each)
+        client = "" if known is None else f" (client id {known.client_id or '-'}, host {known.host or '-'})"
+        shown += _line("" if shown else "members", f"{name}: {each}{client}")
+    return shown
+
+
 def _header(explanation: Explanation, zone: tzinfo | None) -> str:
     began = moment(explanation.started_ms, zone, near_ms=explanation.now_ms, exact=True)
     parts = [explanation.group]

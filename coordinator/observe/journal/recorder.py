@@ -81,7 +81,7 @@ class Recorder:
             event.group_id,
             event.generation_id,
             event.trigger.value,
-            None if member is None else _member(member),
+            None if member is None else member_of(member),
             None if reason is None else _short(reason),
             data,
         )
@@ -155,7 +155,7 @@ def _plain(value: object) -> object:
     if isinstance(value, str):
         return _short(value)
     if isinstance(value, MemberIdentity):
-        return _member(value).to_json()
+        return member_of(value).to_json()
     if isinstance(value, tuple):
         return [_plain(each) for each in value]
     if isinstance(value, Mapping):
@@ -163,7 +163,8 @@ def _plain(value: object) -> object:
     return value
 
 
-def _member(identity: MemberIdentity) -> Member:
+def member_of(identity: MemberIdentity) -> Member:
+    """As the journal has it."""
     member_id, client_id, host, instance = identity
     return Member(
         _short(member_id),

@@ -12,10 +12,12 @@ from aiohttp import web
 
 from muster.coordinator.group.classic import ClassicGroup, GroupState
 from muster.coordinator.group.classic_member import ClassicMember
+from muster.coordinator.group.events import MemberIdentity
 from muster.coordinator.group.hard_state import TopicPartition
 from muster.coordinator.observe.explain import Explanation, explain, explain_all
 from muster.coordinator.observe.explain.names import Names, ids_in
 from muster.coordinator.observe.journal.entries import Entry
+from muster.coordinator.observe.journal.recorder import member_of
 from muster.coordinator.observe.lag import PartitionLag
 from muster.coordinator.observe.web import facts
 from muster.coordinator.observe.web.entries_json import entries_json
@@ -105,7 +107,8 @@ def _summary(held: facts.Held, tallies: Tallies) -> dict[str, Any]:
 def _last(group: ClassicGroup, last: LastRebalance) -> dict[str, Any]:
     told = last.to_json()
     if last.member is not None:
-        names = Names([last.member, *map(facts.member_of, group.members.values())], group.members.keys())
+        there = [member_of(each.identity) for each in group.members.values()]
+        names = Names([last.member, *there], group.members.keys())
         told["member"] = {**last.member.to_json(), "name": names.short(last.member)}
     return told
 
@@ -180,8 +183,8 @@ async def group(request: web.Request) -> web.Response:
     )
 
 
-def _identity(identified: facts.Identified, names: Names) -> dict[str, Any]:
-    member = facts.member_of(identified)
+def _identity(identity: MemberIdentity, names: Names) -> dict[str, Any]:
+    member = member_of(identity)
     return {**member.to_json(), "name": names.short(member)}
 
 
@@ -193,7 +196,7 @@ def _member(
     now_ms: int,
 ) -> dict[str, Any]:
     return {
-        **_identity(member, names),
+        **_identity(member.identity, names),
         "leader": member.member_id == group.leader,
         "session_timeout_ms": member.session_timeout_ms,
         "rebalance_timeout_ms": member.rebalance_timeout_ms,

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from aiohttp import web
 
@@ -20,7 +20,8 @@ from muster.coordinator.group.classic_member import ClassicMember
 from muster.coordinator.group.hard_state import CommittedOffset, TopicPartition
 from muster.coordinator.observe.explain.facts import everybody
 from muster.coordinator.observe.explain.names import Names
-from muster.coordinator.observe.journal.entries import Entry, Member
+from muster.coordinator.observe.journal.entries import Entry
+from muster.coordinator.observe.journal.recorder import member_of
 from muster.coordinator.observe.journal.ring import together
 from muster.coordinator.observe.web.guard import refusal
 from muster.coordinator.runtime.shard_host import HostState
@@ -33,19 +34,6 @@ from muster.protocol.errors import DecodeError
 _TURN_S: Final = 0.002
 _LAG_S: Final = 2.0
 _NO_OFFSETS: Final[Mapping[TopicPartition, CommittedOffset]] = {}
-
-
-class Identified(Protocol):
-    """What members, and those that only took an id, are known by."""
-
-    @property
-    def member_id(self) -> str: ...
-    @property
-    def client_id(self) -> str: ...
-    @property
-    def client_host(self) -> str: ...
-    @property
-    def group_instance_id(self) -> str | None: ...
 
 
 class Held(NamedTuple):
@@ -218,12 +206,6 @@ def waits_for(group: ClassicGroup, member: ClassicMember) -> str | None:
     return None
 
 
-def member_of(member: Identified) -> Member:
-    """A member, or one that only took an id, as the journal has it."""
-    host = member.client_host.lstrip("/")
-    return Member(member.member_id, member.client_id, host, member.group_instance_id)
-
-
 def names_of(group: ClassicGroup | None, entries: Iterable[Entry] = ()) -> Names:
     """What the members of a group are called, those included that its `entries` mention. None: there is no
     such group here, and only the entries tell who is in it."""
@@ -231,7 +213,7 @@ def names_of(group: ClassicGroup | None, entries: Iterable[Entry] = ()) -> Names
     if group is None:
         return Names.of(entries)
     known = {each.identity.member_id: member_of(each.identity) for each in group.pending_members.values()}
-    known |= {each.member_id: member_of(each) for each in group.members.values()}
+    known |= {each.member_id: member_of(each.identity) for each in group.members.values()}
     return Names((everybody(entries) | known).values(), group.members.keys())
 
 
