@@ -33,8 +33,8 @@ FROM {{rebalances}} GROUP BY 1, 2, 3
 _COST_PER_CAUSE: Final = f"""
 SELECT cause, diagnosis, count(*) AS rebalances, count(DISTINCT `group`) AS groups, {_COST},
     coalesce(sum(duration_ms), 0) AS duration_ms,
-    coalesce(sum(greatest(lag_peak - lag_before, 0)), 0) AS lag_growth,
-    count_if(lag_peak IS NOT NULL AND lag_before IS NOT NULL) AS lag_known,
+    coalesce(sum(greatest(lag - lag_before, 0)), 0) AS lag_growth,
+    count_if(lag IS NOT NULL AND lag_before IS NOT NULL) AS lag_known,
     count(recovered_ms) AS recovered,
     percentile(recovery_ms, 0.5) AS recovery_p50_ms, percentile(recovery_ms, 0.95) AS recovery_p95_ms,
     max(recovery_ms) AS recovery_max_ms,

@@ -188,8 +188,8 @@ REBALANCES: Final = Table(
         unowned_max_ms        bigint  the longest of them
         lag_before            bigint  records behind as it began
         lag                   bigint  records behind at its end
-        lag_peak              bigint  the most until it recovered
-        recovered_ms          bigint  when lag was back at what it was
+        lag_peak              bigint  the most until it recovered, within ten minutes of its end
+        recovered_ms          bigint  when lag was back at what it was, within ten minutes of its end
         recovery_ms           bigint  how long after its end that was
         commits_refused       int     commits under the generations that it ended
         near_misses           int     late heartbeats of its member in the ten minutes before
@@ -338,7 +338,7 @@ COST_PER_CAUSE: Final = Table(
         groups                bigint  of how many groups
         {_COST.strip()}
         duration_ms           bigint  over all of them
-        lag_growth            bigint  records that came to wait, where lag is known
+        lag_growth            bigint  records that came to wait while they went on, where lag is known
         lag_known             bigint  rebalances of which lag before and after is known
         recovered             bigint  of those: lag was seen to be back at what it was
         recovery_p50_ms       double  how long that took from the end of the rebalance

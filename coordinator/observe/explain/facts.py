@@ -22,6 +22,13 @@ class Move(NamedTuple):
     to_member: str | None
 
 
+class Position(NamedTuple):
+    """How far a group is in a partition, and where that ends."""
+
+    committed: int
+    end: int
+
+
 class Growth(NamedTuple):
     """Partitions of a topic, before and now; 0 where there was or is no such topic."""
 
@@ -99,6 +106,18 @@ def counts(entry: Entry, name: str) -> dict[str, int]:
     if not isinstance(value, Mapping):
         return {}
     return {key: each for key, each in value.items() if isinstance(key, str) and _whole(each) is not None}
+
+
+def positions(entry: Entry) -> dict[tuple[str, int], Position]:
+    """Where a group is in its partitions, as a lag_at_commit or rebalance_completed says it; of those that
+    are furthest behind, where they are many."""
+    found: dict[tuple[str, int], Position] = {}
+    of_lag = {"lag_at_commit": "partitions", "rebalance_completed": "lag_partitions"}
+    for each in _list(entry.data.get(of_lag.get(entry.type, ""))):
+        match each:
+            case [str(topic), int(partition), int(committed), int(behind)]:
+                found[topic, partition] = Position(committed, committed + behind)
+    return found
 
 
 def lag(entry: Entry) -> int | None:

@@ -151,6 +151,14 @@ def partitions(numbered: Iterable[tuple[str, int]], *, singly: int = 0) -> str:
     )
 
 
+def per_second(rate: float) -> str:
+    """As 40 records/s, 2.5 records/s, 12 records/min."""
+    if 0 < rate < 0.95:
+        return f"{count(max(round(rate * 60), 1), 'record')}/min"
+    said = f"{rate:,.0f}" if rate >= 9.95 else f"{rate:.1f}".removesuffix(".0")
+    return f"{said} record{'' if said == '1' else 's'}/s"
+
+
 def duration(ms: int) -> str:
     """As 42 ms, 2.7 s, 12 min 5 s, 3 h 20 min, 2 d 4 h."""
     ms = max(ms, 0)

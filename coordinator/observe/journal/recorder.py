@@ -38,10 +38,11 @@ class Recorder:
         journal: Journal,
         *,
         stored: bool = True,
-        lag: Callable[[str], Mapping[str, int]] = lambda group_id: {},
+        lag: Callable[[str], Mapping[str, Any]] = lambda group_id: {},
     ) -> None:
         """`stored`: whether entries are stored as well (the setting group.events). `lag` is asked at the end
-        of a group's rebalance for the entry's fields `lag_before` and `lag`, as far as they are known."""
+        of a group's rebalance for the entry's fields `lag_before`, `lag` and `lag_partitions`, as far
+        as they are known."""
         self.journal = journal
         self.stored = stored
         self.dropped = 0

@@ -49,7 +49,7 @@ billing · generation 7 · 14:03:12.412 → 14:03:15.062 (2.7 s)
   evidence  until then one came every 3.0 s
   phases    waiting for joins 2.4 s (slowest: web-1, 2.4 s) · assignment 0.3 s · sync 0.1 s
   moved     orders-3, orders-4, orders-5: web-2 → web-1   (3 of 12 partitions; 9 kept)
-  cost      orders-3..5 unowned for 47.7 s; lag grew by 1,204 records, recovered at 14:03:31"""
+  cost      orders-3..5 unowned for 47.7 s; lag grew by 1,204 records meanwhile, recovered at 14:03:31"""
 
 
 def test_an_explanation_for_people() -> None:
