@@ -9,8 +9,8 @@ A rebalance is live while anything that is still to come may change its row: the
 began less than 30 minutes ago, since a client that comes back explains why it went, and those that ended less
 than ten minutes ago, since lag tells what they cost. All entries of live ones are kept. Of those before are
 kept: what was told of lag in the hour before the first live one; who came, went or was late in the ten
-minutes before; who led, by which assignor; the last assignment, and the last rebalance that told how many members
-there are, with all their changes of state, which make them rebalances.
+minutes before; who led, by which assignor; the last assignment, and the last rebalance that told how many
+members there are, with all their changes of state, which make them rebalances.
 
 What is kept is bounded, though the last rebalance of a group may lie months back: refused commits are
 counted, and a lag that is neither higher nor lower than those before it says nothing new. (One that climbs

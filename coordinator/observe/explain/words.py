@@ -18,7 +18,7 @@ from muster.coordinator.observe.explain.names import (
     partitions,
     per_second,
 )
-from muster.coordinator.observe.explain.pace import WINDOW_MS, FallingBehind
+from muster.coordinator.observe.explain.pace import WINDOW_MS, FallingBehind, Pace
 from muster.coordinator.observe.explain.phases import Awaited, Phases
 from muster.coordinator.observe.explain.rebalances import Outcome
 from muster.coordinator.observe.explain.vocabulary import EMPTY, Certainty, Trigger
@@ -344,13 +344,20 @@ def _recovery(lag: Lag, explanation: Explanation, zone: tzinfo | None) -> str:
 def _falling_behind(found: FallingBehind, names: Names) -> str:
     """Why lag grows that the rebalance is not to blame for."""
     who = [
-        f"{'the group' if each.member is None else names.short(each.member)} "
-        f"{f'reads {per_second(each.reads)}' if each.reads else 'commits nothing'} "
-        f"where {per_second(each.arrive)} arrive"
+        f"{'the group' if each.member is None else names.short(each.member)} {_rates(each)}"
         for each in found.members
     ]
     began = "rose before it already, and goes on rising" if found.already else "also rose after it"
     return f"{began}: {listed(who)}"
+
+
+def _rates(pace: Pace) -> str:
+    """As reads 5 records/s where 40 arrive."""
+    reads, arrive = per_second(pace.reads), per_second(pace.arrive)
+    if not pace.reads:
+        return f"commits nothing where {arrive} arrive"
+    same_unit = reads.rpartition("/")[2] == arrive.rpartition("/")[2]
+    return f"reads {reads} where {arrive.split()[0] if same_unit else arrive} arrive"
 
 
 def _line(label: str, said: str) -> list[str]:

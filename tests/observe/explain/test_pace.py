@@ -1,4 +1,4 @@
-"""What a rebalance cost is told apart from lag that grows because members read more slowly than records arrive."""
+"""What a rebalance cost is told apart from lag that grows because members read too slowly."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ ENDS_MS = 60_500
 
 
 def positions(at_s: float, slow_since_s: float = 60, *, read: float = 5) -> list[list[Any]]:
-    """Forty records a second arrive in each of two partitions. web-1 keeps up; web-2 reads `read` a second from
-    `slow_since_s` on."""
+    """Forty records a second arrive in each of two partitions. web-1 keeps up; web-2 reads `read` a second
+    from `slow_since_s` on."""
     end = round(40 * at_s)
     kept_up = min(at_s, slow_since_s)
     committed = round(40 * kept_up + read * (at_s - kept_up))
@@ -61,7 +61,7 @@ def test_a_slow_handler_after_a_short_rebalance_is_not_its_cost() -> None:
     _, cost, lines = of(life)
     assert lines[-2:] == [
         "  cost      orders-1 unowned for 1 ms",
-        "  lag       also rose after it: web-2 reads 5 records/s where 40 records/s arrive",
+        "  lag       also rose after it: web-2 reads 5 records/s where 40 arrive",
     ]
     assert (cost.arrived, cost.waited) == (0, 0)
     assert cost.falling_behind is not None
@@ -84,7 +84,8 @@ def test_what_arrived_while_partitions_stood_still_is_its_cost() -> None:
     assert cost.arrived == round(40 * 45.5)
     assert cost.falling_behind is None
     assert lines[-1] == (
-        "  cost      orders-1 unowned for 45.5 s; about 1,820 records arrived meanwhile, recovered at 14:04:42"
+        "  cost      orders-1 unowned for 45.5 s; about 1,820 records arrived meanwhile, recovered at "
+        "14:04:42"
     )
 
 
@@ -95,7 +96,7 @@ def test_lag_that_rose_already_is_said_to() -> None:
     assert cost.falling_behind is not None
     assert cost.falling_behind.already
     assert lines[-1] == (
-        "  lag       rose before it already, and goes on rising: web-2 reads 5 records/s where 40 records/s arrive"
+        "  lag       rose before it already, and goes on rising: web-2 reads 5 records/s where 40 arrive"
     )
 
 
@@ -116,7 +117,7 @@ def test_without_the_assignments_it_is_the_group_that_reads() -> None:
     entries = [each for each in life.entries if each.type != "assigned"]
     found = explain(entries, generation=7)
     assert found is not None
-    assert found.lines(UTC)[-1].endswith("the group reads 45 records/s where 80 records/s arrive")
+    assert found.lines(UTC)[-1].endswith("the group reads 45 records/s where 80 arrive")
 
 
 def test_offsets_that_were_reset_tell_no_rate() -> None:
@@ -135,7 +136,7 @@ def test_a_group_that_commits_nothing_has_no_lag_to_tell_of() -> None:
     assert lines[-1] == "  cost      orders-1 unowned for 1 ms"
 
 
-# --- recovery -------------------------------------------------------------------------------------------------
+# --- recovery -----------------------------------------------------------------------------------------------
 
 
 def grown(life: Life) -> Life:
@@ -162,7 +163,8 @@ def test_recovery_during_the_next_generation() -> None:
 def test_the_next_rebalance_before_it_had_recovered() -> None:
     life = again(grown(Life()), 5_000, 480).at(15_200).add("lag_at_commit", total=300)
     assert of(life)[2][-1] == (
-        "  cost      lag grew by 490 records meanwhile, not recovered when the next rebalance began at 14:03:17"
+        "  cost      lag grew by 490 records meanwhile, not recovered when the next rebalance began at "
+        "14:03:17"
     )
 
 
