@@ -438,7 +438,7 @@ class Runtime:
             host.fail(error)
         else:
             loading_ms = self._clock.now_ms() - began_ms
-            host.activate(shard, loading_ms=loading_ms, from_broker=from_broker)
+            host.activate(shard, self._taken_over(loading_ms, from_broker))
             if self._image is not None:
                 image = self._image
                 host.tell(lambda shard, now_ms, out: shard.topics_changed(image, now_ms, out))
@@ -446,6 +446,16 @@ class Runtime:
         if self._loading.get(number) is asyncio.current_task():
             del self._loading[number]
             self._note_loaded()
+
+    def _taken_over(self, loading_ms: int, from_broker: int | None) -> dict[str, Any]:
+        """What is told of a load."""
+        facts: dict[str, Any] = {"took_ms": loading_ms, "from_broker": from_broker}
+        if from_broker is None or self._recorder is None or from_broker == self._recorder.broker:
+            return facts
+        silent_ms = self._tenure.silent_ms(from_broker)
+        if silent_ms is not None:
+            facts["from_silent_ms"] = silent_ms
+        return facts
 
     def _tell_ready(self, host: ShardHost) -> None:
         """Those who wait until the shard is loaded under its present epoch."""

@@ -11,6 +11,10 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 
+RATE_MIN_MS: Final = 55 * 60_000
+"""How often something happens in an hour is told of a time of about an hour and more. Less says nothing of it."""
+
+
 class Column(NamedTuple):
     """A column; `type` as Spark's DDL writes it."""
 
@@ -134,6 +138,7 @@ TRANSITIONS: Final = Table(
         committed_generation   int     commit_refused: the generation it came under
         epoch                  bigint  shard_loaded, shard_unloaded
         from_broker            int     shard_loaded: who had it before
+        from_silent_ms         bigint  shard_loaded: how long ago that one was heard of last
         took_ms                bigint  shard_loaded
         groups                 int     shard_loaded: how many there are
         """
@@ -294,7 +299,7 @@ GROUP_HEALTH: Final = Table(
         under_way             boolean whether one is
         under_way_ms          bigint  for how long; NULL: none is
         hanging               boolean whether it has been for more than five minutes
-        generations_per_hour  double  rebalances that are over, an hour; over one hour at least
+        generations_per_hour  double  rebalances that are over, an hour; NULL: there is less than an hour
         stable_share          double  how much of the time it was Stable, 0 to 1, while it had members
         evictions             bigint  members put out
         near_misses           bigint  late heartbeats
@@ -405,7 +410,7 @@ FAILOVER_IMPACT: Final = Table(
         from_broker              int     who had it before
         epoch                    bigint  of its lease
         planned                  boolean whether the former one gave it up: else it died or lost its lease
-        unavailable_ms           bigint  from when it was given up, where it was
+        unavailable_ms           bigint  from when it was given up, or its broker was heard of last (at most)
         took_ms                  bigint  how long loading took
         groups                   int     how many groups it has
         rebalances_interrupted   bigint  that were under way in them

@@ -47,7 +47,7 @@ class Recorder:
         self.stored = stored
         self.dropped = 0
         """Entries that were not stored, since there was no room or the store did not answer."""
-        self._broker = broker
+        self.broker = broker
         self._lag = lag
 
     def of_events(self, shard: int, events: Sequence[Event]) -> list[Entry]:
@@ -62,7 +62,7 @@ class Recorder:
 
     def _not_noted(self, error: Exception) -> None:
         """The step stands, whatever can be told of it."""
-        _log.error("an event cannot be noted", broker=self._broker, exc_info=error)
+        _log.error("an event cannot be noted", broker=self.broker, exc_info=error)
         self.dropped += 1
 
     def _of_event(self, shard: int, event: Event) -> Entry:
@@ -77,7 +77,7 @@ class Recorder:
         return Entry(
             name,
             event.at_ms,
-            self._broker,
+            self.broker,
             shard,
             event.group_id,
             event.generation_id,
@@ -99,7 +99,7 @@ class Recorder:
         member: Member | None = None,
     ) -> Entry:
         """An entry of something that happened outside the core."""
-        return Entry(type, at_ms, self._broker, shard, group, generation, member=member, data=data)
+        return Entry(type, at_ms, self.broker, shard, group, generation, member=member, data=data)
 
     def show(self, entries: Sequence[Entry]) -> None:
         """They are durable, or no such promise was given: keep them in memory, and tell who listens."""
@@ -108,7 +108,7 @@ class Recorder:
     def count_dropped(self, count: int) -> None:
         """Entries were not stored."""
         if not self.dropped:
-            _log.warning("entries of the journal are not stored", broker=self._broker)
+            _log.warning("entries of the journal are not stored", broker=self.broker)
         self.dropped += count
 
     def rows(self, entries: Iterable[Entry]) -> list[JournalRow]:

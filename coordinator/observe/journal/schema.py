@@ -314,6 +314,12 @@ _ALL: Final = (
         Field("groups", _COUNT, "how many there are"),
         Field("took_ms", _COUNT, "how long loading took"),
         Field("from_broker", _or_null(_NUMBER), "who had it before; null: not known"),
+        Field(
+            "from_silent_ms",
+            _COUNT,
+            "how long ago another broker, which had it before, was heard of last; where known",
+            optional=True,
+        ),
         of_group=False,
     ),
     _type(
