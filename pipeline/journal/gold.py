@@ -73,8 +73,8 @@ WITH known AS (
 SELECT k.`group`, k.first_ms, now_ms AS last_ms, k.last.to_state AS state, c.members,
     coalesce(c.rebalances, 0) AS rebalances, coalesce(c.under_way, false) AS under_way,
     now_ms - c.open_ms AS under_way_ms, coalesce(now_ms - c.open_ms > {_HANGING_MS}, false) AS hanging,
-    IF(now_ms - k.first_ms >= {tables.RATE_MIN_MS}, coalesce(c.over, 0) * {_HOUR_MS} / (now_ms - k.first_ms), NULL)
-        AS generations_per_hour,
+    IF(now_ms - k.first_ms >= {tables.RATE_MIN_MS},
+        coalesce(c.over, 0) * {_HOUR_MS} / (now_ms - k.first_ms), NULL) AS generations_per_hour,
     s.stable_share, coalesce(e.evictions, 0) AS evictions, k.near_misses, k.commits_refused,
     t.top.diagnosis AS top_diagnosis, t.top.times / c.rebalances AS top_diagnosis_share,
     c.p50_ms, c.p95_ms, c.max_ms, coalesce(c.moved, 0) AS moved, coalesce(c.bounced, 0) AS bounced,

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-
 RATE_MIN_MS: Final = 55 * 60_000
-"""How often something happens in an hour is told of a time of about an hour and more. Less says nothing of it."""
+"""How often something happens in an hour is told of about an hour and more: less time says nothing of it."""
 
 
 class Column(NamedTuple):
