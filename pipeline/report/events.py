@@ -81,6 +81,7 @@ def worst(telling: Telling) -> Section:
             1,
         )
     )
+    _before_and_after(telling, made, "rebalance")
     return made
 
 
@@ -91,7 +92,7 @@ def flapping(telling: Telling) -> Section:
     members = found[(found.kind == "member").to_numpy()]
     hosts = found[(found.kind == "host").to_numpy()]
     if members.empty and hosts.empty:
-        made.answers.append("Nobody: no member and no host was lost or left three times within an hour.")
+        made.answers.append("No member and no host was lost or left three times within an hour.")
         return made
     if len(members):
         first = members.iloc[0]
@@ -140,8 +141,8 @@ def flapping(telling: Telling) -> Section:
 
 
 def deploys(telling: Telling) -> Section:
-    """Rolling restarts; before and after the latest."""
-    facts, found = telling.facts, telling.facts.deploys
+    """Rolling restarts; before and after the costliest."""
+    found = telling.facts.deploys
     made = Section("deploys", "What did each deploy do?", [])
     if found.empty:
         made.answers.append("No rolling restart was seen: half of a group or more going and coming back.")
@@ -168,8 +169,7 @@ def deploys(telling: Telling) -> Section:
                 f"{counted(len(quiet), 'rolling restart')} went without a rebalance, as static members' do "
                 "(group.instance.id)."
             )
-    if facts.around is not None:
-        _before_and_after(telling, made)
+    _before_and_after(telling, made, "deploy")
     if len(found):
         made.shown.append(
             Shown(
@@ -189,9 +189,11 @@ def deploys(telling: Telling) -> Section:
     return made
 
 
-def _before_and_after(telling: Telling, made: Section) -> None:
+def _before_and_after(telling: Telling, made: Section, what: str) -> None:
+    """Add the comparison to the section of what it is about."""
     facts, around = telling.facts, telling.facts.around
-    assert around is not None
+    if around is None or around.what != what:
+        return
     whom = name(around.groups[0])
     if len(around.groups) > 1:
         whom += f" and {counted(len(around.groups) - 1, 'more group')}"
@@ -244,6 +246,7 @@ def failovers(telling: Telling) -> Section:
             else "every member came back."
         )
     )
+    _before_and_after(telling, made, "failover")
     if len(moments.failed_over(facts)[2]):
         made.shown.append(
             telling.coloured(
@@ -298,7 +301,7 @@ def lag(telling: Telling) -> Section:
         f"{name(first['group'])} was furthest behind: {counted(first['max'], 'record')}, "
         f"{moment(first.at_ms)}; at its last sample, {count(first['last'])}."
         if first["max"]
-        else "Nobody: no sample of lag was above 0."
+        else "Nobody was behind: no sample of lag was above 0."
     )
     made.shown.append(
         telling.plain(

@@ -321,7 +321,8 @@ def _around(
         during = Span(float(most.started_ms), float(most.ended_ms))
     elif len(failovers):
         most = failovers.iloc[0]
-        what, during = "failover", Span(float(most.at_ms), float(most.until_ms))
+        stood_ms = 0.0 if most.unavailable_max_ms != most.unavailable_max_ms else most.unavailable_max_ms
+        what, during = "failover", Span(float(most.at_ms - stood_ms), float(most.until_ms))
         mine = rebalances[rebalances.shard.isin(most.shards)]
         groups = [str(each) for each in mine.group.unique()]
     elif worst is None:

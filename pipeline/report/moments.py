@@ -215,11 +215,13 @@ def failover(facts: Facts, colour: dict[str, str], theme: Theme) -> Figure:
     names = list(dict.fromkeys(mine.group.value_counts().head(ROWS_MAX).index))
     names = [each for each in names if (mine.group == each).any()]
     made, axes = drawing.canvas(1.9 + 0.3 * len(names))
+    stood_ms, said = facts.failovers.iloc[0].unavailable_max_ms, "failover"
+    span = _frame(span, at - (stood_ms if stood_ms == stood_ms else 0), mine)
     for row, name in enumerate(names):
         for each in mine[(mine.group == name).to_numpy()].itertuples():
             ended = each.ended_ms if each.ended_ms == each.ended_ms else span.until_ms
             left, right = (each.started_ms - at) / 1_000, (min(ended, span.until_ms) - at) / 1_000
-            # Two minutes are a centimetre: what takes a second must still be seen.
+            # What takes a second must still be seen.
             wide = max(right - left, span.ms / 1_000 / 150)
             axes.barh(
                 row,
@@ -230,7 +232,6 @@ def failover(facts: Facts, colour: dict[str, str], theme: Theme) -> Figure:
                 edgecolor=theme.page,
                 linewidth=0.4,
             )
-    stood_ms, said = facts.failovers.iloc[0].unavailable_max_ms, "failover"
     if stood_ms == stood_ms:
         at_most = "" if facts.failovers.iloc[0].planned else "at most "
         said += f": no coordinator for {at_most}{duration(stood_ms)}"
@@ -247,6 +248,15 @@ def failover(facts: Facts, colour: dict[str, str], theme: Theme) -> Figure:
     axes.set_xlabel(f"time from the failover at {moment(at)}")
     drawing.causes_legend(made, colour, mine.diagnosis.dropna().unique())
     return made
+
+
+def _frame(span: Span, since_ms: float, rebalances: pd.DataFrame) -> Span:
+    """As much of the span as has something in it: from that moment on, and all of the rebalances."""
+    first = min(since_ms, float(rebalances.started_ms.min()))
+    last = max(since_ms, float(rebalances.ended_ms.fillna(span.until_ms).max()))
+    middle = (span.from_ms + span.until_ms) / 2
+    margin = max((max(last, middle) - first) * 0.08, 1_000)
+    return Span(max(span.from_ms, first - margin), min(span.until_ms, max(last, middle) + margin))
 
 
 def failed_over(facts: Facts) -> tuple[float, Span, pd.DataFrame]:
