@@ -50,10 +50,15 @@ class View(NamedTuple):
 
 def names_of(group: GroupDescription) -> Names:
     """What its members are called."""
-    return Names(
+    return Names(members_of(group))
+
+
+def members_of(group: GroupDescription) -> list[Member]:
+    """Its members, as what explains groups knows them."""
+    return [
         Member(each.member_id, each.client_id, each.host.lstrip("/"), each.group_instance_id)
         for each in group.members
-    )
+    ]
 
 
 # --- what is known ------------------------------------------------------------------------------------------

@@ -178,9 +178,10 @@ _THERE: Final = frozenset(
 """What is only recorded of members."""
 
 
-def present(entries: Iterable[Entry]) -> set[str]:
-    """The ids of the members that are in the group after the last of its entries, as far as they tell."""
-    there: set[str] = set()
+def present(entries: Iterable[Entry], before: Iterable[str] = ()) -> set[str]:
+    """The ids of the members that are in the group after the last of its entries, as far as they tell;
+    `before` were there before the first."""
+    there = set(before)
     for entry in entries:
         match entry.type:
             case "state_changed":

@@ -46,9 +46,14 @@ class Names:
                 self._there.setdefault(_plain(member), set()).add(one)
 
     @classmethod
-    def of(cls, entries: Sequence[Entry]) -> Names:
-        """Those of the members that a group's entries mention."""
-        return cls(everybody(entries).values(), present(entries))
+    def of(cls, entries: Iterable[Entry], there: Iterable[Member] | None = None) -> Names:
+        """Those of the members that a group's entries mention; `there` are the members that it has now, where
+        that is known from elsewhere: entries may begin after they came."""
+        entries = list(entries)
+        if there is None:
+            return cls(everybody(entries).values(), present(entries))
+        now = {each.id: each for each in there}
+        return cls((everybody(entries) | now).values(), now)
 
     def of_id(self, member_id: str) -> Member | None:
         return self._members.get(member_id)

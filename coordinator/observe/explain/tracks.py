@@ -65,8 +65,8 @@ class Track:
 class Tracks:
     """The group's row and its members', in the order of their first appearance."""
 
-    def __init__(self, entries: Sequence[Entry]) -> None:
-        self._names = Names.of(entries)
+    def __init__(self, entries: Sequence[Entry], names: Names | None = None) -> None:
+        self._names = Names.of(entries) if names is None else names
         self.group = Track("", "")
         self._rows: dict[str, Track] = {}
         self._ids: dict[str, str] = {}  # member id -> key of its row, for those present

@@ -108,7 +108,7 @@ def _last(group: ClassicGroup, last: LastRebalance) -> dict[str, Any]:
     told = last.to_json()
     if last.member is not None:
         there = [member_of(each.identity) for each in group.members.values()]
-        names = Names([last.member, *there], group.members.keys())
+        names = Names([last.member, *there], {each.id for each in there})
         told["member"] = {**last.member.to_json(), "name": names.short(last.member)}
     return told
 
@@ -264,7 +264,7 @@ def _past(request: web.Request, group_id: str) -> tuple[list[Entry], int]:
 
 
 def _timeline_json(group_id: str, entries: Sequence[Entry], names: Names, limit: int, now_ms: int) -> bytes:
-    explained = explain_all(entries, now_ms=now_ms)
+    explained = explain_all(entries, now_ms=now_ms, names=names)
     told = json.dumps(
         {
             "group": group_id,
@@ -286,7 +286,10 @@ async def why(request: web.Request) -> web.Response:
     group_id = request.match_info["group"]
     wanted = whole_number(request, "generation", None, 2**31 - 1)
     entries, now_ms = _past(request, group_id)
-    explanation = await asyncio.to_thread(explain, entries, group=group_id, generation=wanted, now_ms=now_ms)
+    names = facts.names_of(facts.group_of(request.app[BROKERS], group_id), entries)
+    explanation = await asyncio.to_thread(
+        explain, entries, group=group_id, generation=wanted, now_ms=now_ms, names=names
+    )
     if explanation is None:
         which = "no rebalance" if wanted is None else f"nothing of a rebalance to generation {wanted}"
         raise refusal(web.HTTPNotFound, f"{which} of group {group_id!r} is known here")

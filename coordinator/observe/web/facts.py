@@ -18,7 +18,6 @@ from muster.coordinator.endpoints import page_of
 from muster.coordinator.group.classic import CONSUMER, ClassicGroup, GroupState
 from muster.coordinator.group.classic_member import ClassicMember
 from muster.coordinator.group.hard_state import CommittedOffset, TopicPartition
-from muster.coordinator.observe.explain.facts import everybody
 from muster.coordinator.observe.explain.names import Names
 from muster.coordinator.observe.journal.entries import Entry
 from muster.coordinator.observe.journal.recorder import member_of
@@ -209,12 +208,10 @@ def waits_for(group: ClassicGroup, member: ClassicMember) -> str | None:
 def names_of(group: ClassicGroup | None, entries: Iterable[Entry] = ()) -> Names:
     """What the members of a group are called, those included that its `entries` mention. None: there is no
     such group here, and only the entries tell who is in it."""
-    entries = list(entries)
     if group is None:
         return Names.of(entries)
-    known = {each.identity.member_id: member_of(each.identity) for each in group.pending_members.values()}
-    known |= {each.member_id: member_of(each.identity) for each in group.members.values()}
-    return Names((everybody(entries) | known).values(), group.members.keys())
+    there = [member_of(each.identity) for each in group.members.values()]
+    return Names.of(entries, there)
 
 
 def group_of(brokers: Brokers, group_id: str) -> ClassicGroup | None:

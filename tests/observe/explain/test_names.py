@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from muster.coordinator.observe.explain import about, explain
+from muster.coordinator.observe.explain.facts import present
 from muster.coordinator.observe.explain.names import Names
 from muster.coordinator.observe.journal.entries import Member
 from tests.observe.explain.writing import WEB_1, Life, member
@@ -70,3 +72,18 @@ def test_a_journal_tells_who_is_there() -> None:
     life.add("member_removed", one, trigger="member left")
     names = Names.of(life.entries)
     assert (names.short(one), names.short(other)) == ("app/111111", "app")
+
+
+def test_who_is_there_may_be_known_better_than_from_the_entries() -> None:
+    """Entries of the last hour do not mention a member that has been there for days."""
+    one, other = member("app", tail="111111"), member("app", tail="222222")
+    life = Life().at(0).add("heartbeat_late", one, late_ms=16_000)
+    assert "app at" in about(life.entries)[0][1]
+    names = Names.of(life.entries, [one, other])
+    assert names.short(one) == "app/111111"
+    life.at(1_000).add("member_added", WEB_1, trigger="member joined").rebalanced(WEB_1, "member joined")
+    life.add("heartbeat_late", one, late_ms=16_000)
+    found = explain(life.entries, names=Names.of(life.entries, [one, other, WEB_1]))
+    assert found is not None
+    assert "heartbeats of app/111111 were late" in " ".join(found.since)
+    assert present(life.entries, [other.id]) == {one.id, other.id, WEB_1.id}
