@@ -170,7 +170,7 @@ def _declare_groups(actions: Any) -> None:
     ):
         parser = _command(actions, action, summary, _stall)
         parser.add_argument("group", metavar="GROUP", help="group id")
-        parser.add_argument("member", metavar="MEMBER", help="member id")
+        parser.add_argument("member", metavar="MEMBER", help="member id or short name")
 
 
 def _group_action(*fields: str) -> Call:

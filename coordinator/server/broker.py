@@ -150,7 +150,7 @@ class Broker:
             group_config(settings, real_time=shared.clock is shared.lease_clock),
             shard_count=counts.leases[LeaseKind.GROUP],
             limits=Limits(write_timeout_ms=settings.offsets_commit_timeout_ms),
-            observer=RebalanceLog(node_id).observe,
+            observer=RebalanceLog(node_id, lambda group_id: self.runtime.members(group_id)).observe,
             before_load=self.read_topics,
             holds=shared.holds,
             recorder=self.recorder,

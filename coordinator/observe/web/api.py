@@ -12,15 +12,19 @@ from aiohttp import web
 
 from muster.coordinator.group.classic import ClassicGroup, GroupState
 from muster.coordinator.group.classic_member import ClassicMember
+from muster.coordinator.group.events import MemberIdentity
 from muster.coordinator.group.hard_state import TopicPartition
 from muster.coordinator.observe.explain import Explanation, explain, explain_all
+from muster.coordinator.observe.explain.names import Names, ids_in
 from muster.coordinator.observe.journal.entries import Entry
+from muster.coordinator.observe.journal.recorder import member_of
 from muster.coordinator.observe.lag import PartitionLag
 from muster.coordinator.observe.web import facts
 from muster.coordinator.observe.web.entries_json import entries_json
 from muster.coordinator.observe.web.guard import refusal, whole_number
 from muster.coordinator.observe.web.keys import BROKERS, LATELY, TALLIES, TRENDS
 from muster.coordinator.observe.web.lately import Digest
+from muster.coordinator.observe.web.tallies import LastRebalance
 
 GROUPS_MAX: Final = 1_000
 MEMBERS_MAX: Final = 2_000
@@ -105,22 +109,31 @@ def _summary(request: web.Request, held: facts.Held, *, trend: bool = True) -> d
         "lag_seconds": _worst(lags),
         "lag_trend": points if trend else None,
         "rebalance": _under_way(group),
-        "last_rebalance": _last(request, group.group_id, digest),
+        "last_rebalance": _last(request, group, digest),
         "rebalances": None if digest is None else digest.how_often(now_ms),
         "broker": broker.node_id,
     }
 
 
-def _last(request: web.Request, group_id: str, digest: Digest | None) -> dict[str, Any] | None:
+def _last(request: web.Request, group: ClassicGroup, digest: Digest | None) -> dict[str, Any] | None:
     """The newest rebalance that is over, as recorded; what was behind it, once its journal was read."""
-    tally = request.app[TALLIES].groups.get(group_id)
+    tally = request.app[TALLIES].groups.get(group.group_id)
     known = None if digest is None else digest.last
     if tally is None or tally.last is None:
         return known
-    recorded = tally.last.to_json()
+    recorded = _recorded(group, tally.last)
     if known is not None and known["generation"] == recorded["generation"]:
         return {**known, **recorded}
     return {**recorded, "diagnosis": None, "certainty": None, "meaning": None}
+
+
+def _recorded(group: ClassicGroup, last: LastRebalance) -> dict[str, Any]:
+    told = last.to_json()
+    if last.member is not None:
+        there = [member_of(each.identity) for each in group.members.values()]
+        names = Names([last.member, *there], {each.id for each in there})
+        told["member"] = facts.named(last.member, names)
+    return told
 
 
 def _total(lags: Sequence[PartitionLag]) -> int | None:
@@ -169,13 +182,13 @@ async def group(request: web.Request) -> web.Response:
     group, now_ms = held.group, held.broker.clock.now_ms()
     members: list[dict[str, Any]] = []
     owners: dict[TopicPartition, str] = {}
-    turns = facts.Turns()
+    turns, names = facts.Turns(), facts.names_of(group)
     for member in list(group.members.values()):
         await turns.next()
         assigned = facts.assignment_of(group, member)
         owners.update((each, member.member_id) for each in assigned or ())
         if len(members) < MEMBERS_MAX:
-            members.append(_member(group, member, assigned, now_ms))
+            members.append(_member(group, member, names, assigned, now_ms))
     return web.json_response(
         {
             **_summary(request, held),
@@ -184,7 +197,7 @@ async def group(request: web.Request) -> web.Response:
             "members": members,
             "more_members": max(len(group.members) - MEMBERS_MAX, 0),
             "pending": [
-                {**_identity(each.identity), "issued_ms": each.issued_ms}
+                {**_identity(each.identity, names), "issued_ms": each.issued_ms}
                 for each in list(group.pending_members.values())[:MEMBERS_MAX]
             ],
             "partitions": _partitions(held, owners)[:PARTITIONS_MAX],
@@ -194,20 +207,19 @@ async def group(request: web.Request) -> web.Response:
     )
 
 
-def _identity(member: Any) -> dict[str, Any]:
-    return {
-        "id": member.member_id,
-        "client_id": member.client_id,
-        "host": member.client_host.lstrip("/"),
-        "instance": member.group_instance_id,
-    }
+def _identity(identity: MemberIdentity, names: Names) -> dict[str, Any]:
+    return facts.named(member_of(identity), names)
 
 
 def _member(
-    group: ClassicGroup, member: ClassicMember, assigned: list[TopicPartition] | None, now_ms: int
+    group: ClassicGroup,
+    member: ClassicMember,
+    names: Names,
+    assigned: list[TopicPartition] | None,
+    now_ms: int,
 ) -> dict[str, Any]:
     return {
-        **_identity(member),
+        **_identity(member.identity, names),
         "leader": member.member_id == group.leader,
         "session_timeout_ms": member.session_timeout_ms,
         "rebalance_timeout_ms": member.rebalance_timeout_ms,
@@ -257,7 +269,8 @@ async def timeline(request: web.Request) -> web.Response:
     limit = whole_number(request, "limit", _TIMELINE, _TIMELINE_MAX)
     zone = _zone(request)
     entries, now_ms = _past(request, group_id)
-    body = await asyncio.to_thread(_timeline_json, group_id, entries, limit, now_ms, zone)
+    names = facts.names_of(facts.group_of(request.app[BROKERS], group_id), entries)
+    body = await asyncio.to_thread(_timeline_json, group_id, entries, names, limit, now_ms, zone)
     return web.Response(body=body, content_type="application/json")
 
 
@@ -287,17 +300,20 @@ def _zone(request: web.Request) -> tzinfo:
     return timezone(timedelta(minutes=int(text))) if int(text) else UTC
 
 
-def _timeline_json(group_id: str, entries: Sequence[Entry], limit: int, now_ms: int, zone: tzinfo) -> bytes:
-    explained = explain_all(entries, now_ms=now_ms)
+def _timeline_json(
+    group_id: str, entries: Sequence[Entry], names: Names, limit: int, now_ms: int, zone: tzinfo
+) -> bytes:
+    explained = explain_all(entries, now_ms=now_ms, names=names)
     told = json.dumps(
         {
             "group": group_id,
             "at_ms": now_ms,
             "rebalances": [_explanation_json(each, zone) for each in explained[-_REBALANCES_MAX:]],
+            "names": names.by_id(ids_in(entries)),
             "earlier": max(len(entries) - limit, 0),
         }
     ).encode()
-    return told[:-1] + b', "entries": ' + entries_json(entries[-limit:]) + b"}"
+    return told[:-1] + b', "entries": ' + entries_json(entries[-limit:], lambda _: names) + b"}"
 
 
 def _explanation_json(explanation: Explanation, zone: tzinfo) -> dict[str, Any]:
@@ -310,7 +326,10 @@ async def why(request: web.Request) -> web.Response:
     wanted = whole_number(request, "generation", None, 2**31 - 1)
     zone = _zone(request)
     entries, now_ms = _past(request, group_id)
-    explanation = await asyncio.to_thread(explain, entries, group=group_id, generation=wanted, now_ms=now_ms)
+    names = facts.names_of(facts.group_of(request.app[BROKERS], group_id), entries)
+    explanation = await asyncio.to_thread(
+        explain, entries, group=group_id, generation=wanted, now_ms=now_ms, names=names
+    )
     if explanation is None:
         which = "no rebalance" if wanted is None else f"nothing of a rebalance to generation {wanted}"
         raise refusal(web.HTTPNotFound, f"{which} of group {group_id!r} is known here")

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from muster.coordinator.group.classic import ClassicGroup
 from muster.coordinator.observe.explain import Outcome, explained, rebalances
+from muster.coordinator.observe.explain.names import Names
 from muster.coordinator.observe.journal.entries import Entry
 from muster.coordinator.observe.web import facts
 from muster.coordinator.observe.web.tallies import Tallies
@@ -75,7 +76,8 @@ class Lately:
                 break
             now_ms, mark = broker.clock.now_ms(), _mark(group, tallies)
             entries = facts.journalled(brokers, group.group_id)
-            digest = await asyncio.to_thread(digested, entries, now_ms)
+            names = facts.names_of(group, entries)
+            digest = await asyncio.to_thread(digested, entries, names, now_ms)
             self._known[group.group_id] = _Known(digest, mark, now_ms)
 
     def _is_due(self, held: facts.Held, tallies: Tallies) -> bool:
@@ -95,19 +97,19 @@ def _mark(group: ClassicGroup, tallies: Tallies) -> object:
     return group.generation_id, group.state, None if tally is None else tally.last
 
 
-def digested(entries: Sequence[Entry], now_ms: int) -> Digest:
-    """The digest of one group's entries, oldest first."""
+def digested(entries: Sequence[Entry], names: Names, now_ms: int) -> Digest:
+    """The digest of one group's entries, oldest first, in which members go by these names."""
     own = [each for each in entries if each.group is not None]
     found = rebalances(entries)
     over = [each for each in found if each.outcome is not Outcome.UNDER_WAY]
     last = None
     if over:
-        told = explained(over[-1], now_ms)
+        told = explained(over[-1], now_ms, names=names)
         last = {
             "at_ms": told.started_ms if told.ended_ms is None else told.ended_ms,
             "generation": told.generation,
             "cause": told.cause,
-            "member": None if told.member is None else told.member.to_json(),
+            "member": None if told.member is None else facts.named(told.member, names),
             "diagnosis": told.diagnosis.value,
             "certainty": told.certainty.value,
             "meaning": told.meaning,

@@ -1,5 +1,5 @@
-"""How the lag of groups developed: points that are noted whenever somebody asks for it, so for as long as a
-page is open or Prometheus scrapes; before that the journal's `lag_at_commit` entries fill in."""
+"""How the lag of groups developed: points noted whenever a page asks for it; before that the journal's
+`lag_at_commit` entries fill in."""
 
 from __future__ import annotations
 

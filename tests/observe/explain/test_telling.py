@@ -25,6 +25,6 @@ def test_how_long_a_sync_took_is_said_when_it_took_time(data: dict[str, int], sa
 
 def test_an_instance_id_is_said_where_there_is_one() -> None:
     static = member("web-1", "10.0.0.6", instance="till-7")
-    names = Names({each.id: each for each in (WEB_2, static)})
+    names = Names([WEB_2, static])
     assert names.long(WEB_2) == "web-2 (host 10.0.0.7)"
     assert names.long(static) == "till-7 (host 10.0.0.6, instance till-7)"
