@@ -317,7 +317,7 @@ async def test_a_fetch_that_is_cancelled_leaves_nothing_behind(node: Node) -> No
     waiting.cancel()
     await settled()
     assert "parked=0" in repr(node.partitions)
-    assert not node.events._led[0].parked
+    assert not node.events._led[0].watchers
     await node.tell(0, b"a")
 
 
