@@ -350,10 +350,11 @@ class Partitions:
         max_wait_ms: int,
         lend: Callable[[int], int] = _lend_all,
     ) -> list[FetchedPartition]:
-        """Fetch, parts in the order asked. Answers when `min_bytes` are there, at `max_wait_ms`, or at once
-        when a partition has an error or a diverging epoch. Whole batches only; the first batch may exceed
-        both limits. `lend(max_bytes)` is asked for memory before each look at the logs and may lend less;
-        `lend(0)` gives it back while the fetch waits.
+        """Fetch, parts in the order asked. Answers as Kafka does (see `fetches`): when `min_bytes` are there,
+        at `max_wait_ms`, or at once when no append could make the answer longer, or a partition has an error
+        or a diverging epoch. Whole batches only; the first batch may exceed both limits. `lend(max_bytes)` is
+        asked for memory before each look at the logs and may lend less; `lend(0)` gives it back while the
+        fetch waits.
 
         Codes per partition: 1 offset outside the log, 3, 6, 56, 74, 75.
         """
