@@ -404,7 +404,8 @@ class Partitions:
 
     def _led_for(self, part: FetchPartition) -> Led:
         led = self._leading(part.topic, part.partition)
-        check_epoch(led.name, led.leader_epoch, part.current_leader_epoch)
+        if part.current_leader_epoch >= 0:  # else its name would be put together for nothing
+            check_epoch(led.name, led.leader_epoch, part.current_leader_epoch)
         return led
 
     def _read_logs(
