@@ -32,6 +32,7 @@ from muster.coordinator.storage.records import (
     Batch,
     Derived,
     Limits,
+    LogOffsetMetadata,
     RecordDraft,
     RecordSegment,
     Recovery,
@@ -99,6 +100,14 @@ class SegmentLog:
     def next_offset(self) -> int:
         """The log end offset."""
         return self._segments[-1].next_offset if self._segments else self.start_offset
+
+    @property
+    def end(self) -> LogOffsetMetadata:
+        """See `RecordLog`."""
+        if not self._segments:
+            return LogOffsetMetadata(self.start_offset, self.start_offset, 0)
+        active = self._segments[-1]
+        return LogOffsetMetadata(active.next_offset, active.base_offset, active.size)
 
     @property
     def size(self) -> int:
@@ -258,6 +267,16 @@ class SegmentLog:
             if found is not None:
                 return found
         return b""
+
+    def locate(
+        self, offset: int, end: LogOffsetMetadata, bytes_max: int, *, at_once: bool = False
+    ) -> LogOffsetMetadata:
+        """See `RecordLog`."""
+        for segment in self.segments_from(offset):
+            position = segment.position_of(offset, at_once=at_once)
+            if position is not None:
+                return LogOffsetMetadata(offset, segment.base_offset, position)
+        return end
 
     def segments_from(self, offset: int) -> Sequence[Segment]:
         """The segments that may hold `offset` or what comes after it."""

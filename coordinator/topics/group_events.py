@@ -28,10 +28,13 @@ from muster.coordinator.topics.catalogue import Topic
 from muster.coordinator.topics.log import NOTHING_LISTED, Listed, ListTimestamp
 from muster.coordinator.topics.producers import ActiveProducer
 from muster.coordinator.topics.sources import (
+    NOTHING_AVAILABLE,
+    Available,
     Bounds,
     FetchedPartition,
     FetchPartition,
     Parked,
+    Watched,
     check_epoch,
     refused_partition,
 )
@@ -53,12 +56,14 @@ _log = Logger(part="events")
 class _Led:
     """One partition, for as long as its lease is held in one epoch."""
 
-    __slots__ = ("bounds", "changes", "damage", "epoch", "grown_bytes", "number", "parked")
+    __slots__ = ("bounds", "changes", "damage", "epoch", "grown_bytes", "number", "watchers", "written_bytes")
 
     def __init__(self, number: int, epoch: int) -> None:
         self.number = number
         self.epoch = epoch
-        self.parked: set[Parked] = set()
+        self.watchers: dict[Watched, int] = {}
+        """Of fetches that wait, with what `written_bytes` was where they are going to read."""
+        self.written_bytes = 0
         self.bounds: JournalBounds | None = None  # None: to be asked for
         self.changes = 0  # of the bounds
         self.grown_bytes = 0  # since it was trimmed
@@ -112,8 +117,8 @@ class GroupEvents:
     def disown(self, number: int) -> None:
         """The lease is lost or about to be released: refuse at once; fetches that wait get 6."""
         led = self._led.pop(number, None)
-        for parked in () if led is None else led.parked:
-            parked.wake()
+        for watched in () if led is None else led.watchers:
+            watched.wake()
 
     def written(self, number: int, size_bytes: int) -> None:
         """Rows of `size_bytes` in all are durable in the journal of group lease `number`. Does not raise."""
@@ -121,8 +126,9 @@ class GroupEvents:
         if led is None:
             return
         led.changed()
-        for parked in list(led.parked):
-            parked.credit(size_bytes)
+        led.written_bytes += size_bytes
+        for watched, start in led.watchers.items():
+            watched.see(led.written_bytes - start)
         led.grown_bytes += size_bytes
         due = led.grown_bytes > self.topic.config.retention_bytes // _GROWTH_SHARE
         if due and number not in self._trims:
@@ -166,14 +172,14 @@ class GroupEvents:
     # --- reading ----------------------------------------------------------------------------------
 
     async def read(
-        self, asked: Sequence[FetchPartition], max_bytes: int, parked: Parked, *, first_may_exceed: bool
+        self, asked: Sequence[FetchPartition], max_bytes: int, *, first_may_exceed: bool
     ) -> list[FetchedPartition]:
         """See `Source`. Partitions that have nothing new cost no trip to the store."""
         answers = []
         for part in asked:
             limit = max(0, min(max_bytes, part.max_bytes))
             try:
-                answer = await self._read(part, limit, parked, first_may_exceed=first_may_exceed)
+                answer = await self._read(part, limit, first_may_exceed=first_may_exceed)
             except KafkaError as refusal:
                 answer = refused_partition(refusal)
             max_bytes -= len(answer.records)
@@ -183,11 +189,8 @@ class GroupEvents:
                 await asyncio.sleep(0)  # a batch takes its time, and there may be one of every partition
         return answers
 
-    async def _read(
-        self, part: FetchPartition, limit: int, parked: Parked, *, first_may_exceed: bool
-    ) -> FetchedPartition:
+    async def _read(self, part: FetchPartition, limit: int, *, first_may_exceed: bool) -> FetchedPartition:
         led = self._leading(part.topic, part.partition)
-        parked.watch(led.parked)
         check_epoch(self._name(led), led.epoch, part.current_leader_epoch)
         start, end, _ = await self._bounds(led)
         offset = part.fetch_offset
@@ -211,6 +214,37 @@ class GroupEvents:
                 end = rows[-1].offset + 1
             rows = _fitting(rows, limit, first_may_exceed=first_may_exceed)
         return FetchedPartition(None, _batch(rows, led.epoch) if rows else b"", end, start, led.epoch)
+
+    async def watch(self, asked: Sequence[FetchPartition], parked: Parked) -> list[Available]:
+        """See `Source`. A batch that has all the rows it may have is as a segment's end: no more of them make
+        the answer longer."""
+        available = []
+        for part in asked:
+            try:
+                available.append(await self._watch(part, parked))
+            except KafkaError:
+                parked.wake()
+                available.append(NOTHING_AVAILABLE)
+        return available
+
+    async def _watch(self, part: FetchPartition, parked: Parked) -> Available:
+        led = self._leading(part.topic, part.partition)
+        check_epoch(self._name(led), led.epoch, part.current_leader_epoch)
+        rows: list[StoredJournalRow] = []
+        # Before the store is asked: what is written meanwhile is rather counted twice than missed.
+        written_bytes = led.written_bytes
+        _, end, _ = await self._bounds(led)
+        if part.fetch_offset < end:
+            with self._asking(led):
+                rows = await self._store.read_journal(
+                    led.lease, part.fetch_offset, rows_max=READ_ROWS_MAX, bytes_max=part.max_bytes
+                )
+            if len(rows) >= READ_ROWS_MAX:
+                parked.wake()
+        size = sum(row.size_bytes + _RECORD_OVERHEAD_BYTES for row in rows)
+        watched = parked.watch(led.watchers, written_bytes - size, part.max_bytes)
+        watched.see(led.written_bytes - written_bytes + size)
+        return Available(watched.available_bytes, end)
 
     async def list_offsets(
         self, topic: Topic, partition: int, timestamp: int, *, current_leader_epoch: int = -1

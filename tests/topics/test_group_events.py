@@ -304,6 +304,16 @@ async def test_a_fetch_waits_for_bytes_or_for_its_time(node: Node) -> None:
     assert told((await ended(waiting))[0]) == (None, [], 0, 2)
 
 
+async def test_a_batch_of_all_the_rows_it_may_have_waits_for_no_more(node: Node) -> None:
+    await node.tell(0, *[b""] * (READ_ROWS_MAX + 1))
+    waiting = await parked(fetch(node.partitions, node.ask(), min_bytes=1 << 20, max_wait_ms=SOON_MS))
+    assert len(values((await ended(waiting))[0])) == READ_ROWS_MAX
+    waiting = await parked(fetch(node.partitions, node.ask(2), min_bytes=1 << 20, max_wait_ms=SOON_MS))
+    assert not waiting.done()
+    node.clock.advance(SOON_MS)
+    assert len(values((await ended(waiting))[0])) == READ_ROWS_MAX - 1
+
+
 async def test_rows_written_while_the_end_is_asked_for_are_not_missed(node: Node) -> None:
     node.store.open_gate.clear()
     waiting = await parked(fetch(node.partitions, node.ask(), max_wait_ms=SOON_MS))
@@ -317,7 +327,7 @@ async def test_a_fetch_that_is_cancelled_leaves_nothing_behind(node: Node) -> No
     waiting.cancel()
     await settled()
     assert "parked=0" in repr(node.partitions)
-    assert not node.events._led[0].parked
+    assert not node.events._led[0].watchers
     await node.tell(0, b"a")
 
 

@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from muster.coordinator.server.broker import Broker
 
 _ZSTD_PRODUCED_FROM: Final = 7
-_ZSTD_FETCHED_FROM: Final = 10
 _IDS_PRODUCED_FROM: Final = 13
 _IDS_FETCHED_FROM: Final = 13
 _PRODUCE_LEADERS_FROM: Final = 10
@@ -226,10 +225,6 @@ async def _fetch(
     for position, topic in enumerate(request.topics):
         try:
             found = _resolve(broker, topic.topic, topic.topic_id, by_id=version >= _IDS_FETCHED_FROM)
-            if version < _ZSTD_FETCHED_FROM and found.config.compression_type == "zstd":
-                raise KafkaError(
-                    ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"Fetch v{version} cannot carry zstd"
-                )
         except KafkaError as error:
             refused[position] = error
             continue
@@ -244,14 +239,15 @@ async def _fetch(
                 last_fetched_epoch=each.last_fetched_epoch,
             )
             for each in topic.partitions
+            if each.partition in range(found.partitions)
         ]
     fetched: list[FetchedPartition] = []
-    if asked:
+    if asked:  # what is not there neither ends nor begins a wait
         fetched = await broker.partitions.fetch(
             asked,
             min_bytes=request.min_bytes,
             max_bytes=max(min(request.max_bytes, broker.settings.fetch_max_bytes), 0),
-            max_wait_ms=0 if refused else max(request.max_wait_ms, 0),
+            max_wait_ms=max(request.max_wait_ms, 0),
             lend=share.lend,
         )
     answers = iter(fetched)
@@ -263,6 +259,9 @@ async def _fetch(
             await turns.next()
             if position in refused:
                 parts.append(fetch_partition_error(each.partition, refused[position]))
+                continue
+            if each.partition not in range(resolved[position].partitions):
+                parts.append(fetch_partition_error(each.partition, _absent(topic.topic, each.partition)))
                 continue
             part = _fetched(each.partition, next(answers), request.isolation_level == _READ_COMMITTED)
             if version >= _FETCH_LEADERS_FROM and part.error_code in _LEADER_MOVED:
@@ -279,9 +278,15 @@ async def _fetch(
     return response
 
 
+def _absent(topic: str, partition: int) -> KafkaError:
+    return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic}-{partition}")
+
+
 def _fetched(partition: int, answer: FetchedPartition, committed: bool) -> FetchedPartitionData:
     if answer.error is not None:
-        return fetch_partition_error(partition, answer.error)
+        refused = fetch_partition_error(partition, answer.error)
+        refused.aborted_transactions = None  # as Kafka, also of a topic that was deleted during the wait
+        return refused
     part = FetchedPartitionData(
         partition_index=partition,
         high_watermark=answer.high_watermark,
