@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from muster.coordinator.server.security_refusals import SECURITY_REFUSALS
 from muster.protocol.api import ApiKey
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.message import Message
@@ -595,5 +596,6 @@ REFUSALS: Final[dict[ApiKey, Refusal]] = {
     ApiKey.ELECT_LEADERS: elect_leaders,
     ApiKey.DESCRIBE_PRODUCERS: describe_producers,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions,
+    **SECURITY_REFUSALS,
 }
 """What the router answers when a handler raises, for every API it serves."""
