@@ -7,7 +7,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from decimal import Decimal
 from enum import Enum, IntEnum
 from typing import Any, Final, NamedTuple
 
@@ -427,9 +426,11 @@ def _double_text(value: float) -> str:
     """As Java writes it: 0.5, 1.0E7."""
     if value == 0 or 1e-3 <= abs(value) < 1e7:
         return repr(value)
-    sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
-    first, *rest = map(str, digits)
-    return f"{'-' * sign}{first}.{''.join(rest) or '0'}E{int(exponent) + len(rest)}"
+    mantissa, _, exponent = repr(abs(value)).partition("e")
+    whole, _, fraction = mantissa.partition(".")
+    digits = (whole + fraction).lstrip("0")
+    power = int(exponent or "0") + len(whole) - 1 - (len(whole + fraction) - len(digits))
+    return f"{'-' if value < 0 else ''}{digits[0]}.{digits[1:].rstrip('0') or '0'}E{power}"
 
 
 def described() -> Iterable[tuple[str, ConfigSpec]]:
