@@ -192,6 +192,7 @@ class Broker:
         self.journal.listeners.append(self._recovery.observe)
         self.producer_ids = ProducerIds(store)
         router = Router(self)
+        self._connections_possible = shared.connections_max
         self.connections = Connections(
             router.answer,
             self.real_clock,
@@ -440,6 +441,13 @@ class Broker:
     def _apply_configs(self, topic_defaults: Mapping[str, str]) -> None:
         self.catalogue.set_defaults(topic_defaults)
         self.membership.set_drained(self.configs.drained)
+        self.connections.connections_max = min(
+            self.configs.number("max.connections"), self._connections_possible
+        )
+        self.partitions.set_upkeep(
+            cleaner_backoff_ms=self.configs.number("log.cleaner.backoff.ms"),
+            producer_expiration_ms=self.configs.number("producer.id.expiration.ms"),
+        )
 
     # --- topics ---------------------------------------------------------------------------------------------
 

@@ -111,7 +111,7 @@ class Connections:
         self.closed = closed
         self.requests = RequestMemory(request_bytes_max)
         self.responses = ResponseMemory(response_bytes_max)
-        self._connections_max = connections_max
+        self.connections_max = connections_max
         self._idle_ms = idle_ms
         self._receive_timeout_ms = receive_timeout_ms
         self._next_id = 0
@@ -132,7 +132,7 @@ class Connections:
         while the broker still listened and is handed over only now."""
         if self._over:
             return False
-        if len(self.open) >= self._connections_max:
+        if len(self.open) >= self.connections_max:
             self.counts.refused += 1
             return False
         self.counts.accepted += 1

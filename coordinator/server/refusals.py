@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from muster.coordinator.server.security_refusals import SECURITY_REFUSALS
 from muster.protocol.api import ApiKey
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.message import Message
@@ -84,12 +85,6 @@ from muster.protocol.messages.offsets import (
     OffsetDeleteResponse,
     OffsetFetchRequest,
     OffsetFetchResponse,
-)
-from muster.protocol.messages.sasl import (
-    SaslAuthenticateRequest,
-    SaslAuthenticateResponse,
-    SaslHandshakeRequest,
-    SaslHandshakeResponse,
 )
 from muster.protocol.messages.topics import (
     CreatePartitionsRequest,
@@ -574,16 +569,6 @@ def list_config_resources(
 # --- what is advertised for its refusal (`unserved`) --------------------------------------------------------
 
 
-def sasl_handshake(request: SaslHandshakeRequest, version: int, error: KafkaError) -> SaslHandshakeResponse:
-    return SaslHandshakeResponse(error_code=error.code, mechanisms=[])
-
-
-def sasl_authenticate(
-    request: SaslAuthenticateRequest, version: int, error: KafkaError
-) -> SaslAuthenticateResponse:
-    return SaslAuthenticateResponse(error_code=error.code, error_message=error.why, auth_bytes=b"")
-
-
 def consumer_group_heartbeat(
     request: ConsumerGroupHeartbeatRequest, version: int, error: KafkaError
 ) -> ConsumerGroupHeartbeatResponse:
@@ -626,8 +611,7 @@ REFUSALS: Final[dict[ApiKey, Refusal]] = {
     ApiKey.ELECT_LEADERS: elect_leaders,
     ApiKey.DESCRIBE_PRODUCERS: describe_producers,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions,
-    ApiKey.SASL_HANDSHAKE: sasl_handshake,
-    ApiKey.SASL_AUTHENTICATE: sasl_authenticate,
     ApiKey.CONSUMER_GROUP_HEARTBEAT: consumer_group_heartbeat,
+    **SECURITY_REFUSALS,
 }
 """What the router answers when a handler raises, for every API it advertises."""

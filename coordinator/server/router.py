@@ -26,9 +26,12 @@ from muster.coordinator.server.handlers import (
     cluster,
     configs,
     data,
+    features,
     group_admin,
     metadata,
     offsets,
+    quotas,
+    security,
     topics,
     transactions,
 )
@@ -92,6 +95,11 @@ HANDLERS: Final[dict[ApiKey, Handler]] = {
     ApiKey.ELECT_LEADERS: cluster.elect_leaders,
     ApiKey.DESCRIBE_PRODUCERS: transactions.describe_producers,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: metadata.describe_topic_partitions,
+    ApiKey.UPDATE_FEATURES: features.update_features,
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: quotas.describe_client_quotas,
+    ApiKey.ALTER_CLIENT_QUOTAS: quotas.alter_client_quotas,
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: security.describe_user_scram_credentials,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: security.alter_user_scram_credentials,
 }
 
 _ABANDONABLE: Final = frozenset({ApiKey.FETCH, ApiKey.LIST_OFFSETS, ApiKey.OFFSET_FOR_LEADER_EPOCH})

@@ -73,9 +73,6 @@ _NO_SHARE_GROUPS: Final = Cause(
 _NO_STREAMS_GROUPS: Final = Cause(
     "muster has no streams groups yet", "set group.protocol=classic for Kafka Streams"
 )
-_NO_ACLS: Final = Cause("muster has no ACLs: everybody may do everything", "leave them out")
-_NO_QUOTAS: Final = Cause("muster has no client quotas", "leave them out")
-_NO_TOKENS: Final = Cause("muster has no delegation tokens", "connect without them")
 _OF_BROKERS: Final = Cause(
     "a request of Kafka's brokers and controllers", "let no broker of Apache Kafka join a cluster of muster"
 )
@@ -98,7 +95,6 @@ _FOREIGN: Final = {
 }
 
 _APIS: Final[dict[int, Cause]] = {
-    **dict.fromkeys((ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE), _NO_SASL),
     **dict.fromkeys(
         (
             ApiKey.ADD_PARTITIONS_TO_TXN,
@@ -111,10 +107,7 @@ _APIS: Final[dict[int, Cause]] = {
         ),
         _NO_TRANSACTIONS,
     ),
-    **dict.fromkeys((ApiKey.DESCRIBE_ACLS, ApiKey.CREATE_ACLS, ApiKey.DELETE_ACLS), _NO_ACLS),
-    **dict.fromkeys(range(ApiKey.CREATE_DELEGATION_TOKEN, ApiKey.DESCRIBE_DELEGATION_TOKEN + 1), _NO_TOKENS),
-    **dict.fromkeys((ApiKey.DESCRIBE_CLIENT_QUOTAS, ApiKey.ALTER_CLIENT_QUOTAS), _NO_QUOTAS),
-    **dict.fromkeys((ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.CONSUMER_GROUP_DESCRIBE), _NO_CONSUMER_PROTOCOL),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: _NO_CONSUMER_PROTOCOL,
     **dict.fromkeys(
         (
             *range(ApiKey.SHARE_GROUP_HEARTBEAT, ApiKey.SHARE_ACKNOWLEDGE + 1),
@@ -163,13 +156,36 @@ def _no_consumer_protocol(_: Message) -> NotServed:
     return NotServed(ErrorCode.UNSUPPORTED_VERSION, _NO_CONSUMER_PROTOCOL)
 
 
-REFUSED: Final[dict[ApiKey, Callable[[Any], NotServed]]] = {
-    ApiKey.SASL_HANDSHAKE: _no_sasl,
-    ApiKey.SASL_AUTHENTICATE: _no_sasl,
+def _no_acls(_: Message) -> KafkaError:
+    return KafkaError(ErrorCode.SECURITY_DISABLED, "No authorizer is configured: muster has no ACLs")
+
+
+def _no_delegation_tokens(_: Message) -> KafkaError:
+    """Kafka says this to every client that has not authenticated, before it looks whether tokens are on."""
+    return KafkaError(
+        ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED,
+        "delegation tokens need an authenticated connection, and muster has none",
+    )
+
+
+REFUSED: Final[dict[ApiKey, Callable[[Any], KafkaError]]] = {
+    **dict.fromkeys((ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE), _no_sasl),
+    **dict.fromkeys((ApiKey.DESCRIBE_ACLS, ApiKey.CREATE_ACLS, ApiKey.DELETE_ACLS), _no_acls),
+    **dict.fromkeys(
+        (
+            ApiKey.CREATE_DELEGATION_TOKEN,
+            ApiKey.RENEW_DELEGATION_TOKEN,
+            ApiKey.EXPIRE_DELEGATION_TOKEN,
+            ApiKey.DESCRIBE_DELEGATION_TOKEN,
+        ),
+        _no_delegation_tokens,
+    ),
     ApiKey.CONSUMER_GROUP_HEARTBEAT: _no_consumer_protocol,
 }
-"""APIs that are advertised for nothing but their refusal, as Kafka does on a plaintext listener and with
-group.version=0. A client that did not see them would give up without a word, or wait for ever."""
+"""APIs that are advertised for nothing but their refusal, as Kafka does without an authorizer, on a plaintext
+listener and with group.version=0. A client that did not see them would give up without a word, take the
+broker for an old one, or wait for ever. A refusal that is no NotServed leaves no line in the log: tools ask
+about ACLs and tokens without needing them."""
 
 
 def api_not_served(api_key: int) -> Cause:

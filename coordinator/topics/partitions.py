@@ -598,6 +598,11 @@ class Partitions:
         """As `sweep`, but what fails is logged."""
         await self._upkeep.sweep_quietly(retention=True)
 
+    def set_upkeep(self, *, cleaner_backoff_ms: int, producer_expiration_ms: int) -> None:
+        """From the next sweep on."""
+        self._upkeep.cleaner_backoff_ms = cleaner_backoff_ms
+        self._upkeep.producer_expiration_ms = producer_expiration_ms
+
     def hold_upkeep(self) -> None:
         """Sweep only when told to, until `resume_upkeep`."""
         self._upkeep.hold()

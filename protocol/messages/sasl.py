@@ -1,7 +1,4 @@
-"""Authentication: SaslHandshake, SaslAuthenticate.
-
-Advertised for nothing but their refusal (`muster.coordinator.server.unserved`).
-"""
+"""Authentication: SaslHandshake, SaslAuthenticate."""
 
 from __future__ import annotations
 

@@ -19,6 +19,7 @@ from muster.protocol.codec import decode, encode
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.header import encode_request
 from muster.protocol.message import Message
+from muster.protocol.messages.acls import CreateAclsRequest, DeleteAclsRequest, DescribeAclsRequest
 from muster.protocol.messages.classic_group import (
     HeartbeatRequest,
     JoinGroupRequest,
@@ -41,6 +42,13 @@ from muster.protocol.messages.data import (
     OffsetForLeaderEpochRequest,
     ProduceRequest,
 )
+from muster.protocol.messages.delegation_tokens import (
+    CreateDelegationTokenRequest,
+    DescribeDelegationTokenRequest,
+    ExpireDelegationTokenRequest,
+    RenewDelegationTokenRequest,
+)
+from muster.protocol.messages.features import UpdateFeaturesRequest
 from muster.protocol.messages.group_admin import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
 from muster.protocol.messages.metadata import (
     DescribeClusterRequest,
@@ -49,7 +57,12 @@ from muster.protocol.messages.metadata import (
     MetadataRequest,
 )
 from muster.protocol.messages.offsets import OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest
+from muster.protocol.messages.quotas import AlterClientQuotasRequest, DescribeClientQuotasRequest
 from muster.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
+from muster.protocol.messages.scram import (
+    AlterUserScramCredentialsRequest,
+    DescribeUserScramCredentialsRequest,
+)
 from muster.protocol.messages.topics import CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest
 from muster.protocol.messages.transactions import DescribeProducersRequest, InitProducerIdRequest
 from muster.protocol.types import ZERO_UUID
@@ -238,12 +251,55 @@ def smallest_request(api_key: ApiKey, version: int) -> Message:
             )
         case ApiKey.DESCRIBE_CLUSTER:
             return DescribeClusterRequest(include_cluster_authorized_operations=False)
+        case ApiKey.UPDATE_FEATURES:
+            update = UpdateFeaturesRequest.FeatureUpdateKey(feature="group.version", max_version_level=0)
+            return UpdateFeaturesRequest(feature_updates=[update])
+        case ApiKey.CONSUMER_GROUP_HEARTBEAT:
+            return ConsumerGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=0)
+    return smallest_request_about_security(api_key)
+
+
+def smallest_request_about_security(api_key: ApiKey) -> Message:
+    acls = {"principal_filter": None, "host_filter": None, "operation": 1, "permission_type": 1}
+    resource = {"resource_type_filter": 1, "resource_name_filter": None}
+    match api_key:
+        case ApiKey.DESCRIBE_ACLS:
+            return DescribeAclsRequest(**resource, **acls)
+        case ApiKey.CREATE_ACLS:
+            made = CreateAclsRequest.AclCreation(
+                resource_type=2,
+                resource_name="t",
+                principal="User:a",
+                host="*",
+                operation=3,
+                permission_type=3,
+            )
+            return CreateAclsRequest(creations=[made])
+        case ApiKey.DELETE_ACLS:
+            return DeleteAclsRequest(filters=[DeleteAclsRequest.DeleteAclsFilter(**resource, **acls)])
+        case ApiKey.CREATE_DELEGATION_TOKEN:
+            return CreateDelegationTokenRequest(renewers=[], max_lifetime_ms=-1)
+        case ApiKey.RENEW_DELEGATION_TOKEN:
+            return RenewDelegationTokenRequest(hmac=b"x", renew_period_ms=1)
+        case ApiKey.EXPIRE_DELEGATION_TOKEN:
+            return ExpireDelegationTokenRequest(hmac=b"x", expiry_time_period_ms=1)
+        case ApiKey.DESCRIBE_DELEGATION_TOKEN:
+            return DescribeDelegationTokenRequest(owners=None)
+        case ApiKey.DESCRIBE_CLIENT_QUOTAS:
+            return DescribeClientQuotasRequest(components=[], strict=False)
+        case ApiKey.ALTER_CLIENT_QUOTAS:
+            return AlterClientQuotasRequest(
+                entries=[AlterClientQuotasRequest.EntryData(entity=[], ops=[])], validate_only=True
+            )
+        case ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS:
+            return DescribeUserScramCredentialsRequest(users=None)
+        case ApiKey.ALTER_USER_SCRAM_CREDENTIALS:
+            doomed = AlterUserScramCredentialsRequest.ScramCredentialDeletion(name="u", mechanism=1)
+            return AlterUserScramCredentialsRequest(deletions=[doomed], upsertions=[])
         case ApiKey.SASL_HANDSHAKE:
             return SaslHandshakeRequest(mechanism="PLAIN")
         case ApiKey.SASL_AUTHENTICATE:
-            return SaslAuthenticateRequest(auth_bytes=b"")
-        case ApiKey.CONSUMER_GROUP_HEARTBEAT:
-            return ConsumerGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=0)
+            return SaslAuthenticateRequest(auth_bytes=b"x")
     raise NotImplementedError(f"say here what the smallest {api_key.name} is")
 
 
