@@ -13,6 +13,7 @@ from muster.coordinator.arguments import Parser
 CLIENTS: Final = {
     "topics": "list, create, describe, alter and delete topics",
     "groups": "list, describe and delete consumer groups, reset and delete their offsets",
+    "top": "watch groups: lag, speed, members, rebalances",
     "produce": "send records, a line each",
     "consume": "print records as they arrive",
     "cluster": "describe the cluster, drain its brokers, ask whether one is ready",

@@ -20,6 +20,9 @@ from tests.cli.running import DEADLINE_S, environment
 
 _ESCAPES = re.compile(rb"\x1b\[[0-9;?]*[a-zA-Z]|\x1b[=>()][0-9AB]?")
 
+_SIZE = ("COLUMNS", "LINES")
+"""What would be believed in place of the terminal."""
+
 
 class Terminal:
     """Runs one command with standard error in a terminal, and whatever else is not given as an option of
@@ -40,7 +43,8 @@ class Terminal:
             self.process: subprocess.Popen[bytes] = subprocess.Popen(
                 [sys.executable, "-m", "muster", *arguments],
                 **{"stdin": theirs, "stdout": theirs, "stderr": theirs} | options,
-                env=environment(bootstrap) | {"TERM": term},
+                env={name: value for name, value in environment(bootstrap).items() if name not in _SIZE}
+                | {"TERM": term},
                 start_new_session=True,
                 preexec_fn=_takes_the_terminal,
             )

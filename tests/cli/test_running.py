@@ -39,6 +39,7 @@ COMMANDS = (
     ["cluster", "ready"],
     ["cluster", "drain", "1"],
     ["cluster", "undrain", "1"],
+    ["top"],
     ["produce", "t", "--file", os.devnull],
     ["consume", "t"],
     ["consume", "t", "--group", "g"],
@@ -71,7 +72,7 @@ def server(handle: Callable[[socket.socket], None]) -> Iterator[str]:
 
 def named(arguments: list[str]) -> str:
     """What messages begin with."""
-    return "muster " + " ".join(arguments[: 1 if arguments[0] in ("produce", "consume") else 2])
+    return "muster " + " ".join(arguments[: 1 if arguments[0] in ("top", "produce", "consume") else 2])
 
 
 @pytest.mark.parametrize("arguments", COMMANDS, ids=lambda arguments: " ".join(arguments))
