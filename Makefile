@@ -26,9 +26,11 @@ $(VENV)/.installed-%: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.$(if $(filter-out base,$*),[$*])'
 	@touch $@
 
+# HTTP is a port of this machine, or HOST:PORT.
+HTTP_AT = $(if $(findstring :,$(HTTP)),$(HTTP),127.0.0.1:$(HTTP))
 .PHONY: run
-run: $(VENV)/.installed-base  ## start a broker on 127.0.0.1:9092, its store in ./data (HOST=, PORT=, DATA= change that)
-	$(BIN)/muster serve --host $(HOST) --port $(PORT) --data $(DATA)
+run: $(VENV)/.installed-$(if $(HTTP),http,base)  ## start a broker on 127.0.0.1:9092, its store in ./data (HOST=, PORT=, DATA= change that; HTTP=8080 serves its page on 127.0.0.1:8080, HTTP=HOST:PORT elsewhere)
+	$(BIN)/muster serve --host $(HOST) --port $(PORT) --data $(DATA) $(if $(HTTP),--http $(HTTP_AT))
 
 # A process per core, up to four: more of them make tests wait for one another.
 SIDE_BY_SIDE := --numprocesses auto --maxprocesses 4 --dist worksteal

@@ -55,11 +55,16 @@ def migrate(given: Namespace, variables: Mapping[str, str]) -> int:
 
     import asyncio
 
+    from muster.coordinator.commands.progress import Progress
     from muster.coordinator.storage import postgres
     from muster.coordinator.storage.store import StoreError
 
+    async def migration() -> postgres.Migration:
+        with Progress(given.prog, None):
+            return await postgres.migrate(url)
+
     try:
-        done = asyncio.run(postgres.migrate(url))
+        done = asyncio.run(migration())
     except StoreError as error:
         return fail(given.prog, str(error), EXIT_FAILED)
     print(f"{postgres.server_of(url)}: {_outcome(done.before, done.after)}")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentTypeError, Namespace
-from collections.abc import Sequence
-from functools import partial
+from argparse import Namespace
 from typing import Any, Final
 
 from muster.client.admin import groups as group_calls
@@ -12,7 +10,7 @@ from muster.client.admin.groups import GroupDescription
 from muster.client.network.cluster import Cluster
 from muster.client.network.connection import deadline
 from muster.coordinator.commands import group_offsets, group_timeline, group_views, group_why, output
-from muster.coordinator.commands.options import actions, command
+from muster.coordinator.commands.options import actions, command, one_of
 from muster.coordinator.commands.run import Usage, report_outcomes
 from muster.protocol.errors import ErrorCode
 
@@ -55,28 +53,21 @@ _NAMED_MAX: Final = 8
 _TYPES: Final = ("classic", "consumer", "share", "streams")
 
 
-def _one_of(values: Sequence[str], text: str) -> str:
-    """A name as Kafka writes it, however it was written."""
-    found = next((each for each in values if each.lower() == text.lower()), None)
-    if found is None:
-        raise ArgumentTypeError(f"{text!r} is not allowed; it takes {', '.join(values)}")
-    return found
-
-
 def declare(commands: Any, name: str, summary: str) -> None:
     """Add the command and its actions."""
     below = actions(commands, name, summary)
 
     listing = command(below, "list", "list groups", _LIST_JSON, output=output.FORMATS)
     for name, values in (("state", _STATES), ("type", _TYPES)):
-        listing.add_argument(
+        added: Any = listing.add_argument(
             f"--{name}",
-            type=partial(_one_of, values),
+            type=one_of(values),
             action="append",
             default=[],
             metavar=name.upper(),
             help=f"only these, of {', '.join(values)}; may be repeated",
         )
+        added.known = values
     listing.set_defaults(work=list_groups)
 
     describe = command(

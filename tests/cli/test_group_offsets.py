@@ -228,7 +228,7 @@ def test_members_are_removed(muster: Muster, broker: Broker) -> None:
         ),
         (["delete-offsets", "g"], "--topic"),
         (["list", "--state", "foo"], "'foo' is not allowed; it takes Stable, Empty, PreparingRebalance"),
-        (["list", "--type", "clasic"], "'clasic' is not allowed; it takes classic, consumer, share"),
+        (["list", "--type", "clasic"], "'clasic' is not allowed, did you mean classic? it takes classic"),
         (["evict", "g"], "it takes --member and --instance, or --all"),
         (["evict", "g", "--all", "--member", "m"], "it takes --member and --instance, or --all"),
     ],
