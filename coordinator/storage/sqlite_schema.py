@@ -52,7 +52,8 @@ CREATE TABLE topics (
 );
 """
 # Not in every file of this version, since a muster that does not know them leaves them as they are and misses
-# nothing. A lease has a row in `journals` from its first journal row on.
+# nothing. A lease has a row in `journals` from its first journal row on. `tombstones` say which records were
+# deleted, for whoever reads them as a log; the coordinator itself never reads them.
 _ADDED = (
     """
 CREATE TABLE IF NOT EXISTS broker_configs (
@@ -77,6 +78,15 @@ CREATE TABLE IF NOT EXISTS journal_rows (
     value BLOB NOT NULL,
     checksum INTEGER NOT NULL,
     PRIMARY KEY (lease_id, row_offset)
+) WITHOUT ROWID
+""",
+    """
+CREATE TABLE IF NOT EXISTS tombstones (
+    lease_id INTEGER NOT NULL,
+    seq INTEGER NOT NULL,
+    key BLOB NOT NULL,
+    deleted_ms INTEGER NOT NULL,
+    PRIMARY KEY (lease_id, seq)
 ) WITHOUT ROWID
 """,
 )

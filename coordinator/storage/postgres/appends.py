@@ -127,6 +127,7 @@ class _Batch:
         self.calls: list[list[int] | None] = []
         """The writer's number for each append of each call, 0 for a fenced one; None for a call in doubt."""
         self._last: dict[tuple[int, bytes], bytes | None] = {}
+        self._at_ms: dict[int, int] = {}
         self._journal: list[tuple[int, JournalRow]] = []
 
     @property
@@ -142,6 +143,7 @@ class _Batch:
         for key, value in append.records:
             last.pop((number, key), None)  # in again at the end: it takes the place of its last write
             last[number, key] = value
+        self._at_ms[number] = append.at_ms
         self._journal += [(number, row) for row in append.journal]
         return number
 
@@ -149,11 +151,14 @@ class _Batch:
         """Takes the numbers: to be called once."""
         columns = Columns(*([] for _ in Columns._fields))
         for (number, key), value in self._last.items():
+            whole_key = key
             if len(key) > keys.PLAIN_BYTES_MAX or key[:1] == keys.MARK:
                 key, value = keys.stored(key, value)
             if value is None:
                 columns.of_deletes.append(number)
                 columns.deletes.append(key)
+                columns.deleted_keys.append(whole_key)
+                columns.deleted_ms.append(self._at_ms[number])
             else:
                 columns.of_upserts.append(number)
                 columns.upserts.append(key)
@@ -172,7 +177,7 @@ class _Batch:
             columns.lease_ids.append(writer.lease_id)
             columns.epochs.append(writer.epoch)
             columns.first_seqs.append(writer.next_seq)
-            writer.next_seq += len(columns.upserts)
+            writer.next_seq += len(columns.upserts) + len(columns.deletes)
         return columns
 
     def results(self, written: set[int]) -> list[object]:
