@@ -19,6 +19,7 @@ from muster.coordinator.runtime.clock import Clock
 from muster.coordinator.storage.files import WouldBlock
 from muster.coordinator.storage.store import Lease, LeaseKind
 from muster.coordinator.topics.catalogue import Catalogue, Change, Topic
+from muster.coordinator.topics.damage import Damage
 from muster.coordinator.topics.fetches import Fetches
 from muster.coordinator.topics.log import Appended, Listed, ListTimestamp, PartitionLog
 from muster.coordinator.topics.logs import Logs, PartitionId, Volume
@@ -72,7 +73,7 @@ class _Led:
         self.ended = False
         self.asked_for = False  # by a request; if not, it goes when its upkeep is done
         self.parked: set[Parked] = set()
-        self.damage = ""  # the last that was logged
+        self.damage = Damage(self.name)
 
     @property
     def name(self) -> str:
@@ -468,6 +469,8 @@ class Partitions:
                     found = log.read(part.fetch_offset, limit, first_may_exceed=nothing_yet, at_once=at_once)
                 # If the lease went while the read ran, what was read is no longer known to be the log's.
                 log.check_open()
+                if found:
+                    led.damage.look(log, found)
                 answers.append(
                     FetchedPartition(
                         None, found, log.high_watermark, log.start_offset, led.leader_epoch, diverging
@@ -478,9 +481,7 @@ class Partitions:
             except WouldBlock:
                 break
             except KafkaError as refusal:
-                if refusal.code is ErrorCode.CORRUPT_MESSAGE and led.damage != refusal.why:
-                    led.damage = refusal.why  # consumers ask again and again
-                    _log.error("log is damaged", partition=led.name, offset=part.fetch_offset, why=led.damage)
+                led.damage.refused(refusal, part.fetch_offset)
                 answers.append(refused_partition(refusal))
         return answers
 
@@ -591,7 +592,11 @@ class Partitions:
     async def _with_log(self, led: _Led, use: Callable[[PartitionLog], _T]) -> _T:
         def call() -> _T:
             log = self._opened(led)
-            found = use(log)
+            try:
+                found = use(log)
+            except KafkaError as refusal:
+                led.damage.refused(refusal)
+                raise
             log.check_open()  # what a log says whose leadership went meanwhile is no longer known to be so
             return found
 
