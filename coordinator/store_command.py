@@ -163,8 +163,8 @@ def _line(fault: Fault) -> str:
 def _summary(checked: Checked, faults: int) -> str:
     found = "all is sound" if not faults else "1 fault" if faults == 1 else f"{faults} faults"
     return (
-        f"{found}: {checked.partitions} partitions with {checked.batches} batches in {checked.segments} "
-        f"segments, {checked.bytes} bytes; {checked.group_rows} records and events of groups"
+        f"{found} (partitions: {checked.partitions}, segments: {checked.segments}, batches: {checked.batches}, "
+        f"bytes: {checked.bytes}; records and events of groups: {checked.group_rows})"
     )
 
 

@@ -85,7 +85,7 @@ def check_directory(path: Path, checked: Checked) -> Iterator[Fault]:
     try:
         names: Mapping[str, str] = {}
         try:
-            with closing(sqlite3.connect(f"{directory.store_path.as_uri()}?mode=ro", uri=True)) as store:
+            with closing(_connect(directory.store_path)) as store:
                 for place, what in check_store(store, checked):
                     yield Fault(
                         f"{directory.store_path}{place}",
@@ -106,6 +106,14 @@ def check_directory(path: Path, checked: Checked) -> Iterator[Fault]:
             yield from check_partition(folder, f"{name}-{number}", checked)
     finally:
         directory.release()
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    """Reads alone. Nobody else has the file; without changes waiting in its log, sqlite needs no files beside
+    it, and would leave them there."""
+    wal = path.with_name(path.name + "-wal")
+    waiting = wal.exists() and wal.stat().st_size
+    return sqlite3.connect(f"{path.as_uri()}?mode=ro{'' if waiting else '&immutable=1'}", uri=True)
 
 
 def check_partition(folder: Folder, partition: str, checked: Checked) -> Iterator[Fault]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -92,11 +93,11 @@ def harm(path: Path, position: int, contents: bytes) -> None:
 
 
 def contents(data: Path) -> dict[str, bytes]:
-    """Of all files, but for what sqlite keeps beside a file that is open."""
+    """Of all files, but for the lock, which names the process."""
     return {
         str(path): path.read_bytes()
         for path in data.rglob("*")
-        if path.is_file() and path.name != "muster.lock" and not path.name.endswith(("-shm", "-wal"))
+        if path.is_file() and path.name != "muster.lock"
     }
 
 
@@ -120,6 +121,20 @@ def test_what_a_broker_leaves_is_sound_and_is_left_as_it_is(tmp_path: Path, clos
     assert checked.bytes == sum(path.stat().st_size for path in segments(data))
     assert contents(data) == before
     assert faults(data) == []
+
+
+def test_what_waits_in_the_log_of_the_store_is_checked(data: Path) -> None:
+    """As a killed broker leaves it."""
+    path = data / "store.sqlite"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA wal_autocheckpoint = 0")
+        with connection:
+            connection.execute("UPDATE records SET value = x'00' WHERE key = CAST('key 3' AS BLOB)")
+        copy = data.with_name("copy")
+        shutil.copytree(data, copy)
+    assert (copy / "store.sqlite-wal").stat().st_size
+    assert [each.what for each in faults(copy)] == ["its checksum does not match"]
+    assert (copy / "store.sqlite-wal").stat().st_size, "and still waits"
 
 
 @pytest.mark.parametrize(
