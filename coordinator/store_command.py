@@ -163,8 +163,9 @@ def _line(fault: Fault) -> str:
 def _summary(checked: Checked, faults: int) -> str:
     found = "all is sound" if not faults else "1 fault" if faults == 1 else f"{faults} faults"
     return (
-        f"{found} (partitions: {checked.partitions}, segments: {checked.segments}, batches: {checked.batches}, "
-        f"bytes: {checked.bytes}; records and events of groups: {checked.group_rows})"
+        f"{found} (partitions: {checked.partitions}, segments: {checked.segments}, "
+        f"batches: {checked.batches}, bytes: {checked.bytes}; "
+        f"records and events of groups: {checked.group_rows})"
     )
 
 
