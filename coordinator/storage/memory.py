@@ -161,6 +161,9 @@ class MemoryStore:
         found = (record for record in self._lease_row(lease).stored() if record.seq >= seq)
         return whole_rows(islice(found, rows_max), bytes_max)
 
+    async def next_seq(self, lease: Lease) -> int:
+        return (await self.record_bounds(lease)).next_seq
+
     async def record_bounds(self, lease: Lease) -> RecordBounds:
         self._check_open()
         next_seq, size_bytes = FIRST_SEQ, 0

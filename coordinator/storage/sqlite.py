@@ -264,6 +264,9 @@ class SqliteStore:
     ) -> list[StoredRecord]:
         return await self._read(lambda c: statements.read_records(c, lease, seq, rows_max, bytes_max))
 
+    async def next_seq(self, lease: Lease) -> int:
+        return await self._read(partial(statements.next_seq, lease=lease))
+
     async def record_bounds(self, lease: Lease) -> RecordBounds:
         return await self._read(partial(statements.record_bounds, lease=lease))
 

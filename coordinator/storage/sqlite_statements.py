@@ -15,7 +15,6 @@ from uuid import UUID
 from muster.coordinator.storage.sqlite_batches import Deletes, Inserts, Lookups
 from muster.coordinator.storage.sqlite_schema import checksum
 from muster.coordinator.storage.store import (
-    FIRST_SEQ,
     Append,
     BrokerConfigsRow,
     JournalBounds,
@@ -150,20 +149,20 @@ def read_records(
     return whole_rows(checked(), bytes_max)
 
 
-_NEWEST_SEQ: Final = (
-    "SELECT MAX((SELECT COALESCE(MAX(seq), 0) FROM records WHERE lease_id = ?1), "
-    "(SELECT COALESCE(MAX(seq), 0) FROM tombstones WHERE lease_id = ?1))"
-)
+def next_seq(connection: sqlite3.Connection, lease: Lease) -> int:
+    (found,) = connection.execute(
+        "SELECT next_seq FROM leases WHERE lease_id = ?", (_lease_id(connection, lease),)
+    ).fetchone()
+    return int(found)
 
 
 def record_bounds(connection: sqlite3.Connection, lease: Lease) -> RecordBounds:
-    newest, size_bytes = connection.execute(
-        f"SELECT ({_NEWEST_SEQ}), "
-        "(SELECT COALESCE(SUM(LENGTH(key) + LENGTH(value)), 0) FROM records WHERE lease_id = ?1) + "
+    (size_bytes,) = connection.execute(
+        "SELECT (SELECT COALESCE(SUM(LENGTH(key) + LENGTH(value)), 0) FROM records WHERE lease_id = ?1) + "
         "(SELECT COALESCE(SUM(LENGTH(key)), 0) FROM tombstones WHERE lease_id = ?1)",
         (_lease_id(connection, lease),),
     ).fetchone()
-    return RecordBounds(max(newest + 1, FIRST_SEQ), size_bytes)
+    return RecordBounds(next_seq(connection, lease), size_bytes)
 
 
 def remove_tombstones(
@@ -173,7 +172,8 @@ def remove_tombstones(
     if not _owned_in(connection, lease_id, epoch):
         return 0
     return connection.execute(
-        f"DELETE FROM tombstones WHERE lease_id = ?1 AND seq < ({_NEWEST_SEQ}) AND (deleted_ms < ?2 OR "
+        "DELETE FROM tombstones WHERE lease_id = ?1 "
+        "AND seq < (SELECT next_seq - 1 FROM leases WHERE lease_id = ?1) AND (deleted_ms < ?2 OR "
         "seq <= (SELECT seq FROM tombstones WHERE lease_id = ?1 ORDER BY seq DESC LIMIT 1 OFFSET ?3))",
         (lease_id, before_ms, count_max),
     ).rowcount

@@ -168,7 +168,7 @@ class RecordBounds(NamedTuple):
     """What a lease's records come to, tombstones included."""
 
     next_seq: int
-    """One more than the highest `seq` among them; FIRST_SEQ without any. It never goes back."""
+    """As `Store.next_seq`."""
     size_bytes: int
     """Of all keys and values."""
 
@@ -329,6 +329,10 @@ class Store(Protocol):
         in all, but at least one if there is any. It looks at every row of the lease: there is no index on
         `seq`, which every upsert would have to pay for. A tombstone may stand beside a later row of its key.
         """
+
+    async def next_seq(self, lease: Lease) -> int:
+        """One more than the `seq` of the last row or tombstone, FIRST_SEQ without any; it never goes back.
+        Asked by the holder, it looks at no more than a row once something was appended."""
 
     async def record_bounds(self, lease: Lease) -> RecordBounds:
         """See `RecordBounds`. It looks at every row of the lease."""

@@ -79,6 +79,9 @@ class ConsumerOffsets(RowPartitions):
         bounds = await self._store.record_bounds(lease)
         return RowBounds(0, bounds.next_seq - FIRST_SEQ, bounds.size_bytes)
 
+    async def _stored_ends(self, lease: Lease) -> tuple[int, int]:
+        return 0, await self._store.next_seq(lease) - FIRST_SEQ
+
     async def _stored_records(self, lease: Lease, offset: int, *, bytes_max: int) -> list[Record]:
         rows = await self._store.read_records(
             lease, offset + FIRST_SEQ, rows_max=READ_ROWS_MAX, bytes_max=bytes_max

@@ -56,7 +56,7 @@ class LedRows:
         self.number = number
         self.epoch = epoch
         self.parked: set[Parked] = set()
-        self.bounds: RowBounds | None = None  # None: to be asked for
+        self.bounds: Bounds | None = None  # None: to be asked for
         self.changes = 0  # of the bounds
         self.damage = ""  # the last that was logged
 
@@ -102,6 +102,10 @@ class RowPartitions(ABC):
     @abstractmethod
     async def _stored_bounds(self, lease: Lease) -> RowBounds:
         """Which rows there are. StoreError."""
+
+    async def _stored_ends(self, lease: Lease) -> Bounds:
+        """Their first two, of a partition that is led here. StoreError."""
+        return (await self._stored_bounds(lease))[:2]
 
     @abstractmethod
     async def _stored_records(self, lease: Lease, offset: int, *, bytes_max: int) -> list[Record]:
@@ -187,7 +191,7 @@ class RowPartitions(ABC):
         led = self._leading(part.topic, part.partition)
         parked.watch(led.parked)
         check_epoch(self._name(led), led.epoch, part.current_leader_epoch)
-        start, end, _ = await self._bounds(led)
+        start, end = await self._bounds(led)
         offset = part.fetch_offset
         if part.last_fetched_epoch > led.epoch:
             raise self._out_of_range(led, offset, start, end)
@@ -216,9 +220,9 @@ class RowPartitions(ABC):
         check_epoch(self._name(led), led.epoch, current_leader_epoch)
         match timestamp:
             case ListTimestamp.LATEST:
-                return Listed((await self._bounds(led)).end, -1, led.epoch)
+                return Listed((await self._bounds(led))[1], -1, led.epoch)
             case ListTimestamp.EARLIEST | ListTimestamp.EARLIEST_LOCAL:
-                return Listed((await self._bounds(led)).start, -1, led.epoch)
+                return Listed((await self._bounds(led))[0], -1, led.epoch)
             case ListTimestamp.LATEST_TIERED | ListTimestamp.EARLIEST_PENDING_UPLOAD:
                 return NOTHING_LISTED  # nothing is tiered
             case _ if timestamp >= 0 or timestamp == ListTimestamp.MAX_TIMESTAMP:
@@ -236,11 +240,11 @@ class RowPartitions(ABC):
         """See `Source`, and the module."""
         led = self._leading(topic, partition)
         check_epoch(self._name(led), led.epoch, current_leader_epoch)
-        return (epoch, (await self._bounds(led)).end) if 0 <= epoch <= led.epoch else (-1, -1)
+        return (epoch, (await self._bounds(led))[1]) if 0 <= epoch <= led.epoch else (-1, -1)
 
     async def offsets(self, topic: Topic, partition: int) -> Bounds:
         """See `Source`."""
-        return (await self._bounds(self._leading(topic, partition)))[:2]
+        return await self._bounds(self._leading(topic, partition))
 
     async def active_producers(self, topic: Topic, partition: int) -> list[ActiveProducer]:
         """Nobody produces to it."""
@@ -250,7 +254,7 @@ class RowPartitions(ABC):
     def known(self, partition: int) -> Bounds | None:
         """See `Elsewhere`."""
         led = self._led.get(partition)
-        return None if led is None or led.bounds is None else led.bounds[:2]
+        return None if led is None else led.bounds
 
     async def look(self, partition: int) -> Bounds:
         """See `Elsewhere`."""
@@ -266,11 +270,11 @@ class RowPartitions(ABC):
         except StoreError as error:
             raise OSError(str(error)) from error
 
-    async def _bounds(self, led: LedRows) -> RowBounds:
+    async def _bounds(self, led: LedRows) -> Bounds:
         if led.bounds is None:
             changes = led.changes
             with self._asking(led):
-                bounds = await self._stored_bounds(led.lease)
+                bounds = await self._stored_ends(led.lease)
             if led.changes != changes:
                 return bounds  # there are others by now
             led.bounds = bounds

@@ -314,6 +314,9 @@ class SimulatedStore:
             lambda: run(memory.read_records(lease, seq, rows_max=rows_max, bytes_max=bytes_max))
         )
 
+    async def next_seq(self, lease: Lease) -> int:
+        return await self._read(lambda: run(self._durable.memory.next_seq(lease)))
+
     async def record_bounds(self, lease: Lease) -> RecordBounds:
         return await self._read(lambda: run(self._durable.memory.record_bounds(lease)))
 

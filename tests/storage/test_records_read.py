@@ -40,7 +40,9 @@ async def told(store: Store, lease: Lease = A, seq: int = FIRST_SEQ) -> list[tup
 async def test_an_untouched_lease_has_none(store: Store) -> None:
     assert await read(store) == []
     assert await store.record_bounds(A) == RecordBounds(FIRST_SEQ, 0)
+    assert await store.next_seq(A) == FIRST_SEQ
     grant = await claim(store, A)
+    assert await store.next_seq(A) == FIRST_SEQ
     assert await store.record_bounds(A) == RecordBounds(FIRST_SEQ, 0)
     assert await store.remove_tombstones(A, grant.epoch, before_ms=NOW_MS, count_max=0) == 0
 
@@ -91,9 +93,10 @@ async def test_a_reader_that_goes_on_from_where_it_was_misses_nothing(store: Sto
         ]
         await write(store, grant, *records)
         now.update(records)
-        bounds = await store.record_bounds(A)
-        assert bounds.next_seq > end
-        end = bounds.next_seq
+        before, end = end, await store.next_seq(A)
+        assert end > before
+        assert (await read(store))[-1].seq == end - 1
+        assert (await store.record_bounds(A)).next_seq == end
         number = rng.randrange(len(readers))
         at, known = readers[number]
         for record in await store.read_records(A, at, rows_max=rng.randrange(1, 20), bytes_max=MUCH):
@@ -149,6 +152,7 @@ async def test_tombstones_go_by_age_and_by_number_but_not_the_newest_record(stor
     assert await told(store) == [(b"live", b"1"), (b"3", None), (b"4", None), (b"5", None)]
     assert await remove(NOW_MS + 100, 0) == 2
     assert await told(store) == [(b"live", b"1"), (b"5", None)], "the end does not go back"
+    assert await store.next_seq(A) == end
     assert (await store.record_bounds(A)).next_seq == end
     await write(store, grant, (b"live", b"2"))
     assert await remove(NOW_MS + 100, 0) == 1
@@ -179,6 +183,8 @@ async def test_a_lease_that_is_not_there_and_a_store_that_is_closed(store: Store
     with pytest.raises(StoreConflict):
         await store.record_bounds(nowhere)
     with pytest.raises(StoreConflict):
+        await store.next_seq(nowhere)
+    with pytest.raises(StoreConflict):
         await store.remove_tombstones(nowhere, 1, before_ms=0, count_max=0)
     await store.close()
     with pytest.raises(StoreClosed):
@@ -186,4 +192,24 @@ async def test_a_lease_that_is_not_there_and_a_store_that_is_closed(store: Store
     with pytest.raises(StoreClosed):
         await store.record_bounds(A)
     with pytest.raises(StoreClosed):
+        await store.next_seq(A)
+    with pytest.raises(StoreClosed):
         await store.remove_tombstones(A, 1, before_ms=0, count_max=0)
+
+
+async def test_ends_of_leases_that_are_written_together(store: Store) -> None:
+    """Each has its own, whatever the others write in the same transaction."""
+    grants = [await claim(store, lease) for lease in (A, B)]
+    await store.append([Append(each.lease, each.epoch, [(b"a", b"1"), (b"b", b"1")]) for each in grants])
+    await store.append(
+        [
+            Append(A, grants[0].epoch, [(b"a", None), (b"c", b"2"), (b"a", b"3")]),
+            Append(B, grants[1].epoch - 1, [(b"late", b"2")]),
+            Append(B, grants[1].epoch, [(b"a", b"2"), (b"b", None), (b"c", b"2")]),
+            Append(A, grants[0].epoch, [(b"d", None)]),
+        ]
+    )
+    for lease in (A, B):
+        found = await read(store, lease)
+        assert len({record.seq for record in found}) == len(found)
+        assert await store.next_seq(lease) == found[-1].seq + 1

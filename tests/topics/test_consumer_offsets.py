@@ -79,6 +79,11 @@ class CountingStore(MemoryStore):
         await self._look()
         return bounds
 
+    async def next_seq(self, lease: Lease) -> int:
+        found = await super().next_seq(lease)
+        await self._look()
+        return found
+
     async def remove_tombstones(self, lease: Lease, epoch: int, *, before_ms: int, count_max: int) -> int:
         if self.failing is not None:
             raise self.failing

@@ -297,6 +297,11 @@ class PostgresStore:
             for seq, key, value, deleted_ms in found
         ]
 
+    async def next_seq(self, lease: Lease) -> int:
+        self._ids([lease])
+        written = self._writers.next_seq(lease)
+        return (await self.record_bounds(lease)).next_seq if written is None else written
+
     async def record_bounds(self, lease: Lease) -> RecordBounds:
         (lease_id,) = self._ids([lease])
         return await self._read(_READING_RECORDS, partial(statements.record_bounds, lease_id=lease_id))
