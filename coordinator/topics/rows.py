@@ -104,7 +104,7 @@ class RowPartitions(ABC):
         """Which rows there are. StoreError."""
 
     async def _stored_ends(self, lease: Lease) -> Bounds:
-        """Their first two, of a partition that is led here. StoreError."""
+        """Their first two. StoreError."""
         return (await self._stored_bounds(lease))[:2]
 
     @abstractmethod
@@ -258,17 +258,13 @@ class RowPartitions(ABC):
 
     async def look(self, partition: int) -> Bounds:
         """See `Elsewhere`."""
-        return (await self._stored(partition))[:2]
+        with _as_os_error():
+            return await self._stored_ends(Lease(LeaseKind.GROUP, partition))
 
     async def size(self, partition: int) -> int:
         """See `Elsewhere`."""
-        return (await self._stored(partition)).size_bytes
-
-    async def _stored(self, partition: int) -> RowBounds:
-        try:
-            return await self._stored_bounds(Lease(LeaseKind.GROUP, partition))
-        except StoreError as error:
-            raise OSError(str(error)) from error
+        with _as_os_error():
+            return (await self._stored_bounds(Lease(LeaseKind.GROUP, partition))).size_bytes
 
     async def _bounds(self, led: LedRows) -> Bounds:
         if led.bounds is None:
@@ -307,6 +303,14 @@ class RowPartitions(ABC):
             ErrorCode.OFFSET_OUT_OF_RANGE,
             f"offset {offset} of {self._name(led)} is not in its log, {start} to {end}",
         )
+
+
+@contextmanager
+def _as_os_error() -> Iterator[None]:
+    try:
+        yield
+    except StoreError as error:
+        raise OSError(str(error)) from error
 
 
 async def _batches(

@@ -24,8 +24,10 @@ from muster.protocol.messages.coordinator_records import (
     OffsetCommitValue,
     decode_record,
 )
+from muster.protocol.messages.data import DeleteRecordsRequest
 from tests.kafka.conftest import KafkaOfConfigs
-from tests.kafka.stories import KAFKA_CONFIGS
+from tests.kafka.stories import KAFKA_CONFIGS, Side, assert_told_alike
+from tests.kafka.test_data_plane import batch, fetching, listing, producing
 from tests.support.kafka_artifacts import tools_classpath
 
 pytestmark = pytest.mark.kafka
@@ -224,3 +226,36 @@ async def test_the_console_consumer_prints_what_it_prints_of_kafkas(
     print(json.dumps(told, indent=1))
     assert told[0] == told[1]
     assert told[1]
+
+
+# --- what is answered beside records ----------------------------------------------------------------
+
+
+def asked_from_outside(side: Side) -> None:
+    def cutting(partition: int, offset: int) -> DeleteRecordsRequest:
+        cut = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=partition, offset=offset)
+        of_topic = DeleteRecordsRequest.DeleteRecordsTopic(name=OFFSETS_TOPIC, partitions=[cut])
+        return DeleteRecordsRequest(topics=[of_topic], timeout_ms=10_000)
+
+    side.ask("cut", cutting(0, 0), 2)
+    side.ask("cut at the end", cutting(0, -1), 2)
+    side.ask("cut a partition that is not there", cutting(50, 0), 2)
+    record = batch(b"a")
+    side.ask("produce", producing(side, (OFFSETS_TOPIC, 0, record)), 12)
+    side.ask("produce to a partition that is not there", producing(side, (OFFSETS_TOPIC, 50, record)), 12)
+    for partition, timestamp in ((0, -2), (0, -4), (50, -2), (0, 2**60)):
+        side.ask(
+            f"offsets of {partition} for {timestamp}",
+            listing(side, OFFSETS_TOPIC, (partition, timestamp)),
+            9,
+            but="leader_epoch",
+        )
+    for partition, offset in ((0, 10**15), (0, -1), (50, 0)):
+        fetch = fetching(side, OFFSETS_TOPIC, offset, partition=partition)
+        side.ask(f"fetch {partition} at {offset}", fetch, 12)
+    side.ask("fetch in another epoch", fetching(side, OFFSETS_TOPIC, 0, epoch=99), 12)
+
+
+def test_apache_kafka_answers_as_muster_does(kafka_of_configs: KafkaOfConfigs) -> None:
+    with Broker(lease_term_ms=600_000) as broker:
+        assert_told_alike(asked_from_outside, kafka_of_configs(KAFKA_CONFIGS), broker)
