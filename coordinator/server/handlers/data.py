@@ -382,7 +382,7 @@ async def offset_for_leader_epoch(
 
 
 def _check_written_by_clients(topic: Topic, partition: int) -> None:
-    """INVALID_TOPIC_EXCEPTION for a partition of an internal topic; one that is not there is refused later."""
+    """INVALID_TOPIC_EXCEPTION for an internal topic's partition; one that is not there is refused later."""
     if topic.internal and 0 <= partition < topic.partitions:
         raise KafkaError(
             ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic.name} is internal; clients do not write to it"
