@@ -3,6 +3,8 @@ ask for it again and again."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from muster.coordinator.observe.log import Logger
@@ -31,12 +33,23 @@ class Damage:
             asked = {} if offset is None else {"offset": offset}
             _log.error("log is damaged", partition=self._partition, **asked, why=refusal.why)
 
+    @contextmanager
+    def naming(self) -> Iterator[None]:
+        """Around what reads the log, and may be refused."""
+        try:
+            yield
+        except KafkaError as refusal:
+            self.refused(refusal)
+            raise
+
     def look(self, log: PartitionLog, found: bytes | memoryview) -> None:
-        """Compare the checksum of the first batch of what a fetch found.
+        """Compare the checksum of the first batch of what a fetch found, if anything.
 
         It is handed out as it is, as Kafka does, and the consumer refuses it; then the consumer asks for this
         batch again, which makes it the first one. Checking all of them would cost every fetch.
         """
+        if not found:
+            return
         header = peek(found)
         if crc_matches(bytes(found[: header.size]), 0, header) or not self._is_new(header.base_offset):
             return

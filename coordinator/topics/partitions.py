@@ -469,8 +469,7 @@ class Partitions:
                     found = log.read(part.fetch_offset, limit, first_may_exceed=nothing_yet, at_once=at_once)
                 # If the lease went while the read ran, what was read is no longer known to be the log's.
                 log.check_open()
-                if found:
-                    led.damage.look(log, found)
+                led.damage.look(log, found)
                 answers.append(
                     FetchedPartition(
                         None, found, log.high_watermark, log.start_offset, led.leader_epoch, diverging
@@ -592,11 +591,8 @@ class Partitions:
     async def _with_log(self, led: _Led, use: Callable[[PartitionLog], _T]) -> _T:
         def call() -> _T:
             log = self._opened(led)
-            try:
+            with led.damage.naming():
                 found = use(log)
-            except KafkaError as refusal:
-                led.damage.refused(refusal)
-                raise
             log.check_open()  # what a log says whose leadership went meanwhile is no longer known to be so
             return found
 
