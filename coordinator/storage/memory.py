@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import merge
@@ -54,10 +55,13 @@ class _LeaseRow:
             self, records=dict(self.records), tombstones=list(self.tombstones), journal=list(self.journal)
         )
 
-    def stored(self) -> Iterator[StoredRecord]:
+    def stored(self, from_seq: int) -> Iterator[StoredRecord]:
         """Records and tombstones, by seq."""
-        live = (StoredRecord(seq, key, value) for key, (seq, value) in self.records.items())
-        return merge(live, self.tombstones, key=attrgetter("seq"))
+        live = (
+            StoredRecord(seq, key, value) for key, (seq, value) in self.records.items() if seq >= from_seq
+        )
+        first = bisect_left(self.tombstones, from_seq, key=attrgetter("seq"))
+        return merge(live, islice(self.tombstones, first, None), key=attrgetter("seq"))
 
     def owned_in(self, epoch: int) -> bool:
         return self.epoch == epoch and epoch >= 1  # below 1: never claimed
@@ -158,19 +162,16 @@ class MemoryStore:
         self, lease: Lease, seq: int, *, rows_max: int, bytes_max: int
     ) -> list[StoredRecord]:
         self._check_open()
-        found = (record for record in self._lease_row(lease).stored() if record.seq >= seq)
-        return whole_rows(islice(found, rows_max), bytes_max)
+        return whole_rows(islice(self._lease_row(lease).stored(seq), rows_max), bytes_max)
 
     async def next_seq(self, lease: Lease) -> int:
-        return (await self.record_bounds(lease)).next_seq
+        self._check_open()
+        return self._lease_row(lease).next_seq
 
     async def record_bounds(self, lease: Lease) -> RecordBounds:
         self._check_open()
-        next_seq, size_bytes = FIRST_SEQ, 0
-        for record in self._lease_row(lease).stored():
-            next_seq = record.seq + 1
-            size_bytes += record.size_bytes
-        return RecordBounds(next_seq, size_bytes)
+        row = self._lease_row(lease)
+        return RecordBounds(row.next_seq, sum(record.size_bytes for record in row.stored(FIRST_SEQ)))
 
     async def remove_tombstones(self, lease: Lease, epoch: int, *, before_ms: int, count_max: int) -> int:
         self._check_open()
