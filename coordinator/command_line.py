@@ -20,7 +20,7 @@ CLIENTS: Final = {
 }
 """The commands that are clients: `muster.coordinator.commands.<name>` declares and carries out each."""
 OTHERS: Final = {
-    "store": ("store_command", "make a database ready for brokers, or upgrade it"),
+    "store": ("store_command", "make a database ready for brokers, or check what is stored"),
     "test": ("test_mode_command", "move the clock of brokers in test mode, and have them fail on purpose"),
     "completion": ("completion_command", "print a script that completes commands and options in a shell"),
 }

@@ -18,7 +18,7 @@ from muster.coordinator.group.shard import Shard
 from muster.coordinator.observe.journal.entries import WHOLE_BROKER, Member
 from muster.coordinator.observe.journal.recorder import Recorder
 from muster.coordinator.observe.log import Logger
-from muster.coordinator.runtime.appender import FULL_PAUSE_MS, Appender
+from muster.coordinator.runtime.appender import FULL_PAUSE_MS, Appender, RecordsWritten
 from muster.coordinator.runtime.clock import Clock, Timer
 from muster.coordinator.runtime.holds import LoadHolds
 from muster.coordinator.runtime.loader import load, newest_entries
@@ -83,7 +83,8 @@ class Runtime:
     before a shard is loaded, so that `topics_changed` can tell topics at least as new as the offsets that
     will be judged by them: an older view takes the offsets of a topic that was made anew for those of the
     deleted one. `holds` are shards whose loading a test holds open. Without a `recorder` there is no
-    journal; `journal_written(shard, bytes)` is told of rows of it that are durable.
+    journal; `journal_written(shard, bytes)` is told of rows of it that are durable, `records_written`
+    of records that are.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class Runtime:
         before_load: Callable[[], Awaitable[None]] | None = None,
         holds: LoadHolds | None = None,
         recorder: Recorder | None = None,
+        records_written: RecordsWritten = lambda shard, records: None,
         journal_written: Callable[[int, int], None] = lambda shard, size_bytes: None,
     ) -> None:
         self._store = store
@@ -118,6 +120,7 @@ class Runtime:
             store,
             clock,
             write_timeout_ms=self._limits.write_timeout_ms,
+            records_written=records_written,
             journal_written=journal_written,
             journal_dropped=(lambda count: None) if recorder is None else recorder.count_dropped,
         )

@@ -48,9 +48,11 @@ from muster.coordinator.server.unserved import REFUSED
 from muster.coordinator.storage.store import Lease, LeaseKind, NodeRow, Store, StoreCounts, StoreError
 from muster.coordinator.topics.catalogue import Catalogue, Change, events_topic, offsets_topic
 from muster.coordinator.topics.config import defaults_from
+from muster.coordinator.topics.consumer_offsets import ConsumerOffsets
 from muster.coordinator.topics.group_events import GroupEvents
 from muster.coordinator.topics.logs import Logs
 from muster.coordinator.topics.partitions import Partitions
+from muster.coordinator.topics.rows import RowPartitions
 from muster.protocol.api import ApiKey
 
 _READ_AGAIN_S: Final = 1.0
@@ -130,6 +132,9 @@ class Broker:
             retention_ms=settings.group_events_retention_ms,
             retention_bytes=settings.group_events_retention_bytes,
         )
+        self.consumer_offsets = ConsumerOffsets(
+            offsets, store, self.clock, node_id=node_id, serving=self.membership.serving
+        )
         # Retention goes on when nothing is kept any more.
         self.group_events = GroupEvents(
             events, store, self.clock, node_id=node_id, serving=self.membership.serving
@@ -154,6 +159,7 @@ class Broker:
             before_load=self.read_topics,
             holds=shared.holds,
             recorder=self.recorder,
+            records_written=self.consumer_offsets.written,
             journal_written=self.group_events.written,
         )
         of_shards = shard_topics(counts.cluster_id)
@@ -168,14 +174,16 @@ class Broker:
             shards=counts.leases[LeaseKind.DATA],
             shard_of=lambda *partition: _log_shard(partition_lease(of_shards, counts.leases, *partition)),
             lease_of=_log_lease,
-            elsewhere={events.topic_id: self.group_events},
+            elsewhere={offsets.topic_id: self.consumer_offsets, events.topic_id: self.group_events},
             serving=lambda shard: self.membership.serving(_log_lease(shard)),
             retention_check_interval_ms=settings.log_retention_check_interval_ms,
             cleaner_backoff_ms=settings.log_cleaner_backoff_ms,
             producer_expiration_ms=settings.producer_id_expiration_ms,
         )
         self.holders: Mapping[LeaseKind, LeaseHolder] = {
-            LeaseKind.GROUP: _GroupShards(self.runtime, self.partitions, self.group_events),
+            LeaseKind.GROUP: _GroupShards(
+                self.runtime, self.partitions, (self.consumer_offsets, self.group_events)
+            ),
             LeaseKind.DATA: self.partitions,
         }
         self.lag = Lag(
@@ -361,6 +369,7 @@ class Broker:
         await self.connections.close()
         await self.runtime.close()
         await self.partitions.close()
+        await self.consumer_offsets.close()
         await self.group_events.close()
         await self._end()
 
@@ -372,6 +381,7 @@ class Broker:
         self.membership.kill()
         self.runtime.kill()
         self.partitions.abandon()
+        self.consumer_offsets.abandon()
         self.group_events.abandon()
         for listener in self._listeners:
             await listener.close()
@@ -491,18 +501,20 @@ class _GroupShards:
     """Who holds a group shard also leads the partitions of `__consumer_offsets` and `__group_events` that
     stand for it."""
 
-    def __init__(self, runtime: Runtime, partitions: Partitions, events: GroupEvents) -> None:
+    def __init__(self, runtime: Runtime, partitions: Partitions, topics: Sequence[RowPartitions]) -> None:
         self._runtime = runtime
         self._partitions = partitions
-        self._events = events
+        self._topics = topics
 
     def own(self, number: int, epoch: int) -> Awaitable[object]:
         self._partitions.own(_log_shard(Lease(LeaseKind.GROUP, number)), epoch)
-        self._events.own(number, epoch)
+        for topic in self._topics:
+            topic.own(number, epoch)
         return self._runtime.own(number, epoch)
 
     def disown(self, number: int) -> Awaitable[object]:
-        self._events.disown(number)
+        for topic in self._topics:
+            topic.disown(number)
         logs = self._partitions.disown(_log_shard(Lease(LeaseKind.GROUP, number)))
         return Rest(partial(self._at_rest, self._runtime.disown(number), logs))
 

@@ -14,6 +14,7 @@ import os
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 from muster.coordinator.storage.left_behind import inspect
 from muster.coordinator.storage.store import StoreError, StoreLocked
@@ -44,6 +45,9 @@ class DataDirectory:
     object, and the last release lets other processes in.
     """
 
+    NAMES: ClassVar = (_STORE, _TOPICS)
+    """What it has, of which one is always there once it was used."""
+
     def __init__(self, path: Path, tenancy: Tenancy, turn: threading.Lock) -> None:
         self.path = path
         self.tenancy = tenancy
@@ -62,6 +66,10 @@ class DataDirectory:
     @property
     def store_path(self) -> Path:
         return self.path / _STORE
+
+    @property
+    def topics_path(self) -> Path:
+        return self.path / _TOPICS
 
     @classmethod
     def acquire(cls, path: Path) -> DataDirectory:

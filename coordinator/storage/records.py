@@ -268,6 +268,9 @@ class RecordLog(Protocol):
     def first_batch_at(self, timestamp: int) -> Batch | None:
         """The first batch at or after the log start with a timestamp >= `timestamp`."""
 
+    def place_of(self, offset: int) -> str:
+        """Where the batch with `offset` is stored, for messages."""
+
     # --- removing
 
     def set_start_offset(self, offset: int) -> None:

@@ -45,10 +45,10 @@ from muster.protocol.record_batch import Header, prefix
 
 _START_NAME: Final = "start"
 _CLEANED_NAME: Final = "cleaned"
-_SNAPSHOT: Final = ".snapshot"
+SNAPSHOT_ENDING: Final = ".snapshot"
 LOG_ENDING: Final = ".log"
 _INDEX: Final = ".index"
-_SNAPSHOT_CRC = Struct(">I")
+SNAPSHOT_CRC = Struct(">I")
 _DISCARDED: Final = ".discarded"
 
 
@@ -298,6 +298,14 @@ class SegmentLog:
                 return batch
         return None
 
+    def place_of(self, offset: int) -> str:
+        """See `RecordLog`."""
+        for segment in self.segments_from(offset):
+            for batch in segment.batches(segment.index.position_of(offset)):
+                if batch.header.last_offset >= offset:
+                    return f"{segment.log_name}, byte {batch.position}"
+        return f"offset {offset}"
+
     # --- removing ---------------------------------------------------------------------------------
 
     def set_start_offset(self, offset: int) -> None:
@@ -489,11 +497,13 @@ class SegmentLog:
 
     def _restore_snapshot(self, names: Sequence[str]) -> int:
         """Restore the newest snapshot that can be read; the offset up to which it speaks (0: none)."""
-        offsets = [int(name[:20]) for name in names if name.endswith(_SNAPSHOT) and name[:20].isdecimal()]
+        offsets = [
+            int(name[:20]) for name in names if name.endswith(SNAPSHOT_ENDING) and name[:20].isdecimal()
+        ]
         for offset in sorted(offsets, reverse=True):
             stored = self._folder.load(_snapshot_name(offset)) or b""
-            body = stored[_SNAPSHOT_CRC.size :]
-            if stored[: _SNAPSHOT_CRC.size] != _SNAPSHOT_CRC.pack(google_crc32c.value(body)):
+            body = stored[SNAPSHOT_CRC.size :]
+            if stored[: SNAPSHOT_CRC.size] != SNAPSHOT_CRC.pack(google_crc32c.value(body)):
                 continue
             try:
                 self._derived.restore(body)
@@ -507,7 +517,7 @@ class SegmentLog:
         """Unless one is stored that speaks up to `offset` or further."""
         if body is None or offset <= self._snapshot_offset:
             return
-        self._folder.store(_snapshot_name(offset), _SNAPSHOT_CRC.pack(google_crc32c.value(body)) + body)
+        self._folder.store(_snapshot_name(offset), SNAPSHOT_CRC.pack(google_crc32c.value(body)) + body)
         self._snapshot_offset = offset
         self._drop_snapshots(keep=offset)
 
@@ -518,9 +528,9 @@ class SegmentLog:
 
     def _drop_snapshots(self, keep: int) -> None:
         for name in self._folder.names():
-            if name.endswith(_SNAPSHOT) and name != _snapshot_name(keep):
+            if name.endswith(SNAPSHOT_ENDING) and name != _snapshot_name(keep):
                 self._folder.remove(name)
 
 
 def _snapshot_name(offset: int) -> str:
-    return f"{offset:020d}{_SNAPSHOT}"
+    return f"{offset:020d}{SNAPSHOT_ENDING}"

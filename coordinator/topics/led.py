@@ -8,6 +8,7 @@ from muster.coordinator.observe.log import Logger
 from muster.coordinator.storage.files import WouldBlock
 from muster.coordinator.storage.records import LogOffsetMetadata
 from muster.coordinator.topics.catalogue import Topic
+from muster.coordinator.topics.damage import Damage
 from muster.coordinator.topics.log import PartitionLog
 from muster.coordinator.topics.sources import (
     NOTHING_AVAILABLE,
@@ -46,7 +47,7 @@ class Led:
         self.log: PartitionLog | None = None
         self.ended = False
         self.asked_for = False  # by a request; if not, it goes when its upkeep is done
-        self.damage = ""  # the last that was logged
+        self.damage = Damage(self.name)
         self._watchers: dict[Watched, LogOffsetMetadata] = {}  # with where their fetches read from
 
     @property

@@ -434,6 +434,7 @@ class Partitions:
                     found = log.read(part.fetch_offset, limit, first_may_exceed=nothing_yet, at_once=at_once)
                 # If the lease went while the read ran, what was read is no longer known to be the log's.
                 log.check_open()
+                led.damage.look(log, found)
                 answers.append(
                     FetchedPartition(
                         None, found, log.high_watermark, log.start_offset, led.leader_epoch, diverging
@@ -444,9 +445,7 @@ class Partitions:
             except WouldBlock:
                 break
             except KafkaError as refusal:
-                if refusal.code is ErrorCode.CORRUPT_MESSAGE and led.damage != refusal.why:
-                    led.damage = refusal.why  # consumers ask again and again
-                    _log.error("log is damaged", partition=led.name, offset=part.fetch_offset, why=led.damage)
+                led.damage.refused(refusal, part.fetch_offset)
                 answers.append(refused_partition(refusal))
         return answers
 
@@ -582,7 +581,8 @@ class Partitions:
     async def _with_log(self, led: Led, use: Callable[[PartitionLog], _T]) -> _T:
         def call() -> _T:
             log = self._opened(led)
-            found = use(log)
+            with led.damage.naming():
+                found = use(log)
             log.check_open()  # what a log says whose leadership went meanwhile is no longer known to be so
             return found
 

@@ -1,5 +1,5 @@
 """What reads partitions, wherever their records stand: in logs (`partitions`) or in rows of the store
-(`group_events`)."""
+(`rows`)."""
 
 from __future__ import annotations
 

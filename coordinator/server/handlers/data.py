@@ -126,10 +126,7 @@ def _append(
 ) -> asyncio.Future[Appended]:
     try:
         topic = _resolve(broker, asked.name, asked.topic_id, by_id=version >= _IDS_PRODUCED_FROM)
-        if topic.internal:
-            raise KafkaError(
-                ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic.name} is internal; clients do not write to it"
-            )
+        _check_written_by_clients(topic, data.index)
     except KafkaError as error:
         refused: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
         refused.set_exception(error)
@@ -389,6 +386,14 @@ async def offset_for_leader_epoch(
     return response
 
 
+def _check_written_by_clients(topic: Topic, partition: int) -> None:
+    """INVALID_TOPIC_EXCEPTION for an internal topic's partition; one that is not there is refused later."""
+    if topic.internal and 0 <= partition < topic.partitions:
+        raise KafkaError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic.name} is internal; clients do not write to it"
+        )
+
+
 async def delete_records(
     broker: Broker, request: DeleteRecordsRequest, context: RequestContext
 ) -> DeleteRecordsResponse:
@@ -401,8 +406,7 @@ async def delete_records(
             await turns.next()
             try:
                 asked = broker.catalogue.named(topic.name)
-                if asked.internal:
-                    raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{asked.name} is internal")
+                _check_written_by_clients(asked, each.partition_index)
                 low = await broker.partitions.delete_records(asked, each.partition_index, each.offset)
             except KafkaError as error:
                 parts.append(delete_records_partition_error(each.partition_index, error))

@@ -565,6 +565,10 @@ class RowLog:
                     return batch
             return None
 
+    def place_of(self, offset: int) -> str:
+        (segment, *_) = self.segments_from(offset)
+        return f"the row of muster.batches with segment_id {segment.segment_id}, base_offset {offset}"
+
     # --- removing ---------------------------------------------------------------------------------
 
     def set_start_offset(self, offset: int) -> None:

@@ -19,7 +19,7 @@ from muster.coordinator.storage.store import LEASE_COUNTS_DEFAULT, LeaseKind, St
 if TYPE_CHECKING:
     from asyncpg import Connection
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 """Grows with every change of the tables; `_VERSIONS` has the way to each."""
 
 _TIMEOUT_MS: Final = 60_000
@@ -106,7 +106,19 @@ _SECOND: Final = (
     "SELECT lease_id, 0, 0, 0 FROM muster.leases",
 )
 
-_VERSIONS: Final[Sequence[Sequence[str]]] = (_FIRST, _SECOND)
+# Which records were deleted, for whoever reads them as a log; the coordinator itself never reads them. Keys
+# stand as they are, however long, since no index has them.
+_THIRD: Final = (
+    """CREATE TABLE muster.tombstones (
+        lease_id integer NOT NULL,
+        seq bigint NOT NULL,
+        key bytea NOT NULL,
+        deleted_ms bigint NOT NULL,
+        PRIMARY KEY (lease_id, seq)
+    )""",
+)
+
+_VERSIONS: Final[Sequence[Sequence[str]]] = (_FIRST, _SECOND, _THIRD)
 """The statements that lead from version n to n + 1."""
 
 # Rows that are updated for ever: room for their next version beside them, and dead ones swept away early.
