@@ -29,6 +29,7 @@ from muster.coordinator.server.handlers import (
     group_admin,
     metadata,
     offsets,
+    replicas,
     topics,
     transactions,
 )
@@ -88,7 +89,9 @@ HANDLERS: Final[dict[ApiKey, Handler]] = {
     ApiKey.OFFSET_DELETE: offsets.offset_delete,
     ApiKey.DESCRIBE_CLUSTER: metadata.describe_cluster,
     ApiKey.DESCRIBE_LOG_DIRS: cluster.describe_log_dirs,
-    ApiKey.ELECT_LEADERS: cluster.elect_leaders,
+    ApiKey.ELECT_LEADERS: replicas.elect_leaders,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: replicas.alter_partition_reassignments,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: replicas.list_partition_reassignments,
     ApiKey.DESCRIBE_PRODUCERS: transactions.describe_producers,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: metadata.describe_topic_partitions,
 }

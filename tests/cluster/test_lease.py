@@ -112,7 +112,7 @@ def test_what_is_no_longer_wanted_is_given_up() -> None:
 def test_every_lease_is_wanted_by_exactly_one_live_node() -> None:
     shares = [wanted(node_id, [1, 2, 3], COUNTS) for node_id in (1, 2, 3)]
     assert sum(len(share) for share in shares) == 100
-    assert set().union(*shares) == {Lease(kind, n) for kind in LeaseKind for n in range(50)}
+    assert set().union(*shares) == {Lease(kind, n) for kind in COUNTS for n in range(50)}
     assert all(place(lease.kind.value, lease.number, [1, 2, 3]) == 1 for lease in shares[0])
 
 
