@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from traceback import format_exception
+from uuid import UUID
 
+import asyncpg
 import pytest
 
 from muster.coordinator.storage.postgres import PostgresStore, migrate, schema, server_of
 from muster.coordinator.storage.postgres.schema import SCHEMA_VERSION
 from muster.coordinator.storage.store import (
     Append,
+    Assignment,
     JournalBounds,
     JournalRow,
     Lease,
     LeaseKind,
+    NodeRow,
     Outcome,
     StoreBusy,
     StoreError,
+    TopicRow,
 )
 from tests.support.ports import free_ports
 from tests.support.postgres import Postgres
@@ -99,9 +105,9 @@ async def test_tables_of_version_1_get_journals_and_keep_what_they_have(
     with pytest.raises(StoreError, match="upgrade it with muster store migrate"):
         await store.open()
     done = await asyncio.gather(*(migrate(url) for _ in range(3)))
-    assert sorted(migration.before or 0 for migration in done) == [1, 2, 2]
+    assert sorted(migration.before or 0 for migration in done) == [1, 3, 3]
     await store.open()
-    assert (await store.counts()).leases == counts
+    assert (await store.counts()).leases == {**counts, LeaseKind.REPLICAS: 1_000}
     assert [row[1:] for row in await store.load(lease)] == [(b"key", b"value")]
     for kind, count in counts.items():
         for number in range(count):
@@ -110,6 +116,43 @@ async def test_tables_of_version_1_get_journals_and_keep_what_they_have(
         Outcome.WRITTEN
     ]
     assert await store.read_journal(lease, 0, rows_max=9, bytes_max=9) == [(0, 7, None, b"told")]
+    await store.close()
+
+
+async def test_tables_of_version_2_learn_of_replica_lists_while_a_broker_of_that_version_runs(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = postgres.empty_database()
+    with monkeypatch.context() as at_version_2:
+        at_version_2.setattr(schema, "SCHEMA_VERSION", 2)
+        at_version_2.setattr(schema, "_VERSIONS", schema._VERSIONS[:2])
+        assert await migrate(url) == (None, 2)
+    connection = await asyncpg.connect(url)
+    insert = "INSERT INTO muster.topics (topic_id, name, partitions, configs, created_ms)"
+    await connection.execute(f"{insert} VALUES ($1, 'orders', 3, '{{}}', 5)", UUID(int=1))
+    assert await migrate(url) == (2, 3)
+    # As the version before registers, and goes on creating topics.
+    await connection.execute(
+        "INSERT INTO muster.nodes (node_id, host, port, rack, term_ms, incarnation, drained, listeners, "
+        "registered_ms) VALUES (1, 'one', 9092, NULL, 60000, $1, false, '', "
+        "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint))",
+        UUID(int=2),
+    )
+    await connection.execute(f"{insert} VALUES ($1, 'audit', 1, '{{}}', 6)", UUID(int=3))
+    await connection.close()
+    store = PostgresStore(url)
+    await store.open()
+    old = TopicRow(UUID(int=1), "orders", 3, {}, 5)
+    assert await store.topics() == [TopicRow(UUID(int=3), "audit", 1, {}, 6), old]
+    await store.register_node(NodeRow(2, "two", 9092, None, 60_000, UUID(int=4)))
+    assert [node.keeps_replicas for node in await store.nodes()] == [False, True]
+    await store.add_replica_lists([(2, 1)])
+    (grant,) = await store.claim([Lease(LeaseKind.REPLICAS, 999)], 2, 60_000)
+    assert grant is not None
+    assert await store.journal_bounds(grant.lease) == JournalBounds(0, 0, 0)
+    assigned = replace(old, assignments={0: Assignment((2, 1))})
+    await store.update_topic(assigned, expected=old, epochs={grant.lease: grant.epoch})
+    assert (await store.topics())[1] == assigned
     await store.close()
 
 

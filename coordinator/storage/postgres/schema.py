@@ -220,6 +220,10 @@ async def _migrate(connection: Connection, server: Server, counts: Mapping[Lease
             await _add_leases(connection, {kind: counts[kind] for kind in _KINDS_AT_FIRST})
         if version == 3:
             await _add_leases(connection, {LeaseKind.REPLICAS: counts[LeaseKind.REPLICAS]})
+            await connection.execute(
+                "INSERT INTO muster.journals (lease_id, start_offset, next_offset, size_bytes) "
+                "SELECT lease_id, 0, 0, 0 FROM muster.leases WHERE kind = 'replicas'"
+            )
     if before < SCHEMA_VERSION:
         for statement in _TUNING:
             with suppress(_refused()):
