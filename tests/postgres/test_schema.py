@@ -39,7 +39,7 @@ def no_secret(error: BaseException) -> bool:
 
 async def test_migrating_makes_the_tables_once_and_is_harmless_again(postgres: Postgres) -> None:
     url = postgres.empty_database()
-    counts = {LeaseKind.GROUP: 3, LeaseKind.DATA: 2}
+    counts = {LeaseKind.GROUP: 3, LeaseKind.DATA: 2, LeaseKind.REPLICAS: 4}
     assert await migrate(url, lease_counts=counts) == (None, SCHEMA_VERSION)
     store = PostgresStore(url)
     await store.open()
@@ -58,7 +58,7 @@ async def test_migrations_at_the_same_time_make_one_store(postgres: Postgres) ->
     assert {migration.after for migration in done} == {SCHEMA_VERSION}
     assert [migration.before for migration in done].count(None) == 1
     database = url.rpartition("/")[2]
-    assert postgres.execute("SELECT count(*) FROM muster.leases", database=database) == "100"
+    assert postgres.execute("SELECT count(*) FROM muster.leases", database=database) == "1100"
     assert postgres.execute("SELECT count(*) FROM muster.store", database=database) == "1"
 
 
