@@ -64,9 +64,9 @@ def test_a_database_is_made_ready_once(postgres: Postgres) -> None:
     name = store.rpartition("/")[2]
     where = f"127.0.0.1:{postgres.port}/{name}"
     ended = run(NOBODY, "store", "migrate", "--store", store)
-    assert ended == (0, f"{where}: made the tables, version 2\n", "")
+    assert ended == (0, f"{where}: made the tables, version 3\n", "")
     ended = run(NOBODY, "store", "migrate", "--store", store)
-    assert ended == (0, f"{where}: the tables are of version 2 already\n", "")
+    assert ended == (0, f"{where}: the tables are of version 3 already\n", "")
 
 
 def test_two_make_it_ready_at_once(postgres: Postgres) -> None:
@@ -82,8 +82,8 @@ def test_two_make_it_ready_at_once(postgres: Postgres) -> None:
         each.join()
     assert [(each.code, each.err) for each in ended] == [(0, "")] * 2
     assert sorted(each.out.partition(": ")[2] for each in ended) in (
-        ["made the tables, version 2\n", "the tables are of version 2 already\n"],
-        ["made the tables, version 2\n"] * 2,
+        ["made the tables, version 3\n", "the tables are of version 3 already\n"],
+        ["made the tables, version 3\n"] * 2,
     )
 
 
