@@ -26,9 +26,11 @@ $(VENV)/.installed-%: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.$(if $(filter-out base,$*),[$*])'
 	@touch $@
 
+# HTTP is a port of this machine, or HOST:PORT.
+HTTP_AT = $(if $(findstring :,$(HTTP)),$(HTTP),127.0.0.1:$(HTTP))
 .PHONY: run
-run: $(VENV)/.installed-base  ## start a broker on 127.0.0.1:9092, its store in ./data (HOST=, PORT=, DATA= change that)
-	$(BIN)/muster serve --host $(HOST) --port $(PORT) --data $(DATA)
+run: $(VENV)/.installed-$(if $(HTTP),http,base)  ## start a broker on 127.0.0.1:9092, its store in ./data (HOST=, PORT=, DATA= change that; HTTP=8080 serves its page on 127.0.0.1:8080, HTTP=HOST:PORT elsewhere)
+	$(BIN)/muster serve --host $(HOST) --port $(PORT) --data $(DATA) $(if $(HTTP),--http $(HTTP_AT))
 
 # A process per core, up to four: more of them make tests wait for one another.
 SIDE_BY_SIDE := --numprocesses auto --maxprocesses 4 --dist worksteal
@@ -38,11 +40,17 @@ test: $(VENV)/.installed-test  ## the tests, on asyncio in debug mode and on uvl
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) --loop asyncio --asyncio-debug
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) --loop uvloop tests/server tests/runtime tests/cluster tests/topics tests/client/test_connection.py tests/client/test_pool.py --ignore tests/server/test_scenario_replay.py
 
+.PHONY: test-python
+test-python:  ## make test in a Debian root of another Python: make test-python VERSION=3.14 (or 3.13; needs Linux, root and debootstrap)
+	tests/pythons/in-debian-root $(or $(VERSION),$(error which? make test-python VERSION=3.14)) test
+
 .PHONY: check
-check: $(VENV)/.installed-check  ## ruff, mypy --strict, and the import contract
+check: $(VENV)/.installed-check  ## ruff, mypy --strict (as on Linux, macOS and Windows), and the import contract
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/mypy --platform linux
+	$(BIN)/mypy --platform darwin
+	$(BIN)/mypy --platform win32
 	$(BIN)/lint-imports
 
 .PHONY: interop
@@ -118,7 +126,7 @@ postgres-tools:  ## look for the server of make postgres: installs Debian's post
 
 .PHONY: web
 web: $(VENV)/.installed-web $(VENV)/.installed-test  ## the page of muster serve --http in Chromium (needs what web-tools installs)
-	$(BIN)/python -m pytest tests/web
+	$(BIN)/python -m pytest --numprocesses 2 tests/web
 
 .PHONY: web-tools
 web-tools:  ## look for the browser of make web: installs Debian's chromium with apt-get

@@ -19,6 +19,7 @@ from muster.client.network.cluster import Cluster
 from muster.client.network.connection import deadline
 from muster.client.network.servers import DEFAULT_BOOTSTRAP
 from muster.client.produce.accumulator import Accumulator, PartitionQueue, TopicQueues
+from muster.client.produce.leaders import Patience
 from muster.client.produce.partitioner import partition_of
 from muster.client.produce.sender import RecordFuture, RecordMetadata, Sender
 from muster.client.produce.settings import ProducerOptions, ProducerSettings
@@ -224,8 +225,12 @@ class Producer(Generic[K, V]):
         is the faster way. Records to a topic keep the order of the calls, those of tasks side by side too.
         `timestamp_ms` is epoch ms, the present without one.
 
+        Returns or raises within delivery_timeout_ms of the call, of which it waits no more than max_block_ms
+        for the topic and for room in the buffer.
+
         Raises KafkaError for what a broker refuses (MESSAGE_TOO_LARGE, TOPIC_AUTHORIZATION_FAILED, ...),
-        DeliveryTimedOut, BufferFull, TimedOut, Closed; TypeError or ValueError for what is no record.
+        Unreachable or RequestTimedOut when no broker told of the topic in time, DeliveryTimedOut, BufferFull,
+        TimedOut, Closed; TypeError or ValueError for what is no record.
 
         Cancelled while it waits for the topic or for room, it leaves nothing behind; cancelled later, while
         it waits for the acknowledgement, the record stays on its way, and nobody hears what becomes of it.
@@ -256,10 +261,11 @@ class Producer(Generic[K, V]):
         is not known yet, for room in the buffer (both up to max_block_ms), and for a turn of the loop when a
         batch is full. `urgent`: the record does not linger while nothing is on its way to its broker.
 
-        The future is settled within delivery_timeout_ms, with what `send` raises if that is an error. Raises
-        BufferFull, TimedOut (others to the topic waited before it for max_block_ms), Closed, KafkaError for
-        the topic or a record that is too large; TypeError or ValueError for what is no record. Raised or
-        cancelled, it has not taken the record.
+        The future is settled within delivery_timeout_ms of the return (`urgent`: of the call), with what
+        `send` raises if that is an error. Raises Unreachable or RequestTimedOut when no broker told of the
+        topic in time, BufferFull, TimedOut (others to the topic waited before it for max_block_ms), Closed,
+        KafkaError for the topic or a record that is too large; TypeError or ValueError for what is no record.
+        Raised or cancelled, it has not taken the record.
 
         Written for speed: what most records need is looked at first, the rest is in `_wait` and `_begin`.
         """
@@ -274,6 +280,7 @@ class Producer(Generic[K, V]):
             headers = tuple(headers)
         found = self._topics.get(topic)
         accumulator = self._accumulator
+        called_at = None
         if (
             found is None
             or self._pause
@@ -281,7 +288,9 @@ class Producer(Generic[K, V]):
             or accumulator.size_bytes >= self._buffer_memory
             or (partition is not None and (type(partition) is not int or partition >= len(found.queues)))
         ):
-            found = await self._wait(topic, partition)
+            self._check()
+            called_at = self._loop.time()
+            found = await self._wait(topic, partition, self._patience(urgent=urgent))
         if timestamp_ms is None:
             timestamp_ms = int(time.time() * 1000)
         elif not 0 <= timestamp_ms <= _INT64_MAX:
@@ -309,8 +318,11 @@ class Producer(Generic[K, V]):
                 )
         except (TypeError, AttributeError, UnicodeError) as error:
             raise _no_record(raw_key, raw_value, headers, error) from error
-        if urgent and accumulator.hurry(queue):
-            self._sender.wake()
+        if urgent:
+            if called_at is not None:
+                self._sender.expires(queue, called_at)
+            if accumulator.hurry(queue):
+                self._sender.wake()
         return future
 
     def _begin(
@@ -352,7 +364,7 @@ class Producer(Generic[K, V]):
         self._check()
         found = self._topics.get(topic)
         if found is None:
-            found = await self._sender.leaders.topic(topic, deadline(self._settings.max_block_ms / 1000))
+            found = await self._sender.leaders.topic(topic, self._patience())
         return len(found.queues)
 
     def _chosen(self, topic: TopicQueues, key: bytes | None, value: bytes | None) -> int:
@@ -367,18 +379,25 @@ class Producer(Generic[K, V]):
 
     # --- waiting --------------------------------------------------------------------------------------------
 
-    async def _wait(self, name: str, partition: int | None) -> TopicQueues:
+    def _patience(self, *, urgent: bool = False) -> Patience:
+        """How long a call waits for a topic or for room. One that also waits for the acknowledgement
+        (`urgent`) has no more than the record's time."""
+        settings = self._settings
+        name, limit_ms = "max_block_ms", settings.max_block_ms
+        if urgent and settings.delivery_timeout_ms < limit_ms:
+            name, limit_ms = "delivery_timeout_ms", settings.delivery_timeout_ms
+        return Patience(deadline(limit_ms / 1000), f"{name} ({limit_ms})")
+
+    async def _wait(self, name: str, partition: int | None, patience: Patience) -> TopicQueues:
         """For whatever a record has to wait for, behind those of its topic that wait already: tasks that send
         side by side keep the order in which they began."""
-        self._check()
         if partition is not None and not hasattr(partition, "__index__"):
             raise TypeError(f"partition takes a whole number, not {type(partition).__name__}")
-        until = deadline(self._settings.max_block_ms / 1000)
         line = self._lines.setdefault(name, _Line())
         place = line.join()
         try:
-            await self._turn(line, place, name, until)
-            return await self._ready(name, partition, until)
+            await self._turn(line, place, name, patience)
+            return await self._ready(name, partition, patience)
         except (ClientError, KafkaError) as error:
             line.failure = error
             raise
@@ -387,30 +406,29 @@ class Producer(Generic[K, V]):
             if line.leave(place):
                 del self._lines[name]
 
-    async def _turn(self, line: _Line, place: asyncio.Future[None], name: str, until: float) -> None:
+    async def _turn(self, line: _Line, place: asyncio.Future[None], name: str, patience: Patience) -> None:
         try:
-            async with asyncio.timeout_at(until):
+            async with asyncio.timeout_at(patience.until):
                 await line.first(place)
         except TimeoutError:
             if line.failure is not None:  # What kept those before us kept us as well.
                 raise again(line.failure) from None
             raise TimedOut(
-                f"other records to {name} waited before this one for all of max_block_ms"
-                f" ({self._settings.max_block_ms})"
+                f"other records to {name} waited before this one for all of {patience.setting}"
             ) from None
 
-    async def _ready(self, name: str, partition: int | None, until: float) -> TopicQueues:
+    async def _ready(self, name: str, partition: int | None, patience: Patience) -> TopicQueues:
         self._check()
         if self._pause:
             self._pause = bool(self._turns)
             await asyncio.sleep(0)
         topic = self._topics.get(name)
         if topic is None:
-            topic = await self._sender.leaders.topic(name, until)
+            topic = await self._sender.leaders.topic(name, patience)
         if partition is not None and partition >= len(topic.queues):
-            topic = await self._sender.leaders.partition(name, partition, until)
+            topic = await self._sender.leaders.partition(name, partition, patience)
         if self._turns or self._accumulator.size_bytes >= self._buffer_memory:
-            await self._room(until)
+            await self._room(patience)
         self._check()
         return topic
 
@@ -418,18 +436,17 @@ class Producer(Generic[K, V]):
         if self._unusable is not None:
             raise again(self._unusable)
 
-    async def _room(self, until: float) -> None:
+    async def _room(self, patience: Patience) -> None:
         turn: asyncio.Future[None] = self._loop.create_future()
         self._turns.append(turn)
         self._pause = True
         try:
-            async with asyncio.timeout_at(until):
+            async with asyncio.timeout_at(patience.until):
                 await turn
         except TimeoutError:
             raise BufferFull(
-                f"no room for a record within max_block_ms ({self._settings.max_block_ms}):"
-                f" {self._accumulator.size_bytes} bytes are not acknowledged, buffer_memory is"
-                f" {self._buffer_memory}"
+                f"no room for a record within {patience.setting}: {self._accumulator.size_bytes} bytes are"
+                f" not acknowledged, buffer_memory is {self._buffer_memory}"
             ) from None
         finally:
             self._turns.remove(turn)

@@ -6,20 +6,20 @@ there.
 
 from __future__ import annotations
 
-import argparse
 import gc
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from os import environ
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from muster import __version__
-from muster.coordinator import config
-from muster.coordinator.arguments import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, Parser, fail
+from muster.coordinator import command_line, config
+from muster.coordinator.arguments import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, fail
 
 if TYPE_CHECKING:
+    from argparse import Namespace
+
     from muster.coordinator.observe.web.app import Running
     from muster.coordinator.observe.web.binding import Prepared
     from muster.coordinator.server.brokers import Brokers
@@ -31,24 +31,11 @@ time. Few generations of the youngest before the next, or one look takes 50 ms w
 million objects before it looks at all there is, which takes half a second where there are as many."""
 _LAST_LINES_S = 1.0  # how long the end waits for whoever reads the log
 
-CLIENTS: Final = {
-    "topics": "list, create, describe, alter and delete topics",
-    "groups": "list, describe and delete consumer groups, reset and delete their offsets",
-    "produce": "send records, a line each",
-    "consume": "print records as they arrive",
-    "cluster": "describe the cluster, drain its brokers, ask whether one is ready",
-}
-"""The commands that are clients: `muster.coordinator.commands.<name>` declares and carries out each."""
-OTHERS: Final = {
-    "store": ("store_command", "make a database ready for brokers, or upgrade it"),
-    "test": ("test_mode_command", "move the clock of brokers in test mode, and have them fail on purpose"),
-}
-"""The commands that speak no Kafka protocol: the module of each, below `muster.coordinator`."""
-
 
 def main(arguments: Sequence[str] | None = None, variables: Mapping[str, str] = environ) -> int:
     """Run the command; the exit code. 2: the command line or a variable is wrong, 1: it could not be carried
-    out, 130: it was interrupted (Ctrl-C)."""
+    out, 130: it was interrupted (Ctrl-C). Raises SystemExit where argparse ends: 2 for a command line that
+    cannot be read, 0 for what --help and --version ask for."""
     began = time.perf_counter()
     try:
         return _main(sys.argv[1:] if arguments is None else list(arguments), variables, began)
@@ -57,19 +44,17 @@ def main(arguments: Sequence[str] | None = None, variables: Mapping[str, str] = 
 
 
 def _main(arguments: list[str], variables: Mapping[str, str], began: float) -> int:
-    parser = _parser(next((each for each in arguments if not each.startswith("-")), None))
-    parsed, unknown = parser.parse_known_args(arguments)
+    chosen = next((each for each in arguments if not each.startswith("-")), None)
+    parser = command_line.parser({chosen} if chosen is not None else ())
+    parsed = parser.parse_args(arguments)
     given = vars(parsed)
     command = given.pop("command")
     if command is None:
         parser.print_help()
         return EXIT_USAGE
-    if unknown:
-        prog = given.get("prog", f"muster {command}")
-        return fail(prog, f"{unknown[0]} is not one of its options; {prog} --help lists them", EXIT_USAGE)
-    if command in CLIENTS:
+    if command in command_line.CLIENTS:
         return _run_client(parsed, variables)
-    if command in OTHERS:
+    if command in command_line.OTHERS:
         return int(parsed.work(parsed, variables))
     try:
         settings = config.read_settings(given, variables)
@@ -78,82 +63,10 @@ def _main(arguments: list[str], variables: Mapping[str, str], began: float) -> i
     return _serve(settings, began)
 
 
-def _run_client(parsed: argparse.Namespace, variables: Mapping[str, str]) -> int:
+def _run_client(parsed: Namespace, variables: Mapping[str, str]) -> int:
     from muster.coordinator.commands.run import run
 
     return run(parsed.work, parsed, variables)
-
-
-# --- command line -------------------------------------------------------------------------------------------
-
-
-def _parser(chosen: str | None) -> Parser:
-    """The parser; of the commands beside `serve` only the `chosen` one is there in full, since declaring it
-    imports it."""
-    parser = Parser(
-        prog="muster",
-        description="A Kafka-wire-compatible broker with an exact consumer-group coordinator, and the\n"
-        "commands of a Kafka client, for this broker and any other.",
-    )
-    parser.add_argument("--version", action="version", version=f"muster {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    _declare_serve(commands)
-    for name, summary in CLIENTS.items():
-        if name == chosen:
-            import_module(f"muster.coordinator.commands.{name}").declare(commands, name, summary)
-        else:
-            commands.add_parser(name, help=summary)
-    for name, (module, summary) in OTHERS.items():
-        if name == chosen:
-            import_module(f"muster.coordinator.{module}").declare(commands, name, summary)
-        else:
-            commands.add_parser(name, help=summary)
-    return parser
-
-
-def _declare_serve(commands: Any) -> None:
-    serve = commands.add_parser(
-        "serve",
-        usage="muster serve [options]",
-        help="run one or more brokers in this process",
-        description="Run one or more brokers in this process. Every option can also be given as a variable,\n"
-        "--group-max-size as MUSTER_GROUP_MAX_SIZE. What Kafka has too carries Kafka's name and default.",
-    )
-    sections: dict[str, Any] = {}
-    for each in config.settings_declared():
-        spec = config.spec_of(each)
-        if spec.section not in sections:
-            sections[spec.section] = serve.add_argument_group(spec.section)
-        flag = config.kind_of(each) is bool
-        sections[spec.section].add_argument(
-            config.option(each.name),
-            dest=each.name,
-            metavar="[true|false]" if flag else _metavar(each.name, spec),
-            help=_meaning(each, spec).replace("%", "%%"),
-            **({"nargs": "?", "const": "true"} if flag else {}),
-        )
-
-
-def _metavar(name: str, spec: config.Spec) -> str:
-    if spec.unit is not None:
-        return spec.unit.upper()
-    return spec.shape if spec.shape is not None else name.rsplit("_", 1)[-1].upper()
-
-
-def _meaning(each: Any, spec: config.Spec) -> str:
-    default = (
-        "none" if each.default is None else str(each.default).lower() if each.default is not None else ""
-    )
-    if isinstance(each.default, str):
-        default = each.default
-    notes = [f"default {default}"]
-    if spec.unit is not None:
-        notes.insert(0, spec.unit)
-    if spec.choices is not None:
-        notes.insert(0, " or ".join(spec.choices))
-    if spec.kafka:
-        notes.append(f"Kafka: {config.kafka_name(each.name)}")
-    return f"{spec.meaning} ({'; '.join(notes)})"
 
 
 # --- serve --------------------------------------------------------------------------------------------------
@@ -173,9 +86,9 @@ def _run(settings: config.Settings, began: float) -> int:
 
     from muster.coordinator.observe.log import configure, drain
     from muster.coordinator.observe.web.binding import MissingPackages
-    from muster.coordinator.server.brokers import raise_open_files_limit
     from muster.coordinator.server.listener import BindError
     from muster.coordinator.storage.store import NodeIdTaken, StoreError
+    from muster.coordinator.system import raise_open_files_limit
 
     configure(settings.log_level, settings.log_format, background=True)
     raise_open_files_limit()
@@ -203,7 +116,7 @@ async def _serve_until_stopped(settings: config.Settings, began: float) -> int:
 
     from muster.coordinator.observe.log import Logger, warm_up
     from muster.coordinator.server.brokers import Brokers
-    from muster.coordinator.server.heap import keep_freed
+    from muster.coordinator.system import keep_freed_memory
 
     brokers = Brokers(settings)
     http = None if settings.http is None else await _prepare_http(brokers)
@@ -223,7 +136,7 @@ async def _serve_until_stopped(settings: config.Settings, began: float) -> int:
     gc.set_threshold(*_GARBAGE_THRESHOLDS)
     gc.enable()
     print(_ready(brokers, page, time.perf_counter() - began), flush=True)
-    keep_freed()
+    keep_freed_memory()
     warming = asyncio.get_running_loop().run_in_executor(None, warm_up)
     superseded = asyncio.create_task(brokers.superseded())
     ended, pending = await asyncio.wait([stopping, superseded], return_when=asyncio.FIRST_COMPLETED)
@@ -269,18 +182,14 @@ def _ready(brokers: Brokers, page: Running | None, took_s: float) -> str:
 
 def _handle_signals(stopped: Any) -> None:
     """The first SIGTERM or SIGINT drains, a second one ends at once."""
-    import asyncio
     import os
     import signal
+
+    from muster.coordinator.system import on_signals
 
     def on_signal(number: int) -> None:
         if stopped.is_set():
             os._exit(128 + number)  # what a shell reports for a process that the signal killed
         stopped.set()
 
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        try:
-            loop.add_signal_handler(number, on_signal, number)
-        except NotImplementedError:  # Windows loops have none
-            signal.signal(number, lambda received, _: loop.call_soon_threadsafe(on_signal, received))
+    on_signals((signal.SIGTERM, signal.SIGINT), on_signal)

@@ -164,7 +164,7 @@ class Settings:
     http: str | None = setting(
         None,
         _NETWORK,
-        "address of the page, /metrics, /healthz, /readyz and the JSON about groups, for all brokers of this "
+        "address of the page and its JSON, of /metrics, /healthz and /readyz, for all brokers of this "
         "process; port 0 lets the system choose; needs muster-kafka[http]",
         pattern=f"{_HOST}:(0|{_PORT})",
         shape="HOST:PORT",
@@ -178,6 +178,11 @@ class Settings:
         pattern=f"{_HOST}:{_PORT}",
         shape="HOST:PORT",
         optional=True,
+    )
+    http_records: bool = setting(
+        True,
+        _NETWORK,
+        "records of topics can be looked at on the page of --http, by anybody who reaches it",
     )
     max_connections: int = setting(
         INT32_MAX,

@@ -1,17 +1,23 @@
-"""`muster store`: the tables of a database that brokers share.
+"""`muster store`: the tables of a database that brokers share, and whether what is stored is sound.
 
 It works on the store and asks no broker, so it is none of the commands that are clients.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from argparse import Namespace
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
-from muster.coordinator.arguments import EXIT_FAILED, EXIT_USAGE, Parser, fail
+from muster.coordinator.arguments import EXIT_FAILED, EXIT_USAGE, Parser, fail, printable
 from muster.coordinator.config import STORE_PATTERN, STORE_SHAPE, variable
+
+if TYPE_CHECKING:
+    from muster.coordinator.storage.soundness import Checked, Fault
 
 _MIGRATE: Final = f"""\
 Makes the tables that brokers keep their state and records in, in the schema "muster" of the database, or
@@ -23,6 +29,20 @@ in user and password written in percent (/ is %2F, @ is %40). A password may als
 ~/.pgpass.
 
 Exit codes: 0 done; 1 could not be carried out, the message says why; 2 wrong usage; 130 interrupted."""
+
+
+_CHECK: Final = """\
+In a data directory: the checksum of every batch of every topic and the order of their offsets, indexes and
+snapshots, sqlite's own check of the store, and the checksum of every record of groups and of every event. No
+broker may use the directory meanwhile, so stop it first, or check a copy. Nothing is changed. What a killed
+process leaves, such as the torn end of a log, is no fault: the next start puts it right.
+
+In a database (URL as for migrate): the same of topics' records. Brokers may go on meanwhile.
+
+Each fault is a line: where, the partition and the offsets that are lost with it, what is wrong, what to do.
+
+Exit codes: 0 all is sound; 1 something is damaged, or it could not be checked, and a message on standard
+error says why; 2 wrong usage; 130 interrupted."""
 
 
 def declare(commands: Any, name: str, summary: str) -> None:
@@ -39,31 +59,133 @@ def declare(commands: Any, name: str, summary: str) -> None:
         "--store", metavar="URL", help=f"database to work on (variable {variable('store')})"
     )
     migrating.set_defaults(work=migrate, prog=migrating.prog)
+    what = "compare what is stored with what was written"
+    checking: Parser = below.add_parser(
+        "check", help=what, description=f"{what[0].upper()}{what[1:]}.\n\n{_CHECK}"
+    )
+    where = checking.add_mutually_exclusive_group()
+    where.add_argument("--data", metavar="DIR", help=f"data directory to check (variable {variable('data')})")
+    where.add_argument(
+        "--store", metavar="URL", help=f"database to check instead (variable {variable('store')})"
+    )
+    checking.add_argument(
+        "--output", choices=("table", "json"), default="table", help="table for people, json for programs"
+    )
+    checking.set_defaults(work=check, prog=checking.prog)
 
 
 def migrate(given: Namespace, variables: Mapping[str, str]) -> int:
     """Make or upgrade the tables; the exit code."""
-    option, url = "--store", given.store
-    if url is None:
-        option, url = variable("store"), variables.get(variable("store"))
-        if not url:
-            return fail(given.prog, f"--store or {option} has to name the database", EXIT_USAGE)
-    if re.fullmatch(STORE_PATTERN, url) is None:  # which is not shown: it may hold a password
-        return fail(
-            given.prog, f"{option}: what was given is not allowed; it takes {STORE_SHAPE}", EXIT_USAGE
-        )
+    url = _asked(given, variables, "store")
+    if not url:
+        return fail(given.prog, f"--store or {variable('store')} has to name the database", EXIT_USAGE)
+    refusal = _unlike_a_url(given, url)
+    if refusal is not None:
+        return refusal
 
     import asyncio
 
+    from muster.coordinator.commands.progress import Progress
     from muster.coordinator.storage import postgres
     from muster.coordinator.storage.store import StoreError
 
+    async def migration() -> postgres.Migration:
+        with Progress(given.prog, None):
+            return await postgres.migrate(url)
+
     try:
-        done = asyncio.run(postgres.migrate(url))
+        done = asyncio.run(migration())
     except StoreError as error:
         return fail(given.prog, str(error), EXIT_FAILED)
     print(f"{postgres.server_of(url)}: {_outcome(done.before, done.after)}")
     return 0
+
+
+def check(given: Namespace, variables: Mapping[str, str]) -> int:
+    """Look for faults; the exit code."""
+    url = None if given.data else _asked(given, variables, "store")
+    data = None if url else _asked(given, variables, "data")
+    if url:
+        refusal = _unlike_a_url(given, url)
+        if refusal is not None:
+            return refusal
+    elif not data:
+        return fail(
+            given.prog,
+            f"--data or {variable('data')} has to name a data directory, or --store or {variable('store')} "
+            "a database",
+            EXIT_USAGE,
+        )
+
+    from muster.coordinator.storage.soundness import Checked, Fault, NoDataDirectory, check_directory
+    from muster.coordinator.storage.store import StoreError
+
+    checked, faults = Checked(), list[Fault]()
+
+    def note(fault: Fault) -> None:
+        faults.append(fault)
+        if given.output == "table":
+            print(printable(_line(fault)), flush=True)
+
+    try:
+        if url:
+            import asyncio
+
+            asyncio.run(_check_database(url, checked, note))
+        else:
+            for fault in check_directory(Path(data or ""), checked):
+                note(fault)
+    except NoDataDirectory as error:
+        return fail(given.prog, str(error), EXIT_USAGE)
+    except (StoreError, OSError) as error:
+        return fail(given.prog, str(error), EXIT_FAILED)
+    if given.output == "json":
+        told = {"sound": not faults, "checked": asdict(checked), "faults": [asdict(each) for each in faults]}
+        print(json.dumps(told, indent=2, ensure_ascii=False))
+    else:
+        print(_summary(checked, len(faults)))
+    return EXIT_FAILED if faults else 0
+
+
+async def _check_database(url: str, checked: Checked, note: Callable[[Fault], None]) -> None:
+    from muster.coordinator.storage.postgres.soundness import check_database
+
+    async for fault in check_database(url, checked):
+        note(fault)
+
+
+def _line(fault: Fault) -> str:
+    place = fault.place if fault.position is None else f"{fault.place}, byte {fault.position}"
+    lost = ""
+    if fault.partition is not None:
+        lost = f"{fault.partition}: "
+        if fault.first_offset is not None:
+            last = "the end" if fault.last_offset is None else fault.last_offset
+            lost = f"{fault.partition}, offsets {fault.first_offset} to {last}: "
+    return f"{place}: {lost}{fault.what}; {fault.advice}"
+
+
+def _summary(checked: Checked, faults: int) -> str:
+    found = "all is sound" if not faults else "1 fault" if faults == 1 else f"{faults} faults"
+    return (
+        f"{found} (partitions: {checked.partitions}, segments: {checked.segments}, "
+        f"batches: {checked.batches}, bytes: {checked.bytes}; "
+        f"records and events of groups: {checked.group_rows})"
+    )
+
+
+def _asked(given: Namespace, variables: Mapping[str, str], name: str) -> str | None:
+    """The option, or else its variable."""
+    found: str | None = getattr(given, name)
+    return variables.get(variable(name)) if found is None else found
+
+
+def _unlike_a_url(given: Namespace, url: str) -> int | None:
+    """The exit code when it is no url, which is not shown: it may hold a password."""
+    if re.fullmatch(STORE_PATTERN, url) is not None:
+        return None
+    option = "--store" if given.store is not None else variable("store")
+    return fail(given.prog, f"{option}: what was given is not allowed; it takes {STORE_SHAPE}", EXIT_USAGE)
 
 
 def _outcome(before: int | None, after: int) -> str:

@@ -67,7 +67,7 @@ def declare(commands: Any, name: str, summary: str) -> None:
     parser: Parser = commands.add_parser(
         name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.\n\n{_ABOUT}"
     )
-    kinds = parser.add_subparsers(dest="kind", metavar="WHAT", required=True)
+    kinds = parser.add_subparsers(dest="kind", metavar="SUBJECT", required=True)
     _declare_clock(_actions(kinds, "clock", "show and move the time"))
     _declare_faults(_actions(kinds, "faults", "errors, delays and lost connections at an exact point"))
     _declare_brokers(_actions(kinds, "broker", "stop, kill, pause, resume and restart brokers"))
@@ -170,7 +170,7 @@ def _declare_groups(actions: Any) -> None:
     ):
         parser = _command(actions, action, summary, _stall)
         parser.add_argument("group", metavar="GROUP", help="group id")
-        parser.add_argument("member", metavar="MEMBER", help="member id")
+        parser.add_argument("member", metavar="MEMBER", help="member id or short name")
 
 
 def _group_action(*fields: str) -> Call:

@@ -188,6 +188,22 @@ class DecodeError(ValueError):
     """Bytes that are no message of the kind and version asked for."""
 
 
+class ForeignProtocolError(DecodeError):
+    """What came is no Kafka, but `protocol` (see `muster.protocol.foreign`)."""
+
+    def __init__(self, text: str, protocol: str) -> None:
+        super().__init__(text)
+        self.protocol = protocol
+
+
+class UnknownApiError(DecodeError):
+    """A request of an API whose messages are not declared."""
+
+    def __init__(self, text: str, api_key: int) -> None:
+        super().__init__(text)
+        self.api_key = api_key
+
+
 class TooLargeError(DecodeError):
     """A message larger, or of more elements, than its reader accepts; it may well be a right one."""
 

@@ -6,7 +6,8 @@ import struct as structs
 from collections.abc import Callable
 from typing import Final
 
-from muster.protocol.errors import DecodeError
+from muster.protocol.errors import DecodeError, ForeignProtocolError
+from muster.protocol.foreign import BEGINNING_BYTES, protocol_of
 
 FRAME_BYTES_MAX_DEFAULT: Final = 100 * 1024 * 1024
 """Kafka's default of socket.request.max.bytes."""
@@ -14,6 +15,17 @@ FRAME_BYTES_MAX_DEFAULT: Final = 100 * 1024 * 1024
 _SIZE: Final = structs.Struct(">i")
 SIZE_BYTES: Final = _SIZE.size
 _API_KEY: Final = structs.Struct(">h")
+
+
+def impossible_size(size: int, frame_bytes_max: int) -> DecodeError:
+    """The error for a frame of a size that no frame may have. Where the size is the beginning of another
+    protocol, it names that."""
+    protocol = protocol_of(_SIZE.pack(size))
+    if protocol is not None:
+        return ForeignProtocolError(
+            f"{protocol} instead of Kafka's protocol (taken for a frame of {size} bytes)", protocol
+        )
+    return DecodeError(f"a frame of {size} bytes; allowed are 0 to {frame_bytes_max}")
 
 
 class FrameSplitter:
@@ -60,6 +72,11 @@ class FrameSplitter:
         """Bytes of an unfinished frame, its size included: at the end of a stream, anything but 0 is a
         cut-off frame."""
         return len(self._pending)
+
+    @property
+    def beginning(self) -> bytes:
+        """The first bytes of an unfinished frame, its size included."""
+        return bytes(self._pending[:BEGINNING_BYTES])
 
     @property
     def announced_bytes(self) -> int:
@@ -116,9 +133,7 @@ class FrameSplitter:
                 return frames, position
             (size,) = _SIZE.unpack_from(view, position)
             if not 0 <= size <= self.frame_bytes_max:
-                self._broken = DecodeError(
-                    f"a frame of {size} bytes; allowed are 0 to {self.frame_bytes_max}"
-                )
+                self._broken = impossible_size(size, self.frame_bytes_max)
                 return frames, position
             if self._admit is not None and not self._admitted and size > self._admitted_bytes:
                 self._wanted = SIZE_BYTES + _API_KEY.size

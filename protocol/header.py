@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from muster.protocol import api, codec
 from muster.protocol.compiler import Pieces
-from muster.protocol.errors import DecodeError, EncodeError
+from muster.protocol.errors import DecodeError, EncodeError, UnknownApiError
 from muster.protocol.message import Message
 from muster.protocol.types import STRING_BYTES_MAX
 
@@ -67,7 +67,7 @@ def decode_request_header(frame: bytes) -> tuple[RequestHeader, int]:
     try:
         header_version = _request_header_version(api_key, api_version)
     except KeyError:
-        raise DecodeError(f"api_key: {_api_name(api_key)} is not spoken here") from None
+        raise UnknownApiError(f"api_key: {_api_name(api_key)} is not spoken here", api_key) from None
     if header_version == 2:
         if frame[offset : offset + 1] == _NO_TAGS:
             offset += 1

@@ -8,6 +8,7 @@ import signal
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 
 if TYPE_CHECKING:
@@ -32,6 +33,9 @@ def pytest_configure() -> None:
     # A shell that starts this in its background has it ignore Ctrl-C, and so all that tests end by it.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # How long an example takes says how busy the machine is, no more.
+    hypothesis.settings.register_profile("muster", deadline=None)
+    hypothesis.settings.load_profile("muster")
 
 
 def pytest_asyncio_loop_factories(

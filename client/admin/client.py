@@ -215,7 +215,8 @@ class Admin:
     async def delete_groups(
         self, group_ids: Iterable[str], *, timeout: float | None = None
     ) -> Outcomes[str, None]:
-        """Delete groups without members, with their offsets. One with members is NON_EMPTY_GROUP."""
+        """Delete groups without members, with their offsets. One with members is NON_EMPTY_GROUP, which names
+        them."""
         return await group_calls.delete_groups(
             self._cluster, _names(group_ids, "group_ids"), self._until(timeout)
         )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from muster.client.admin.answers import Outcomes, of_coordinator, of_coordinators, refused
 from muster.client.admin.cluster import Node
-from muster.client.errors import refusal
+from muster.client.errors import ClientError, refusal
 from muster.client.network.cluster import Cluster
 from muster.client.partitions import TopicPartition
 from muster.protocol.api import ApiKey
@@ -30,6 +31,8 @@ REASON: Final = "removed by an administrator"
 CLASSIC: Final = "classic"
 CONSUMER: Final = "consumer"
 """Types of groups."""
+
+_NAMED_MAX: Final = 5  # members named in an error
 
 
 class GroupListing(NamedTuple):
@@ -62,6 +65,17 @@ class GroupDescription(NamedTuple):
     assignor: str
     coordinator: Node
     members: list[MemberDescription]
+
+    @property
+    def member_names(self) -> str:
+        """How many members there are, and who the first of them are, in words."""
+        count = "1 member" if len(self.members) == 1 else f"{len(self.members)} members"
+        shown = [
+            f"{each.group_instance_id or each.client_id or each.member_id} at {each.host.removeprefix('/')}"
+            for each in self.members[:_NAMED_MAX]
+        ]
+        more = len(self.members) - len(shown)
+        return f"{count} ({', '.join(shown)}{f' and {more} more' if more else ''})" if shown else count
 
 
 async def list_groups(
@@ -179,13 +193,20 @@ def _described_consumers(
 
 
 async def delete_groups(cluster: Cluster, group_ids: Iterable[str], until: float) -> Outcomes[str, None]:
-    """Delete groups without members, with their offsets."""
+    """Delete groups without members, with their offsets. The failure of a group that has members names
+    them."""
 
     async def ask(node: int, wanted: list[str]) -> dict[str, KafkaError | None]:
         response = await cluster.call(DeleteGroupsRequest(groups_names=wanted), until, node=node)
         return {each.group_id: refused(each.error_code, each.error_message) for each in response.results}
 
-    return await of_coordinators(cluster, group_ids, ask, until, api="DeleteGroups", repeatable=False)
+    outcomes = await of_coordinators(cluster, group_ids, ask, until, api="DeleteGroups", repeatable=False)
+    active = [name for name, each in outcomes.failed.items() if each.code == ErrorCode.NON_EMPTY_GROUP]
+    if active:
+        with suppress(ClientError, KafkaError):  # then the broker's own words have to do
+            for name, group in (await describe_groups(cluster, active, until)).succeeded.items():
+                outcomes[name] = KafkaError(ErrorCode.NON_EMPTY_GROUP, f"the group has {group.member_names}")
+    return outcomes
 
 
 async def remove_members(

@@ -163,11 +163,10 @@ async def _refuse_active(cluster: Cluster, group_id: str, until: float) -> None:
         if group.code != ErrorCode.GROUP_ID_NOT_FOUND:
             raise group
     elif group.state != "Empty":
-        members = "1 member" if len(group.members) == 1 else f"{len(group.members)} members"
         raise KafkaError(
             ErrorCode.NON_EMPTY_GROUP,
-            f"group {group_id} is {group.state} with {members}, which will go on from where they are: "
-            "offsets can only be reset while a group has no members, so stop them first",
+            f"group {group_id} is {group.state} with {group.member_names}: offsets can only be reset while a"
+            " group has no members, which would go on from where they are",
         )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack, suppress
 from typing import Any, Final, Generic, TypeVar
 
@@ -560,7 +560,7 @@ class ConsumerCore(Generic[K, V]):
             if place is not None:
                 return place.offset
             self.locate()
-            await self._hear(until, f"the position of {where}")
+            await self._hear(until, f"the position of {where}", lambda: self._trouble_with(where))
             if isinstance(self._failure, (NoOffset, KafkaError)):
                 self._raise_failure()
 
@@ -689,12 +689,19 @@ class ConsumerCore(Generic[K, V]):
             self._news.set()
             self._news = None
 
-    async def _hear(self, until: float, what: str) -> None:
-        """Wait for something to change. Raises TimedOut at `until`, saying what did not come about."""
+    def _trouble_with(self, where: TopicPartition) -> object:
+        """What keeps the partition from being read, if anything does."""
+        trouble = self.fetcher.troubles.get(where)
+        return self.last_error if trouble is None else trouble.error
+
+    async def _hear(self, until: float, what: str, why: Callable[[], object] = lambda: None) -> None:
+        """Wait for something to change. Raises TimedOut at `until`, naming `what` was waited for and, if that
+        is known, `why` in vain."""
         if self._news is None:
             self._news = asyncio.Event()
         try:
             async with asyncio.timeout_at(until):
                 await self._news.wait()
         except TimeoutError:
-            raise TimedOut(f"{what} did not come about in time") from None
+            failure = why()
+            raise TimedOut(f"timed out waiting for {what}{f': {failure}' if failure else ''}") from None

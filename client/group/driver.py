@@ -141,9 +141,10 @@ class Driver:
                 if node is not None:
                     return node
                 if not await self.changed(until):
-                    why = f"; the last failure: {error}" if error is not None else ""
+                    why = f"the last failure: {error}" if error is not None else "no answer came"
                     raise RequestTimedOut(
-                        f"the coordinator of group {self._group_id} was not found in time{why}"
+                        f"the coordinator of group {self._group_id} was not found in time;"
+                        f" {self._cluster.named()} was asked, {why}"
                     )
                 self.raise_error()
         finally:

@@ -143,6 +143,7 @@ class Cluster:
             client_id,
             settings or ConnectionSettings(),
             request_timeout_s=(request_timeout_ms or 0) / 1000,
+            patient=patient,
             on_wrong_broker=self._wrong_broker,
         )
         self._metadata_max_age_s = metadata_max_age_ms / 1000
@@ -278,7 +279,7 @@ class Cluster:
         await asyncio.wait([pending.answer], timeout=until - deadline(0) + _LAST_WORD_S)
         if not pending.answer.done():
             what = "the cluster" if not wanted else f"topic {', '.join(wanted[:5])}"
-            raise RequestTimedOut(f"{self._pool.named(ANY)} told nothing about {what} in time")
+            raise RequestTimedOut(f"{self.named()} told nothing about {what} in time")
         error = pending.answer.exception()
         if isinstance(error, (ClientError, KafkaError)):
             raise again(error) from error.__cause__
@@ -406,6 +407,10 @@ class Cluster:
     def address_of(self, node: int) -> Address | None:
         """Where the node listens, as far as is known."""
         return self._pool.address_of(node)
+
+    def named(self, node: int = ANY) -> str:
+        """The node as messages name it; for ANY the addresses that were given."""
+        return self._pool.named(node)
 
     def least_loaded(self, lane: str = "") -> int:
         """The node with the fewest requests in flight, of those that have not just failed if there are such;

@@ -31,12 +31,17 @@ from muster.client.errors import (
 )
 from muster.client.network.receive import FrameReceiver
 from muster.client.network.threads import in_thread
-from muster.protocol import api, codec, header
+from muster.protocol import api, codec, foreign, header
 from muster.protocol.api import ApiKey
-from muster.protocol.errors import DecodeError, ErrorCode, KafkaError
+from muster.protocol.errors import DecodeError, ErrorCode, ForeignProtocolError, KafkaError
 from muster.protocol.frame import FRAME_BYTES_MAX_DEFAULT
 from muster.protocol.message import VERSION_MAX, Message, Versions
 from muster.protocol.messages.connection import ApiVersionsRequest, ApiVersionsResponse
+
+_HINTS: Final = {
+    foreign.HTTP: "; give the port of the Kafka listener, not that of a web server",
+    foreign.TLS: "; this client speaks no TLS: give the port of a plaintext listener",
+}
 
 IN_FLIGHT_MAX: Final = 16
 """Requests sent and not answered; the next one waits for a place, up to its deadline."""
@@ -359,7 +364,7 @@ class Connection(asyncio.BufferedProtocol):
             for frame in self._receiver.received(nbytes):
                 self._take(frame)
         except DecodeError as error:
-            self._fail(NotKafka(f"{self.address} does not answer as a Kafka broker does: {error}"))
+            self._fail(NotKafka(_not_kafka(self.address, error)))
 
     def eof_received(self) -> bool:
         cut = ", in the middle of an answer" if self._receiver.unfinished else ""
@@ -459,6 +464,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def _timed_out_text(self, api_key: ApiKey) -> str:
         return f"{self.address} did not answer {api_key.name} in time"
+
+
+def _not_kafka(address: Address, error: DecodeError) -> str:
+    hint = _HINTS.get(error.protocol, "") if isinstance(error, ForeignProtocolError) else ""
+    return f"{address} does not answer as a Kafka broker does: {error}{hint}"
 
 
 def reason(error: OSError) -> str:

@@ -63,12 +63,13 @@ class _Candidate(NamedTuple):
 class _Lane:
     """The connection to a node for one kind of requests."""
 
-    __slots__ = ("again_at", "connection", "opening")
+    __slots__ = ("again_at", "connection", "failure", "opening")
 
     def __init__(self) -> None:
         self.connection: Connection | None = None
         self.opening = asyncio.Lock()
         self.again_at = 0.0  # before which it is not opened again, however often it is closed
+        self.failure: ClientError | None = None  # of the last try to open it
 
 
 class _Failures:
@@ -91,14 +92,18 @@ class Pool:
         settings: ConnectionSettings,
         *,
         request_timeout_s: float = 0.0,
+        patient: bool = False,
         on_wrong_broker: Callable[[int], None] = lambda _: None,
     ) -> None:
+        """`patient`: a cluster of which nobody has answered so far is tried again and again, so the log says
+        that it is away. Otherwise the first failure is the caller's, who hears of it at once."""
         self.reached = False
         """Whether any broker has ever answered."""
         self._bootstrap = list(dict.fromkeys(bootstrap))
         self._client_id = client_id
         self._settings = settings
         self._request_timeout_s = request_timeout_s
+        self._patient = patient
         self._on_wrong_broker = on_wrong_broker
         self._nodes: Mapping[int, Node] = {}
         self._cluster_id: str | None = None
@@ -250,7 +255,7 @@ class Pool:
             async with asyncio.timeout_at(until):  # whoever is opening it may have more time
                 await slot.opening.acquire()
         except TimeoutError:
-            raise Unreachable(f"no connection to {self.named(node_id)}: no answer in time") from None
+            raise self._too_late(node_id, slot, "no answer in time") from None
         try:
             there = self._open_to_any(lane) if node_id == ANY else self._open(node_id, lane)
             if there is not None:
@@ -264,6 +269,10 @@ class Pool:
                 connection = await self._open_any(until)
             else:
                 connection = await self._open_node(node_id, until)
+            slot.failure = None
+        except ClientError as error:
+            slot.failure = error
+            raise
         finally:
             slot.opening.release()
         return self._keep(connection, lane, for_any=node_id == ANY)
@@ -294,7 +303,13 @@ class Pool:
         if wait_s > 0:
             await asyncio.sleep(min(wait_s, max(0.0, until - deadline(0))))
         if again_at >= until or deadline(0) >= until:  # a loop may wake us a millisecond early
-            raise Unreachable(f"no connection to {self.named(node_id)}: no time left to try again")
+            raise self._too_late(node_id, slot, "no time left to try again")
+
+    def _too_late(self, node_id: int, slot: _Lane, why: str) -> Unreachable:
+        """For a caller whose deadline allows no try of its own; it names what the last try failed with."""
+        if slot.failure is None:
+            return Unreachable(f"no connection to {self.named(node_id)}: {why}")
+        return Unreachable(f"{slot.failure}; {why}")
 
     async def _open_node(self, node_id: int, until: float) -> Connection:
         address = self.address_of(node_id)
@@ -318,7 +333,7 @@ class Pool:
         try:
             connection = await _first(partial(self._open_candidate, each, until) for each in candidates)
         except ClientError as error:
-            if not self._cut_off:
+            if not self._cut_off and (self._patient or self.reached):
                 self._cut_off = True
                 log.warning("no broker can be reached: %s", error)
             raise

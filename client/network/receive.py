@@ -9,6 +9,7 @@ import struct as structs
 from typing import Final
 
 from muster.protocol.errors import DecodeError
+from muster.protocol.frame import impossible_size
 
 BUFFER_BYTES: Final = 64 * 1024
 
@@ -66,9 +67,7 @@ class FrameReceiver:
         while end - position >= _SIZE_BYTES:
             (size,) = _SIZE.unpack_from(self._buffer, position)
             if not 0 <= size <= self.frame_bytes_max:
-                self._broken = DecodeError(
-                    f"a frame of {size} bytes; allowed are 0 to {self.frame_bytes_max}"
-                )
+                self._broken = impossible_size(size, self.frame_bytes_max)
                 if not frames:
                     raise self._broken
                 return frames

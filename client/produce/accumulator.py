@@ -87,6 +87,7 @@ class Batch:
         self.order = order
         """Its place among the partition's batches; halves of a batch stand between its neighbours."""
         self.created = created
+        """When its time began: no later than its first record was added."""
         self.writer: RecordBatchWriter | None = RecordBatchWriter()
         self.packed: PackedRecords | None = None
         self.tickets: list[Any] = []
@@ -396,6 +397,11 @@ class Accumulator:
         batch.urgent = True
         return news
 
+    def began(self, queue: PartitionQueue, at: float) -> None:
+        """The time of the last record added to the partition began before it was added."""
+        batch = queue.batches[-1]
+        batch.created = min(batch.created, at)
+
     @property
     def is_idle(self) -> bool:
         """There is nothing to send, and nothing on its way."""
@@ -567,21 +573,16 @@ class Accumulator:
         one's is. Their tickets are the caller's to settle."""
         over: list[Batch] = []
         next_at = NEVER
-        for queue in list(self._busy):
-            for batch in queue.in_flight:
-                if not batch.done:
-                    if batch.created + self._delivery_timeout_s > now:
-                        next_at = min(next_at, batch.created + self._delivery_timeout_s)
-                        break
-                    batch.done = True
-                    over.append(batch)
-            while queue.batches:
-                batch = queue.batches[0]
-                if batch.created + self._delivery_timeout_s > now:
-                    next_at = min(next_at, batch.created + self._delivery_timeout_s)
-                    break
+        for batch in list(self.unsettled()):
+            expires_at = batch.created + self._delivery_timeout_s
+            if expires_at > now:
+                next_at = min(next_at, expires_at)
+                continue
+            if batch in batch.queue.in_flight:
+                batch.done = True
+            else:
                 self.give_up(batch)
-                over.append(batch)
+            over.append(batch)
         return over, next_at
 
     def identified(self, identity: ProducerIdentity) -> None:

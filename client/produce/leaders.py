@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from typing import NamedTuple
 
 from muster.client.errors import ClientError, RequestTimedOut, refusal
 from muster.client.network.cluster import Cluster
@@ -15,6 +16,13 @@ from muster.protocol.errors import ErrorCode, KafkaError
 
 _NOT_YET = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 """Final to who asks for a topic, but not to a producer: somebody may be creating it."""
+
+
+class Patience(NamedTuple):
+    """How long a call waits: `until` a moment of the loop's time, because of `setting`, which errors name."""
+
+    until: float
+    setting: str
 
 
 class Leaders:
@@ -44,14 +52,14 @@ class Leaders:
         self._seeking: asyncio.Task[None] | None = None
         self._renew_at = deadline(metadata_max_age_s)
 
-    async def topic(self, name: str, until: float) -> TopicQueues:
-        """The topic, once it has partitions. Raises what the cluster refuses for good at once; at `until`,
-        what kept it from telling."""
+    async def topic(self, name: str, patience: Patience) -> TopicQueues:
+        """The topic, once it has partitions. Raises at once what the cluster refuses for good; when the time
+        is over, the last failure, naming the setting that ended the wait."""
         tries = 0
         failed: ClientError | KafkaError | None = None
         while True:
             try:
-                await self._ask([name], until)
+                await self._ask([name], patience.until)
                 topic = self._topics.get(name)
                 if topic is not None:
                     return topic
@@ -63,20 +71,14 @@ class Leaders:
                 failed = failed if failed is not None and isinstance(error, RequestTimedOut) else error
             wait_s = self._cluster.backoff_s(tries)
             tries += 1
-            if deadline(wait_s) >= until:
-                if isinstance(failed, KafkaError) and failed.code in _NOT_YET:
-                    raise KafkaError(
-                        failed.code,
-                        f"topic {name} is not there, and did not appear within max_block_ms; create it,"
-                        " or let brokers do that (auto.create.topics.enable)",
-                    )
-                raise failed
+            if deadline(wait_s) >= patience.until:
+                raise _in_the_end(failed, name, patience.setting) from failed
             await asyncio.sleep(wait_s)
 
-    async def partition(self, name: str, number: int, until: float) -> TopicQueues:
+    async def partition(self, name: str, number: int, patience: Patience) -> TopicQueues:
         """The topic, if it has that partition: when it is not known to, the cluster is asked once. Raises
         KafkaError(UNKNOWN_TOPIC_OR_PARTITION)."""
-        topic = await self.topic(name, until)
+        topic = await self.topic(name, patience)
         if number >= len(topic.queues):
             raise KafkaError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -174,3 +176,16 @@ class Leaders:
         if isinstance(error, KafkaError) and error.code in _NOT_YET:
             return False
         return self._cluster.is_final(error)
+
+
+def _in_the_end(failed: ClientError | KafkaError, name: str, setting: str) -> ClientError | KafkaError:
+    """What to raise for a topic that was not found in time: an error of the same kind."""
+    if isinstance(failed, ClientError):
+        return type(failed)(f"{failed}; topic {name} was not found within {setting}")
+    if failed.code in _NOT_YET:
+        return KafkaError(
+            failed.code,
+            f"topic {name} does not exist and did not appear within {setting}; create it, or let brokers"
+            " create topics (auto.create.topics.enable)",
+        )
+    return KafkaError(failed.code, f"{failed.why}; the producer waited for all of {setting}")

@@ -19,7 +19,14 @@ from muster.client.errors import ClientError, Closed, DeliveryTimedOut, TimedOut
 from muster.client.network.cluster import Cluster
 from muster.client.network.connection import deadline
 from muster.client.partitions import grouped
-from muster.client.produce.accumulator import NEVER, Accumulator, Batch, Outgoing, ProducerIdentity
+from muster.client.produce.accumulator import (
+    NEVER,
+    Accumulator,
+    Batch,
+    Outgoing,
+    PartitionQueue,
+    ProducerIdentity,
+)
 from muster.client.produce.leaders import Leaders
 from muster.client.produce.settings import ProducerSettings
 from muster.protocol.errors import EncodeError, ErrorCode, KafkaError
@@ -122,6 +129,14 @@ class Sender:
         """Something happened: look what is due."""
         if self._alarm is not None and not self._alarm.done():
             self._alarm.set_result(None)
+
+    def expires(self, queue: PartitionQueue, called_at: float) -> None:
+        """The time of the record added last to the partition began at `called_at`."""
+        self._accumulator.began(queue, called_at)
+        expires_at = called_at + self._delivery_timeout_s
+        if expires_at < self._next_expiry:
+            self._next_expiry = expires_at
+            self.wake()
 
     async def flush(self, until: float) -> None:
         """Return when every record that is there now is settled. Raises TimedOut."""

@@ -72,11 +72,13 @@ class ProducerSettings:
     """Requests on their way to one broker; at most 5 with idempotence. Without it a partition has one batch
     on its way at a time, so that retries keep the order."""
     delivery_timeout_ms: int = 120_000
-    """The life of a record, from the begin of its batch to the acknowledgement, retries included."""
+    """The life of a record until it is acknowledged, retries included: from the call of `send`, or from the
+    begin of its batch for `post`."""
     request_timeout_ms: int = 30_000
     """How long a broker may take for an answer, before the request is sent again."""
     max_block_ms: int = 60_000
-    """How long `post` waits for a topic that is not there, or for room in the buffer."""
+    """How long `send` and `post` wait for the topic and for room in the buffer; `send` never longer than
+    delivery_timeout_ms."""
     max_request_size: int = 1_048_576
     """Bytes of one request, and so of one record."""
     retry_backoff_ms: int = 100

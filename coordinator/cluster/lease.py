@@ -30,6 +30,10 @@ class Tenure(Protocol):
     def reclaim(self, lease: Lease, epoch: int) -> None:
         """What was kept under `epoch` is lost: claim and `own` the lease anew if it still is this node's."""
 
+    def silent_ms(self, node_id: int) -> int | None:
+        """How long ago another node had registered last, in real ms, as far as that was seen; it lived for no
+        longer than a third of its term after that. None: nothing is known of it."""
+
 
 def placeable(nodes: Iterable[NodeRow]) -> list[int]:
     """The ids of the nodes that leases are placed on: those that are not drained, or all if all are."""

@@ -35,6 +35,9 @@ MOVES_AT_ONCE: Final = 8
 START_WAIT_MS: Final = 1_000
 """How long `announced` waits for what a start has claimed to be loaded."""
 
+_HEARD_MAX: Final = 1_000
+"""Nodes of which it is known when they were heard of last."""
+
 
 class LeaseHolder(Protocol):
     """Who works under the leases of one kind: the group runtime, the partitions."""
@@ -101,6 +104,7 @@ class Membership:
         self._killed = False
         self._counts: StoreCounts | None = None
         self._reading: _Reading | None = None
+        self._heard_ms: dict[int, int] = {}  # when each node had registered last, by our clock
         self._topology: Topology | None = None  # made of the reading when it is asked for
         self._announced_epochs: dict[Lease, int] = {}
         self._renew_ms = 0
@@ -203,6 +207,11 @@ class Membership:
         if grant is not None and grant.epoch <= epoch:
             self._disown(lease, release=grant)
             self._tell_changed()
+
+    def silent_ms(self, node_id: int) -> int | None:
+        """How long ago another node had registered last, as far as that was seen."""
+        heard_ms = self._heard_ms.get(node_id)
+        return None if heard_ms is None else max(self._clock.now_ms() - heard_ms, 0)
 
     def place_again(self) -> None:
         """What is pinned has changed."""
@@ -451,6 +460,11 @@ class Membership:
             if grant.announced:
                 self._announced_epochs[lease] = max(grant.epoch, self._announced_epochs.get(lease, 0))
         replicas = {Lease(LeaseKind.REPLICAS, number): each for each, number in lists.items()}
+        for node in nodes:
+            self._heard_ms.pop(node.node_id, None)  # the one that was heard of last stands last
+            self._heard_ms[node.node_id] = seen_ms - node.age_ms
+        while len(self._heard_ms) > _HEARD_MAX:
+            del self._heard_ms[next(iter(self._heard_ms))]
         self._reading = _Reading({node.node_id: node for node in nodes}, holders, replicas, seen_ms)
         self._topology = None
         return self._reading

@@ -12,6 +12,7 @@ from muster.client.network.cluster import Cluster
 from muster.client.network.connection import deadline
 from muster.coordinator.commands import output
 from muster.coordinator.commands.options import actions, command, number
+from muster.coordinator.commands.progress import Progress
 from muster.coordinator.commands.run import Failed
 
 _LOOK_AGAIN_S: Final = 0.1
@@ -158,10 +159,14 @@ async def drain(cluster: Cluster, given: Namespace) -> int:
             else f"broker {given.node} is alone in the cluster: nobody could take its shards"
         )
     await cluster_calls.set_drained(cluster, given.node, True, until)
-    while left := len((await _leases(cluster, given.node, until)).of(given.node)):
-        if deadline(_LOOK_AGAIN_S) >= until:
-            raise Failed(f"broker {given.node} still has {left} shards after {given.timeout:g} s")
-        await asyncio.sleep(_LOOK_AGAIN_S)
+    left = None
+    with Progress(given.prog, "shard") as progress:
+        while remaining := len((await _leases(cluster, given.node, until)).of(given.node)):
+            if deadline(_LOOK_AGAIN_S) >= until:
+                raise Failed(f"broker {given.node} still has {remaining} shards after {given.timeout:g} s")
+            progress.advance(0 if left is None else max(left - remaining, 0))
+            left = remaining
+            await asyncio.sleep(_LOOK_AGAIN_S)
     return _done(given, True)
 
 

@@ -22,6 +22,7 @@ from muster.client.network.connection import deadline
 from muster.client.partitions import TopicPartition
 from muster.coordinator.commands import streams
 from muster.coordinator.commands.options import command, group_id, number, seconds, timestamp_ms
+from muster.coordinator.commands.progress import Progress
 from muster.coordinator.commands.records import JSON_SHAPE, NotARecord, template, to_json
 from muster.coordinator.commands.run import Failed, Usage
 from muster.protocol.errors import KafkaError
@@ -36,6 +37,7 @@ _AT_ONCE: Final = 5_000
 """Records that are printed together."""
 
 Record = ConsumerRecord[bytes | None, bytes | None]
+Show = Callable[[Record], bytes]
 
 _DESCRIPTION: Final = f"""\
 Without --group it reads all partitions from their end on and commits nothing; with it, it shares the topic
@@ -113,11 +115,30 @@ async def consume(cluster: Cluster, given: Namespace) -> int:
         show = to_json if given.output == "json" else template(given.format, os.fsencode(given.null_marker))
     except NotARecord as error:
         raise Usage(f"--format: {error}") from None
-    if given.group is None:
-        await _consume_alone(cluster, given, show)
-    else:
-        await _consume_in_group(cluster, given, show)
+    # Records on a terminal are progress enough.
+    hidden = sys.stdout is not None and sys.stdout.isatty()
+    with Progress(given.prog, "record", total=given.max_messages, shown=not hidden) as progress:
+        printed = _Printed(show, progress)
+        if given.group is None:
+            await _consume_alone(cluster, given, printed)
+        else:
+            await _consume_in_group(cluster, given, printed)
     return 0
+
+
+class _Printed:
+    """Records on standard output."""
+
+    def __init__(self, show: Show, progress: Progress) -> None:
+        self._show = show
+        self.progress = progress
+
+    async def print(self, records: list[Record]) -> None:
+        """Write them, and count them once they are."""
+        if records:
+            text = b"".join([self._show(each) for each in records])
+            await streams.write(text)
+            self.progress.advance(len(records), len(text))
 
 
 class _Limits:
@@ -164,7 +185,7 @@ class _Limits:
 # --- alone --------------------------------------------------------------------------------------------------
 
 
-async def _consume_alone(cluster: Cluster, given: Namespace, show: Callable[[Record], bytes]) -> None:
+async def _consume_alone(cluster: Cluster, given: Namespace, printed: _Printed) -> None:
     positions, ends = await _positions(cluster, given)
     limits = _Limits(given)
     fetcher = Fetcher(cluster, FetchSettings(reset=FROM_EARLIEST))
@@ -183,7 +204,7 @@ async def _consume_alone(cluster: Cluster, given: Namespace, show: Callable[[Rec
             records = [record for batch in batches for record in batch.records]
             if given.until_end:
                 records = [each for each in records if each.offset < ends[each.topic_partition]]
-            await _print(limits.take(records), show)
+            await printed.print(limits.take(records))
             for error, since in fetcher.troubles.values():
                 if deadline(-given.timeout) > since:
                     raise error
@@ -235,7 +256,7 @@ async def _partitions(cluster: Cluster, topic: str, until: float) -> list[int]:
 # --- in a group ---------------------------------------------------------------------------------------------
 
 
-async def _consume_in_group(cluster: Cluster, given: Namespace, show: Callable[[Record], bytes]) -> None:
+async def _consume_in_group(cluster: Cluster, given: Namespace, printed: _Printed) -> None:
     from muster.client.consume.listener import RebalanceListener
     from muster.client.consumer import Consumer
 
@@ -256,6 +277,7 @@ async def _consume_in_group(cluster: Cluster, given: Namespace, show: Callable[[
             belongs = True
             limits.something_happened()
             names = " ".join(str(each) for each in sorted(partitions)) or "nothing"
+            printed.progress.erase()
             print(f"{given.prog}: group {given.group} assigned {names}", file=sys.stderr, flush=True)
 
     read_all = False
@@ -270,7 +292,7 @@ async def _consume_in_group(cluster: Cluster, given: Namespace, show: Callable[[
         ) as consumer:
             while not limits.reached:
                 records = await consumer.get_many(limits.wanted, limits.wait_s)
-                await _print(limits.take(records), show)
+                await printed.print(limits.take(records))
                 patience.check(consumer.health())
             if not belongs:
                 why = consumer.health().last_error or "the group has not formed"
@@ -279,6 +301,7 @@ async def _consume_in_group(cluster: Cluster, given: Namespace, show: Callable[[
     except (ClientError, KafkaError) as error:
         if not read_all:
             raise
+        printed.progress.erase()
         why = f"group {given.group}: not all offsets could be committed, some records will be read again"
         print(f"{given.prog}: {why}: {error}", file=sys.stderr)
 
@@ -301,8 +324,3 @@ class _Patience:
             self._since = deadline(0)
         elif deadline(-self._timeout_s) > self._since:
             raise Failed(trouble)
-
-
-async def _print(records: list[Record], show: Callable[[Record], bytes]) -> None:
-    if records:
-        await streams.write(b"".join(show(each) for each in records))

@@ -8,6 +8,7 @@ from argparse import Namespace
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
+from muster.client.admin.groups import describe_groups
 from muster.client.admin.offsets import EARLIEST, LATEST, list_offsets
 from muster.client.admin.topics import describe_topics
 from muster.client.fetch.fetcher import Fetcher
@@ -18,8 +19,9 @@ from muster.client.network.cluster import Cluster
 from muster.client.network.connection import deadline
 from muster.client.partitions import TopicPartition
 from muster.coordinator import durations
+from muster.coordinator.commands.group_views import members_of
 from muster.coordinator.commands.run import Failed
-from muster.coordinator.observe.journal.entries import Entry
+from muster.coordinator.observe.journal.entries import Entry, Member
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.java import java_hash
 
@@ -27,6 +29,8 @@ TOPIC: Final = "__group_events"
 _INT32_MIN: Final = -(2**31)
 _AT_ONCE: Final = 5_000
 _WAIT_S: Final = 0.5
+_MEMBERS_S: Final = 5.0
+"""For so long it is waited to hear who is in a group. What is recorded of it tells most of that."""
 
 
 def add_arguments(parser: Any, since: str) -> None:
@@ -85,6 +89,17 @@ class GroupEvents:
             entries = await self._poll()
             if entries:
                 yield entries
+
+    async def members(self) -> list[Member] | None:
+        """The members that the group has now; None where that cannot be told, as when it is gone."""
+        try:
+            described = await describe_groups(
+                self._cluster, [self._group], deadline(min(self._timeout_s, _MEMBERS_S))
+            )
+        except KafkaError:
+            return None
+        group = described.succeeded.get(self._group)
+        return None if group is None else members_of(group)
 
     async def close(self) -> None:
         if self._fetcher is not None:

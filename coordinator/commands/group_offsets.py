@@ -17,6 +17,7 @@ from muster.coordinator import durations
 from muster.coordinator.arguments import printable
 from muster.coordinator.commands import output
 from muster.coordinator.commands.options import command, number, timestamp_ms
+from muster.coordinator.commands.progress import Progress
 from muster.coordinator.commands.reset_plan import Plan, read_plan
 from muster.coordinator.commands.run import Usage, error_json, report_failures
 from muster.protocol.errors import KafkaError
@@ -145,16 +146,19 @@ async def reset_offsets(cluster: Cluster, given: Namespace) -> int:
         groups = [each.group_id for each in await list_groups(cluster, until)]
     failures: dict[str, KafkaError] = {}
     places: list[Place] = []
-    for group in groups:
-        try:
-            outcomes = await _reset(cluster, group, given, until)
-        except KafkaError as error:
-            if len(groups) == 1:
-                raise
-            failures[f"group {printable(group)}"] = error
-            continue
-        failures |= _named(outcomes.failed)
-        places += [Place.of(group, where, outcome) for where, outcome in sorted(outcomes.items())]
+    with Progress(given.prog, "group", total=len(groups)) as progress:
+        for group in groups:
+            try:
+                outcomes = await _reset(cluster, group, given, until)
+            except KafkaError as error:
+                if len(groups) == 1:
+                    raise
+                failures[f"group {printable(group)}"] = error
+                continue
+            finally:
+                progress.advance()
+            failures |= _named(outcomes.failed)
+            places += [Place.of(group, where, outcome) for where, outcome in sorted(outcomes.items())]
     _show(given, places, with_groups=len(groups) > 1)
     code = report_failures(given, failures)
     if code == 0 and not given.execute and given.output == "table":

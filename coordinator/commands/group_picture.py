@@ -13,7 +13,7 @@ from rich.text import Text
 
 from muster.coordinator.arguments import printable
 from muster.coordinator.observe.explain import Explanation, Tracks, explain, explained, rebalances
-from muster.coordinator.observe.explain.names import moment
+from muster.coordinator.observe.explain.names import Names, moment
 from muster.coordinator.observe.explain.tracks import Span, Standing, Track
 from muster.coordinator.observe.journal.entries import Entry
 
@@ -68,11 +68,17 @@ class _Axis:
 
 
 def draw(
-    group: str, entries: Sequence[Entry], *, since_ms: int, now_ms: int, console: Console | None = None
+    group: str,
+    entries: Sequence[Entry],
+    names: Names,
+    *,
+    since_ms: int,
+    now_ms: int,
+    console: Console | None = None,
 ) -> None:
     """Draw what happened since `since_ms` on the terminal, and list its rebalances below."""
     console = Console(highlight=False) if console is None else console
-    tracks = Tracks(entries)
+    tracks = Tracks(entries, names)
     end_ms = max([now_ms, *(each.at_ms for each in entries)])
     rows = [each for each in tracks.members if any(_in_sight(span, since_ms) for span in each.spans)]
     left_out, rows = rows[:-_ROWS_MAX], rows[-_ROWS_MAX:]
@@ -80,12 +86,12 @@ def draw(
     changes = {max(span.start_ms, since_ms) for span in spans} | {span.end_ms or end_ms for span in spans}
     found = [each for each in rebalances(entries) if each.ended_ms is None or each.ended_ms >= since_ms]
     if len(changes) > 1:
-        names = [printable(f"{row.name} {row.host}") for row in rows]
-        width = min(max([len(group), *map(len, names)]), _NAME_MAX)
+        labels = [printable(f"{row.name} {row.host}") for row in rows]
+        width = min(max([len(group), *map(len, labels)]), _NAME_MAX)
         axis = _Axis(sorted(changes), max(console.width - width - 3, _BARS_MIN))
         bars = [
             _row(name, width, row, axis, since_ms, end_ms)
-            for name, row in zip([printable(group), *names], [tracks.group, *rows], strict=True)
+            for name, row in zip([printable(group), *labels], [tracks.group, *rows], strict=True)
         ]
         bars.append(_scale(width, axis, [each.started_ms for each in found], now_ms))
         for each in bars:
@@ -96,8 +102,8 @@ def draw(
     if len(found) > _LISTED_MAX:
         console.print(f"\nthe last {_LISTED_MAX} of {len(found)} rebalances:", style="bright_black")
     for rebalance in found[-_LISTED_MAX:]:
-        console.print(_listed(explained(rebalance, end_ms), now_ms))
-    last = explain(entries, group=group, now_ms=now_ms)
+        console.print(_listed(explained(rebalance, end_ms, names=names), now_ms))
+    last = explain(entries, group=group, now_ms=now_ms, names=names)
     if last is not None and not last.rebalanced and last.started_ms >= since_ms:
         console.print(_listed(last, now_ms))
 

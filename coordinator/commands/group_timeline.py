@@ -16,9 +16,9 @@ from muster.coordinator.commands.group_events import GroupEvents, now_ms
 from muster.coordinator.commands.options import command
 from muster.coordinator.commands.run import Failed
 from muster.coordinator.observe.explain import Explanation, describe, explained, rebalances
-from muster.coordinator.observe.explain.facts import everybody
+from muster.coordinator.observe.explain.facts import everybody, present
 from muster.coordinator.observe.explain.names import Names
-from muster.coordinator.observe.journal.entries import Entry
+from muster.coordinator.observe.journal.entries import Entry, Member
 
 _LOOK_BACK_MS: Final = 60 * 60_000
 _REMEMBERED_MAX: Final = 2_000
@@ -30,8 +30,9 @@ terminal it draws the members' lives and lists the rebalances with their causes;
 line for each event, the cause first. Exit codes: 0 shown; 1 nothing is known of the group, or the broker is
 not muster.
 
-JSON: a line per event, the object of docs/journal.schema.json with "text": text, and in rebalance_completed
-"diagnosis": text and "certainty": "certain", "likely" or "possible"."""
+JSON: a line per event, the object of docs/journal.schema.json with "name": what its member is
+called or null, "text": text, and in rebalance_completed "diagnosis": text and
+"certainty": "certain", "likely" or "possible"."""
 
 
 def declare(below: Any) -> None:
@@ -41,6 +42,7 @@ def declare(below: Any) -> None:
     )
     group_events.add_arguments(parser, "only what happened so short a time ago, such as 1h or 90 min")
     parser.add_argument("--follow", action="store_true", help="go on with events as they come, until Ctrl-C")
+    parser.add_argument("--verbose", action="store_true", help="also the member's id, in lines of text")
     parser.set_defaults(work=timeline)
 
 
@@ -49,14 +51,15 @@ async def timeline(cluster: Cluster, given: Namespace) -> int:
     asked_ms = now_ms()
     since_ms = 0 if given.since is None else max(asked_ms - given.since, 0)
     async with GroupEvents(cluster, given) as events:
-        told = _Told(given.group, await events.read(max(since_ms - _LOOK_BACK_MS, 0) if since_ms else None))
+        entries = await events.read(max(since_ms - _LOOK_BACK_MS, 0) if since_ms else None)
+        told = _Told(given.group, entries, await events.members())
         shown = [each for each in told.entries if each.at_ms >= since_ms]
         if not any(each.group is not None for each in shown) and not given.follow:
             raise Failed(group_events.nothing_known(given.group, since_ms or None))
         if given.output == "text" and sys.stdout.isatty():
             from muster.coordinator.commands.group_picture import draw
 
-            draw(given.group, told.entries, since_ms=since_ms, now_ms=asked_ms)
+            draw(given.group, told.entries, told.names, since_ms=since_ms, now_ms=asked_ms)
         else:
             await _print(told, shown, given)
         if given.follow:
@@ -69,18 +72,26 @@ async def timeline(cluster: Cluster, given: Namespace) -> int:
 class _Told:
     """What is known so far, and what its rebalances were about."""
 
-    def __init__(self, group: str, entries: Sequence[Entry]) -> None:
+    def __init__(self, group: str, entries: Sequence[Entry], there: Sequence[Member] | None) -> None:
+        """`there`: who is in the group now, where that is known."""
         self._group = group
         self.entries = list(entries)
+        self._there = there
+        self.names = Names.of(self.entries, there)
 
     def add(self, entries: Sequence[Entry]) -> None:
+        if self._there is not None:
+            known = everybody(entries) | {each.id: each for each in self._there}
+            now = present(entries, [each.id for each in self._there])
+            self._there = [each for each in known.values() if each.id in now]
         self.entries = [*self.entries, *entries][-_REMEMBERED_MAX:]
+        self.names = Names.of(self.entries, self._there)
 
     def explanations(self) -> dict[int, Explanation]:
         """By the id of the entry that says it is completed."""
         now = max((each.at_ms for each in self.entries), default=0)
         return {
-            id(each.completed): explained(each, now)
+            id(each.completed): explained(each, now, names=self.names)
             for each in rebalances(self.entries)
             if each.completed is not None
         }
@@ -88,18 +99,20 @@ class _Told:
 
 async def _print(told: _Told, entries: Sequence[Entry], given: Namespace) -> None:
     """A line for each."""
-    names, explanations = Names(everybody(told.entries)), told.explanations()
+    names, explanations = told.names, told.explanations()
     lines: list[str] = []
     for entry in entries:
         said, explanation = describe(entry, names), explanations.get(id(entry))
         if given.output == "json":
-            shown = json.loads(entry.to_json()) | {"text": said}
+            who = None if entry.member is None else names.short(entry.member)
+            shown = json.loads(entry.to_json()) | {"name": who, "text": said}
             if explanation is not None:
                 shown |= {"diagnosis": explanation.diagnosis, "certainty": explanation.certainty}
             lines.append(output.line(shown))
         else:
             meant = "" if explanation is None else f" → {explanation.diagnosis} ({explanation.certainty})"
-            lines.append(f"{_time(entry.at_ms)}  {printable(said + meant)}")
+            who = f" [{entry.member.id}]" if given.verbose and entry.member is not None else ""
+            lines.append(f"{_time(entry.at_ms)}  {printable(said + meant + who)}")
     if lines:
         await streams.write("".join(f"{each}\n" for each in lines).encode(errors="backslashreplace"))
 

@@ -10,6 +10,8 @@ from muster.client.admin.groups import GroupDescription, MemberDescription
 from muster.client.admin.offsets import GroupOffsets
 from muster.client.network.cluster import Cluster
 from muster.client.partitions import OffsetAndMetadata, TopicPartition
+from muster.coordinator.observe.explain.names import Names
+from muster.coordinator.observe.journal.entries import Member
 from muster.protocol.errors import ErrorCode
 
 
@@ -37,6 +39,26 @@ class View(NamedTuple):
 
     columns: Sequence[str]
     rows: list[Sequence[object]]
+
+    def without(self, column: str) -> View:
+        """All but one column, if it has that."""
+        kept = [index for index, name in enumerate(self.columns) if name != column]
+        return View(
+            [self.columns[each] for each in kept], [[row[each] for each in kept] for row in self.rows]
+        )
+
+
+def names_of(group: GroupDescription) -> Names:
+    """What its members are called."""
+    return Names(members_of(group))
+
+
+def members_of(group: GroupDescription) -> list[Member]:
+    """Its members, as what explains groups knows them."""
+    return [
+        Member(each.member_id, each.client_id, each.host.lstrip("/"), each.group_instance_id)
+        for each in group.members
+    ]
 
 
 # --- what is known ------------------------------------------------------------------------------------------
@@ -97,7 +119,7 @@ def _position(
 
 def as_json(described: Described) -> dict[str, Any]:
     """A group as every view's JSON has it."""
-    group = described.group
+    group, names = described.group, names_of(described.group)
     return {
         "group_id": group.group_id,
         "state": group.state,
@@ -110,6 +132,7 @@ def as_json(described: Described) -> dict[str, Any]:
         },
         "members": [
             each._asdict()
+            | {"name": names.short(each.member_id)}
             | {"assignment": None if each.assignment is None else [tp._asdict() for tp in each.assignment]}
             for each in group.members
         ],
@@ -124,12 +147,15 @@ def as_json(described: Described) -> dict[str, Any]:
 def offsets_view(described: Sequence[Described], verbose: bool) -> View:
     """How far the groups are; `verbose` adds the metadata of the commits."""
     columns = ["group_id", "topic", "partition", "committed_offset", "log_end_offset", "lag"]
-    columns += ["member_id", "host", "client_id", *(["metadata"] if verbose else [])]
+    columns += ["name", "member_id", "host", "client_id", *(["metadata"] if verbose else [])]
     rows: list[Sequence[object]] = []
     for group, positions in described:
+        names = names_of(group)
         for each in positions:
             member = each.member
-            who = (None, None, None) if member is None else (member.member_id, member.host, member.client_id)
+            who: list[str | None] = [None] * 4
+            if member is not None:
+                who = [names.short(member.member_id), member.member_id, member.host, member.client_id]
             metadata = [each.metadata] if verbose else []
             rows.append([group.group_id, *each[:5], *who, *metadata])
     return View(columns, rows)
@@ -137,13 +163,15 @@ def offsets_view(described: Sequence[Described], verbose: bool) -> View:
 
 def members_view(described: Sequence[Described], verbose: bool) -> View:
     """Who the members are and how many partitions they have; `verbose` adds which."""
-    columns = ["group_id", "member_id", "group_instance_id", "host", "client_id", "partitions"]
+    columns = ["group_id", "name", "member_id", "group_instance_id", "host", "client_id", "partitions"]
     rows: list[Sequence[object]] = []
     for group, _ in described:
+        names = names_of(group)
         for member in sorted(group.members):
             count = None if member.assignment is None else len(member.assignment)
             which = [member.assignment] if verbose else []
-            rows.append([group.group_id, *member[:2], member.host, member.client_id, count, *which])
+            who = [names.short(member.member_id), *member[:2], member.host, member.client_id]
+            rows.append([group.group_id, *who, count, *which])
     return View([*columns, "assignment"] if verbose else columns, rows)
 
 
@@ -164,7 +192,8 @@ HEADINGS: Final = {
     "group_id": "GROUP",
     "committed_offset": "COMMITTED",
     "log_end_offset": "LOG END",
-    "member_id": "MEMBER",
+    "name": "MEMBER",
+    "member_id": "MEMBER ID",
     "group_instance_id": "INSTANCE",
     "client_id": "CLIENT",
     "protocol_type": "PROTOCOL",

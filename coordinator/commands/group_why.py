@@ -11,6 +11,7 @@ from muster.coordinator.commands.group_events import GroupEvents, now_ms
 from muster.coordinator.commands.options import command, number
 from muster.coordinator.commands.run import Failed
 from muster.coordinator.observe.explain import explain
+from muster.coordinator.observe.explain.names import Names
 
 _LOOK_BACK_MS: Final = 60 * 60_000
 """What happened before the time asked for may explain what happened in it."""
@@ -26,7 +27,7 @@ JSON: {"group": text, "generation": number, "started_ms": epoch ms, "ended_ms": 
   "alternatives": [{"diagnosis": text, "certainty": text, "why": text}], "also": [text],
   "waiting": [{"member": member, "pending": boolean, "since_ms": epoch ms, "until_ms": epoch ms or null}],
   "phases": object or null, "moved": object or null, "cost": object or null, "before": text or null,
-  "since": [text]}
+  "since": [text], "names": {member id: short name}}
   where a member is {"id": text, "client_id": text, "host": text, "instance": text or null}"""
 
 
@@ -37,6 +38,9 @@ def declare(below: Any) -> None:
     parser.add_argument(
         "--generation", type=number(0), metavar="N", help="how it came to this generation (default: the last)"
     )
+    parser.add_argument(
+        "--verbose", action="store_true", help="also: the member ids and client ids of those it names"
+    )
     parser.set_defaults(work=why)
 
 
@@ -46,7 +50,10 @@ async def why(cluster: Cluster, given: Namespace) -> int:
     since_ms = None if given.since is None else max(asked_ms - given.since, 0)
     async with GroupEvents(cluster, given) as events:
         entries = await events.read(None if since_ms is None else max(since_ms - _LOOK_BACK_MS, 0))
-    explanation = explain(entries, group=given.group, generation=given.generation, now_ms=asked_ms)
+        names = Names.of(entries, await events.members())
+    explanation = explain(
+        entries, group=given.group, generation=given.generation, now_ms=asked_ms, names=names
+    )
     if explanation is None and given.generation is not None and any(each.group for each in entries):
         raise Failed(f"how group {given.group} came to generation {given.generation} is not recorded")
     if explanation is None:
@@ -58,7 +65,8 @@ async def why(cluster: Cluster, given: Namespace) -> int:
         raise Failed(group_events.nothing_known(given.group, since_ms))
     if since_ms is not None and explanation.ended_ms is not None and explanation.ended_ms < since_ms:
         raise Failed(group_events.nothing_known(given.group, since_ms))
-    print(
-        output.document(explanation.to_json()) if given.output == "json" else "\n".join(explanation.lines())
-    )
+    if given.output == "json":
+        print(output.document(explanation.to_json()))
+    else:
+        print("\n".join([*explanation.lines(), *(explanation.member_lines() if given.verbose else ())]))
     return 0

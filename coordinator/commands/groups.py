@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentTypeError, Namespace
-from collections.abc import Sequence
-from functools import partial
+from argparse import Namespace
 from typing import Any, Final
 
 from muster.client.admin import groups as group_calls
@@ -12,7 +10,7 @@ from muster.client.admin.groups import GroupDescription
 from muster.client.network.cluster import Cluster
 from muster.client.network.connection import deadline
 from muster.coordinator.commands import group_offsets, group_timeline, group_views, group_why, output
-from muster.coordinator.commands.options import actions, command
+from muster.coordinator.commands.options import actions, command, one_of
 from muster.coordinator.commands.run import Usage, report_outcomes
 from muster.protocol.errors import ErrorCode
 
@@ -23,7 +21,8 @@ _DESCRIBE_JSON = """\
 JSON: the same in every view,
   [{"group_id": text, "state": text, "protocol_type": text, "assignor": text,
     "coordinator": {"node_id": number, "host": text, "port": number},
-    "members": [{"member_id": text, "group_instance_id": text or null, "client_id": text, "host": text,
+    "members": [{"member_id": text, "name": text, "group_instance_id": text or null, "client_id": text,
+                 "host": text,
                  "assignment": [{"topic": text, "partition": number}] or null}],
     "offsets": [{"topic": text, "partition": number, "committed_offset": number or null,
                  "log_end_offset": number or null, "lag": number or null, "metadata": text or null,
@@ -34,7 +33,9 @@ _DELETE_JSON = """\
 JSON: [{"group_id": text, "error": null or {"code": Kafka's name, "message": text}}]"""
 
 _EVICT_JSON = """\
-Members that still run join again. The reason is for the group's journal and the broker's log.
+Members that still run join again. Short names are those that groups describe and groups why show: a client
+id, an instance id, or a client id with the end of the member id, as rdkafka/005299. The reason is for the
+group's journal and the broker's log.
 
 JSON: [{"member": text, "error": null or {"code": Kafka's name, "message": text}}]"""
 
@@ -48,15 +49,8 @@ _STATES: Final = (
     "NotReady",
     "Dead",
 )
+_NAMED_MAX: Final = 8
 _TYPES: Final = ("classic", "consumer", "share", "streams")
-
-
-def _one_of(values: Sequence[str], text: str) -> str:
-    """A name as Kafka writes it, however it was written."""
-    found = next((each for each in values if each.lower() == text.lower()), None)
-    if found is None:
-        raise ArgumentTypeError(f"{text!r} is not allowed; it takes {', '.join(values)}")
-    return found
 
 
 def declare(commands: Any, name: str, summary: str) -> None:
@@ -65,21 +59,23 @@ def declare(commands: Any, name: str, summary: str) -> None:
 
     listing = command(below, "list", "list groups", _LIST_JSON, output=output.FORMATS)
     for name, values in (("state", _STATES), ("type", _TYPES)):
-        listing.add_argument(
+        added: Any = listing.add_argument(
             f"--{name}",
-            type=partial(_one_of, values),
+            type=one_of(values),
             action="append",
             default=[],
             metavar=name.upper(),
             help=f"only these, of {', '.join(values)}; may be repeated",
         )
+        added.known = values
     listing.set_defaults(work=list_groups)
 
     describe = command(
         below,
         "describe",
         "show how far groups are, who their members are, or their state",
-        "LAG is what is between the committed offset and the end of the log.\n\n" + _DESCRIBE_JSON,
+        "LAG is what is between the committed offset and the end of the log. MEMBER is the short name by\n"
+        "which every command calls a member; --verbose, csv and json have member ids.\n\n" + _DESCRIBE_JSON,
         output=output.FORMATS,
     )
     describe.add_argument("groups", metavar="GROUP", nargs="*")
@@ -92,7 +88,9 @@ def declare(commands: Any, name: str, summary: str) -> None:
     ):
         views.add_argument(f"--{view}", dest="view", action="store_const", const=view, help=meaning)
     describe.add_argument(
-        "--verbose", action="store_true", help="also: which partitions, metadata of commits, types of groups"
+        "--verbose",
+        action="store_true",
+        help="also: member ids, which partitions, metadata of commits, types of groups",
     )
     describe.set_defaults(work=describe_groups, view="offsets")
 
@@ -106,7 +104,9 @@ def declare(commands: Any, name: str, summary: str) -> None:
 
     evict = command(below, "evict", "remove members from a group", _EVICT_JSON, aliases=("remove-members",))
     evict.add_argument("group", metavar="GROUP")
-    evict.add_argument("--member", action="append", metavar="ID", help="this member id; may be repeated")
+    evict.add_argument(
+        "--member", action="append", metavar="NAME", help="this member id or short name; may be repeated"
+    )
     evict.add_argument(
         "--instance", action="append", metavar="ID", help="this group instance id; may be repeated"
     )
@@ -148,7 +148,12 @@ async def describe_groups(cluster: Cluster, given: Namespace) -> int:
     if given.output == "json":
         print(output.document([group_views.as_json(each) for each in described]))
     else:
-        _show(given, group_views.VIEWS[given.view](described, given.verbose))
+        view = group_views.VIEWS[given.view](described, given.verbose)
+        if given.output == "csv":
+            view = view.without("name")  # programs go by ids
+        elif not given.verbose:
+            view = view.without("member_id")
+        _show(given, view)
     return 0
 
 
@@ -184,12 +189,33 @@ async def evict_members(cluster: Cluster, given: Namespace) -> int:
     """Remove members; those that still run join again."""
     if given.all == bool(given.member or given.instance):
         raise Usage("it takes --member and --instance, or --all")
+    until = deadline(given.timeout)
     outcomes = await group_calls.remove_members(
         cluster,
         given.group,
-        deadline(given.timeout),
-        member_ids=None if given.all else given.member or [],
+        until,
+        member_ids=None if given.all else await _member_ids(cluster, given, until),
         instance_ids=None if given.all else given.instance or [],
         reason=given.reason,
     )
     return report_outcomes(given, outcomes, "member", "evicted")
+
+
+async def _member_ids(cluster: Cluster, given: Namespace, until: float) -> list[str]:
+    """The members that `--member` means. What means nobody is left as it is: the coordinator says what is
+    wrong with it. Raises Usage for a name that several members have."""
+    if not given.member:
+        return []
+    described = (await group_calls.describe_groups(cluster, [given.group], until)).succeeded
+    if given.group not in described:
+        return list(given.member)
+    names = group_views.names_of(described[given.group])
+    found: dict[str, None] = {}
+    for name in given.member:
+        meant = names.meant(name)
+        if len(meant) > 1:
+            which = ", ".join(names.short(each) for each in meant[:_NAMED_MAX])
+            more = f" and {len(meant) - _NAMED_MAX} more" if len(meant) > _NAMED_MAX else ""
+            raise Usage(f"--member: {name} is the name of {len(meant)} members: {which}{more}; say which one")
+        found[meant[0].id if meant else name] = None
+    return list(found)

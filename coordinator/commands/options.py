@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from muster.coordinator.arguments import Parser
+from muster.coordinator.arguments import Parser, did_you_mean
 
 BOOTSTRAP_DEFAULT: Final = "127.0.0.1:9092"
 BOOTSTRAP_VARIABLE: Final = "MUSTER_BOOTSTRAP_SERVERS"
@@ -77,6 +77,22 @@ def number(low: int, high: int = 2**31 - 1) -> Callable[[str], int]:
                 f"{text!r} is not allowed; it takes a whole number, {low} to {high}"
             )
         return int(text)
+
+    return read
+
+
+def one_of(values: Sequence[str]) -> Callable[[str], str]:
+    """Reads one of these names as it stands there, however it was written."""
+    by_lower = {each.lower(): each for each in values}
+
+    def read(text: str) -> str:
+        found = by_lower.get(text.lower())
+        if found is None:
+            meant = did_you_mean(text, values)
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is not allowed{meant or ';'} it takes {', '.join(values)}"
+            )
+        return found
 
     return read
 

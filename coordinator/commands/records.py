@@ -20,6 +20,7 @@ JSON_SHAPE: Final = """\
    "key": bytes or null, "value": bytes or null, "headers": [[name, bytes or null]]}
 where bytes are text if they are UTF-8, and {"base64": text} otherwise."""
 
+_JSON_FIELDS: Final = frozenset({"topic", "offset", "partition", "timestamp", "key", "value", "headers"})
 _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
 
@@ -113,9 +114,8 @@ def from_json(line: bytes) -> Outgoing:
         raise NotARecord(f"not JSON: {error}") from None
     if not isinstance(given, dict):
         raise NotARecord("not a JSON object")
-    unknown = given.keys() - {"topic", "offset", "partition", "timestamp", "key", "value", "headers"}
-    if unknown:
-        raise NotARecord(f"{min(unknown)!r} is no field of a record")
+    if not given.keys() <= _JSON_FIELDS:
+        raise NotARecord(f"{min(given.keys() - _JSON_FIELDS)!r} is no field of a record")
     headers = given.get("headers") or []
     if not isinstance(headers, list) or not all(
         isinstance(each, list) and len(each) == 2 and isinstance(each[0], str) and is_unicode(each[0])
@@ -125,7 +125,7 @@ def from_json(line: bytes) -> Outgoing:
     return Outgoing(
         _read(given, "key"),
         _read(given, "value"),
-        tuple((name, _bytes(value, f"header {name}")) for name, value in headers),
+        tuple((name, _bytes(value, f"header {name}")) for name, value in headers) if headers else (),
         _whole(given, "partition", _INT32_MAX),
         _whole(given, "timestamp", _INT64_MAX),
     )

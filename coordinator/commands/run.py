@@ -18,6 +18,7 @@ from muster.client.network.cluster import Cluster, parse_bootstrap
 from muster.coordinator.arguments import EXIT_FAILED, EXIT_USAGE, fail, printable
 from muster.coordinator.commands import output
 from muster.coordinator.commands.options import BOOTSTRAP_DEFAULT, BOOTSTRAP_VARIABLE
+from muster.coordinator.system import on_signals
 from muster.protocol.errors import EncodeError, ErrorCode, KafkaError
 
 _SIGNALLED: Final = 128  # what a shell adds to the number of the signal that ended a process
@@ -95,9 +96,8 @@ async def _connected(work: Work, cluster: Cluster, given: Namespace) -> int:
     """Either signal cancels this task, so that a member leaves its group and connections close in order."""
     task = asyncio.current_task()
     assert task is not None
-    # Loops on Windows have no such handlers, nor have those of other threads than the main one.
-    with suppress(NotImplementedError, RuntimeError, ValueError):
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    with suppress(RuntimeError, ValueError):  # not in the main thread
+        on_signals((signal.SIGTERM,), lambda _: task.cancel())
     async with cluster:
         return await work(cluster, given)
 
@@ -107,7 +107,7 @@ def _explained(error: KafkaError) -> str:
     hints = {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "muster topics list shows what is there",
         ErrorCode.GROUP_ID_NOT_FOUND: "muster groups list shows what is there",
-        ErrorCode.NON_EMPTY_GROUP: "stop its members first",
+        ErrorCode.NON_EMPTY_GROUP: "stop its members, or remove those that are gone: muster groups evict",
         ErrorCode.UNSUPPORTED_VERSION: "the broker is too old, or too new, for this",
     }
     hint = hints.get(error.code)

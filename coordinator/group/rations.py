@@ -16,25 +16,30 @@ class Ration:
         self._count_max = count_max
         self._within_ms = within_ms
         self._keys_max = keys_max
-        self._told: dict[int, tuple[int, int]] = {}  # since when, and how often since
+        self._told: dict[int, tuple[int, int]] = {}  # since when, and how often it was asked for since
 
     def __repr__(self) -> str:
         return f"<Ration {self._count_max} in {self._within_ms} ms of {len(self._told)} keys>"
 
     def allows(self, whose: Hashable, now_ms: int) -> bool:
         """Whether there is one left for the key, which is then taken."""
+        return self.take(whose, now_ms) is not None
+
+    def take(self, whose: Hashable, now_ms: int) -> int | None:
+        """Take one for the key: None if there is none left, else how often that was so since the last one, as
+        far as that is remembered."""
         key = hash(whose)
         since_ms, count = self._told.get(key, (now_ms, 0))
+        withheld = 0
         if now_ms - since_ms >= self._within_ms:
+            withheld = max(0, count - self._count_max)
             since_ms, count = now_ms, 0
-        if count >= self._count_max:
-            return False
         if key not in self._told and len(self._told) >= self._keys_max:
             self._forget(now_ms)
             if len(self._told) >= self._keys_max:
-                return False
+                return None
         self._told[key] = since_ms, count + 1
-        return True
+        return withheld if count < self._count_max else None
 
     def _forget(self, now_ms: int) -> None:
         self._told = {key: told for key, told in self._told.items() if now_ms - told[0] < self._within_ms}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from muster.coordinator.group.events import (
@@ -13,6 +13,8 @@ from muster.coordinator.group.events import (
     RebalanceCompleted,
     Trigger,
 )
+from muster.coordinator.observe.explain.names import Names
+from muster.coordinator.observe.journal.recorder import member_of
 from muster.coordinator.observe.log import Logger
 
 _NAMES_MAX: Final = 5
@@ -28,7 +30,11 @@ class RebalanceLog:
     completes.
     """
 
-    def __init__(self, node_id: int) -> None:
+    def __init__(
+        self, node_id: int, members: Callable[[str], Sequence[MemberIdentity]] = lambda group_id: ()
+    ) -> None:
+        """`members` are those of a group now: by them the members of one client id are told apart."""
+        self._members = members
         self._log = log.bind(node=node_id)
         self._expired: dict[str, MemberRemoved] = {}
 
@@ -45,9 +51,12 @@ class RebalanceLog:
 
     def _completed(self, shard: int, event: RebalanceCompleted) -> None:
         expired = self._expired.pop(event.group_id, None)
+        there = [member_of(each) for each in self._members(event.group_id)]
+        mentioned = [*event.dropped, *filter(None, (event.member, event.last_joined))]
+        names = Names([*map(member_of, mentioned), *there], {each.id for each in there})
         fields: dict[str, object] = {
             "group": event.group_id,
-            "cause": cause(event, expired),
+            "cause": cause(event, names, expired),
             "generation": event.generation_id,
             "members": event.members,
             "took_ms": event.join_ms + event.assignment_ms,
@@ -58,18 +67,18 @@ class RebalanceLog:
         if event.restarts:
             fields["restarts"] = event.restarts
         if event.dropped:
-            fields["dropped"] = _names(event.dropped)
+            fields["dropped"] = _listed(names, event.dropped)
         if event.last_joined is not None and event.members > 1:
-            fields["waited_for"] = _name(event.last_joined)
+            fields["waited_for"] = _name(names, event.last_joined)
         self._log.info("group rebalanced", **fields)
 
 
-def cause(event: RebalanceCompleted, expired: MemberRemoved | None = None) -> str:
+def cause(event: RebalanceCompleted, names: Names, expired: MemberRemoved | None = None) -> str:
     """Why the group rebalanced, in words; `expired` is the removal by session timeout that the rebalance
     began with."""
     text = event.trigger.value
     if event.member is not None:
-        text += f": {_name(event.member)}"
+        text += f": {_name(names, event.member)}"
     if event.trigger is Trigger.SESSION_EXPIRED and expired is not None:
         state = (
             "its connection is open, the process stalled"
@@ -82,11 +91,10 @@ def cause(event: RebalanceCompleted, expired: MemberRemoved | None = None) -> st
     return text
 
 
-def _name(member: MemberIdentity) -> str:
-    known_as = member.group_instance_id or member.client_id or member.member_id
-    return f"{known_as} at {member.client_host.lstrip('/')}"
+def _name(names: Names, member: MemberIdentity) -> str:
+    return f"{names.short(member.member_id)} at {member.client_host.lstrip('/')}"
 
 
-def _names(members: Sequence[MemberIdentity]) -> str:
-    shown = ", ".join(_name(each) for each in members[:_NAMES_MAX])
+def _listed(names: Names, members: Sequence[MemberIdentity]) -> str:
+    shown = ", ".join(_name(names, each) for each in members[:_NAMES_MAX])
     return shown if len(members) <= _NAMES_MAX else f"{shown} and {len(members) - _NAMES_MAX} more"

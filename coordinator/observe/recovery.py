@@ -88,12 +88,13 @@ class Recovery:
         if self._task is not None:
             self._task.cancel()
 
-    def of_rebalance(self, group_id: str) -> dict[str, int]:
+    def of_rebalance(self, group_id: str) -> dict[str, Any]:
         """What is known of the lag at the end of a group's rebalance: fields of its entry."""
         watched = self._watched.get(group_id)
         before = None if watched is None else watched.before
         now = self._lag.total(group_id)
-        found = {"lag_before": before, "lag": now}
+        partitions = None if now is None else self._partitions(group_id)
+        found = {"lag_before": before, "lag": now, "lag_partitions": partitions}
         return {name: value for name, value in found.items() if value is not None}
 
     def observe(self, entries: Sequence[Entry]) -> None:
@@ -230,14 +231,12 @@ class Recovery:
             watched.told_ms = now_ms
             self._write(group_id, total, recovered=True)
 
-    def _write(self, group_id: str, total: int, *, recovered: bool = False) -> None:
+    def _partitions(self, group_id: str) -> list[list[Any]]:
         behind = sorted(self._lag.of(group_id), key=lambda each: each.lag or 0, reverse=True)
-        data: dict[str, Any] = {
-            "total": total,
-            "partitions": [
-                [each.topic, each.partition, each.committed, each.lag] for each in behind[:_PARTITIONS_MAX]
-            ],
-        }
+        return [[each.topic, each.partition, each.committed, each.lag] for each in behind[:_PARTITIONS_MAX]]
+
+    def _write(self, group_id: str, total: int, *, recovered: bool = False) -> None:
+        data: dict[str, Any] = {"total": total, "partitions": self._partitions(group_id)}
         if recovered:
             data["recovered"] = True
         self._note("lag_at_commit", data, group_id=group_id)

@@ -25,6 +25,10 @@ JOURNAL_BYTES_MAX: Final = 4_194_304
 """Of journal rows that one writer may have waiting."""
 
 
+RecordsWritten = Callable[[int, Sequence[tuple[bytes, bytes | None]]], None]
+"""Told of the number of a group lease, and of its records that are durable. Must be quick and not raise."""
+
+
 class Writer(Protocol):
     """Who appends: the holder of one lease at one epoch."""
 
@@ -64,14 +68,17 @@ class Appender:
         clock: Clock,
         *,
         write_timeout_ms: int,
+        records_written: RecordsWritten = lambda shard, records: None,
         journal_written: Callable[[int, int], None] = lambda shard, size_bytes: None,
         journal_dropped: Callable[[int], None] = lambda count: None,
     ) -> None:
-        """`journal_written(shard, bytes)` is told of journal rows that are durable, `journal_dropped(count)`
-        of those that are not going to be, or perhaps are (the store failed)."""
+        """`records_written(shard, records)` is told of records that are durable, `journal_written(shard,
+        bytes)` of journal rows that are, `journal_dropped(count)` of those that are not going to be, or
+        perhaps are (the store failed)."""
         self._store = store
         self._clock = clock
         self._write_timeout_ms = write_timeout_ms
+        self._records_written = records_written
         self._journal_written = journal_written
         self._journal_dropped = journal_dropped
         self._journal_full_until_ms = 0
@@ -195,8 +202,9 @@ class Appender:
 
     async def _transaction(self, batch: dict[Writer, _Waiting]) -> None:
         self._under_way = dict(batch)
+        now_ms = self._clock.now_ms()
         appends = [
-            Append(writer.lease, writer.epoch, waiting.rows, waiting.journal)
+            Append(writer.lease, writer.epoch, waiting.rows, waiting.journal, now_ms)
             for writer, waiting in batch.items()
         ]
         try:
@@ -225,6 +233,8 @@ class Appender:
             return
         self._full = None
         for (writer, waiting), outcome in zip(batch.items(), outcomes, strict=True):
+            if outcome is Outcome.WRITTEN and waiting.rows:
+                self._records_written(writer.lease.number, waiting.rows)
             if outcome is Outcome.WRITTEN and waiting.journal:
                 self._journal_written(writer.lease.number, waiting.journal_bytes)
             if waiting.sequence is not None or outcome is Outcome.FENCED:

@@ -12,12 +12,13 @@ from muster.coordinator.cluster.lease import Tenure
 from muster.coordinator.cluster.placement import shard_of
 from muster.coordinator.group.config import GroupConfig
 from muster.coordinator.group.effects import Event, RequestContext, TopicsImage
+from muster.coordinator.group.events import MemberIdentity
 from muster.coordinator.group.hard_state import CommittedOffset, TopicPartition
 from muster.coordinator.group.shard import Shard
 from muster.coordinator.observe.journal.entries import WHOLE_BROKER, Member
 from muster.coordinator.observe.journal.recorder import Recorder
 from muster.coordinator.observe.log import Logger
-from muster.coordinator.runtime.appender import FULL_PAUSE_MS, Appender
+from muster.coordinator.runtime.appender import FULL_PAUSE_MS, Appender, RecordsWritten
 from muster.coordinator.runtime.clock import Clock, Timer
 from muster.coordinator.runtime.holds import LoadHolds
 from muster.coordinator.runtime.loader import load, newest_entries
@@ -82,7 +83,8 @@ class Runtime:
     before a shard is loaded, so that `topics_changed` can tell topics at least as new as the offsets that
     will be judged by them: an older view takes the offsets of a topic that was made anew for those of the
     deleted one. `holds` are shards whose loading a test holds open. Without a `recorder` there is no
-    journal; `journal_written(shard, bytes)` is told of rows of it that are durable.
+    journal; `journal_written(shard, bytes)` is told of rows of it that are durable, `records_written`
+    of records that are.
     """
 
     def __init__(
@@ -100,6 +102,7 @@ class Runtime:
         before_load: Callable[[], Awaitable[None]] | None = None,
         holds: LoadHolds | None = None,
         recorder: Recorder | None = None,
+        records_written: RecordsWritten = lambda shard, records: None,
         journal_written: Callable[[int, int], None] = lambda shard, size_bytes: None,
     ) -> None:
         self._store = store
@@ -117,6 +120,7 @@ class Runtime:
             store,
             clock,
             write_timeout_ms=self._limits.write_timeout_ms,
+            records_written=records_written,
             journal_written=journal_written,
             journal_dropped=(lambda count: None) if recorder is None else recorder.count_dropped,
         )
@@ -215,6 +219,12 @@ class Runtime:
         if host is None or host.shard is None or host.state is not HostState.ACTIVE:
             return {}
         return host.shard.hard.offsets.get(group_id, {})
+
+    def members(self, group_id: str) -> list[MemberIdentity]:
+        """The members of a group, perhaps a moment before they are durable; empty where it is not here."""
+        host = self._hosts.get(shard_of(group_id, self._shard_count))
+        group = None if host is None or host.shard is None else host.shard.groups.get(group_id)
+        return [] if group is None else [each.identity for each in group.members.values()]
 
     def committing_groups(self, number: int | None = None) -> list[str]:
         """The groups that have committed offsets, of one shard or of all that are here."""
@@ -431,7 +441,7 @@ class Runtime:
             host.fail(error)
         else:
             loading_ms = self._clock.now_ms() - began_ms
-            host.activate(shard, loading_ms=loading_ms, from_broker=from_broker)
+            host.activate(shard, self._taken_over(loading_ms, from_broker))
             if self._image is not None:
                 image = self._image
                 host.tell(lambda shard, now_ms, out: shard.topics_changed(image, now_ms, out))
@@ -439,6 +449,16 @@ class Runtime:
         if self._loading.get(number) is asyncio.current_task():
             del self._loading[number]
             self._note_loaded()
+
+    def _taken_over(self, loading_ms: int, from_broker: int | None) -> dict[str, Any]:
+        """What is told of a load."""
+        facts: dict[str, Any] = {"took_ms": loading_ms, "from_broker": from_broker}
+        if from_broker is None or self._recorder is None or from_broker == self._recorder.broker:
+            return facts
+        silent_ms = self._tenure.silent_ms(from_broker)
+        if silent_ms is not None:
+            facts["from_silent_ms"] = silent_ms
+        return facts
 
     def _tell_ready(self, host: ShardHost) -> None:
         """Those who wait until the shard is loaded under its present epoch."""

@@ -24,10 +24,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from functools import partial
 from itertools import islice
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol
 
 from muster.coordinator.group.effects import Effects, Event, Record, Reply, RequestContext, Ticket
@@ -319,20 +320,16 @@ class ShardHost:
         else:
             self._held.append(_Held(self._handed_over, self._clock.now_ms(), [], [], [], [entry]))
 
-    def activate(self, shard: Shard, *, loading_ms: int = 0, from_broker: int | None = None) -> None:
-        """Begin to serve with a shard that has been loaded in `loading_ms`; `from_broker` had it before."""
+    def activate(self, shard: Shard, taken_over: Mapping[str, Any] = MappingProxyType({})) -> None:
+        """Begin to serve with a shard that has been loaded; `taken_over` is what the journal is told of
+        that."""
         self.shard = shard
         self.state = HostState.ACTIVE
         self.active_since_ms = self._clock.now_ms()
         if self._recorder is not None and (
             groups := len(shard.hard.groups.keys() | shard.hard.offsets.keys())
         ):
-            data = {
-                "epoch": self.epoch,
-                "groups": groups,
-                "took_ms": loading_ms,
-                "from_broker": from_broker,
-            }
+            data = {"epoch": self.epoch, "groups": groups, **taken_over}
             self.note(self._recorder.of("shard_loaded", self.active_since_ms, self.lease.number, data))
         self._inbox.append(lambda shard, now_ms, out: shard.loaded(now_ms, out))
         self._turn()

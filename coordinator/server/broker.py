@@ -44,9 +44,11 @@ from muster.coordinator.server.pausing import PausableStore
 from muster.coordinator.server.producer_ids import ProducerIds
 from muster.coordinator.server.router import APIS_AT_ONCE, HANDLERS, Router
 from muster.coordinator.server.shards import DataShards, GroupShards, LogShards
+from muster.coordinator.server.unserved import REFUSED
 from muster.coordinator.storage.store import Lease, LeaseKind, NodeRow, Store, StoreCounts, StoreError
 from muster.coordinator.topics.catalogue import Catalogue, Change, Topic, events_topic, offsets_topic
 from muster.coordinator.topics.config import defaults_from
+from muster.coordinator.topics.consumer_offsets import ConsumerOffsets
 from muster.coordinator.topics.group_events import GroupEvents
 from muster.coordinator.topics.logs import Logs
 from muster.coordinator.topics.partitions import Partitions
@@ -130,6 +132,9 @@ class Broker:
             retention_ms=settings.group_events_retention_ms,
             retention_bytes=settings.group_events_retention_bytes,
         )
+        self.consumer_offsets = ConsumerOffsets(
+            offsets, store, self.clock, node_id=node_id, serving=self.membership.serving
+        )
         # Retention goes on when nothing is kept any more.
         self.group_events = GroupEvents(
             events, store, self.clock, node_id=node_id, serving=self.membership.serving
@@ -150,10 +155,11 @@ class Broker:
             group_config(settings, real_time=shared.clock is shared.lease_clock),
             shard_count=counts.leases[LeaseKind.GROUP],
             limits=Limits(write_timeout_ms=settings.offsets_commit_timeout_ms),
-            observer=RebalanceLog(node_id).observe,
+            observer=RebalanceLog(node_id, lambda group_id: self.runtime.members(group_id)).observe,
             before_load=self.read_topics,
             holds=shared.holds,
             recorder=self.recorder,
+            records_written=self.consumer_offsets.written,
             journal_written=self.group_events.written,
         )
         self._shard_topics = shard_topics(counts.cluster_id)
@@ -170,7 +176,7 @@ class Broker:
             shards=counts.leases[LeaseKind.DATA],
             shard_of=self._shard_of,
             lease_of=shards.lease,
-            elsewhere={events.topic_id: self.group_events},
+            elsewhere={offsets.topic_id: self.consumer_offsets, events.topic_id: self.group_events},
             serving=lambda shard: self.membership.serving(shards.lease(shard)),
             retention_check_interval_ms=settings.log_retention_check_interval_ms,
             cleaner_backoff_ms=settings.log_cleaner_backoff_ms,
@@ -181,7 +187,9 @@ class Broker:
             for kind in (LeaseKind.DATA, LeaseKind.REPLICAS)
         ]
         self.holders: Mapping[LeaseKind, LeaseHolder] = {
-            LeaseKind.GROUP: GroupShards(self.runtime, self.partitions, self.group_events, shards),
+            LeaseKind.GROUP: GroupShards(
+                self.runtime, self.partitions, (self.consumer_offsets, self.group_events), shards
+            ),
             **dict(zip((LeaseKind.DATA, LeaseKind.REPLICAS), self._data_shards, strict=True)),
         }
         self.lag = Lag(
@@ -198,6 +206,7 @@ class Broker:
         self.journal.listeners.append(self._recovery.observe)
         self.producer_ids = ProducerIds(store)
         router = Router(self)
+        self._connections_possible = shared.connections_max
         self.connections = Connections(
             router.answer,
             self.real_clock,
@@ -240,8 +249,8 @@ class Broker:
 
     @property
     def served_apis(self) -> Sequence[ApiKey]:
-        """What ApiVersions advertises: exactly what has a handler."""
-        return list(HANDLERS)
+        """What ApiVersions advertises: what has a handler, and what is refused in words."""
+        return sorted(HANDLERS.keys() | REFUSED.keys())
 
     @property
     def port(self) -> int:
@@ -366,6 +375,7 @@ class Broker:
         await self.connections.close()
         await self.runtime.close()
         await self.partitions.close()
+        await self.consumer_offsets.close()
         await self.group_events.close()
         await self._end()
 
@@ -379,6 +389,7 @@ class Broker:
         for each in self._data_shards:
             each.abandon()
         self.partitions.abandon()
+        self.consumer_offsets.abandon()
         self.group_events.abandon()
         for listener in self._listeners:
             await listener.close()
@@ -448,6 +459,13 @@ class Broker:
     def _apply_configs(self, topic_defaults: Mapping[str, str]) -> None:
         self.catalogue.set_defaults(topic_defaults)
         self.membership.set_drained(self.configs.drained)
+        self.connections.connections_max = min(
+            self.configs.number("max.connections"), self._connections_possible
+        )
+        self.partitions.set_upkeep(
+            cleaner_backoff_ms=self.configs.number("log.cleaner.backoff.ms"),
+            producer_expiration_ms=self.configs.number("producer.id.expiration.ms"),
+        )
 
     # --- topics ---------------------------------------------------------------------------------------------
 

@@ -1,9 +1,10 @@
 """What one broker is configured with, by Kafka's names: the settings it was started with, and what
 AlterConfigs has laid over them since (KIP-226).
 
-What can be altered while it runs are the configs that topics take their defaults from. It is kept in the
-store, for all brokers (the cluster-wide default) or for one, which goes before it. `muster.drained`, which is
-none of Kafka's, is altered on one broker alone.
+What can be altered while it runs is what Kafka can alter, wherever muster takes it
+(`broker_config_specs`). It is kept in the store, for all brokers (the cluster-wide default) or for one,
+which goes before it. `muster.drained`, which is none of Kafka's, is altered on one broker alone. Values
+that are sensitive are neither told nor logged.
 """
 
 from __future__ import annotations
@@ -14,14 +15,19 @@ from enum import IntEnum
 from itertools import dropwhile
 from typing import Final, NamedTuple
 
-from muster.coordinator.config import Settings, kafka_name, kind_of, settings_declared, spec_of
+from muster.coordinator.config import Settings, kafka_name, settings_declared
+from muster.coordinator.server.broker_config_specs import (
+    BROKER_SPECS,
+    DRAINED,
+    BrokerConfigSpec,
+    names_of,
+    spec_named,
+)
+from muster.coordinator.server.kept_configs import Scope
 from muster.coordinator.storage.store import BrokerConfigsRow, Store, StoreConflict
 from muster.coordinator.topics.config import (
-    INT32_MAX,
-    INT64_MAX,
     SPECS,
     ConfigChange,
-    ConfigType,
     changed,
     defaults_from,
     text_of,
@@ -47,7 +53,8 @@ class Synonym(NamedTuple):
     """One place that gives a config its value, if none before it does."""
 
     name: str
-    value: str
+    value: str | None
+    """None: it is sensitive, and not told."""
     source: Source
 
 
@@ -56,101 +63,11 @@ def source_of(synonyms: Sequence[Synonym]) -> Source:
     return synonyms[0].source if synonyms else Source.DEFAULT
 
 
-class BrokerConfigSpec(NamedTuple):
-    """What is said about one broker config. `default` is None where Kafka leaves it unset."""
-
-    type: ConfigType
-    default: str | None
-    documentation: str
-    dynamic: bool
-
-
-DRAINED: Final = "muster.drained"
-
-_SYNONYMS: Final[Mapping[str, Sequence[str]]] = {
-    name: names
-    for names in (
-        ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
-        ("log.roll.ms", "log.roll.hours"),
-        ("log.roll.jitter.ms", "log.roll.jitter.hours"),
-    )
-    for name in names
-} | {"log.flush.interval.ms": ("log.flush.interval.ms", "log.flush.scheduler.interval.ms")}
-"""Configs that say the same thing in several units, the one that counts first."""
-
-_UNSET: Final = frozenset({"log.retention.ms", "log.roll.ms", "log.roll.jitter.ms", "log.flush.interval.ms"})
-"""Kafka has no default for these: the one of a synonym counts, and comes to the same."""
-
-_FIXED_HERE: Final[Mapping[str, BrokerConfigSpec]] = {
-    name: BrokerConfigSpec(type, default, documentation, dynamic=False)
-    for name, type, default, documentation in (
-        ("advertised.listeners", ConfigType.LIST, None, "Where clients are told to connect."),
-        ("broker.id", ConfigType.INT, "-1", "The node id of this broker."),
-        ("broker.rack", ConfigType.STRING, None, "The rack reported for this broker."),
-        ("default.replication.factor", ConfigType.INT, "1", "Copies of each partition; there is one here."),
-        ("listeners", ConfigType.LIST, "PLAINTEXT://:9092", "Where this broker listens."),
-        ("log.cleaner.enable", ConfigType.BOOLEAN, "true", "Whether compaction runs; it does."),
-        ("log.dirs", ConfigType.LIST, None, "The data directory; none where all is kept in memory."),
-        (
-            "log.flush.scheduler.interval.ms",
-            ConfigType.LONG,
-            str(INT64_MAX),
-            "What log.flush.interval.ms is where it is not set.",
-        ),
-        ("log.retention.hours", ConfigType.INT, "168", "Says log.retention.ms where that is not set."),
-        ("log.retention.minutes", ConfigType.INT, None, "Says log.retention.ms where that is not set."),
-        ("log.roll.hours", ConfigType.INT, "168", "Says log.roll.ms where that is not set."),
-        ("log.roll.jitter.hours", ConfigType.INT, "0", "Says log.roll.jitter.ms where that is not set."),
-        ("node.id", ConfigType.INT, None, "The node id of this broker."),
-        ("offsets.topic.num.partitions", ConfigType.INT, "50", "Into how many shards groups are divided."),
-        (
-            "offsets.topic.replication.factor",
-            ConfigType.SHORT,
-            "3",
-            "Copies of committed offsets: the store's one here.",
-        ),
-    )
-}
-"""What tools look for in any broker, and here follows from other settings or cannot be set."""
-
-
-_TYPES: Final = {
-    bool: ConfigType.BOOLEAN,
-    int: ConfigType.INT,
-    float: ConfigType.DOUBLE,
-    str: ConfigType.STRING,
-}
-
-
-def _declared() -> Iterator[tuple[str, BrokerConfigSpec]]:
-    yield from _FIXED_HERE.items()
-    documentation = "Whether this broker hands its shards over to others and takes none, to be stopped."
-    yield DRAINED, BrokerConfigSpec(ConfigType.BOOLEAN, "false", documentation, dynamic=True)
-    for each in settings_declared():
-        spec, name = spec_of(each), kafka_name(each.name)
-        if spec.kafka:
-            type = _TYPES[kind_of(each)]
-            if type is ConfigType.INT and (spec.high or 0) > INT32_MAX:
-                type = ConfigType.LONG
-            unit = f" Unit: {spec.unit}." if spec.unit else ""
-            documentation = f"{spec.meaning[0].upper()}{spec.meaning[1:]}.{unit}"
-            yield name, BrokerConfigSpec(type, text_of(each.default), documentation, dynamic=False)
-    for topic_name, topic_spec in SPECS.items():
-        if topic_spec.broker_name is not None:
-            default = None if topic_spec.broker_name in _UNSET else text_of(topic_spec.default)
-            documentation = f"Default of the topic config {topic_name}. {topic_spec.documentation}"
-            yield (
-                topic_spec.broker_name,
-                BrokerConfigSpec(topic_spec.type, default, documentation, topic_spec.served),
-            )
-
-
-BROKER_SPECS: Final[Mapping[str, BrokerConfigSpec]] = dict(sorted(dict(_declared()).items()))
-"""Every broker config that is described, by Kafka's name."""
-
 _SETTING_DEFAULTS: Final = {kafka_name(each.name): text_of(each.default) for each in settings_declared()}
 _DEFAULTS: Final = {name: spec.default for name, spec in BROKER_SPECS.items() if spec.default is not None}
-_TOPIC_SPECS: Final = {spec.broker_name: spec for spec in SPECS.values() if spec.broker_name is not None}
+_VALUES: Final = {name: spec.values for name, spec in BROKER_SPECS.items()}
+_DEDUPE_BYTES_MIN: Final = 1 << 20
+"""Of each thread that compacts, and a byte more."""
 
 
 class BrokerConfigs:
@@ -186,15 +103,24 @@ class BrokerConfigs:
 
     def synonyms(self, name: str) -> list[Synonym]:
         """What gives the broker config `name` its value, the one that counts first; empty if it is unset."""
-        names = _SYNONYMS.get(name, (name,))
-        found = [
-            Synonym(each, layer[each], source)
-            for source, layer in self._layers.items()
-            for each in names
-            if each in layer
-        ]
-        # What stands before the name itself is for its synonyms to tell.
-        return list(dropwhile(lambda synonym: synonym.name != name, found))
+        return _synonyms(name, self._layers)
+
+    def number(self, name: str) -> int:
+        """The value of a whole number that has a default."""
+        return _number(name, self._layers)
+
+    def described(self, broker: str) -> Iterator[tuple[str, BrokerConfigSpec]]:
+        """The configs that clients are told of about `broker`, this one's id, by name; of all brokers ("")
+        those that are set."""
+        altered = {name for layer in self._altered_layers(broker) for name in layer}
+        shown = [name for name, spec in BROKER_SPECS.items() if broker and not spec.hidden]
+        for name in sorted({*altered, *shown}):
+            spec = spec_named(name)
+            if spec is not None:
+                yield name, spec
+
+    def _altered_layers(self, broker: str) -> list[Mapping[str, str]]:
+        return [self.altered(each) for each in dict.fromkeys((broker, ""))]
 
     def inherited(self, name: str) -> list[Synonym]:
         """What gives the topic config `name` its value in topics for which it is not set."""
@@ -208,7 +134,7 @@ class BrokerConfigs:
     @property
     def drained(self) -> bool:
         """Whether this broker should have no shards."""
-        return self._layers[Source.DYNAMIC_BROKER].get(DRAINED, "").lower() == "true"
+        return self._layers[Source.DYNAMIC_BROKER].get(DRAINED, "").strip().lower() == "true"
 
     # --- changing -------------------------------------------------------------------------------------------
 
@@ -237,7 +163,7 @@ class BrokerConfigs:
         row_name = str(self._node_id) if broker else ""
         for _ in range(_ATTEMPTS):
             before = self.altered(broker)
-            after = changed({} if replace else before, changes, _TOPIC_SPECS)
+            after = changed({} if replace else before, changes, _VALUES)
             self._check(broker, after)
             if validate_only:
                 return
@@ -253,24 +179,44 @@ class BrokerConfigs:
         )
 
     def _check(self, broker: str, configs: Mapping[str, str]) -> None:
-        unknown = [name for name in configs if name not in BROKER_SPECS]
+        specs = {name: spec_named(name) for name in configs}
+        unknown = [name for name, spec in specs.items() if spec is None]
         if unknown:
             raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown broker config name: {', '.join(unknown)}")
-        fixed = [name for name in configs if not BROKER_SPECS[name].dynamic]
-        if fixed:
-            raise KafkaError(
-                ErrorCode.INVALID_REQUEST, f"Cannot update these configs dynamically: [{', '.join(fixed)}]"
-            )
+        known = {name: spec for name, spec in specs.items() if spec is not None}
+        for refused, why in _REFUSED_SPECS:
+            names = [name for name, spec in known.items() if refused(spec, broker)]
+            if names:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"{why}: [{', '.join(names)}]")
         source = Source.DYNAMIC_BROKER if broker else Source.DYNAMIC_DEFAULT_BROKER
+        layers = {**self._layers, source: configs}
         try:
             for name, text in configs.items():
-                if name == DRAINED:
-                    _check_drained(broker, text)
-                else:
-                    _TOPIC_SPECS[name].parse(name, text)
-            validated(self._topic_defaults({**self._layers, source: configs}))
+                known[name].values.parse(name, text)
+            validated(self._topic_defaults(layers))
         except KafkaError as refusal:  # Kafka has another code for a broker's config than for a topic's
             raise KafkaError(ErrorCode.INVALID_REQUEST, refusal.why) from None
+        self._check_threads(layers)
+
+    def _check_threads(self, layers: Mapping[Source, Mapping[str, str]]) -> None:
+        """As Kafka does, which has threads: INVALID_REQUEST unless each pool is at most doubled or halved."""
+        for name, spec in BROKER_SPECS.items():
+            if not spec.threads:
+                continue
+            before, after = (_number(name, of) for of in (self._layers, layers))
+            if not before // 2 <= after <= before * 2:
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"Invalid value {after} for configuration {name}: it is {before}, and one change may at "
+                    "most double or halve it",
+                )
+        threads = _number("log.cleaner.threads", layers)
+        if threads < 1 or _number("log.cleaner.dedupe.buffer.size", layers) // threads <= _DEDUPE_BYTES_MIN:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                "log.cleaner.dedupe.buffer.size must be above 1 MiB for each of log.cleaner.threads, which "
+                "are at least one",
+            )
 
     def _topic_defaults(self, layers: Mapping[Source, Mapping[str, str]]) -> dict[str, str]:
         """By topic config names: what is set on this broker, on all, or by its settings."""
@@ -282,8 +228,30 @@ class BrokerConfigs:
         return defaults_from(set_here.get)
 
 
-def _check_drained(broker: str, text: str) -> None:
-    if not broker:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"{DRAINED} is altered on one broker, not on all")
-    if text.lower() not in ("true", "false"):
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"{DRAINED} takes true or false, not {text!r}")
+_REFUSED_SPECS: Final[Sequence[tuple[Callable[[BrokerConfigSpec, str], bool], str]]] = (
+    (lambda spec, broker: not spec.dynamic, "Cannot update these configs dynamically"),
+    (
+        lambda spec, broker: spec.by_listener,
+        "These configs are altered under the prefix of a listener only, listener.name.NAME",
+    ),
+    (
+        lambda spec, broker: spec.scope is Scope.PER_BROKER and not broker,
+        "Cannot update these configs for all brokers, only on one",
+    ),
+)
+"""Of a config that is to be set on `broker`: what refuses it, and what is said."""
+
+
+def _synonyms(name: str, layers: Mapping[Source, Mapping[str, str]]) -> list[Synonym]:
+    found = [
+        Synonym(each, layer[each], source)
+        for source, layer in layers.items()
+        for each in names_of(name)
+        if each in layer
+    ]
+    # What stands before the name itself is for its synonyms to tell.
+    return list(dropwhile(lambda synonym: synonym.name != name, found))
+
+
+def _number(name: str, layers: Mapping[Source, Mapping[str, str]]) -> int:
+    return int(_synonyms(name, layers)[0].value or 0)

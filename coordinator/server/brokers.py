@@ -7,7 +7,6 @@ do that share a database.
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,13 +24,11 @@ from muster.coordinator.server.broker import Broker, Shared
 from muster.coordinator.server.cluster_faults import ClusterFaults
 from muster.coordinator.server.faults import FaultError, Faults, NotAsThingsAre, Rule
 from muster.coordinator.storage.store import Ageing, LeaseKind, Store, StoreError, StoreLocked
+from muster.coordinator.system import connections_max
 from muster.coordinator.topics.logs import Logs
 
 _log: Final = Logger(part="topics")
 _FILE_THREADS: Final = 4
-_SPARE_FILES: Final = 256
-"""Open files kept back from connections, for segments and the store."""
-_CONNECTIONS_UNLIMITED: Final = 2**31 - 1
 
 Watcher = Callable[[Sequence[Entry]], None]
 
@@ -119,7 +116,7 @@ class Brokers:
             file_threads=ThreadPoolExecutor(_FILE_THREADS, thread_name_prefix="muster-files"),
             upkeep_thread=ThreadPoolExecutor(1, thread_name_prefix="muster-upkeep"),
             validation_thread=ThreadPoolExecutor(1, thread_name_prefix="muster-validation"),
-            connections_max=max(_connections_max() // settings.brokers, 1),
+            connections_max=max(connections_max() // settings.brokers, 1),
             page=self.page,
             faults=self.faults,
         )
@@ -337,37 +334,3 @@ def _store_and_logs(settings: Settings) -> tuple[Store, Logs]:
 
     directory = Path(settings.data)
     return SqliteStore(directory), Logs.on_disk(directory / "topics")
-
-
-def _connections_max() -> int:
-    """As many connections as the open-files limit allows."""
-    if sys.platform == "win32":
-        return _CONNECTIONS_UNLIMITED
-    import resource
-
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if limit == resource.RLIM_INFINITY:
-        return _CONNECTIONS_UNLIMITED
-    return max(limit - _SPARE_FILES, limit // 2, 1)
-
-
-def raise_open_files_limit() -> None:
-    """Let this process open as many files as it may: every connection is one, and the usual limit is 1024."""
-    if sys.platform == "win32":
-        return
-    import resource
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == hard:
-        return
-    for wanted in (
-        hard,
-        65_536,
-        10_240,
-    ):  # macOS refuses "unlimited" and what lies above kern.maxfilesperproc
-        if wanted != resource.RLIM_INFINITY and (soft == resource.RLIM_INFINITY or wanted > soft):
-            try:
-                resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-            except (ValueError, OSError):
-                continue
-            return

@@ -26,6 +26,7 @@ from muster.coordinator.observe.log import Logger
 from muster.coordinator.runtime.shard_host import LATER, Later
 from muster.coordinator.server.limits import check_request_size
 from muster.coordinator.server.memory import SMALL_BYTES, RequestShare, ResponseShare
+from muster.coordinator.server.unserved import Cause, undecodable, unfinished
 from muster.protocol.api import ApiKey
 from muster.protocol.compiler import Pieces
 from muster.protocol.errors import DecodeError, TooLargeError
@@ -47,8 +48,12 @@ log = Logger(part="connection")
 
 
 class CloseConnection(Exception):
-    """The request cannot be answered in Kafka's protocol; the connection is closed. The text is the
-    reason."""
+    """The request cannot be answered in Kafka's protocol; the connection is closed. The text is the reason;
+    `cause` is there where the client's user has to hear of it."""
+
+    def __init__(self, reason: str | Cause) -> None:
+        self.cause = reason if isinstance(reason, Cause) else None
+        super().__init__(reason if isinstance(reason, str) else f"{reason.why} {reason.detail}".rstrip())
 
 
 Answer = Callable[["Connection", bytes], Coroutine[Any, Any, "bytes | Pieces | None"]]
@@ -344,6 +349,8 @@ class Connection(asyncio.Protocol):
             self._undecodable(error)
         except CloseConnection as reason:
             self._connections.counts.unserved += 1
+            if reason.cause is not None:
+                self._tell(reason.cause)
             log.debug(
                 "connection closed", connection=self.connection_id, host=self.client_host, why=str(reason)
             )
@@ -422,6 +429,11 @@ class Connection(asyncio.Protocol):
         """When the first bytes of an unfinished request came, later by as long as it was not read; infinite
         when there is none."""
         return inf if self._receiving_ms is None or self._stops else self._receiving_ms
+
+    def abort_unfinished(self, timeout_ms: int) -> bool:
+        """Close it for a request that did not arrive whole in time; see `abort`."""
+        self._tell(unfinished(self._splitter.beginning, timeout_ms))
+        return self.abort()
 
     # --- stopping -------------------------------------------------------------------------------------------
 
@@ -502,13 +514,14 @@ class Connection(asyncio.Protocol):
     def _undecodable(self, error: DecodeError) -> None:
         if isinstance(error, TooLargeError):
             self._connections.counts.too_large += 1
-            # Bytes that are no request come from anyone; this may be an honest client that should be heard.
-            say, event = log.warning, "request refused, it is too large"
         else:
             self._connections.counts.undecodable += 1
-            say, event = log.debug, "undecodable bytes"
-        say(event, connection=self.connection_id, host=self.client_host, why=str(error))
+        self._tell(undecodable(error))
+        log.debug("undecodable bytes", connection=self.connection_id, host=self.client_host, why=str(error))
         self.abort()
+
+    def _tell(self, cause: Cause) -> None:
+        self._connections.unserved.tell(self.client_host, cause, self.client_id)
 
 
 def _set(future: asyncio.Future[None] | None) -> None:

@@ -11,6 +11,7 @@ from typing import Final
 from muster.coordinator.runtime.clock import Clock, Timer
 from muster.coordinator.server.connection import Answer, AnswerAtOnce, Connection
 from muster.coordinator.server.memory import RequestMemory, ResponseMemory
+from muster.coordinator.server.unserved import Unserved
 
 _AT_ONCE_MAX: Final = 128
 """Requests processed the short way in a turn of the event loop: some milliseconds."""
@@ -103,13 +104,14 @@ class Connections:
         self.clock = clock
         self.frame_bytes_max = frame_bytes_max
         self.counts = Counts()
+        self.unserved = Unserved(clock)
         self.open: dict[int, Connection] = {}
         self.tasks: set[asyncio.Task[None]] = set()
         """One per connection; it may outlive its connection by the request it is answering."""
         self.closed = closed
         self.requests = RequestMemory(request_bytes_max)
         self.responses = ResponseMemory(response_bytes_max)
-        self._connections_max = connections_max
+        self.connections_max = connections_max
         self._idle_ms = idle_ms
         self._receive_timeout_ms = receive_timeout_ms
         self._next_id = 0
@@ -130,7 +132,7 @@ class Connections:
         while the broker still listened and is handed over only now."""
         if self._over:
             return False
-        if len(self.open) >= self._connections_max:
+        if len(self.open) >= self.connections_max:
             self.counts.refused += 1
             return False
         self.counts.accepted += 1
@@ -162,7 +164,7 @@ class Connections:
             if connection.idle_since_ms() <= now_ms - self._idle_ms:
                 self.counts.idle += connection.abort()
             elif connection.receiving_since_ms() <= now_ms - self._receive_timeout_ms:
-                self.counts.unfinished += connection.abort()
+                self.counts.unfinished += connection.abort_unfinished(self._receive_timeout_ms)
         if self.open:
             self._arm_sweep()
 

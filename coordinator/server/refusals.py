@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from muster.coordinator.server.security_refusals import SECURITY_REFUSALS
 from muster.protocol.api import ApiKey
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.message import Message
@@ -43,6 +44,10 @@ from muster.protocol.messages.configs import (
     ListConfigResourcesResponse,
 )
 from muster.protocol.messages.connection import ApiVersionsRequest, ApiVersionsResponse
+from muster.protocol.messages.consumer_group import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from muster.protocol.messages.data import (
     DeleteRecordsRequest,
     DeleteRecordsResponse,
@@ -599,6 +604,17 @@ def list_config_resources(
     return ListConfigResourcesResponse(error_code=error.code, config_resources=[])
 
 
+# --- what is advertised for its refusal (`unserved`) --------------------------------------------------------
+
+
+def consumer_group_heartbeat(
+    request: ConsumerGroupHeartbeatRequest, version: int, error: KafkaError
+) -> ConsumerGroupHeartbeatResponse:
+    return ConsumerGroupHeartbeatResponse(
+        error_code=error.code, error_message=error.why, member_epoch=0, heartbeat_interval_ms=0
+    )
+
+
 Refusal = Callable[[Any, int, KafkaError], Message]
 
 REFUSALS: Final[dict[ApiKey, Refusal]] = {
@@ -635,5 +651,7 @@ REFUSALS: Final[dict[ApiKey, Refusal]] = {
     ApiKey.LIST_PARTITION_REASSIGNMENTS: list_partition_reassignments,
     ApiKey.DESCRIBE_PRODUCERS: describe_producers,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: consumer_group_heartbeat,
+    **SECURITY_REFUSALS,
 }
-"""What the router answers when a handler raises, for every API it serves."""
+"""What the router answers when a handler raises, for every API it advertises."""

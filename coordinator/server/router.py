@@ -1,12 +1,12 @@
 """From a request frame to a response frame: decode, find the handler, and turn whatever it raises into an
 answer.
 
-Exactly the APIs in `HANDLERS` are advertised and served. A handler answers with a response, or None where the
-protocol has no response (Produce with acks=0). It refuses with KafkaError, which becomes the API's refusal
-(`refusals`); any other exception becomes UNKNOWN_SERVER_ERROR (KAFKA_STORAGE_ERROR when it was the store's)
-and a line in the log, found by a reference that the client's error text carries. Bytes that are no request
-raise DecodeError, an API or version not served raises CloseConnection (Kafka has no error response for
-either); the connection closes on both.
+The APIs in `HANDLERS` are advertised and served, those in `REFUSED` advertised and refused. A handler answers
+with a response, or None where the protocol has no response (Produce with acks=0). It refuses with KafkaError,
+which becomes the API's refusal (`refusals`); any other exception becomes UNKNOWN_SERVER_ERROR
+(KAFKA_STORAGE_ERROR when it was the store's) and a line in the log, found by a reference that the client's
+error text carries. Bytes that are no request raise DecodeError, an API or version not served raises
+CloseConnection (Kafka has no error response for either); the connection closes on both.
 """
 
 from __future__ import annotations
@@ -26,10 +26,13 @@ from muster.coordinator.server.handlers import (
     cluster,
     configs,
     data,
+    features,
     group_admin,
     metadata,
     offsets,
+    quotas,
     replicas,
+    security,
     topics,
     transactions,
 )
@@ -38,6 +41,7 @@ from muster.coordinator.server.handlers import (
 )
 from muster.coordinator.server.refusals import REFUSALS
 from muster.coordinator.server.unexpected import unexpected
+from muster.coordinator.server.unserved import REFUSED, api_not_served, version_not_served
 from muster.protocol.api import ApiKey, request_class, versions
 from muster.protocol.codec import decode_prefix, encode
 from muster.protocol.compiler import Pieces
@@ -94,6 +98,11 @@ HANDLERS: Final[dict[ApiKey, Handler]] = {
     ApiKey.LIST_PARTITION_REASSIGNMENTS: replicas.list_partition_reassignments,
     ApiKey.DESCRIBE_PRODUCERS: transactions.describe_producers,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: metadata.describe_topic_partitions,
+    ApiKey.UPDATE_FEATURES: features.update_features,
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: quotas.describe_client_quotas,
+    ApiKey.ALTER_CLIENT_QUOTAS: quotas.alter_client_quotas,
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: security.describe_user_scram_credentials,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: security.alter_user_scram_credentials,
 }
 
 _ABANDONABLE: Final = frozenset({ApiKey.FETCH, ApiKey.LIST_OFFSETS, ApiKey.OFFSET_FOR_LEADER_EPOCH})
@@ -148,8 +157,8 @@ class Router:
         DecodeError and CloseConnection."""
         header, offset = decode_request_header(frame)
         api_key, version, correlation_id, _ = header
-        if api_key not in HANDLERS:
-            raise CloseConnection(f"{ApiKey(api_key).name} is not served")
+        if api_key not in HANDLERS and api_key not in REFUSED:
+            raise CloseConnection(api_not_served(api_key))
         connection.recognised()
         if api_key in _ABOUT_THE_CLUSTER and self._broker.membership.cut_off:
             raise CloseConnection(f"{ApiKey(api_key).name}: cut off from the store, others know")
@@ -157,7 +166,7 @@ class Router:
             if api_key == ApiKey.API_VERSIONS:
                 response, version = connections.unsupported_api_versions(version)
                 return encode_response(api_key, version, correlation_id, response)
-            raise CloseConnection(f"{ApiKey(api_key).name} v{version} is not served")
+            raise CloseConnection(version_not_served(api_key, version))
         # What follows the message is ignored, as Kafka does: librdkafka 2.16 leaves three bytes behind a
         # Metadata request for all topics (it writes the null array with the length of an old one).
         request, _ = decode_prefix(request_class(api_key), version, frame, offset, self._elements_max)
@@ -167,12 +176,14 @@ class Router:
         """The answer to a request, which may be its refusal; None where the protocol has none. Raises
         CloseConnection."""
         api_key, version, _, client_id = header
-        handler = HANDLERS[api_key]  # type: ignore[index]
         context = connection.context(version, client_id or "")
         connection.abandonable(api_key in _ABANDONABLE)
         try:
-            return await handler(self._broker, request, context)
+            if api_key in REFUSED:
+                raise REFUSED[ApiKey(api_key)](request)
+            return await HANDLERS[ApiKey(api_key)](self._broker, request, context)
         except KafkaError as error:
+            self._broker.connections.unserved.refused(error, context)
             return _refusal(request, header, error)
         except (CloseConnection, asyncio.CancelledError):
             raise

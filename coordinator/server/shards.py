@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final
 
 from muster.coordinator.cluster.handover import Rest
 from muster.coordinator.runtime.runtime import Runtime
 from muster.coordinator.storage.store import Lease, LeaseKind, StoreClosed, StoreError
-from muster.coordinator.topics.group_events import GroupEvents
 from muster.coordinator.topics.partitions import Partitions
+from muster.coordinator.topics.rows import RowPartitions
 
 _READ_AGAIN_S: Final = 1.0
 
@@ -42,20 +42,22 @@ class GroupShards:
     stand for it."""
 
     def __init__(
-        self, runtime: Runtime, partitions: Partitions, events: GroupEvents, shards: LogShards
+        self, runtime: Runtime, partitions: Partitions, topics: Sequence[RowPartitions], shards: LogShards
     ) -> None:
         self._runtime = runtime
         self._partitions = partitions
-        self._events = events
+        self._topics = topics
         self._shards = shards
 
     def own(self, number: int, epoch: int) -> Awaitable[object]:
         self._partitions.own(self._shards.of(Lease(LeaseKind.GROUP, number)), epoch)
-        self._events.own(number, epoch)
+        for topic in self._topics:
+            topic.own(number, epoch)
         return self._runtime.own(number, epoch)
 
     def disown(self, number: int) -> Awaitable[object]:
-        self._events.disown(number)
+        for topic in self._topics:
+            topic.disown(number)
         logs = self._partitions.disown(self._shards.of(Lease(LeaseKind.GROUP, number)))
         return Rest(partial(self._at_rest, self._runtime.disown(number), logs))
 

@@ -11,34 +11,18 @@ nothing.
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 from muster.coordinator.storage.left_behind import inspect
 from muster.coordinator.storage.store import StoreError, StoreLocked
 from muster.coordinator.storage.tenancy import Tenancy
+from muster.coordinator.system import try_lock
 
 _STORE = "store.sqlite"
 _TOPICS = "topics"
-
-if sys.platform == "win32":
-    import msvcrt
-
-    # A locked region cannot be read by others on Windows: lock a byte far behind the process id.
-    _LOCKED_BYTE = 1 << 30
-
-    def _try_lock(descriptor: int) -> None:
-        os.lseek(descriptor, _LOCKED_BYTE, os.SEEK_SET)
-        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
-        os.lseek(descriptor, 0, os.SEEK_SET)
-else:
-    import fcntl
-
-    def _try_lock(descriptor: int) -> None:
-        # flock, not lockf: a POSIX record lock is lost when any descriptor of the file is closed here.
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 @dataclass(slots=True)
@@ -61,6 +45,9 @@ class DataDirectory:
     object, and the last release lets other processes in.
     """
 
+    NAMES: ClassVar = (_STORE, _TOPICS)
+    """What it has, of which one is always there once it was used."""
+
     def __init__(self, path: Path, tenancy: Tenancy, turn: threading.Lock) -> None:
         self.path = path
         self.tenancy = tenancy
@@ -79,6 +66,10 @@ class DataDirectory:
     @property
     def store_path(self) -> Path:
         return self.path / _STORE
+
+    @property
+    def topics_path(self) -> Path:
+        return self.path / _TOPICS
 
     @classmethod
     def acquire(cls, path: Path) -> DataDirectory:
@@ -117,7 +108,7 @@ def _take(path: Path) -> _Lock:
     descriptor = os.open(path / "muster.lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
         try:
-            _try_lock(descriptor)
+            try_lock(descriptor)
         except OSError as error:
             holder = os.read(descriptor, 20).decode("ascii", "replace").strip()
             by = f"process {holder}" if holder.isdigit() else "another process"

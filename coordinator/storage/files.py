@@ -15,11 +15,10 @@ from errno import EEXIST, EOPNOTSUPP
 from pathlib import Path
 from typing import Final, Protocol
 
-_WRITEV_BUFFERS_MAX: Final = 512  # below every system's IOV_MAX
+from muster.coordinator import system
+
 _CACHED_BYTES_MAX: Final = 2 << 20
 """Of one `read_cached`: copied within some hundred microseconds."""
-_NO_WAIT: Final = getattr(os, "RWF_NOWAIT", 0)
-"""Linux 4.14 and later."""
 
 
 class WouldBlock(Exception):
@@ -97,10 +96,8 @@ class DiskFile:
 
     def __init__(self, path: str, *, create: bool) -> None:
         self._fd = -1  # for `close`, when opening fails
-        self._tells = _NO_WAIT != 0  # whether the file system says what it has in memory
-        self._fd = os.open(
-            path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644
-        )
+        self._tells = system.TELLS_CACHED  # until the file system says that it does not
+        self._fd = system.open_appending(path, create=create)
 
     def size(self) -> int:
         return os.fstat(self._fd).st_size
@@ -109,12 +106,12 @@ class DiskFile:
         return os.fstat(self._fd).st_mtime_ns // 1_000_000
 
     def read(self, position: int, size: int) -> bytes:
-        found = os.pread(self._fd, size, position)
+        found = system.pread(self._fd, size, position)
         if not found or len(found) == size:
             return found
         # A read may stop early (a signal, a file system's whim); only an empty one is the end of the file.
         parts, got = [found], len(found)
-        while got < size and (found := os.pread(self._fd, size - got, position + got)):
+        while got < size and (found := system.pread(self._fd, size - got, position + got)):
             parts.append(found)
             got += len(found)
         return b"".join(parts)
@@ -124,7 +121,7 @@ class DiskFile:
             raise WouldBlock
         buffer = memoryview(bytearray(size))
         try:
-            if os.preadv(self._fd, [buffer], position, _NO_WAIT) == size:
+            if system.read_cached(self._fd, buffer, position) == size:
                 return buffer
         except OSError as error:  # EAGAIN for one: nothing of it is cached
             self._tells = error.errno != EOPNOTSUPP  # as tmpfs and overlayfs say
@@ -133,7 +130,7 @@ class DiskFile:
     def append(self, buffers: Sequence[bytes | memoryview]) -> None:
         pending = [memoryview(buffer) for buffer in buffers]
         while pending:
-            written = os.writev(self._fd, pending[:_WRITEV_BUFFERS_MAX])
+            written = system.write_some(self._fd, pending)
             while pending and written >= len(pending[0]):
                 written -= len(pending.pop(0))
             if written:
@@ -143,7 +140,7 @@ class DiskFile:
         os.ftruncate(self._fd, size)
 
     def sync(self) -> None:
-        (os.fdatasync if hasattr(os, "fdatasync") else os.fsync)(self._fd)
+        system.sync_data(self._fd)
 
     def close(self) -> None:
         fd, self._fd = self._fd, -1
@@ -227,22 +224,14 @@ class DiskFolder:
         shutil.rmtree(os.path.join(self._path, name), ignore_errors=True)
 
     def sync(self) -> None:
-        _sync_directory(self._path)
+        system.sync_folder(self._path)
         if not self._name_synced:
             # Folders are made on demand, perhaps by a process that died before it came to this.
             if self._above is not None:
                 self._above.sync()
             else:
-                _sync_directory(os.path.dirname(os.path.abspath(self._path)))
+                system.sync_folder(os.path.dirname(os.path.abspath(self._path)))
             self._name_synced = True
-
-
-def _sync_directory(path: str) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 class MemoryFile:

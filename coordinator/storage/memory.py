@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from heapq import merge
 from itertools import islice
+from operator import attrgetter
 from types import MappingProxyType
 from uuid import UUID, uuid4
 
 from muster.coordinator.storage.assignments import numbered
 from muster.coordinator.storage.clock import monotonic_ms
 from muster.coordinator.storage.store import (
+    FIRST_SEQ,
     LEASE_COUNTS_DEFAULT,
     Append,
     BrokerConfigsRow,
@@ -20,11 +24,13 @@ from muster.coordinator.storage.store import (
     LeaseKind,
     NodeRow,
     Outcome,
+    RecordBounds,
     Replicas,
     StoreClosed,
     StoreConflict,
     StoreCounts,
     StoredJournalRow,
+    StoredRecord,
     TopicRow,
     whole_rows,
 )
@@ -34,9 +40,10 @@ from muster.coordinator.storage.tenancy import Tenancy
 @dataclass(slots=True)
 class _LeaseRow:
     epoch: int = 0
-    next_seq: int = 1
+    next_seq: int = FIRST_SEQ
     # In order of seq, since an upsert takes the key out and puts it in again at the end.
     records: dict[bytes, tuple[int, bytes]] = field(default_factory=dict)
+    tombstones: list[StoredRecord] = field(default_factory=list)  # by seq
     journal: list[StoredJournalRow] = field(default_factory=list)
     journal_end: int = 0
     journal_bytes: int = 0
@@ -47,7 +54,17 @@ class _LeaseRow:
 
     def copy(self) -> _LeaseRow:
         """Its rows are immutable, and shared."""
-        return replace(self, records=dict(self.records), journal=list(self.journal))
+        return replace(
+            self, records=dict(self.records), tombstones=list(self.tombstones), journal=list(self.journal)
+        )
+
+    def stored(self, from_seq: int) -> Iterator[StoredRecord]:
+        """Records and tombstones, by seq."""
+        live = (
+            StoredRecord(seq, key, value) for key, (seq, value) in self.records.items() if seq >= from_seq
+        )
+        first = bisect_left(self.tombstones, from_seq, key=attrgetter("seq"))
+        return merge(live, islice(self.tombstones, first, None), key=attrgetter("seq"))
 
     def owned_in(self, epoch: int) -> bool:
         return self.epoch == epoch and epoch >= 1  # below 1: never claimed
@@ -133,7 +150,9 @@ class MemoryStore:
             row.records.pop(key, None)
             if value is not None:
                 row.records[key] = (row.next_seq, value)
-                row.next_seq += 1
+            else:
+                row.tombstones.append(StoredRecord(row.next_seq, key, None, append.at_ms))
+            row.next_seq += 1
         for told in append.journal:
             row.journal.append(StoredJournalRow(row.journal_end, *told))
             row.journal_end += 1
@@ -144,6 +163,35 @@ class MemoryStore:
         self._check_open()
         row = self._lease_row(lease)
         return [(seq, key, value) for key, (seq, value) in row.records.items()]
+
+    async def read_records(
+        self, lease: Lease, seq: int, *, rows_max: int, bytes_max: int
+    ) -> list[StoredRecord]:
+        self._check_open()
+        return whole_rows(islice(self._lease_row(lease).stored(seq), rows_max), bytes_max)
+
+    async def next_seq(self, lease: Lease) -> int:
+        self._check_open()
+        return self._lease_row(lease).next_seq
+
+    async def record_bounds(self, lease: Lease) -> RecordBounds:
+        self._check_open()
+        row = self._lease_row(lease)
+        return RecordBounds(row.next_seq, sum(record.size_bytes for record in row.stored(FIRST_SEQ)))
+
+    async def remove_tombstones(self, lease: Lease, epoch: int, *, before_ms: int, count_max: int) -> int:
+        self._check_open()
+        row = self._lease_row(lease)
+        if not row.owned_in(epoch):
+            return 0
+        before = len(row.tombstones)
+        newest_seq = row.next_seq - 1
+        row.tombstones = [
+            each
+            for number, each in enumerate(row.tombstones)
+            if each.seq == newest_seq or (each.deleted_ms >= before_ms and before - number <= count_max)
+        ]
+        return before - len(row.tombstones)
 
     # --- the journal ------------------------------------------------------------------------------
 

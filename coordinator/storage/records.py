@@ -24,6 +24,17 @@ class Batch(NamedTuple):
     contents: bytes
 
 
+class LogOffsetMetadata(NamedTuple):
+    """An offset and where it lies, as in Kafka's class of that name: the positions of two in one segment tell
+    how many bytes are between them."""
+
+    offset: int
+    segment: int
+    """Base offset of its segment."""
+    position: int
+    """Bytes from the segment's start."""
+
+
 class Fenced(OSError):
     """The lease epoch under which the log was opened is not the lease's present one: nothing was written."""
 
@@ -172,6 +183,10 @@ class RecordLog(Protocol):
         """The log end offset."""
 
     @property
+    def end(self) -> LogOffsetMetadata:
+        """Where the log end offset lies."""
+
+    @property
     def size(self) -> int:
         """Bytes of all segments."""
 
@@ -236,6 +251,13 @@ class RecordLog(Protocol):
         under the read. `at_once`, which is allowed on the loop: WouldBlock where that has to wait for
         storage."""
 
+    def locate(
+        self, offset: int, end: LogOffsetMetadata, bytes_max: int, *, at_once: bool = False
+    ) -> LogOffsetMetadata:
+        """Where a `read` of `offset` finds its first batch, which begins before `end`. If that is more than
+        `bytes_max` before `end` in the same segment, the position may be any so far away; if it is in an
+        earlier segment, any at all. Errors and `at_once` as for `read`."""
+
     def segments_from(self, offset: int) -> Sequence[RecordSegment]:
         """The segments that may hold `offset` or what comes after it."""
 
@@ -245,6 +267,9 @@ class RecordLog(Protocol):
 
     def first_batch_at(self, timestamp: int) -> Batch | None:
         """The first batch at or after the log start with a timestamp >= `timestamp`."""
+
+    def place_of(self, offset: int) -> str:
+        """Where the batch with `offset` is stored, for messages."""
 
     # --- removing
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from struct import Struct
 from typing import Final
 
@@ -39,6 +39,10 @@ _LENGTH_MIN: Final = HEADER_BYTES - _LENGTH_START
 _INDEX_HEAD = Struct(">4sI")  # form, CRC-32C of what follows
 _INDEX_BODY = Struct(">qqqqi")  # log size, next offset, newest and first timestamp, entries
 _INDEX_FORM: Final = b"MSX1"
+
+
+_Read = Callable[[int, int], bytes | memoryview]
+"""Position and size to bytes of a file."""
 
 
 class Index:
@@ -181,10 +185,45 @@ class Segment:
         `bytes_max` bytes; if `first_may_exceed`, one batch even when it is larger. None when there is nothing
         at or after `offset`. The CRC is not checked, as Kafka does not; DecodeError where not even the
         lengths make sense. `at_once` raises WouldBlock rather than wait for a disk."""
-        file, size = self._file if at_once else self.open_to_read(), self.size
+        size, read = self.size, self._reader(at_once=at_once)
+        found = self._seek(read, size, offset, bytes_max)
+        if found is None:
+            return None
+        start, chunk, skip, first = found
+        if first > bytes_max:
+            return read(start + skip, first) if first_may_exceed else b""
+        limit = min(len(chunk), skip + bytes_max)
+        end = max(skip + first, self.index.boundary_until(start + limit) - start)
+        while end + _LENGTH_START <= limit:
+            (length,) = _LENGTH.unpack_from(chunk, end)
+            if length < _LENGTH_MIN or end + _LENGTH_START + length > limit:
+                break
+            end += _LENGTH_START + length
+        if end > len(chunk):  # the first batch is small enough, and longer than what was read
+            return read(start + skip, first)
+        # Not copied: what is behind it is no longer than an interval of the index.
+        return chunk if skip == 0 and end == len(chunk) else memoryview(chunk)[skip:end]
+
+    def position_of(self, offset: int, *, at_once: bool = False) -> int | None:
+        """Where the batch begins that `read` begins with; None and errors as there."""
+        found = self._seek(self._reader(at_once=at_once), self.size, offset, 0)
+        if found is None:
+            return None
+        start, _, skip, _ = found
+        return start + skip
+
+    def _reader(self, *, at_once: bool) -> _Read:
+        file = self._file if at_once else self.open_to_read()
         if file is None:
             raise WouldBlock
-        read = file.read_cached if at_once else file.read
+        return file.read_cached if at_once else file.read
+
+    def _seek(
+        self, read: _Read, size: int, offset: int, bytes_max: int
+    ) -> tuple[int, bytes | memoryview, int, int] | None:
+        """Find the first batch that ends at or after `offset`, in as much as may be needed to read on from
+        it: where what was read begins, what was read, where in it the batch begins, its size. None when there
+        is no such batch."""
         start = self.index.position_of(offset)
         chunk = read(start, min(size - start, bytes_max + self.interval_bytes + HEADER_BYTES))
         skip = 0
@@ -200,22 +239,8 @@ class Segment:
             if length < _LENGTH_MIN or start + skip + _LENGTH_START + length > size:
                 raise self.damaged_at(start + skip)
             if base_offset + last_delta >= offset:
-                break
+                return start, chunk, skip, _LENGTH_START + length
             skip += _LENGTH_START + length
-        first = _LENGTH_START + length
-        if first > bytes_max:
-            return read(start + skip, first) if first_may_exceed else b""
-        limit = min(len(chunk), skip + bytes_max)
-        end = max(skip + first, self.index.boundary_until(start + limit) - start)
-        while end + _LENGTH_START <= limit:
-            (length,) = _LENGTH.unpack_from(chunk, end)
-            if length < _LENGTH_MIN or end + _LENGTH_START + length > limit:
-                break
-            end += _LENGTH_START + length
-        if end > len(chunk):  # the first batch is small enough, and longer than what was read
-            return read(start + skip, first)
-        # Not copied: what is behind it is no longer than an interval of the index.
-        return chunk if skip == 0 and end == len(chunk) else memoryview(chunk)[skip:end]
 
     def batches(self, position: int = 0) -> Iterator[Batch]:
         """The batches from a batch's start at `position` on; ends before the first that is not whole or not

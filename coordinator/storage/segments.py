@@ -32,6 +32,7 @@ from muster.coordinator.storage.records import (
     Batch,
     Derived,
     Limits,
+    LogOffsetMetadata,
     RecordDraft,
     RecordSegment,
     Recovery,
@@ -44,10 +45,10 @@ from muster.protocol.record_batch import Header, prefix
 
 _START_NAME: Final = "start"
 _CLEANED_NAME: Final = "cleaned"
-_SNAPSHOT: Final = ".snapshot"
+SNAPSHOT_ENDING: Final = ".snapshot"
 LOG_ENDING: Final = ".log"
 _INDEX: Final = ".index"
-_SNAPSHOT_CRC = Struct(">I")
+SNAPSHOT_CRC = Struct(">I")
 _DISCARDED: Final = ".discarded"
 
 
@@ -99,6 +100,14 @@ class SegmentLog:
     def next_offset(self) -> int:
         """The log end offset."""
         return self._segments[-1].next_offset if self._segments else self.start_offset
+
+    @property
+    def end(self) -> LogOffsetMetadata:
+        """See `RecordLog`."""
+        if not self._segments:
+            return LogOffsetMetadata(self.start_offset, self.start_offset, 0)
+        active = self._segments[-1]
+        return LogOffsetMetadata(active.next_offset, active.base_offset, active.size)
 
     @property
     def size(self) -> int:
@@ -259,6 +268,16 @@ class SegmentLog:
                 return found
         return b""
 
+    def locate(
+        self, offset: int, end: LogOffsetMetadata, bytes_max: int, *, at_once: bool = False
+    ) -> LogOffsetMetadata:
+        """See `RecordLog`."""
+        for segment in self.segments_from(offset):
+            position = segment.position_of(offset, at_once=at_once)
+            if position is not None:
+                return LogOffsetMetadata(offset, segment.base_offset, position)
+        return end
+
     def segments_from(self, offset: int) -> Sequence[Segment]:
         """The segments that may hold `offset` or what comes after it."""
         return from_offset(self._segments, offset)
@@ -278,6 +297,14 @@ class SegmentLog:
             if batch is not None:
                 return batch
         return None
+
+    def place_of(self, offset: int) -> str:
+        """See `RecordLog`."""
+        for segment in self.segments_from(offset):
+            for batch in segment.batches(segment.index.position_of(offset)):
+                if batch.header.last_offset >= offset:
+                    return f"{segment.log_name}, byte {batch.position}"
+        return f"offset {offset}"
 
     # --- removing ---------------------------------------------------------------------------------
 
@@ -470,11 +497,13 @@ class SegmentLog:
 
     def _restore_snapshot(self, names: Sequence[str]) -> int:
         """Restore the newest snapshot that can be read; the offset up to which it speaks (0: none)."""
-        offsets = [int(name[:20]) for name in names if name.endswith(_SNAPSHOT) and name[:20].isdecimal()]
+        offsets = [
+            int(name[:20]) for name in names if name.endswith(SNAPSHOT_ENDING) and name[:20].isdecimal()
+        ]
         for offset in sorted(offsets, reverse=True):
             stored = self._folder.load(_snapshot_name(offset)) or b""
-            body = stored[_SNAPSHOT_CRC.size :]
-            if stored[: _SNAPSHOT_CRC.size] != _SNAPSHOT_CRC.pack(google_crc32c.value(body)):
+            body = stored[SNAPSHOT_CRC.size :]
+            if stored[: SNAPSHOT_CRC.size] != SNAPSHOT_CRC.pack(google_crc32c.value(body)):
                 continue
             try:
                 self._derived.restore(body)
@@ -488,7 +517,7 @@ class SegmentLog:
         """Unless one is stored that speaks up to `offset` or further."""
         if body is None or offset <= self._snapshot_offset:
             return
-        self._folder.store(_snapshot_name(offset), _SNAPSHOT_CRC.pack(google_crc32c.value(body)) + body)
+        self._folder.store(_snapshot_name(offset), SNAPSHOT_CRC.pack(google_crc32c.value(body)) + body)
         self._snapshot_offset = offset
         self._drop_snapshots(keep=offset)
 
@@ -499,9 +528,9 @@ class SegmentLog:
 
     def _drop_snapshots(self, keep: int) -> None:
         for name in self._folder.names():
-            if name.endswith(_SNAPSHOT) and name != _snapshot_name(keep):
+            if name.endswith(SNAPSHOT_ENDING) and name != _snapshot_name(keep):
                 self._folder.remove(name)
 
 
 def _snapshot_name(offset: int) -> str:
-    return f"{offset:020d}{_SNAPSHOT}"
+    return f"{offset:020d}{SNAPSHOT_ENDING}"

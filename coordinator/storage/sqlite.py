@@ -37,12 +37,14 @@ from muster.coordinator.storage.store import (
     LeaseKind,
     NodeRow,
     Outcome,
+    RecordBounds,
     Replicas,
     StoreClosed,
     StoreConflict,
     StoreCounts,
     StoreDamaged,
     StoredJournalRow,
+    StoredRecord,
     StoreError,
     StoreFull,
     TopicRow,
@@ -258,6 +260,22 @@ class SqliteStore:
 
     async def load(self, lease: Lease) -> list[tuple[int, bytes, bytes]]:
         return await self._read(partial(statements.load, lease=lease))
+
+    async def read_records(
+        self, lease: Lease, seq: int, *, rows_max: int, bytes_max: int
+    ) -> list[StoredRecord]:
+        return await self._read(lambda c: statements.read_records(c, lease, seq, rows_max, bytes_max))
+
+    async def next_seq(self, lease: Lease) -> int:
+        return await self._read(partial(statements.next_seq, lease=lease))
+
+    async def record_bounds(self, lease: Lease) -> RecordBounds:
+        return await self._read(partial(statements.record_bounds, lease=lease))
+
+    async def remove_tombstones(self, lease: Lease, epoch: int, *, before_ms: int, count_max: int) -> int:
+        return await self._change(
+            lambda c: statements.remove_tombstones(c, lease, epoch, before_ms, count_max)
+        )
 
     async def read_journal(
         self, lease: Lease, offset: int, *, rows_max: int, bytes_max: int

@@ -13,7 +13,7 @@ from muster.coordinator.storage.store import LeaseKind, StoreCounts, StoreError
 SCHEMA_VERSION = 3
 """Kept in the file's user_version; grows with every change that an older muster could not read."""
 
-_APPLICATION_ID = 0x4D555354  # "MUST": tells our files from other sqlite databases
+APPLICATION_ID = 0x4D555354  # "MUST": tells our files from other sqlite databases
 _BUSY_TIMEOUT_S = 5.0  # another store object of this process may be writing
 
 # Every lease has a row from the start, so that claiming and writing never insert one. Who holds it is not
@@ -54,7 +54,8 @@ CREATE TABLE topics (
 """
 _REPLICA_LISTS = "CREATE TABLE replica_lists (number INTEGER PRIMARY KEY, replicas TEXT NOT NULL UNIQUE)"
 # Not in every file of this version, since a muster that does not know them leaves them as they are and misses
-# nothing. A lease has a row in `journals` from its first journal row on.
+# nothing. A lease has a row in `journals` from its first journal row on. `tombstones` say which records were
+# deleted, for whoever reads them as a log; the coordinator itself never reads them.
 _ADDED = (
     """
 CREATE TABLE IF NOT EXISTS broker_configs (
@@ -79,6 +80,15 @@ CREATE TABLE IF NOT EXISTS journal_rows (
     value BLOB NOT NULL,
     checksum INTEGER NOT NULL,
     PRIMARY KEY (lease_id, row_offset)
+) WITHOUT ROWID
+""",
+    """
+CREATE TABLE IF NOT EXISTS tombstones (
+    lease_id INTEGER NOT NULL,
+    seq INTEGER NOT NULL,
+    key BLOB NOT NULL,
+    deleted_ms INTEGER NOT NULL,
+    PRIMARY KEY (lease_id, seq)
 ) WITHOUT ROWID
 """,
 )
@@ -115,7 +125,7 @@ def prepare(connection: sqlite3.Connection, path: Path, lease_counts: Mapping[Le
         if version == 0:
             _create(connection, path, lease_counts)
         (application_id,) = connection.execute("PRAGMA application_id").fetchone()
-        if application_id != _APPLICATION_ID:
+        if application_id != APPLICATION_ID:
             raise StoreError(f"{path} is a sqlite database, but not one of muster's")
         _add_checksums(connection)
         _add_replicas(connection, lease_counts[LeaseKind.REPLICAS])
@@ -140,7 +150,7 @@ def _create(connection: sqlite3.Connection, path: Path, lease_counts: Mapping[Le
     connection.execute(_REPLICA_LISTS)
     connection.execute("INSERT INTO store (only_row, cluster_id) VALUES (1, ?)", (uuid4().bytes,))
     _add_leases(connection, lease_counts)
-    connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
 

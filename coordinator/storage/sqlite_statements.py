@@ -28,9 +28,11 @@ from muster.coordinator.storage.store import (
     JournalRow,
     Lease,
     Outcome,
+    RecordBounds,
     Replicas,
     StoreConflict,
     StoredJournalRow,
+    StoredRecord,
     TopicRow,
     whole_rows,
 )
@@ -45,7 +47,7 @@ def append(connection: sqlite3.Connection, calls: Sequence[Sequence[Append]]) ->
     """
     leases = _leases(connection, {one.lease for appends in calls for one in appends})
     next_seqs: dict[Lease, int] = {}  # of the leases written to
-    last: dict[tuple[int, bytes], tuple[int, bytes | None]] = {}
+    last: dict[tuple[int, bytes], tuple[int, bytes | None, int]] = {}
     journals: dict[int, list[JournalRow]] = {}
     outcomes = []
     for appends in calls:
@@ -57,9 +59,8 @@ def append(connection: sqlite3.Connection, calls: Sequence[Sequence[Append]]) ->
                 continue
             seq = next_seqs.get(one.lease, seq)
             for key, value in one.records:
-                last[lease_id, key] = (seq, value)
-                if value is not None:
-                    seq += 1
+                last[lease_id, key] = (seq, value, one.at_ms)
+                seq += 1
             next_seqs[one.lease] = seq
             if one.journal:
                 journals.setdefault(lease_id, []).extend(one.journal)
@@ -70,14 +71,17 @@ def append(connection: sqlite3.Connection, calls: Sequence[Sequence[Append]]) ->
             connection,
             [
                 (lease_id, key, seq, value, checksum(key, value))
-                for (lease_id, key), (seq, value) in last.items()
+                for (lease_id, key), (seq, value, _) in last.items()
                 if value is not None
             ],
         )
-        _TOMBSTONES.run(
-            connection,
-            [lease_and_key for lease_and_key, (_, value) in last.items() if value is None],
-        )
+        tombstones = [
+            (lease_id, seq, key, at_ms)
+            for (lease_id, key), (seq, value, at_ms) in last.items()
+            if value is None
+        ]
+        _DELETES.run(connection, [(lease_id, key) for lease_id, _, key, _ in tombstones])
+        _TOMBSTONES.run(connection, tombstones)
         _NEXT_SEQS.run(
             connection,
             [(lease.kind.value, lease.number, next_seq) for lease, next_seq in next_seqs.items()],
@@ -95,7 +99,8 @@ _UPSERTS: Final = Inserts(
     "ON CONFLICT (lease_id, key) DO UPDATE "
     "SET seq = excluded.seq, value = excluded.value, checksum = excluded.checksum",
 )
-_TOMBSTONES: Final = Deletes("records", ("lease_id", "key"))
+_DELETES: Final = Deletes("records", ("lease_id", "key"))
+_TOMBSTONES: Final = Inserts("tombstones", ("lease_id", "seq", "key", "deleted_ms"))
 _NEXT_SEQS: Final = Inserts(  # of rows that are there: otherwise a statement updates many of them alike
     "leases",
     ("kind", "number", "next_seq"),
@@ -126,6 +131,60 @@ def load(connection: sqlite3.Connection, lease: Lease) -> list[tuple[int, bytes,
             raise sqlite3.DatabaseError(f"record {key!r} of {lease.kind} lease {lease.number} has changed")
         found.append((seq, key, value))
     return found
+
+
+def read_records(
+    connection: sqlite3.Connection, lease: Lease, seq: int, rows_max: int, bytes_max: int
+) -> list[StoredRecord]:
+    """sqlite3.DatabaseError, as for a page that sqlite cannot read, when a record is not what was written."""
+    lease_id = _lease_id(connection, lease)
+    found = connection.execute(
+        "SELECT seq, key, value, -1, checksum FROM records WHERE lease_id = ?1 AND seq >= ?2 "
+        "UNION ALL SELECT seq, key, NULL, deleted_ms, 0 FROM tombstones WHERE lease_id = ?1 AND seq >= ?2 "
+        "ORDER BY seq LIMIT ?3",
+        (lease_id, seq, rows_max),
+    )
+
+    def checked() -> Iterator[StoredRecord]:
+        for *columns, written in found:
+            record = StoredRecord(*columns)
+            if record.value is not None and checksum(record.key, record.value) != written:
+                raise sqlite3.DatabaseError(
+                    f"record {record.key!r} of {lease.kind} lease {lease.number} has changed"
+                )
+            yield record
+
+    return whole_rows(checked(), bytes_max)
+
+
+def next_seq(connection: sqlite3.Connection, lease: Lease) -> int:
+    (found,) = connection.execute(
+        "SELECT next_seq FROM leases WHERE lease_id = ?", (_lease_id(connection, lease),)
+    ).fetchone()
+    return int(found)
+
+
+def record_bounds(connection: sqlite3.Connection, lease: Lease) -> RecordBounds:
+    (size_bytes,) = connection.execute(
+        "SELECT (SELECT COALESCE(SUM(LENGTH(key) + LENGTH(value)), 0) FROM records WHERE lease_id = ?1) + "
+        "(SELECT COALESCE(SUM(LENGTH(key)), 0) FROM tombstones WHERE lease_id = ?1)",
+        (_lease_id(connection, lease),),
+    ).fetchone()
+    return RecordBounds(next_seq(connection, lease), size_bytes)
+
+
+def remove_tombstones(
+    connection: sqlite3.Connection, lease: Lease, epoch: int, before_ms: int, count_max: int
+) -> int:
+    lease_id = _lease_id(connection, lease)
+    if not _owned_in(connection, lease_id, epoch):
+        return 0
+    return connection.execute(
+        "DELETE FROM tombstones WHERE lease_id = ?1 "
+        "AND seq < (SELECT next_seq - 1 FROM leases WHERE lease_id = ?1) AND (deleted_ms < ?2 OR "
+        "seq <= (SELECT seq FROM tombstones WHERE lease_id = ?1 ORDER BY seq DESC LIMIT 1 OFFSET ?3))",
+        (lease_id, before_ms, count_max),
+    ).rowcount
 
 
 # --- the journal ----------------------------------------------------------------------------------
@@ -215,8 +274,7 @@ def journal_newest(connection: sqlite3.Connection, lease: Lease) -> int | None:
 
 def trim_journal(connection: sqlite3.Connection, lease: Lease, epoch: int, before_offset: int) -> bool:
     lease_id = _lease_id(connection, lease)
-    (present,) = connection.execute("SELECT epoch FROM leases WHERE lease_id = ?", (lease_id,)).fetchone()
-    if present != epoch or epoch < 1:  # below 1: never claimed
+    if not _owned_in(connection, lease_id, epoch):
         return False
     bounds = _bounds(connection, lease_id)
     start = min(before_offset, bounds.end)
@@ -256,6 +314,11 @@ def _lease_id(connection: sqlite3.Connection, lease: Lease) -> int:
         raise StoreConflict(f"there is no lease {lease.kind} {lease.number}")
     lease_id: int = row[0]
     return lease_id
+
+
+def _owned_in(connection: sqlite3.Connection, lease_id: int, epoch: int) -> bool:
+    (present,) = connection.execute("SELECT epoch FROM leases WHERE lease_id = ?", (lease_id,)).fetchone()
+    return bool(present == epoch >= 1)  # below 1: never claimed
 
 
 # --- topics ---------------------------------------------------------------------------------------

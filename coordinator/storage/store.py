@@ -33,8 +33,11 @@ from collections.abc import Callable, Collection, Container, Iterable, Mapping, 
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from types import MappingProxyType
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 from uuid import UUID
+
+FIRST_SEQ = 1
+"""The `seq` of the first record of a lease that never had any."""
 
 
 class LeaseKind(StrEnum):
@@ -113,9 +116,17 @@ class StoredJournalRow(NamedTuple):
         return len(self.key or b"") + len(self.value)
 
 
-def whole_rows(rows: Iterable[StoredJournalRow], bytes_max: int) -> list[StoredJournalRow]:
+class _Sized(Protocol):
+    @property
+    def size_bytes(self) -> int: ...
+
+
+S = TypeVar("S", bound=_Sized)
+
+
+def whole_rows(rows: Iterable[S], bytes_max: int) -> list[S]:
     """The first of `rows`: as many as `bytes_max` has room for, but at least one if there is any."""
-    found: list[StoredJournalRow] = []
+    found: list[S] = []
     for row in rows:
         bytes_max -= row.size_bytes
         if found and bytes_max < 0:
@@ -145,6 +156,33 @@ class Append:
     epoch: int
     records: Sequence[tuple[bytes, bytes | None]]
     journal: Sequence[JournalRow] = ()
+    at_ms: int = 0
+    """Epoch time by the writer's clock, of which tombstones tell."""
+
+
+class StoredRecord(NamedTuple):
+    """A lease's record as readers of `__consumer_offsets` see it: the last value of a key, or a tombstone
+    (`value` None), which says that the key was deleted at `deleted_ms`, epoch time by the writer's clock."""
+
+    seq: int
+    key: bytes
+    value: bytes | None
+    deleted_ms: int = -1
+    """-1: not deleted."""
+
+    @property
+    def size_bytes(self) -> int:
+        """What the record counts for: its key and value."""
+        return len(self.key) + len(self.value or b"")
+
+
+class RecordBounds(NamedTuple):
+    """What a lease's records come to, tombstones included."""
+
+    next_seq: int
+    """As `Store.next_seq`."""
+    size_bytes: int
+    """Of all keys and values."""
 
 
 class Outcome(Enum):
@@ -304,8 +342,9 @@ class Store(Protocol):
         """Write all of `appends` in one transaction, skipping the fenced ones; outcomes in the order given.
 
         The epoch of each lease is compared in the writing transaction, so that a claim committed before it
-        fences it and one committed after it loads what it wrote. Each upsert takes the lease's next `seq`;
-        numbers are never reused. StoreBusy when too many appends wait already.
+        fences it and one committed after it loads what it wrote. Each upsert and each delete takes the
+        lease's next `seq`; numbers are never reused. A delete leaves a tombstone. StoreBusy when too many
+        appends wait already.
         """
 
     async def load(self, lease: Lease) -> list[tuple[int, bytes, bytes]]:
@@ -313,6 +352,26 @@ class Store(Protocol):
 
         A holder loads after its claim has returned; then nothing of an earlier holder can still arrive.
         """
+
+    async def read_records(
+        self, lease: Lease, seq: int, *, rows_max: int, bytes_max: int
+    ) -> list[StoredRecord]:
+        """Live rows and tombstones from `seq` on, in order of `seq`: at most `rows_max`, and of `bytes_max`
+        in all, but at least one if there is any. It looks at every row of the lease: there is no index on
+        `seq`, which every upsert would have to pay for. A tombstone may stand beside a later row of its key.
+        """
+
+    async def next_seq(self, lease: Lease) -> int:
+        """One more than the `seq` of the last row or tombstone, FIRST_SEQ without any; it never goes back.
+        Asked by the holder, it looks at no more than a row once something was appended."""
+
+    async def record_bounds(self, lease: Lease) -> RecordBounds:
+        """See `RecordBounds`. It looks at every row of the lease."""
+
+    async def remove_tombstones(self, lease: Lease, epoch: int, *, before_ms: int, count_max: int) -> int:
+        """Remove the tombstones from before `before_ms`, and the oldest of those above `count_max`; how many.
+        The record with the highest `seq` stays in any case. Nothing is removed when the epoch is not the
+        lease's present one."""
 
     # --- the journal ------------------------------------------------------------------------------
 

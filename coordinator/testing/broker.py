@@ -22,6 +22,7 @@ from muster.coordinator.testing.groups import AsyncGroup, Group, GroupFacts, rea
 from muster.coordinator.testing.snapshot import Snapshot, put_back, taken
 from muster.coordinator.testing.timeline import Timeline
 from muster.coordinator.testing.topics import AsyncTopic, Record, Sent, Topic, create, read, write
+from muster.coordinator.testing.traces import told
 
 _LEASE_MS: Final = 1_000
 _LEASE_ALONE_MS: Final = 30_000
@@ -33,7 +34,8 @@ class ClusterCalls(Calls):
     __slots__ = ()
 
     def __repr__(self) -> str:
-        where = self.bootstrap if self._core.started_up else "not started"
+        core = self._core
+        where = self.bootstrap if core.started_up else "closed" if core.thread.ended else "not started"
         return f"<{type(self).__name__} {where}>"
 
     # --- where, the same on both faces ----------------------------------------------------------------------
@@ -249,6 +251,7 @@ class Cluster(ClusterCalls, Blocking):
         clock: Time | None = None,
         **settings: Any,
     ) -> None:
+        __tracebackhide__ = True
         defaults: dict[str, Any] = {
             "group_initial_rebalance_delay_ms": 0,
             "lease_term_ms": _LEASE_ALONE_MS if brokers == 1 else _LEASE_MS,
@@ -259,7 +262,11 @@ class Cluster(ClusterCalls, Blocking):
             defaults["data"] = str(data)
         for name in settings:
             _check_known(name)
-        super().__init__(Core(Settings(**{**defaults, "brokers": brokers, "port": port, **settings}), clock))
+        try:
+            checked = Settings(**{**defaults, "brokers": brokers, "port": port, **settings})
+        except ValueError as error:
+            raise told(error)  # noqa: B904 - the same error
+        super().__init__(Core(checked, clock))
 
     @classmethod
     def _over(cls, core: Core) -> Self:
@@ -394,6 +401,7 @@ class Broker(Cluster):
     def __init__(
         self, *, data: str | Path | None = None, port: int = 0, clock: Time | None = None, **settings: Any
     ) -> None:
+        __tracebackhide__ = True
         super().__init__(1, data=data, port=port, clock=clock, **settings)
 
     @property

@@ -86,8 +86,9 @@ class Core:
 
     @property
     def brokers(self) -> Brokers:
+        __tracebackhide__ = True
         if self._brokers is None:
-            raise RuntimeError("not started: use `with` or `async with`, or call start()")
+            raise self.thread.not_running()
         return self._brokers
 
     @property

@@ -33,7 +33,7 @@ from typing import (
     overload,
 )
 
-from muster.coordinator.testing.waiting import WaitFailed
+from muster.coordinator.testing.traces import told
 
 if TYPE_CHECKING:
     from muster.coordinator.testing.core import Core
@@ -58,6 +58,7 @@ class Calls:
 
     def _look(self, looking: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """A fact, at once and without awaiting: the brokers' own thread answers."""
+        __tracebackhide__ = True
         return self._core.thread.run(looking, FACT_S)
 
 
@@ -100,20 +101,18 @@ class both(Generic[C, P, T]):
             @wraps(call)
             async def awaited(*args: Any, **kwargs: Any) -> T:
                 __tracebackhide__ = True
+                future = thread.submit(lambda: call(face, *args, **kwargs), limit_s)
                 try:
-                    return await finished(thread.submit(lambda: call(face, *args, **kwargs), limit_s))
-                except WaitFailed as failed:
-                    raise failed.with_traceback(None) from None  # from the test's own line
+                    return await finished(future)
+                except Exception as error:
+                    raise told(error)  # noqa: B904 - the same error
 
             return awaited
 
         @wraps(call)
         def blocking(*args: Any, **kwargs: Any) -> Any:
             __tracebackhide__ = True
-            try:
-                return thread.run(lambda: call(face, *args, **kwargs), limit_s)
-            except WaitFailed as failed:
-                raise failed.with_traceback(None) from None
+            return thread.run(lambda: call(face, *args, **kwargs), limit_s)
 
         return blocking
 

@@ -180,6 +180,7 @@ class Faults(FaultCalls, Blocking):
 
     def add(self, **fields: Unpack[RuleFields]) -> FaultRule:
         """Put a rule into force, behind those there are. Raises FaultError, which names the field."""
+        __tracebackhide__ = True
         return FaultRule(self._core, *self._look(lambda: self._add(fields)))
 
 
@@ -207,12 +208,15 @@ class Adding:
         self._rule: AsyncFaultRule | None = None
 
     async def _add(self) -> AsyncFaultRule:
+        __tracebackhide__ = True
         return AsyncFaultRule(self._faults._core, *await self._faults._added(self._fields))
 
     def __await__(self) -> Generator[Any, None, AsyncFaultRule]:
+        __tracebackhide__ = True
         return self._add().__await__()
 
     async def __aenter__(self) -> AsyncFaultRule:
+        __tracebackhide__ = True
         self._rule = await self._add()
         return self._rule
 

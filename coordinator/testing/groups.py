@@ -11,6 +11,7 @@ from muster.coordinator.group.classic_member import ClassicMember
 from muster.coordinator.group.effects import Effects, RequestContext, Ticket
 from muster.coordinator.group.shard import Shard
 from muster.coordinator.observe.journal.entries import Entry
+from muster.coordinator.observe.journal.entries import Member as KnownMember
 from muster.coordinator.server.faults import CLOSE_BEFORE, Rule
 from muster.coordinator.testing.faces import Async, Blocking, Calls, both, waits
 from muster.coordinator.testing.faults import AsyncFaultRule, FaultRule
@@ -50,11 +51,13 @@ class MemberFacts(NamedTuple):
     """Its partitions in the last generation that was completed, in order."""
     connected: bool
     """Whether the connection it was last heard on is open."""
+    name: str
+    """What every view calls it: its instance id or client id, with the end of its member id where several
+    members have that client id."""
 
     def __str__(self) -> str:
-        name = self.instance or self.client_id or self.id
         gone = "" if self.connected else ", disconnected"
-        return f"{name} ({self.id}{gone})"
+        return f"{self.name} ({self.id}{gone})"
 
 
 class View(NamedTuple):
@@ -266,10 +269,12 @@ class GroupCalls(Calls):
         return view
 
     async def _found(self, who: str) -> MemberFacts:
-        """The one member that is meant: by id, by instance id, or by client id. Raises LookupError."""
+        """The one member that is meant: by id, by name, by instance id, or by client id. Raises
+        LookupError."""
         members = (await self._view()).members
         for named in (
             [each for each in members if each.id == who],
+            [each for each in members if each.name == who],
             [each for each in members if each.instance == who],
             [each for each in members if each.client_id == who],
         ):
@@ -389,7 +394,11 @@ class MemberCalls(Calls):
 
         async def look() -> tuple[Seen, None]:
             view = await self._group._view()
-            named = [each for each in view.members if self.name in (each.id, each.instance, each.client_id)]
+            named = [
+                each
+                for each in view.members
+                if self.name in (each.id, each.name, each.instance, each.client_id)
+            ]
             gone = not any(each.connected for each in named) if named else self._was_there()
             return Seen(gone, view.short), None
 
@@ -435,6 +444,7 @@ class Member(MemberCalls, Blocking):
         away, whose `remove` lets it back. Raises LookupError for nobody, and ValueError for a client id that
         other members have too.
         """
+        __tracebackhide__ = True
         return FaultRule(self._core, *self._cut_off())
 
 
@@ -445,6 +455,7 @@ class AsyncMember(MemberCalls, Async):
 
     async def crash(self) -> AsyncFaultRule:
         """See `Member.crash`."""
+        __tracebackhide__ = True
         return AsyncFaultRule(self._core, *await self._cut_off())
 
 
@@ -470,13 +481,19 @@ def _look_at(
     if group is None:
         out.reply(ticket, View("Dead", 0, (), (), committed, {}))
         return
+    from muster.coordinator.observe.explain.names import Names
+
     members = group.members.values()
+    names = Names(
+        KnownMember(each.member_id, each.client_id, each.client_host, each.group_instance_id)
+        for each in members
+    )
     out.reply(
         ticket,
         View(
             str(group.state),
             group.generation_id,
-            tuple(_member(group, member) for member in members),
+            tuple(_member(group, member, names.short(member.member_id)) for member in members),
             tuple(group.pending_members),
             committed,
             {member.member_id: member.connection_id for member in members},
@@ -484,7 +501,7 @@ def _look_at(
     )
 
 
-def _member(group: ClassicGroup, member: ClassicMember) -> MemberFacts:
+def _member(group: ClassicGroup, member: ClassicMember, name: str) -> MemberFacts:
     topics: Sequence[str] = ()
     with suppress(DecodeError):  # of another protocol type than consumers'
         topics = subscribed_topics(member.protocols[0][1])
@@ -501,6 +518,7 @@ def _member(group: ClassicGroup, member: ClassicMember) -> MemberFacts:
         tuple(sorted(topics)),
         tuple(assignment),
         member.connection_id is not None,
+        name,
     )
 
 

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
 _MARKER: Final = (
     'muster(brokers=3, scope="function", fresh=True, **settings): how the fixtures muster and '
-    "muster_cluster are set up. scope is function, class, module, package or session; with a wider one than "
-    "function, fresh puts everything back before each test; settings are muster's own, with underscores."
+    "muster_cluster are set up. brokers is for muster_cluster alone; scope is function, class, module, "
+    "package or session; with a wider one than function, fresh puts everything back before each test; "
+    "settings are muster's own, with underscores."
 )
 _SCOPES: Final = {
     "class": pytest.Class,
@@ -82,19 +83,36 @@ def pytest_configure(config: pytest.Config) -> None:
 def muster(request: pytest.FixtureRequest) -> Iterator[Any]:
     """A broker of its own, in memory, on a free port: `AsyncBroker` in an `async def` test, `Broker` in any
     other. `.blocking` and `.aio` lead from one to the other. Set it up with `@pytest.mark.muster(...)`."""
-    yield from _provided(request, 1)
+    wanted = _wanted(request)
+    several = wanted.pop("brokers", 1)
+    if several != 1 and "muster_cluster" not in request.fixturenames:
+        _misused(f"brokers={several!r} is for the fixture muster_cluster; the fixture muster is one broker")
+    yield from _provided(request, 1, wanted)
 
 
 @pytest.fixture
 def muster_cluster(request: pytest.FixtureRequest) -> Iterator[Any]:
     """The same with three brokers that share everything, or as many as the marker says: `AsyncCluster` or
     `Cluster`."""
-    yield from _provided(request, 3)
-
-
-def _provided(request: pytest.FixtureRequest, brokers: int) -> Iterator[Cluster | AsyncCluster]:
     wanted = _wanted(request)
-    brokers = wanted.pop("brokers", brokers)
+    yield from _provided(request, wanted.pop("brokers", 3), wanted)
+
+
+_FIXTURES: Final = ("muster", "muster_cluster")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A marker that configures nothing is a mistake. On a class or a module it is the default of the tests
+    there that use the fixtures."""
+    marked = any(marker.name == "muster" for marker in item.own_markers)
+    if marked and not set(_FIXTURES) & set(getattr(item, "fixturenames", ())):
+        _misused(f"{item.name} uses none of the fixtures that it sets up, {' and '.join(_FIXTURES)}")
+
+
+def _provided(
+    request: pytest.FixtureRequest, brokers: int, wanted: dict[str, Any]
+) -> Iterator[Cluster | AsyncCluster]:
+    """`wanted`: what the markers say beside the number of brokers."""
     scope, fresh = wanted.pop("scope", "function"), wanted.pop("fresh", True)
     if not isinstance(fresh, bool):
         _misused(f"fresh={fresh!r} is not True or False")

@@ -9,6 +9,8 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
+from muster.coordinator.testing.traces import told
+
 T = TypeVar("T")
 
 _END_S: Final = 60.0
@@ -22,14 +24,25 @@ class LoopThread:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._calls: set[asyncio.Task[Any]] = set()
+        self.ended = False
+        """Whether it was running once, and was ended since."""
 
     @property
     def running(self) -> bool:
         return self._thread is not None
 
+    def not_running(self) -> RuntimeError:
+        """What to raise to whoever needs the brokers while they are not there."""
+        if self.ended:
+            return RuntimeError(
+                "closed: its `with` block has ended, or close() was called; call it before that"
+            )
+        return RuntimeError("not started: use `with` or `async with`, or call start()")
+
     def start(self) -> None:
         """Harmless when repeated."""
         if self._thread is None:
+            self.ended = False
             started = threading.Event()
             self._thread = threading.Thread(target=self._run, args=(started,), name=self._name, daemon=True)
             self._thread.start()
@@ -44,20 +57,22 @@ class LoopThread:
     def submit(self, call: Callable[[], Coroutine[Any, Any, T]], limit_s: float | None) -> Future[T]:
         """Run a coroutine on the loop, for `limit_s` at most: then its TimeoutError says so. Raises
         RuntimeError when the thread does not run."""
+        __tracebackhide__ = True
         if self._loop is None or self._thread is None:
-            raise RuntimeError("not started: use `with` or `async with`, or call start()")
+            raise self.not_running()
         if threading.current_thread() is self._thread:
             raise RuntimeError("this is the brokers' own thread: waiting here would be for ever")
         return asyncio.run_coroutine_threadsafe(self._limited(call, limit_s), self._loop)
 
     def run(self, call: Callable[[], Coroutine[Any, Any, T]], limit_s: float | None) -> T:
         """`submit`, and wait for the result. Interrupted (Ctrl-C), it takes the call back."""
+        __tracebackhide__ = True
         future = self.submit(call, limit_s)
         try:
             return future.result()
-        except BaseException:
+        except BaseException as error:
             future.cancel()
-            raise
+            raise told(error)  # noqa: B904 - the same error
 
     async def _limited(self, call: Callable[[], Coroutine[Any, Any, T]], limit_s: float | None) -> T:
         task = asyncio.current_task()
@@ -79,6 +94,7 @@ class LoopThread:
         Harmless when repeated."""
         thread, self._thread = self._thread, None
         if thread is not None:
+            self.ended = True
             assert self._loop is not None
             with suppress(TimeoutError):  # the end of the loop cancels it once more
                 asyncio.run_coroutine_threadsafe(self._calls_ended(last), self._loop).result(_END_S)

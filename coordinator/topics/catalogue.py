@@ -81,8 +81,7 @@ class Topic:
 def offsets_topic(cluster_id: UUID, partitions: int) -> Topic:
     """`__consumer_offsets` as clients may look it up: a partition for each group shard, led by its holder.
 
-    What Kafka keeps in it are rows of the store here, so nothing is ever in its log. Its configs are those
-    that Kafka gives it.
+    Its records are the rows of the store. Its configs are those that Kafka gives it.
     """
     configs = {"cleanup.policy": "compact", "segment.bytes": "104857600"}
     return _kept_topic(cluster_id, OFFSETS_TOPIC, partitions, configs)

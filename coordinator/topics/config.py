@@ -27,6 +27,8 @@ class ConfigType(Enum):
     LONG = 5
     DOUBLE = 6
     LIST = 7
+    CLASS = 8
+    PASSWORD = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,9 @@ class ConfigSpec:
     """One value outside the bounds that is taken too."""
     choices: tuple[str, ...] = ()
     pattern: str | None = None
-    """What an element of a list looks like; `*` alone stands for all."""
+    """What a text looks like, or an element of a list; of a list, `*` alone stands for all."""
+    shape: str | None = None
+    """What is allowed, in words, where it does not follow from the rest."""
     served: bool = True
     """False where muster has no such mechanism: the value is kept and reported, and changes nothing."""
 
@@ -62,6 +66,8 @@ class ConfigSpec:
 
     @property
     def allowed(self) -> str:
+        if self.shape is not None:
+            return self.shape
         match self.type:
             case ConfigType.BOOLEAN:
                 return "true or false"
@@ -71,7 +77,7 @@ class ConfigSpec:
                 return "* or a list of partition:broker, both numbers"
             case ConfigType.STRING if self.choices:
                 return " or ".join(self.choices)
-            case ConfigType.STRING | ConfigType.LIST:
+            case ConfigType.STRING | ConfigType.LIST | ConfigType.CLASS | ConfigType.PASSWORD:
                 return "text"
         noun = "a number" if self.type is ConfigType.DOUBLE else "a whole number"
         also = "" if self.also is None else f", or {self.also}"
@@ -83,8 +89,14 @@ class ConfigSpec:
                 return {"true": True, "false": False}.get(text.lower())
             case ConfigType.LIST:
                 return self._list(text)
+            case ConfigType.STRING if self.pattern is not None:
+                return text if re.fullmatch(self.pattern, text) is not None else None
             case ConfigType.STRING:
                 return text if not self.choices or text in self.choices else None
+            case ConfigType.CLASS:
+                return text if text in self.choices else None
+            case ConfigType.PASSWORD:
+                return text
         # Python's own parsing would take 1_000, and digits of every script.
         if re.fullmatch(_DOUBLE if self.type is ConfigType.DOUBLE else _INTEGER, text) is None:
             return None
@@ -405,7 +417,20 @@ def text_of(value: Any) -> str:
     """A parsed value as Kafka writes it."""
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, float):
+        return _double_text(value)
     return ",".join(value) if isinstance(value, tuple) else str(value)
+
+
+def _double_text(value: float) -> str:
+    """As Java writes it: 0.5, 1.0E7."""
+    if value == 0 or 1e-3 <= abs(value) < 1e7:
+        return repr(value)
+    mantissa, _, exponent = repr(abs(value)).partition("e")
+    whole, _, fraction = mantissa.partition(".")
+    digits = (whole + fraction).lstrip("0")
+    power = int(exponent or "0") + len(whole) - 1 - (len(whole + fraction) - len(digits))
+    return f"{'-' if value < 0 else ''}{digits[0]}.{digits[1:].rstrip('0') or '0'}E{power}"
 
 
 def described() -> Iterable[tuple[str, ConfigSpec]]:

@@ -1,4 +1,10 @@
-"""Fetches that wait until there is enough to read."""
+"""Fetches that wait until there is enough to read.
+
+Kafka's rule says when one is answered (ReplicaManager.fetchMessages, DelayedFetch). At first it counts what
+could be read within all limits, and then what is available: the bytes of each partition up to the end of its
+log, but no more than the partition's limit. A partition that is read from an older segment ends the wait at
+once, since no append makes its answer longer. The fewest bytes are never more than the answer may have.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from muster.coordinator.runtime.clock import Clock, Timer
 from muster.coordinator.topics.catalogue import Topic
-from muster.coordinator.topics.sources import FetchedPartition, FetchPartition, Parked, Source
+from muster.coordinator.topics.sources import Available, FetchedPartition, FetchPartition, Parked, Source
 
 
 class Fetches:
@@ -51,31 +57,30 @@ class Fetches:
         for number, part in enumerate(asked):
             by_source.setdefault(self._source(part.topic), []).append(number)
         deadline_ms = self._clock.now_ms() + max_wait_ms
-        parked = Parked()
+        min_bytes = min(min_bytes, max_bytes)
+        parked = Parked(min_bytes)
         timer: Timer | None = None
         self._under_way.add(parked)
         try:
-            while True:
-                # Watching begins before the read: what is appended meanwhile counts, and is not missed.
-                parked.missing, parked.woken = min_bytes, False
-                answers = await _read(asked, by_source, lend(max_bytes), parked)
-                size = sum(len(answer.records) for answer in answers)
-                if (
-                    size >= min_bytes
-                    or any(
-                        answer.error is not None or answer.diverging_epoch is not None for answer in answers
-                    )
-                    or self._clock.now_ms() >= deadline_ms
-                    or len(self._under_way) > self._parked_max
-                    or self._ended
-                ):
-                    return answers
-                parked.credit(size)
-                del answers
+            answers = await _read(asked, by_source, lend(max_bytes))
+            if (
+                sum(len(answer.records) for answer in answers) >= min_bytes
+                or any(answer.error is not None or answer.diverging_epoch is not None for answer in answers)
+                or self._clock.now_ms() >= deadline_ms
+                or len(self._under_way) > self._parked_max
+                or self._ended
+            ):
+                return answers
+            available = await _watch(asked, by_source, parked)
+            enough = parked.woken or _readable_bytes(answers, available) >= min_bytes
+            if enough and _still_true(answers, available):
+                return answers
+            del answers
+            if not enough:
                 lend(0)
-                if timer is None:
-                    timer = self._clock.at(deadline_ms, parked.wake)
+                timer = self._clock.at(deadline_ms, parked.wake)
                 await parked.wait()
+            return await _read(asked, by_source, lend(max_bytes))
         finally:
             self._under_way.discard(parked)
             if timer is not None:
@@ -84,7 +89,7 @@ class Fetches:
 
 
 async def _read(
-    asked: Sequence[FetchPartition], by_source: dict[Source, list[int]], max_bytes: int, parked: Parked
+    asked: Sequence[FetchPartition], by_source: dict[Source, list[int]], max_bytes: int
 ) -> list[FetchedPartition]:
     """One look at all partitions. The first batch found may exceed the limits, so that a consumer always gets
     on."""
@@ -92,9 +97,35 @@ async def _read(
     nothing_yet = True
     for source, numbers in by_source.items():
         parts = [asked[number] for number in numbers]
-        found = await source.read(parts, max_bytes, parked, first_may_exceed=nothing_yet)
+        found = await source.read(parts, max_bytes, first_may_exceed=nothing_yet)
         answers.update(zip(numbers, found, strict=True))
         size = sum(len(answer.records) for answer in found)
         max_bytes -= size
         nothing_yet = nothing_yet and not size
     return [answers[number] for number in range(len(asked))]
+
+
+async def _watch(
+    asked: Sequence[FetchPartition], by_source: dict[Source, list[int]], parked: Parked
+) -> list[Available]:
+    available: dict[int, Available] = {}
+    for source, numbers in by_source.items():
+        found = await source.watch([asked[number] for number in numbers], parked)
+        available.update(zip(numbers, found, strict=True))
+    return [available[number] for number in range(len(asked))]
+
+
+def _still_true(answers: Sequence[FetchedPartition], available: Sequence[Available]) -> bool:
+    """Whether nothing was appended, and no leadership lost, since the partitions were read."""
+    return all(
+        answer.high_watermark == now.high_watermark for answer, now in zip(answers, available, strict=True)
+    )
+
+
+def _readable_bytes(answers: Sequence[FetchedPartition], available: Sequence[Available]) -> int:
+    """How much Kafka would have read: it also sends the beginning of a batch that goes beyond a limit."""
+    return sum(
+        max(len(answer.records), now.size)
+        for answer, now in zip(answers, available, strict=True)
+        if answer.records
+    )

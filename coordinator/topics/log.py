@@ -13,9 +13,17 @@ from enum import IntEnum
 from errno import EDQUOT, ENOSPC
 from itertools import chain, takewhile
 from threading import RLock
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
-from muster.coordinator.storage.records import Batch, Fenced, Limits, Place, RecordLog, RecordStorage
+from muster.coordinator.storage.records import (
+    Batch,
+    Fenced,
+    Limits,
+    LogOffsetMetadata,
+    Place,
+    RecordLog,
+    RecordStorage,
+)
 from muster.coordinator.topics.config import TopicConfig
 from muster.coordinator.topics.epochs import Epochs
 from muster.coordinator.topics.producers import ActiveProducer, Producers
@@ -23,6 +31,8 @@ from muster.coordinator.topics.refused import Refused
 from muster.coordinator.topics.validation import Validated, validate
 from muster.protocol.errors import DecodeError, ErrorCode, KafkaError
 from muster.protocol.record_batch import Header, Record, batches, records
+
+_T = TypeVar("_T")
 
 
 class ListTimestamp(IntEnum):
@@ -111,8 +121,8 @@ class PartitionLog:
         except OSError as error:
             raise self._storage_error("open", error) from error
         self._state.epochs.forget_before(self._segments.start_offset)
-        self.high_watermark = self._segments.next_offset
-        """The end of what is durable at the topic's flush level: consumers see what is below it."""
+        self.end = self._segments.end
+        """Where the high watermark lies."""
 
     def __repr__(self) -> str:
         offsets = f"{self.start_offset}..{self.high_watermark}"
@@ -121,6 +131,11 @@ class PartitionLog:
     @property
     def start_offset(self) -> int:
         return self._segments.start_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """The end of what is durable at the topic's flush level: consumers see what is below it."""
+        return self.end.offset
 
     @property
     def path(self) -> str:
@@ -203,7 +218,7 @@ class PartitionLog:
         """The records survive the death of the process."""
         if self._segments.unsynced_messages >= self._config.flush_messages:
             self._sync()
-        self.high_watermark = self._segments.next_offset
+        self.end = self._segments.end
         return self.high_watermark
 
     def _settle(self, error: OSError | None) -> KafkaError | None:
@@ -259,6 +274,13 @@ class PartitionLog:
         except DecodeError as error:
             raise self._damaged(error) from error
 
+    def locate(self, offset: int, bytes_max: int, *, at_once: bool = False) -> LogOffsetMetadata:
+        """Where a `read` of `offset` begins; see `RecordLog.locate`. CORRUPT_MESSAGE (2)."""
+        end = self.end
+        if offset >= end.offset:
+            return end
+        return self._looked_up(lambda: self._segments.locate(offset, end, bytes_max, at_once=at_once), end)
+
     def list_offset(self, timestamp: int) -> Listed:
         """ListOffsets: by time (epoch ms), or a `ListTimestamp`."""
         match timestamp:
@@ -278,7 +300,7 @@ class PartitionLog:
 
     def _at_time(self, timestamp: int) -> Listed:
         """The first record with a timestamp >= `timestamp`."""
-        return self._looked_up(lambda: self._first_since(timestamp))
+        return self._looked_up(lambda: self._first_since(timestamp), NOTHING_LISTED)
 
     def _newest(self) -> Listed:
         """The first of the records with the highest timestamp (KIP-734)."""
@@ -287,16 +309,17 @@ class PartitionLog:
             return NOTHING_LISTED
         found = self._at_time(newest)
         # The bounds of segments and batches also count records that DeleteRecords or compaction took away.
-        return self._looked_up(self._newest_left) if found is NOTHING_LISTED else found
+        return self._looked_up(self._newest_left, NOTHING_LISTED) if found is NOTHING_LISTED else found
 
-    def _looked_up(self, look_up: Callable[[], Listed]) -> Listed:
+    def _looked_up(self, look_up: Callable[[], _T], if_closed: _T) -> _T:
+        """What `look_up` finds; it is called again when a segment was removed under it."""
         while True:
             segments = self._segments.segments
             try:
                 return look_up()
             except FileNotFoundError as error:
                 if self._closed:
-                    return NOTHING_LISTED
+                    return if_closed
                 if self._segments.segments is segments:
                     raise self._storage_error("read", error) from error
             except OSError as error:

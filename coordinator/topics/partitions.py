@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from functools import partial
-from threading import Lock
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 from uuid import UUID
@@ -17,14 +16,18 @@ from muster.coordinator.cluster.placement import data_shard
 from muster.coordinator.observe.log import Logger
 from muster.coordinator.runtime.clock import Clock
 from muster.coordinator.storage.files import WouldBlock
+from muster.coordinator.storage.records import LogOffsetMetadata
 from muster.coordinator.storage.store import Lease, LeaseKind
 from muster.coordinator.topics.catalogue import Catalogue, Change, Topic
 from muster.coordinator.topics.fetches import Fetches
+from muster.coordinator.topics.led import Led, report_recovery
 from muster.coordinator.topics.log import Appended, Listed, ListTimestamp, PartitionLog
 from muster.coordinator.topics.logs import Logs, PartitionId, Volume
 from muster.coordinator.topics.producers import ActiveProducer
 from muster.coordinator.topics.refused import COMES_AGAIN
 from muster.coordinator.topics.sources import (
+    NOTHING_AVAILABLE,
+    Available,
     Bounds,
     Elsewhere,
     FetchedPartition,
@@ -43,48 +46,6 @@ __all__ = ["Appended", "FetchPartition", "FetchedPartition", "ListTimestamp", "L
 
 _T = TypeVar("_T")
 _log = Logger(part="topics")
-
-
-class _Led:
-    """One led partition: from the first request for it until the leadership or the topic ends, or for as long
-    as its upkeep takes."""
-
-    __slots__ = (
-        "asked_for",
-        "damage",
-        "ended",
-        "leader_epoch",
-        "lease_epoch",
-        "lock",
-        "log",
-        "parked",
-        "partition",
-        "shard",
-        "topic",
-    )
-
-    def __init__(self, topic: Topic, partition: int, shard: int, lease_epoch: int) -> None:
-        self.topic = topic
-        self.partition = partition
-        self.shard = shard
-        self.lease_epoch = lease_epoch
-        self.leader_epoch = topic.epoch_base(partition) + lease_epoch
-        self.lock = Lock()  # held while the log is opened or given up, both in the executor
-        self.log: PartitionLog | None = None
-        self.ended = False
-        self.asked_for = False  # by a request; if not, it goes when its upkeep is done
-        self.parked: set[Parked] = set()
-        self.damage = ""  # the last that was logged
-
-    @property
-    def name(self) -> str:
-        return f"{self.topic.name}-{self.partition}"
-
-    @property
-    def ready_log(self) -> PartitionLog | None:
-        """The log if it is open and sound: then its attributes may be read on the loop."""
-        log = self.log
-        return None if log is None or log.failed or log.closed else log
 
 
 _AT_ONCE_BYTES: Final = 1 << 20
@@ -150,11 +111,11 @@ class Partitions:
         self._elsewhere = elsewhere
         self._fetches = Fetches(clock, self.of, parked_max=fetches_parked_max)
         self._epochs: dict[int, int] = {}  # of the data shards this broker has
-        self._led: dict[tuple[UUID, int], _Led] = {}
+        self._led: dict[tuple[UUID, int], Led] = {}
         self._looked: dict[tuple[UUID, int], tuple[int, Bounds]] = {}
         """What `look` saw of logs that are closed since, with the leader epoch."""
         self._closed = False
-        self._writer: Writer[_Led] = Writer(
+        self._writer: Writer[Led] = Writer(
             opened=self._opened,
             commit=logs.commit,
             settled=self._append_settled,
@@ -255,15 +216,14 @@ class Partitions:
     def _give_up(self, shard: int) -> list[asyncio.Future[None]]:
         self._epochs.pop(shard, None)
         ended = self._pop_led(lambda led: led.shard == shard)
-        return [self._in_executor(_close, led) for led in ended]
+        return [self._in_executor(led.close) for led in ended]
 
-    def _pop_led(self, chosen: Callable[[_Led], bool]) -> list[_Led]:
+    def _pop_led(self, chosen: Callable[[Led], bool]) -> list[Led]:
         """Take the chosen partitions off the list and send their parked fetches to look again."""
         keys = [key for key, led in self._led.items() if chosen(led)]
         popped = [self._led.pop(key) for key in keys]
         for led in popped:
-            for parked in led.parked:
-                parked.wake()
+            led.wake_watchers()
         return popped
 
     def _topics_changed(self, change: Change) -> None:
@@ -281,7 +241,7 @@ class Partitions:
                     if led.log is not None:
                         led.log.config = topic.config
 
-    def _delete(self, topic_id: UUID, ended: Sequence[_Led]) -> None:
+    def _delete(self, topic_id: UUID, ended: Sequence[Led]) -> None:
         """In the executor. Of `ended` no log is opened any more; an opening under way is waited for, or its
         files would come after those that are removed."""
         for led in ended:
@@ -289,13 +249,13 @@ class Partitions:
                 pass
         self._logs.delete(topic_id)
 
-    def _leading(self, topic: Topic, partition: int) -> _Led:
+    def _leading(self, topic: Topic, partition: int) -> Led:
         """The led partition, to be used for a request within this turn of the loop; codes 3 and 6."""
         led = self._find(topic, partition)
         led.asked_for = True
         return led
 
-    def _find(self, topic: Topic, partition: int) -> _Led:
+    def _find(self, topic: Topic, partition: int) -> Led:
         led = self._led.get((topic.topic_id, partition))
         if led is not None:
             self._check_serving(led.shard, topic, partition)
@@ -310,7 +270,7 @@ class Partitions:
         shard = self._shard_of(topic.topic_id, partition)
         self._check_serving(shard, topic, partition)
         assert shard is not None
-        led = _Led(current, partition, shard, self._epochs[shard])
+        led = Led(current, partition, shard, self._epochs[shard])
         self._led[topic.topic_id, partition] = led
         return led
 
@@ -322,7 +282,7 @@ class Partitions:
                 f"broker {self._node_id} does not lead {topic.name}-{partition}",
             )
 
-    def _opened(self, led: _Led) -> PartitionLog:
+    def _opened(self, led: Led) -> PartitionLog:
         """The partition's log, opened if it is not (in the executor)."""
         with led.lock:
             if led.ended:
@@ -341,7 +301,7 @@ class Partitions:
                     self._clock.now_ms,
                     lease_epoch=led.lease_epoch,
                 )
-                _report_recovery(led.log)
+                report_recovery(led.log)
             return led.log
 
     # --- append -----------------------------------------------------------------------------------
@@ -368,18 +328,17 @@ class Partitions:
             refuse(refused, refusal)
             return refused
 
-    def _append_settled(self, led: _Led, size: int, outcome: Appended | BaseException) -> None:
+    def _append_settled(self, led: Led, outcome: Appended | BaseException) -> None:
         if isinstance(outcome, Appended):
             self.storage_error = None
-            for parked in list(led.parked):
-                parked.credit(size)
+            led.tell_watchers()
         elif isinstance(outcome, KafkaError) and outcome.code is ErrorCode.KAFKA_STORAGE_ERROR:
             self.storage_error = outcome.why
         log = led.log
         if log is not None and log.segments.unsealed and not log.closed:
             self._upkeep.seal(log)
 
-    def _append_refused(self, led: _Led, records: bytes, refusal: KafkaError) -> None:
+    def _append_refused(self, led: Led, records: bytes, refusal: KafkaError) -> None:
         self._note_refused(led.topic, led.partition, records, refusal)
 
     def _note_refused(self, topic: Topic, partition: int, records: bytes, refusal: KafkaError) -> None:
@@ -399,10 +358,11 @@ class Partitions:
         max_wait_ms: int,
         lend: Callable[[int], int] = _lend_all,
     ) -> list[FetchedPartition]:
-        """Fetch, parts in the order asked. Answers when `min_bytes` are there, at `max_wait_ms`, or at once
-        when a partition has an error or a diverging epoch. Whole batches only; the first batch may exceed
-        both limits. `lend(max_bytes)` is asked for memory before each look at the logs and may lend less;
-        `lend(0)` gives it back while the fetch waits.
+        """Fetch, parts in the order asked. Answers as Kafka does (see `fetches`): when `min_bytes` are there,
+        at `max_wait_ms`, or at once when no append could make the answer longer, or a partition has an error
+        or a diverging epoch. Whole batches only; the first batch may exceed both limits. `lend(max_bytes)` is
+        asked for memory before each look at the logs and may lend less; `lend(0)` gives it back while the
+        fetch waits.
 
         Codes per partition: 1 offset outside the log, 3, 6, 56, 74, 75.
         """
@@ -415,17 +375,15 @@ class Partitions:
         return self._elsewhere.get(topic.topic_id, self)
 
     async def read(
-        self, asked: Sequence[FetchPartition], max_bytes: int, parked: Parked, *, first_may_exceed: bool
+        self, asked: Sequence[FetchPartition], max_bytes: int, *, first_may_exceed: bool
     ) -> list[FetchedPartition]:
         """See `Source`. Only what has to be waited for, or is long, costs a trip to the executor."""
         answers: list[FetchedPartition | None] = []
-        to_read: list[tuple[int, _Led, FetchPartition]] = []
+        to_read: list[tuple[int, Led, FetchPartition]] = []
         for part in asked:
             answer: FetchedPartition | None = None
             try:
-                led = self._leading(part.topic, part.partition)
-                parked.watch(led.parked)
-                check_epoch(led.name, led.leader_epoch, part.current_leader_epoch)
+                led = self._led_for(part)
                 log = led.ready_log
                 if (
                     log is not None
@@ -452,9 +410,15 @@ class Partitions:
                 answers[number] = read
         return [answer for answer in answers if answer is not None]
 
+    def _led_for(self, part: FetchPartition) -> Led:
+        led = self._leading(part.topic, part.partition)
+        if part.current_leader_epoch >= 0:  # else its name would be put together for nothing
+            check_epoch(led.name, led.leader_epoch, part.current_leader_epoch)
+        return led
+
     def _read_logs(
         self,
-        parts: Sequence[tuple[_Led, FetchPartition]],
+        parts: Sequence[tuple[Led, FetchPartition]],
         max_bytes: int,
         first_may_exceed: bool,
         at_once: bool = False,
@@ -478,6 +442,7 @@ class Partitions:
                     found = log.read(part.fetch_offset, limit, first_may_exceed=nothing_yet, at_once=at_once)
                 # If the lease went while the read ran, what was read is no longer known to be the log's.
                 log.check_open()
+                led.damage.look(log, found)
                 answers.append(
                     FetchedPartition(
                         None, found, log.high_watermark, log.start_offset, led.leader_epoch, diverging
@@ -488,11 +453,34 @@ class Partitions:
             except WouldBlock:
                 break
             except KafkaError as refusal:
-                if refusal.code is ErrorCode.CORRUPT_MESSAGE and led.damage != refusal.why:
-                    led.damage = refusal.why  # consumers ask again and again
-                    _log.error("log is damaged", partition=led.name, offset=part.fetch_offset, why=led.damage)
+                led.damage.refused(refusal, part.fetch_offset)
                 answers.append(refused_partition(refusal))
         return answers
+
+    async def watch(self, asked: Sequence[FetchPartition], parked: Parked) -> list[Available]:
+        """See `Source`."""
+        try:
+            leds = [self._led_for(part) for part in asked]
+            starts = [led.start_of(part) for led, part in zip(leds, asked, strict=True)]
+            unknown = [number for number, start in enumerate(starts) if start is None]
+            if unknown:
+                found = await self._in_executor(self._locate, [(leds[each], asked[each]) for each in unknown])
+                for number, start in zip(unknown, found, strict=True):
+                    starts[number] = start
+                if leds != [self._led_for(part) for part in asked]:
+                    parked.wake()  # a leadership went meanwhile, and came back
+            return [
+                led.watch(part, start, parked)
+                for part, led, start in zip(asked, leds, starts, strict=True)
+                if start is not None
+            ]
+        except KafkaError:
+            parked.wake()
+            return [NOTHING_AVAILABLE] * len(asked)
+
+    def _locate(self, parts: Sequence[tuple[Led, FetchPartition]]) -> list[LogOffsetMetadata]:
+        """In the executor."""
+        return [self._opened(led).locate(part.fetch_offset, part.max_bytes) for led, part in parts]
 
     # --- the rest ---------------------------------------------------------------------------------
 
@@ -598,10 +586,11 @@ class Partitions:
         """Where the logs are, and how much room is there."""
         return await self._in_executor(self._logs.volume)
 
-    async def _with_log(self, led: _Led, use: Callable[[PartitionLog], _T]) -> _T:
+    async def _with_log(self, led: Led, use: Callable[[PartitionLog], _T]) -> _T:
         def call() -> _T:
             log = self._opened(led)
-            found = use(log)
+            with led.damage.naming():
+                found = use(log)
             log.check_open()  # what a log says whose leadership went meanwhile is no longer known to be so
             return found
 
@@ -616,6 +605,11 @@ class Partitions:
     async def sweep_quietly(self) -> None:
         """As `sweep`, but what fails is logged."""
         await self._upkeep.sweep_quietly(retention=True)
+
+    def set_upkeep(self, *, cleaner_backoff_ms: int, producer_expiration_ms: int) -> None:
+        """From the next sweep on."""
+        self._upkeep.cleaner_backoff_ms = cleaner_backoff_ms
+        self._upkeep.producer_expiration_ms = producer_expiration_ms
 
     def hold_upkeep(self) -> None:
         """Sweep only when told to, until `resume_upkeep`."""
@@ -657,7 +651,7 @@ class Partitions:
             # Who has many idle partitions does not want them all open.
             del self._led[topic_id, partition]
             self._looked.pop((topic_id, partition), None)  # its start may have moved
-            self._in_executor(_close, led)
+            self._in_executor(led.close)
 
     def _in_executor(self, call: Callable[..., _T], *args: object) -> asyncio.Future[_T]:
         return self._track(self._executor, call, *args)
@@ -677,29 +671,3 @@ class Partitions:
 async def _all_done(turns: Sequence[asyncio.Future[None]]) -> None:
     if turns:
         await asyncio.wait(turns)
-
-
-def _close(led: _Led) -> None:
-    """In the executor: nothing opens the log for this leadership again."""
-    with led.lock:
-        led.ended = True
-        if led.log is not None:
-            led.log.close()
-
-
-def _report_recovery(log: PartitionLog) -> None:
-    """Say what opening a log found broken: a torn tail is what a crash leaves, the rest is damage."""
-    found = log.segments.recovery
-    place: dict[str, object] = {"partition": log.name, "folder": log.path, "end_offset": log.high_watermark}
-    if found.cut_bytes:
-        cut = {"at": found.cut_at, "bytes": found.cut_bytes}
-        if found.damaged:
-            _log.error(
-                "log damaged: records from its end on were put aside", **place, **cut, kept_in=found.discarded
-            )
-        else:
-            _log.warning("log cut at its last whole batch", **place, **cut)
-    for first, behind in found.missing:
-        _log.error("records are missing: a segment's file is gone", **place, first=first, last=behind - 1)
-    if found.known_end:
-        _log.error("records are missing: the log had gone on further", **place, known_end=found.known_end)

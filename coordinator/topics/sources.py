@@ -1,17 +1,18 @@
 """What reads partitions, wherever their records stand: in logs (`partitions`) or in rows of the store
-(`group_events`)."""
+(`rows`)."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from muster.coordinator.topics.catalogue import Topic
 from muster.coordinator.topics.log import Listed
 from muster.coordinator.topics.producers import ActiveProducer
 from muster.protocol.errors import ErrorCode, KafkaError
 
+_T = TypeVar("_T")
 Bounds = tuple[int, int]
 """Log start offset and high watermark."""
 
@@ -38,6 +39,18 @@ class FetchedPartition(NamedTuple):
     diverging_epoch: tuple[int, int] | None = None  # (epoch, end offset)
 
 
+class Available(NamedTuple):
+    """What is there of one partition's records, whatever one answer has room for."""
+
+    size: int
+    """Bytes that count towards the fewest that a fetch wants: up to the partition's limit."""
+    high_watermark: int
+
+
+NOTHING_AVAILABLE: Final = Available(0, -1)
+"""Of a partition that cannot be read."""
+
+
 def refused_partition(refusal: KafkaError) -> FetchedPartition:
     """The answer of a partition that cannot be read."""
     return FetchedPartition(refusal, b"", -1, -1, -1)
@@ -56,60 +69,94 @@ def check_epoch(name: str, leader_epoch: int, current_leader_epoch: int) -> None
 
 
 class Parked:
-    """A fetch that waits until `missing` more bytes were appended to its partitions, or something else
-    happened."""
+    """A fetch that waits until `min_bytes` bytes are available in its partitions, or something else happens
+    (Kafka's DelayedFetch)."""
 
-    __slots__ = ("_watching", "missing", "waiter", "woken")
+    __slots__ = ("_missing_bytes", "_waiter", "_watched", "woken")
 
-    def __init__(self) -> None:
-        self.missing = 0
+    def __init__(self, min_bytes: int) -> None:
         self.woken = False
-        self.waiter: asyncio.Future[None] | None = None
-        self._watching: list[set[Parked]] = []
+        """There is nothing to wait for (any more)."""
+        self._missing_bytes = min_bytes
+        self._waiter: asyncio.Future[None] | None = None
+        self._watched: list[Watched] = []
 
-    def watch(self, parked: set[Parked]) -> None:
-        """Be among the `parked` of a partition from now on: who leads it wakes them."""
-        if self not in parked:
-            parked.add(self)
-            self._watching.append(parked)
+    def watch(self, watchers: dict[Watched, _T], start: _T, max_bytes: int) -> Watched:
+        """Be among the `watchers` of a partition, of which at most `max_bytes` count; whoever leads it counts
+        from `start`, and tells the result."""
+        watched = Watched(self, watchers, max_bytes)
+        watchers[watched] = start
+        self._watched.append(watched)
+        return watched
 
     def leave(self) -> None:
         """Watch nothing any more."""
-        for parked in self._watching:
-            parked.discard(self)
+        for watched in self._watched:
+            watched.leave()
 
-    def credit(self, size: int) -> None:
-        self.missing -= size
-        if self.missing <= 0:
+    def gain(self, size: int) -> None:
+        """`size` more bytes are available."""
+        self._missing_bytes -= size
+        if self._missing_bytes <= 0:
             self.wake()
 
     def wake(self) -> None:
         self.woken = True
-        if self.waiter is not None and not self.waiter.done():
-            self.waiter.set_result(None)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     @property
     def waits(self) -> bool:
         """Whether it goes on waiting, as far as is known."""
-        return self.waiter is not None and not self.waiter.done()
+        return self._waiter is not None and not self._waiter.done()
 
     async def wait(self) -> None:
         if not self.woken:
-            self.waiter = asyncio.get_running_loop().create_future()
+            self._waiter = asyncio.get_running_loop().create_future()
             try:
-                await self.waiter
+                await self._waiter
             finally:
-                self.waiter = None
+                self._waiter = None
+
+
+class Watched:
+    """A partition of a fetch that waits."""
+
+    __slots__ = ("_max_bytes", "_parked", "_watchers", "available_bytes")
+
+    def __init__(self, parked: Parked, watchers: dict[Watched, Any], max_bytes: int) -> None:
+        """Use `Parked.watch`."""
+        self._parked = parked
+        self._watchers = watchers
+        self._max_bytes = max(max_bytes, 0)
+        self.available_bytes = 0
+        """See `Available.size`."""
+
+    def see(self, size: int) -> None:
+        """`size` bytes are there now."""
+        before, self.available_bytes = self.available_bytes, min(size, self._max_bytes)
+        self._parked.gain(self.available_bytes - before)
+
+    def wake(self) -> None:
+        """The fetch has nothing to wait for, however many bytes are there."""
+        self._parked.wake()
+
+    def leave(self) -> None:
+        self._watchers.pop(self, None)
 
 
 class Source(Protocol):
     """Partitions that this broker leads, as requests read them. Codes of all: 3, 6, 56."""
 
     async def read(
-        self, asked: Sequence[FetchPartition], max_bytes: int, parked: Parked, *, first_may_exceed: bool
+        self, asked: Sequence[FetchPartition], max_bytes: int, *, first_may_exceed: bool
     ) -> list[FetchedPartition]:
-        """One look at each partition; what is appended from its beginning on is told to `parked`. Whole
-        batches only, of `max_bytes` in all but for the first if `first_may_exceed`. Also 1, 74, 75."""
+        """One look at each partition. Whole batches only, of `max_bytes` in all but for the first if
+        `first_may_exceed`. Also 1, 74, 75."""
+
+    async def watch(self, asked: Sequence[FetchPartition], parked: Parked) -> list[Available]:
+        """Have `parked` watch each partition from now on, and say what is there. It is woken if there is
+        nothing to wait for: a read would end before the log does, with an older segment, or be refused."""
 
     async def list_offsets(
         self, topic: Topic, partition: int, timestamp: int, *, current_leader_epoch: int = -1

@@ -66,8 +66,8 @@ class Upkeep:
         self._clock = clock
         self._run = run
         self._retention_check_interval_ms = retention_check_interval_ms
-        self._cleaner_backoff_ms = cleaner_backoff_ms
-        self._producer_expiration_ms = producer_expiration_ms
+        self.cleaner_backoff_ms = cleaner_backoff_ms
+        self.producer_expiration_ms = producer_expiration_ms
         self._retention_due_ms = clock.now_ms() + retention_check_interval_ms
         self._sealing: set[PartitionLog] = set()  # a turn for it waits or runs
         self._sweeping = asyncio.Lock()
@@ -121,7 +121,7 @@ class Upkeep:
         if self._timer is not None:
             self._timer.cancel()
         if not self._ended and not self._held:
-            next_ms = min(self._clock.now_ms() + self._cleaner_backoff_ms, self._retention_due_ms)
+            next_ms = min(self._clock.now_ms() + self.cleaner_backoff_ms, self._retention_due_ms)
             self._timer = self._clock.at(next_ms, self._begin)
 
     def _begin(self) -> None:
@@ -224,7 +224,7 @@ class Upkeep:
                     start=log.start_offset,
                 )
             with log.lock:
-                log.producers.expire(now_ms - self._producer_expiration_ms)
+                log.producers.expire(now_ms - self.producer_expiration_ms)
         if not log.config.compacts or not compact(log, now_ms):
             return False
         _log.info("log compacted", partition=log.name, bytes=log.segments.size)

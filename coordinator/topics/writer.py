@@ -46,7 +46,7 @@ class Writer(Generic[P]):
         *,
         opened: Callable[[P], PartitionLog],
         commit: Callable[[Sequence[PartitionLog]], Sequence[KafkaError | None]],
-        settled: Callable[[P, int, Appended | BaseException], None],
+        settled: Callable[[P, Appended | BaseException], None],
         refused: Callable[[P, bytes, KafkaError], None],
         now_ms: Callable[[], int],
         write: Run,
@@ -54,9 +54,9 @@ class Writer(Generic[P]):
         queue_bytes_max: int,
     ) -> None:
         """`opened` gives a partition's log and `commit` makes what was written to several durable, both in an
-        executor. `settled` hears of each append's outcome and size in bytes before the one who waits for it
-        does. `refused` hears of each that is refused, before any that follows is looked at; on the loop or in
-        an executor. `write` and `validate` run the two kinds of work.
+        executor. `settled` hears of each append's outcome before the one who waits for it does. `refused`
+        hears of each that is refused, before any that follows is looked at; on the loop or in an executor.
+        `write` and `validate` run the two kinds of work.
         """
         self._opened = opened
         self._commit = commit
@@ -164,7 +164,7 @@ class Writer(Generic[P]):
 
     def _settle(self, write: _Write[P], outcome: Appended | BaseException) -> None:
         self._bytes -= len(write.records)
-        self._settled(write.partition, len(write.records), outcome)
+        self._settled(write.partition, outcome)
         if isinstance(outcome, KafkaError):
             self._refused(write.partition, write.records, outcome)
         if write.done.done():

@@ -23,7 +23,7 @@ _ENTRY: Final = f"""
     started_ms bigint, join_ms bigint, assignment_ms bigint, restarts int, members int,
     dropped array<{MEMBER}>, joins array<array<string>>, lag_before bigint, lag bigint, total bigint,
     recovered boolean, error string, committed_generation_id int, epoch bigint, from_broker int,
-    took_ms bigint, groups int
+    from_silent_ms bigint, took_ms bigint, groups int
 """
 
 _TRANSITIONS: Final = f"""
@@ -53,7 +53,7 @@ SELECT
             'committed_offset', try_cast(get(p, 2) AS bigint), 'lag', try_cast(get(p, 3) AS bigint)))
     END AS lags,
     e.recovered, e.error, e.committed_generation_id AS committed_generation, e.epoch, e.from_broker,
-    e.took_ms, e.groups
+    e.from_silent_ms, e.took_ms, e.groups
 FROM read
 WHERE e.type IS NOT NULL AND e.at_ms IS NOT NULL
 """

@@ -33,8 +33,8 @@ FROM {{rebalances}} GROUP BY 1, 2, 3
 _COST_PER_CAUSE: Final = f"""
 SELECT cause, diagnosis, count(*) AS rebalances, count(DISTINCT `group`) AS groups, {_COST},
     coalesce(sum(duration_ms), 0) AS duration_ms,
-    coalesce(sum(greatest(lag_peak - lag_before, 0)), 0) AS lag_growth,
-    count_if(lag_peak IS NOT NULL AND lag_before IS NOT NULL) AS lag_known,
+    coalesce(sum(greatest(lag - lag_before, 0)), 0) AS lag_growth,
+    count_if(lag IS NOT NULL AND lag_before IS NOT NULL) AS lag_known,
     count(recovered_ms) AS recovered,
     percentile(recovery_ms, 0.5) AS recovery_p50_ms, percentile(recovery_ms, 0.95) AS recovery_p95_ms,
     max(recovery_ms) AS recovery_max_ms,
@@ -73,7 +73,8 @@ WITH known AS (
 SELECT k.`group`, k.first_ms, now_ms AS last_ms, k.last.to_state AS state, c.members,
     coalesce(c.rebalances, 0) AS rebalances, coalesce(c.under_way, false) AS under_way,
     now_ms - c.open_ms AS under_way_ms, coalesce(now_ms - c.open_ms > {_HANGING_MS}, false) AS hanging,
-    coalesce(c.over, 0) * {_HOUR_MS} / greatest(now_ms - k.first_ms, {_HOUR_MS}) AS generations_per_hour,
+    IF(now_ms - k.first_ms >= {tables.RATE_MIN_MS},
+        coalesce(c.over, 0) * {_HOUR_MS} / (now_ms - k.first_ms), NULL) AS generations_per_hour,
     s.stable_share, coalesce(e.evictions, 0) AS evictions, k.near_misses, k.commits_refused,
     t.top.diagnosis AS top_diagnosis, t.top.times / c.rebalances AS top_diagnosis_share,
     c.p50_ms, c.p95_ms, c.max_ms, coalesce(c.moved, 0) AS moved, coalesce(c.bounced, 0) AS bounced,
@@ -217,7 +218,8 @@ WITH shards AS (
     GROUP BY ALL
 )
 SELECT l.shard, l.at_ms, l.broker, coalesce(l.from_broker, l.before.broker) AS from_broker, l.epoch,
-    coalesce(l.planned, false) AS planned, IF(l.planned, l.at_ms - l.before.at_ms, NULL) AS unavailable_ms,
+    coalesce(l.planned, false) AS planned,
+    IF(l.planned, l.at_ms - l.before.at_ms, l.from_silent_ms) AS unavailable_ms,
     l.took_ms, l.groups, coalesce(i.rebalances_interrupted, 0) AS rebalances_interrupted,
     coalesce(f.rebalances_after, 0) AS rebalances_after, coalesce(x.members_lost, 0) AS members_lost
 FROM loads AS l

@@ -5,11 +5,12 @@ has those of one batch. So it keeps, for each group, the entries that this SQL m
 out with each batch a *piece*: what it has kept, followed by what is new. The same SQL over the piece makes
 the same rows, but for those before the piece's `live_offset`, which are there as context and not in full.
 
-A rebalance is live while anything that is still to come may change its row: the last of its group, and those
-that began less than 30 minutes ago, since a client that comes back explains why it went. All entries of live
-ones are kept. Of those before are kept: what was told of lag in the hour before the first live one; who came,
-went or was late in the ten minutes before; who led, by which assignor; the last assignment, and the last
-rebalance that told how many members there are, with all their changes of state, which make them rebalances.
+A rebalance is live while anything that is still to come may change its row: the last of its group, those that
+began less than 30 minutes ago, since a client that comes back explains why it went, and those that ended less
+than ten minutes ago, since lag tells what they cost. All entries of live ones are kept. Of those before are
+kept: what was told of lag in the hour before the first live one; who came, went or was late in the ten
+minutes before; who led, by which assignor; the last assignment, and the last rebalance that told how many
+members there are, with all their changes of state, which make them rebalances.
 
 What is kept is bounded, though the last rebalance of a group may lie months back: refused commits are
 counted, and a lag that is neither higher nor lower than those before it says nothing new. (One that climbs
@@ -33,6 +34,8 @@ AHEAD_MS: Final = 30 * 60_000
 """For how long what comes later may change what is said of a rebalance (diagnoses.py)."""
 BACK_MS: Final = 10 * 60_000
 """How far back it is looked for who came and went (diagnoses.py)."""
+LAG_AHEAD_MS: Final = 10 * 60_000
+"""For how long after its end lag tells of it (rebalances.py)."""
 LAG_BACK_MS: Final = 60 * 60_000
 """And what the lag was (rebalances.py)."""
 SHARD_ENTRIES: Final = 256
@@ -128,6 +131,11 @@ class Rebalance:
         bound = next((each for each in own if each.is_bound), (own or self.entries)[-1])
         return bound.at_ms
 
+    @property
+    def ended_ms(self) -> int:
+        """The last of its own entries."""
+        return self.entries[max(self.ends - 1, 0)].at_ms
+
     def last(self, wanted: Callable[[Entry], bool], *, own: bool = False) -> Entry | None:
         """The last entry that is wanted; `own`: of those that do not just follow it."""
         entries = self.entries[: self.ends] if own else self.entries
@@ -204,7 +212,11 @@ def remembered(piece: Piece, newest_ms: int, shard_offset: int) -> tuple[Group, 
     # Of those before the piece's live ones not all entries are there any more.
     first = next(i for i, each in enumerate(cut) if each.entries[0].offset >= piece.live_offset)
     since_ms = newest_ms - AHEAD_MS - SKEW_MS
-    live = next((i for i in range(first, len(cut)) if cut[i].began_ms >= since_ms), len(cut) - 1)
+    watched_ms = newest_ms - LAG_AHEAD_MS - SKEW_MS
+    may_change = (
+        i for i in range(first, len(cut)) if cut[i].began_ms >= since_ms or cut[i].ended_ms >= watched_ms
+    )
+    live = next(may_change, len(cut) - 1)
     kept = _context(cut[:live], min(each.began_ms for each in cut[live:]))
     changes_until_ms = max(each.began_ms for each in cut[live:]) + AHEAD_MS
     for each in cut[live:]:

@@ -43,9 +43,6 @@ SELECT shard, `group`, number,
     -- Who is still there works on until it rejoins.
     sort_array(collect_list(struct(offset, member_id AS id, at_ms))
         FILTER (WHERE type = 'member_rejoined' AND NOT is_after)) AS rejoined,
-    sort_array(collect_list(struct(offset, at_ms, lag, type, recovered)) FILTER (
-        WHERE lag IS NOT NULL AND (is_after AND type = 'lag_at_commit' OR type = 'rebalance_completed')))
-        AS lags,
     sort_array(collect_list(committed_generation) FILTER (WHERE type = 'commit_refused')) AS refused
 FROM {told}
 GROUP BY shard, `group`, number
@@ -142,7 +139,7 @@ SELECT
     int(size(unowned)) AS unowned_partitions,
     aggregate(unowned, bigint(0), (sum, ms) -> sum + ms) AS unowned_partition_ms,
     array_max(unowned) AS unowned_max_ms,
-    done.lag_before, done.lag, lags, array_min(array_append(map_values(stopped), began_ms)) AS troubled_ms,
+    done.lag_before, done.lag, array_min(array_append(map_values(stopped), began_ms)) AS troubled_ms,
     int(size(filter(refused, g -> generation IS NULL OR coalesce(g, 0) < generation))) AS commits_refused,
     number
 FROM unowned
@@ -168,16 +165,34 @@ WITH begun AS (
     -- The lesser of the two; what was not told before is taken from the note unless somebody was silent.
     SELECT b.*, IF(silent OR noted IS NULL, IF(e.lag IS NULL, NULL, least(e.lag, noted)), noted) AS lag_before
     FROM begun AS b LEFT JOIN earlier AS e ON b.rebalance_id = e.rebalance_id
+), later AS (
+    -- Told within ten minutes after its end, of the rebalances that follow as well.
+    SELECT r.rebalance_id, sort_array(collect_list(struct(t.offset, t.at_ms, t.lag, t.type = 'lag_at_commit'
+        AND t.number = r.number AS is_own, coalesce(t.recovered, false) AS is_recovered))) AS lags
+    FROM (SELECT rebalance_id, `group`, shard, number, end_offset, ended_ms,
+            explode(sequence((ended_ms - 600000) DIV 3600000, (ended_ms + 600000) DIV 3600000)) AS hour
+        FROM begun WHERE ended_ms IS NOT NULL) AS r
+    JOIN (SELECT *, at_ms DIV 3600000 AS hour FROM {told}
+        WHERE lag IS NOT NULL AND type IN ('lag_at_commit', 'rebalance_completed')) AS t
+    ON t.`group` = r.`group` AND t.shard = r.shard AND t.hour = r.hour AND t.offset > r.end_offset
+        AND t.at_ms <= r.ended_ms + 600000
+    GROUP BY r.rebalance_id
+), watched AS (
+    -- The first after ten seconds stands for the lag at its end where that is not known.
+    SELECT k.* EXCEPT (lag), l.lags,
+        coalesce(k.lag, get(filter(l.lags, s -> s.is_own AND s.at_ms <= k.ended_ms + 15000), 0).lag) AS lag
+    FROM known AS k LEFT JOIN later AS l ON k.rebalance_id = l.rebalance_id
 ), followed AS (
-    -- All but a tenth of its growth made up for is all: lag goes up and down with the commits.
-    SELECT *, aggregate(lags, named_struct('peak', bigint(NULL), 'back_ms', bigint(NULL)),
+    -- All but a tenth of its growth made up for is all: lag goes up and down with the commits. That it has
+    -- recovered is said of the last rebalance.
+    SELECT *, aggregate(coalesce(lags, array()), named_struct('peak', lag, 'back_ms', bigint(NULL)),
         (seen, l) -> IF(seen.back_ms IS NOT NULL, seen, named_struct(
             'peak', greatest(seen.peak, l.lag),
-            'back_ms', IF(l.type = 'lag_at_commit' AND (coalesce(l.recovered, false) AND NOT silent
+            'back_ms', IF(l.is_recovered AND l.is_own AND NOT silent
                 OR coalesce(l.lag - lag_before
-                    <= greatest(greatest(seen.peak, l.lag) - lag_before, 0) DIV 10, false)),
+                    <= greatest(greatest(seen.peak, l.lag) - lag_before, 0) DIV 10, false),
                 l.at_ms, NULL)))) AS seen
-    FROM known
+    FROM watched
 )
 SELECT * EXCEPT (lags, seen, noted, silent, troubled_ms),
     seen.peak AS lag_peak, seen.back_ms AS recovered_ms, seen.back_ms - ended_ms AS recovery_ms

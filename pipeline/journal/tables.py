@@ -10,6 +10,9 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+RATE_MIN_MS: Final = 55 * 60_000
+"""How often something happens in an hour is told of about an hour and more: less time says nothing of it."""
+
 
 class Column(NamedTuple):
     """A column; `type` as Spark's DDL writes it."""
@@ -134,6 +137,7 @@ TRANSITIONS: Final = Table(
         committed_generation   int     commit_refused: the generation it came under
         epoch                  bigint  shard_loaded, shard_unloaded
         from_broker            int     shard_loaded: who had it before
+        from_silent_ms         bigint  shard_loaded: how long ago that one was heard of last
         took_ms                bigint  shard_loaded
         groups                 int     shard_loaded: how many there are
         """
@@ -188,8 +192,8 @@ REBALANCES: Final = Table(
         unowned_max_ms        bigint  the longest of them
         lag_before            bigint  records behind as it began
         lag                   bigint  records behind at its end
-        lag_peak              bigint  the most until it recovered
-        recovered_ms          bigint  when lag was back at what it was
+        lag_peak              bigint  the most until it recovered, within ten minutes of its end
+        recovered_ms          bigint  when lag was back at what it was, within ten minutes of its end
         recovery_ms           bigint  how long after its end that was
         commits_refused       int     commits under the generations that it ended
         near_misses           int     late heartbeats of its member in the ten minutes before
@@ -294,7 +298,7 @@ GROUP_HEALTH: Final = Table(
         under_way             boolean whether one is
         under_way_ms          bigint  for how long; NULL: none is
         hanging               boolean whether it has been for more than five minutes
-        generations_per_hour  double  rebalances that are over, an hour; over one hour at least
+        generations_per_hour  double  rebalances that are over, an hour; NULL: there is less than an hour
         stable_share          double  how much of the time it was Stable, 0 to 1, while it had members
         evictions             bigint  members put out
         near_misses           bigint  late heartbeats
@@ -338,7 +342,7 @@ COST_PER_CAUSE: Final = Table(
         groups                bigint  of how many groups
         {_COST.strip()}
         duration_ms           bigint  over all of them
-        lag_growth            bigint  records that came to wait, where lag is known
+        lag_growth            bigint  records that came to wait while they went on, where lag is known
         lag_known             bigint  rebalances of which lag before and after is known
         recovered             bigint  of those: lag was seen to be back at what it was
         recovery_p50_ms       double  how long that took from the end of the rebalance
@@ -405,7 +409,7 @@ FAILOVER_IMPACT: Final = Table(
         from_broker              int     who had it before
         epoch                    bigint  of its lease
         planned                  boolean whether the former one gave it up: else it died or lost its lease
-        unavailable_ms           bigint  from when it was given up, where it was
+        unavailable_ms           bigint  from when it was given up, or its broker was heard of last (at most)
         took_ms                  bigint  how long loading took
         groups                   int     how many groups it has
         rebalances_interrupted   bigint  that were under way in them

@@ -26,8 +26,9 @@ def _columns(text: str) -> Columns:
 GROUPS: Final = _columns(
     """
     Group          | name   | the group's id
+    Partition-time | ms     | without an owner, summed over its partitions
     Rebalances     | count  | begun in this time, those under way included
-    An hour        | rate   | rebalances that are over, an hour; over one hour at least
+    An hour        | rate   | rebalances that are over, an hour; where the group was there for about an hour
     Mostly because | text   | what was most often behind one
     Share          | share  | of its rebalances that had this behind them
     Median         | ms     | half of its rebalances took at most so long
@@ -55,8 +56,8 @@ GAPS: Final = _columns(
     From           | moment | when its owner was last heard of, or stopped
     Until          | moment | when it had an owner again
     Because        | text   | what was behind the rebalance that gave it an owner again
-    Before         | name   | member id of who had it
-    After          | name   | member id of who got it
+    Before         | name   | who had it
+    After          | name   | who got it
     """
 )
 COSTS: Final = _columns(
@@ -112,7 +113,7 @@ AROUND: Final = _columns(
     Time           | text   | of the three
     Length         | ms     | how long that was
     Rebalances     | count  | begun in it, of these groups
-    An hour        | rate   | the same, an hour
+    An hour        | rate   | the same, an hour; of about an hour and more
     Partition-time | ms     | without an owner in those
     Median lag     | count  | of the samples, in records
     Highest lag    | count  | of the samples, in records
@@ -123,9 +124,9 @@ FAILOVERS: Final = _columns(
     When           | moment | the first of its shards was loaded
     Brokers        | text   | who had them, and who has them now
     Planned        | text   | whether the former broker gave them up; else it died or lost its lease
+    Stood still    | ms     | at most: from when a shard was given up, or its broker heard of last
     Shards         | count  | of groups that moved
     Groups         | count  | in those
-    Unavailable    | ms     | at most, from when a shard was given up; known of planned ones
     Loading        | ms     | took at most so long for a shard
     Interrupted    | count  | rebalances that were under way
     After          | count  | rebalances that began within 5 minutes

@@ -47,8 +47,8 @@ goes, what deploys and failovers did, and what is still open. It writes {PAGE}, 
 it that can be sent and printed, and its pictures as PNG. It starts no Spark, and needs no Java and no broker.
 
 --since and --until take a duration (2h, 1h30m, 7d), counted back from the journal's last entry, or a moment
-(2026-01-31T14:00:00Z; UTC where it names no zone). Before and after are shown of the latest deploy in that
-time, or else of the latest failover, or of the worst rebalance.
+(2026-01-31T14:00:00Z; UTC where it names no zone). Before and after are shown of the deploy in that time
+that cost most, or else of the failover, or of the worst rebalance.
 """,
         on_spark=False,
     )

@@ -199,7 +199,7 @@ def time_axis(axes: Axes, from_ms: float, until_ms: float, label: str = "time (U
     axes.set_xlabel(label)
 
 
-def duration_axis(axis: Any, *, log: bool = False) -> None:
+def duration_axis(axis: Any) -> None:
     """Ticks that name their units; values are milliseconds."""
     from matplotlib import ticker
 
@@ -208,12 +208,6 @@ def duration_axis(axis: Any, *, log: bool = False) -> None:
             return self.tick_values(*axis.get_view_interval())
 
         def tick_values(self, vmin: float, vmax: float) -> list[float]:
-            if log:
-                usual = [1, 10, 100, *STEPS_MS]
-                there = [each for each in usual if vmin <= each <= vmax]
-                wanted = (1, 10, 100, 1_000, 10_000, 60_000, 600_000, 3_600_000, 36_000_000, 86_400_000)
-                few = [each for each in there if each in (*wanted, *STEPS_MS[-6:])]
-                return [float(each) for each in (few if len(few) > 2 else there[:9])]
             each_ms = next(
                 (e for e in (1, 2, 5, 10, 20, 50, 100, 200, 500, *STEPS_MS) if (vmax - vmin) / e <= 8),
                 STEPS_MS[-1] * 10,

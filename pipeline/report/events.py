@@ -7,7 +7,7 @@ from shlex import quote
 from typing import Any
 
 from muster.pipeline.report import columns, moments, pictures
-from muster.pipeline.report.facts import Facts, Span
+from muster.pipeline.report.facts import Facts, Span, per_hour
 from muster.pipeline.report.html_tables import Shown, moment, name, rows
 from muster.pipeline.report.telling import Section, Telling, happened
 from muster.pipeline.report.words import count, counted, duration, known, times
@@ -29,7 +29,7 @@ def worst(telling: Telling) -> Section:
             else "no partition was without an owner."
         )
     )
-    who = f", {name(_who(worst))}" if _who(worst) else ""
+    who = f", {name(_who(facts, worst))}" if _who(facts, worst) else ""
     made.answers.append(
         f"Behind it ({escape(str(worst.certainty))}): {happened(worst.diagnosis)}{who}. To see "
         f"more: <code>muster groups why</code> {name(quote(str(worst.group)))} <code>--generation "
@@ -81,6 +81,7 @@ def worst(telling: Telling) -> Section:
             1,
         )
     )
+    _before_and_after(telling, made, "rebalance")
     return made
 
 
@@ -91,7 +92,7 @@ def flapping(telling: Telling) -> Section:
     members = found[(found.kind == "member").to_numpy()]
     hosts = found[(found.kind == "host").to_numpy()]
     if members.empty and hosts.empty:
-        made.answers.append("Nobody: no member and no host was lost or left three times within an hour.")
+        made.answers.append("No member and no host was lost or left three times within an hour.")
         return made
     if len(members):
         first = members.iloc[0]
@@ -140,25 +141,25 @@ def flapping(telling: Telling) -> Section:
 
 
 def deploys(telling: Telling) -> Section:
-    """Rolling restarts; before and after the latest."""
-    facts, found = telling.facts, telling.facts.deploys
+    """Rolling restarts; before and after the costliest."""
+    found = telling.facts.deploys
     made = Section("deploys", "What did each deploy do?", [])
     if found.empty:
         made.answers.append("No rolling restart was seen: half of a group or more going and coming back.")
     else:
-        last = found.iloc[0]
+        most = found.iloc[0]
         made.answers.append(
             (
                 "One rolling restart, of "
                 if len(found) == 1
-                else f"{count(len(found))} rolling restarts; the latest, of "
+                else f"{count(len(found))} rolling restarts; the costliest, of "
             )
-            + f"{name(last.group)}, took {duration(last.duration_ms)} for "
-            f"{counted(last.restarted, 'member')}: "
+            + f"{name(most.group)}, took {duration(most.duration_ms)} for "
+            f"{counted(most.restarted, 'member')}: "
             + (
-                f"{counted(last.rebalances, 'rebalance')}, {counted(last.moved, 'partition')} "
-                f"moved, {duration(last.unowned_partition_ms)} of partition-time without an owner."
-                if last.rebalances
+                f"{counted(most.rebalances, 'rebalance')}, {counted(most.moved, 'partition')} "
+                f"moved, {duration(most.unowned_partition_ms)} of partition-time without an owner."
+                if most.rebalances
                 else "no rebalance came of it."
             )
         )
@@ -168,13 +169,12 @@ def deploys(telling: Telling) -> Section:
                 f"{counted(len(quiet), 'rolling restart')} went without a rebalance, as static members' do "
                 "(group.instance.id)."
             )
-    if facts.around is not None:
-        _before_and_after(telling, made)
+    _before_and_after(telling, made, "deploy")
     if len(found):
         made.shown.append(
             Shown(
                 "table-deploys",
-                "Rolling restarts, the latest first",
+                "Rolling restarts by what they cost",
                 columns.DEPLOYS,
                 rows(
                     found.head(telling.top).assign(
@@ -189,9 +189,11 @@ def deploys(telling: Telling) -> Section:
     return made
 
 
-def _before_and_after(telling: Telling, made: Section) -> None:
+def _before_and_after(telling: Telling, made: Section, what: str) -> None:
+    """Add the comparison to the section of what it is about."""
     facts, around = telling.facts, telling.facts.around
-    assert around is not None
+    if around is None or around.what != what:
+        return
     whom = name(around.groups[0])
     if len(around.groups) > 1:
         whom += f" and {counted(len(around.groups) - 1, 'more group')}"
@@ -230,25 +232,26 @@ def failovers(telling: Telling) -> Section:
     if found.empty:
         made.answers.append("No failover was seen: all groups stayed with their broker.")
         return made
-    last = found.iloc[0]
+    most = found.iloc[0]
     made.answers.append(
-        ("One failover, " if len(found) == 1 else f"{count(len(found))} failovers; the latest, ")
-        + f"{moment(last.at_ms)}: {_brokers(last)}, {counted(len(last.shards), 'shard')} with "
-        f"{counted(last.groups, 'group')}. "
-        f"{_nothing(last.rebalances_interrupted, 'rebalance was', 'rebalances were')} interrupted, "
-        f"{_nothing(last.rebalances_after, 'rebalance', 'rebalances').lower()} began within five "
+        ("One failover, " if len(found) == 1 else f"{count(len(found))} failovers; the costliest, ")
+        + f"{moment(most.at_ms)}: {_brokers(most)}, {counted(len(most.shards), 'shard')} with "
+        f"{counted(most.groups, 'group')}. {_stood_still(most)} "
+        f"{_nothing(most.rebalances_interrupted, 'rebalance was', 'rebalances were')} interrupted, "
+        f"{_nothing(most.rebalances_after, 'rebalance', 'rebalances').lower()} began within five "
         "minutes, "
         + (
-            f"{counted(last.members_lost, 'member')} did not come back."
-            if last.members_lost
+            f"{counted(most.members_lost, 'member')} did not come back."
+            if most.members_lost
             else "every member came back."
         )
     )
+    _before_and_after(telling, made, "failover")
     if len(moments.failed_over(facts)[2]):
         made.shown.append(
             telling.coloured(
                 "failover",
-                "Marks: rebalances round the latest failover, by group.",
+                "Marks: rebalances round the costliest failover, by group.",
                 moments.failover,
                 "Rebalances of the groups that moved, five minutes before and after; one row for "
                 "each group that had any. A failover by itself makes no group rebalance; one right "
@@ -258,16 +261,16 @@ def failovers(telling: Telling) -> Section:
     made.shown.append(
         Shown(
             "table-failovers",
-            "Failovers, the latest first",
+            "Failovers by how long groups had no coordinator",
             columns.FAILOVERS,
             [
                 (
                     r.at_ms,
                     _brokers(r),
                     "yes" if r.planned else "no",
+                    r.unavailable_max_ms,
                     len(r.shards),
                     r.groups,
-                    r.unavailable_max_ms,
                     r.took_max_ms,
                     r.rebalances_interrupted,
                     r.rebalances_after,
@@ -298,16 +301,15 @@ def lag(telling: Telling) -> Section:
         f"{name(first['group'])} was furthest behind: {counted(first['max'], 'record')}, "
         f"{moment(first.at_ms)}; at its last sample, {count(first['last'])}."
         if first["max"]
-        else "Nobody: no sample of lag was above 0."
+        else "Nobody was behind: no sample of lag was above 0."
     )
     made.shown.append(
         telling.plain(
             "lag",
-            "Heat map: lag of each group over time.",
-            moments.lag_map,
-            "One row for each group, the brighter the further behind; the scale grows tenfold from "
-            "tick to tick. Empty: not known, since the group committed nothing. Samples are up to "
-            "five minutes apart.",
+            "Lines: lag of the groups that were furthest behind, over time.",
+            moments.lag_lines,
+            "One line for each group, of those that were furthest behind. A line breaks off where the group "
+            "committed nothing: how far behind it was then is not known.",
         )
     )
     made.shown.append(
@@ -349,7 +351,7 @@ def still_open(telling: Telling) -> Section:
             "Rebalances under way, the longest first",
             columns.OPEN,
             [
-                (r.group, r.started_ms, facts.end_ms - r.started_ms, r.state, r.diagnosis, _who(r))
+                (r.group, r.started_ms, facts.end_ms - r.started_ms, r.state, r.diagnosis, _who(facts, r))
                 for r in found.head(telling.top).itertuples()
             ],
             len(found),
@@ -358,13 +360,23 @@ def still_open(telling: Telling) -> Section:
     return made
 
 
-def _who(rebalance: Any) -> str:
-    for each in ("instance", "client_id"):
-        value = getattr(rebalance, each)
-        if known(value):
+def _who(facts: Facts, rebalance: Any) -> str:
+    who = facts.names.short(rebalance.group, rebalance.member_id)
+    for each in (who, rebalance.instance, rebalance.client_id):
+        if known(each):
             host = f" on {rebalance.host}" if known(rebalance.host) else ""
-            return f"{value}{host}"
+            return f"{each}{host}"
     return ""
+
+
+def _stood_still(failover: Any) -> str:
+    """For how long groups had no coordinator."""
+    if not known(failover.unavailable_max_ms):
+        return "For how long they had no coordinator is not known."
+    took = duration(failover.unavailable_max_ms)
+    if failover.planned:
+        return f"They had no coordinator for {took}."
+    return f"They had no coordinator for at most {took}, counted from the former one's last sign of life."
 
 
 def _brokers(failover: Any) -> str:
@@ -383,11 +395,10 @@ def _in(facts: Facts, span: Span) -> tuple[Any, ...]:
     mine = mine[mine.started_ms.between(*span, inclusive="left").to_numpy()]
     lag = facts.lag[facts.lag.group.isin(facts.around.groups).to_numpy()]
     lag = lag[lag.at_ms.between(*span, inclusive="left").to_numpy()].lag
-    per_hour = len(mine) * 3_600_000 / span.ms if span.ms else None
     return (
         span.ms,
         len(mine),
-        per_hour,
+        per_hour(len(mine), span.ms),
         mine.unowned_partition_ms.sum(),
         lag.median() if len(lag) else None,
         lag.max() if len(lag) else None,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from muster.pipeline.errors import PipelineError
 from muster.pipeline.journal import tables
 from muster.pipeline.report.lake import Lake
+from muster.pipeline.report.members import Names, names_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
 
 _REBALANCE: Final = [
     "rebalance_id", "group", "shard", "generation", "outcome", "state", "started_ms", "ended_ms",
-    "duration_ms", "cause", "diagnosis", "certainty", "client_id", "host", "instance", "members", "moved",
-    "bounced", "unowned_partitions", "unowned_partition_ms", "unowned_max_ms", "lag_before", "lag_peak",
-    "recovered_ms", "recovery_ms", "commits_refused",
+    "duration_ms", "cause", "diagnosis", "certainty", "member_id", "client_id", "host", "instance",
+    "members", "moved", "bounced", "unowned_partitions", "unowned_partition_ms", "unowned_max_ms",
+    "lag_before", "lag", "lag_peak", "recovered_ms", "recovery_ms", "commits_refused",
 ]  # fmt: skip
 _SESSION: Final = [
     "group", "member_id", "client_id", "host", "instance", "joined_ms", "ended_ms", "end_cause", "evicted"
@@ -96,6 +97,7 @@ class Facts:
     worst: pd.Series | None
     owned: pd.DataFrame
     """Who had what round the worst rebalance, in its group."""
+    names: Names
 
     @property
     def is_whole(self) -> bool:
@@ -159,11 +161,14 @@ def facts(lake: Lake, asked: Asked) -> Facts:
     sessions = lake.read(tables.MEMBER_SESSIONS, _SESSION, of_groups())
     flapping = _flapping(lake, span, of_groups(pc.field("flapping")))
     deploys = lake.read(tables.DEPLOYS, tables.DEPLOYS.names, of_groups(within("started_ms")))
-    deploys = deploys.sort_values("started_ms", ascending=False, ignore_index=True)
+    deploys = deploys.sort_values(
+        ["unowned_partition_ms", "rebalances", "started_ms"], ascending=False, ignore_index=True
+    )
     failovers = _failovers(shards, rebalances, asked)
     end_ms = span.until_ms if asked.until_ms is not None else max(span.until_ms - 1, span.from_ms)
     around = _around(rebalances, deploys, failovers, Span(span.from_ms, end_ms))
     worst = _worst(rebalances)
+    owned = _owned(lake, worst)
     return Facts(
         asked=asked,
         journal=journal,
@@ -181,7 +186,8 @@ def facts(lake: Lake, asked: Asked) -> Facts:
         open=rebalances[rebalances.outcome == "under way"].sort_values("started_ms", ignore_index=True),
         around=around,
         worst=worst,
-        owned=_owned(lake, worst),
+        owned=owned,
+        names=names_of(sessions, owned),
     )
 
 
@@ -195,12 +201,12 @@ def _with_all(span: Span, moments: Sequence[pd.Series]) -> Span:
 
 
 def costs(rebalances: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
-    """What gold.cost_per_cause says, by any columns: most frequent first."""
+    """What gold.cost_per_cause says, by any columns: what cost most first."""
     import pandas as pd
 
-    known = rebalances.lag_peak.notna() & rebalances.lag_before.notna()
+    known = rebalances.lag.notna() & rebalances.lag_before.notna()
     given = rebalances.assign(
-        growth=(rebalances.lag_peak - rebalances.lag_before).clip(lower=0).where(known), is_known=known
+        growth=(rebalances.lag - rebalances.lag_before).clip(lower=0).where(known), is_known=known
     )
     given = given.astype(dict.fromkeys((*_SUMMED, *_QUANTILES, "growth", "recovered_ms"), "float64"))
     of_each = given.groupby(list(by), observed=True, dropna=False)
@@ -217,7 +223,12 @@ def costs(rebalances: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
             "recovered": of_each["recovered_ms"].count(),
         }
     ).reset_index()
-    return _most(found, ["rebalances", "unowned_partition_ms"], by)
+    return _most(found, ["unowned_partition_ms", "rebalances"], by)
+
+
+def per_hour(number: float, ms: float) -> float | None:
+    """So many in that time, an hour; None where the time is too short to say."""
+    return number * 3_600_000 / ms if ms >= tables.RATE_MIN_MS else None
 
 
 def _most(found: pd.DataFrame, columns: Sequence[str], names: Sequence[str]) -> pd.DataFrame:
@@ -238,12 +249,16 @@ def _groups(
     top = top.drop_duplicates("group").set_index("group")
     found["top_diagnosis"] = found.group.map(top.diagnosis)
     found["top_diagnosis_share"] = found.group.map(top.rebalances) / found.rebalances
+    costly = costs(rebalances, ["group", "diagnosis"]).drop_duplicates("group").set_index("group")
+    found["costly_diagnosis"] = found.group.map(costly.diagnosis)
+    found["costly_share"] = found.group.map(costly.unowned_partition_ms) / found.unowned_partition_ms
     out = sessions[(sessions.evicted == True) & sessions.ended_ms.between(*span)]  # noqa: E712
     found["evictions"] = found.group.map(out.groupby("group", observed=True).size()).fillna(0)
     over = rebalances[rebalances.ended_ms.notna()].groupby("group", observed=True).size()
     by_name = health.drop_duplicates("group").set_index("group")
-    there_ms = span.until_ms - found.group.map(by_name.first_ms).clip(lower=span.from_ms)
-    found["per_hour"] = found.group.map(over).fillna(0) * 3_600_000 / there_ms.clip(lower=3_600_000)
+    found["seen_ms"] = span.until_ms - found.group.map(by_name.first_ms).clip(lower=span.from_ms)
+    ended = found.group.map(over).fillna(0)
+    found["per_hour"] = [per_hour(*each) for each in zip(ended, found.seen_ms, strict=True)]
     found["stable_share"] = found.group.map(by_name.stable_share)
     return found
 
@@ -256,7 +271,7 @@ def _flapping(lake: Lake, span: Span, where: pc.Expression | None) -> pd.DataFra
 
 
 def _failovers(shards: pd.DataFrame, rebalances: pd.DataFrame, asked: Asked) -> pd.DataFrame:
-    """One row for all shards that went together; latest first."""
+    """One row for all shards that went together; those first that were without a coordinator the longest."""
     import pandas as pd
 
     shards = shards.sort_values(["at_ms", "shard"], ignore_index=True)
@@ -283,6 +298,9 @@ def _failovers(shards: pd.DataFrame, rebalances: pd.DataFrame, asked: Asked) -> 
                 one[f"{each}_max_ms"] = max(value, one[f"{each}_max_ms"], key=lambda x: -1 if x != x else x)
     columns = ["at_ms", "until_ms", "from_broker", "broker", "planned", "shards", *counts]
     found = pd.DataFrame(made[::-1], columns=[*columns, "unavailable_max_ms", "took_max_ms"])
+    found = found.sort_values(
+        ["unavailable_max_ms", "at_ms"], ascending=False, na_position="last", ignore_index=True
+    )
     if asked.groups:  # of which the tables know the shard from their rebalances
         mine = set(rebalances.shard)
         found = found.loc[[bool(mine & set(each)) for each in found.shards]].reset_index(drop=True)
@@ -292,21 +310,24 @@ def _failovers(shards: pd.DataFrame, rebalances: pd.DataFrame, asked: Asked) -> 
 def _around(
     rebalances: pd.DataFrame, deploys: pd.DataFrame, failovers: pd.DataFrame, within: Span
 ) -> Around | None:
-    """The latest deploy of which there is what followed, or else failover, or the worst rebalance."""
-    if len(deploys):
-        told = deploys[deploys.ended_ms + deploys.duration_ms < within.until_ms]  # what came of it
-        last = (told if len(told) else deploys).iloc[0]
-        what, groups = "deploy", [str(last.group)]
-        during = Span(float(last.started_ms), float(last.ended_ms))
+    """The costliest deploy, if it cost anything and there is what followed; or else the costliest failover;
+    or else the worst rebalance."""
+    costly = deploys[(deploys.unowned_partition_ms > 0).to_numpy()]
+    worst = _worst(rebalances)
+    if len(costly):
+        told = costly[costly.ended_ms + costly.duration_ms < within.until_ms]  # what came of it
+        most = (told if len(told) else costly).iloc[0]
+        what, groups = "deploy", [str(most.group)]
+        during = Span(float(most.started_ms), float(most.ended_ms))
     elif len(failovers):
-        last = failovers.iloc[0]
-        what, during = "failover", Span(float(last.at_ms), float(last.until_ms))
-        mine = rebalances[rebalances.shard.isin(last.shards)]
+        most = failovers.iloc[0]
+        stood_ms = 0.0 if most.unavailable_max_ms != most.unavailable_max_ms else most.unavailable_max_ms
+        what, during = "failover", Span(float(most.at_ms - stood_ms), float(most.until_ms))
+        mine = rebalances[rebalances.shard.isin(most.shards)]
         groups = [str(each) for each in mine.group.unique()]
+    elif worst is None:
+        return None
     else:
-        worst = _worst(rebalances)
-        if worst is None:
-            return None
         what, groups = "rebalance", [str(worst.group)]
         ended = worst.ended_ms if worst.ended_ms == worst.ended_ms else within.until_ms
         during = Span(float(worst.started_ms), float(ended))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from html import escape
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -73,12 +73,17 @@ class Shown(NamedTuple):
     """How many rows there would be in all."""
 
     def html(self) -> str:
-        """The table, with the sentence that says what was left out."""
+        """The table, with the sentence that says what was left out. A rate that no row has is not shown."""
+        told = [
+            number
+            for number, (_, _, kind) in enumerate(self.columns)
+            if kind is not RATE or any(words.known(row[number]) for row in self.rows)
+        ]
         heads = "".join(
             f'<th scope="col"{_class(kind)} title="{escape(about)}">{escape(heading)}</th>'
-            for heading, about, kind in self.columns
+            for heading, about, kind in (self.columns[each] for each in told)
         )
-        rows = "".join(f"<tr>{self._cells(row)}</tr>" for row in self.rows)
+        rows = "".join(f"<tr>{self._cells(row, told)}</tr>" for row in self.rows)
         more = self.of - len(self.rows)
         rest = f'<p class="more">{words.counted(more, "row")} more: --top shows more.</p>' if more > 0 else ""
         return (
@@ -87,9 +92,10 @@ class Shown(NamedTuple):
             f"<thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>{rest}"
         )
 
-    def _cells(self, row: Sequence[Any]) -> Iterable[str]:
+    def _cells(self, row: Sequence[Any], told: Sequence[int]) -> str:
         cells = []
-        for number, (value, (_, _, kind)) in enumerate(zip(row, self.columns, strict=True)):
+        for number in told:
+            value, kind = row[number], self.columns[number][2]
             tag = 'th scope="row"' if number == 0 else "td"
             cells.append(f"<{tag}{_class(kind)}>{kind.html(value)}</{tag.split()[0]}>")
         return "".join(cells)

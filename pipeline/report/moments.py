@@ -8,7 +8,7 @@ from muster.pipeline.report import drawing
 from muster.pipeline.report.drawing import Theme, named, when
 from muster.pipeline.report.facts import Facts, Span
 from muster.pipeline.report.pictures import ROWS_MAX
-from muster.pipeline.report.words import moment
+from muster.pipeline.report.words import duration, moment
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,8 +19,9 @@ PARTITIONS_MAX: Final = 40
 _OWNERS_MAX: Final = 18
 """Owners that its legend names."""
 _CARRIED_MS: Final = 5 * 60_000
-"""For so long a sample of lag is taken to hold: samples are not further apart while a group commits."""
-_CELLS_MAX: Final = 96
+"""Samples of lag are not further apart while a group commits."""
+_LINES_MAX: Final = 6
+"""As many as can be told apart."""
 
 
 def ownership(facts: Facts, theme: Theme) -> Figure:
@@ -99,10 +100,7 @@ def gantt(facts: Facts) -> tuple[Span, pd.DataFrame, pd.DataFrame]:
     ]
     rows = facts.owned
     rows = rows[(rows.from_ms < frame.until_ms) & (rows.until_ms.isna() | (rows.until_ms > frame.from_ms))]
-    ids = rows.assign(owner=_owner(rows))
-    # Members with one client id are told apart by the end of the member id.
-    twice = ids.groupby("owner", observed=True)["member_id"].transform("nunique") > 1
-    ids.loc[twice, "owner"] = ids.owner[twice] + " …" + ids.member_id[twice].astype("object").str[-4:]
+    ids = rows.assign(owner=[facts.names.short(worst.group, each) for each in rows.member_id])
     longest = mine.groupby(["topic", "partition"], observed=True)["gap_ms"].max()
     parts = sorted(
         {(str(topic), int(number)) for topic, number in zip(ids.topic, ids.partition, strict=True)},
@@ -114,48 +112,39 @@ def gantt(facts: Facts) -> tuple[Span, pd.DataFrame, pd.DataFrame]:
     return frame, ids.sort_values(["topic", "partition", "from_ms"]), gaps
 
 
-def lag_map(facts: Facts, theme: Theme) -> Figure:
-    """The groups that were furthest behind, by time: one cell is the most in it."""
-    import numpy as np
-    from matplotlib import ticker
-    from matplotlib.colors import LogNorm
-
-    names = _behind(facts)
-    each_ms = drawing.step_ms(facts.span.ms, _CELLS_MAX)
-    first = facts.span.from_ms // each_ms * each_ms
-    count = max(int((facts.span.until_ms - 1 - first) // each_ms) + 1, 1)
-    cells = np.full((len(names), count), np.nan)
-    carried = max(int(_CARRIED_MS // each_ms), 0)
-    for row, name in enumerate(names):
-        mine = facts.lag[(facts.lag.group == name).to_numpy()]
-        last: dict[int, float] = {}
-        for at, lag in zip((mine.at_ms - first) // each_ms, mine.lag, strict=True):
-            cells[row, int(at)] = np.fmax(cells[row, int(at)], lag)
-            last[int(at)] = lag
-        for at, lag in last.items():
-            for later in range(at + 1, min(at + carried + 1, count)):
-                if not np.isnan(cells[row, later]):
-                    break
-                cells[row, later] = lag
-    made, axes = drawing.canvas(1.7 + 0.27 * len(names))
-    most = max(float(np.nanmax(cells, initial=1)), 10)
-    edges = [when(first + number * each_ms) for number in range(count + 1)]
-    axes.set_facecolor(theme.page)
-    mesh = axes.pcolormesh(
-        edges, np.arange(len(names) + 1) - 0.5, np.ma.masked_invalid(np.maximum(cells, 0.5)),
-        cmap="cividis", norm=LogNorm(0.5, most), edgecolors=theme.page, linewidth=0.5,
-    )  # fmt: skip
-    drawing.rows_axis(axes, [named(each) for each in names])
-    axes.set_ylim(len(names) - 0.5, -0.5)
-    drawing.time_axis(axes, first, first + count * each_ms)
-    bar = made.colorbar(mesh, ax=axes, pad=0.01, aspect=max(12, 1.2 * len(names)), shrink=1)
-    ticks = [0.5, *(10.0**power for power in range(19) if 10.0**power <= most)]
-    bar.set_ticks(ticks if len(ticks) < 8 else ticks[::2], minor=False)
-    bar.ax.yaxis.set_minor_locator(ticker.NullLocator())
-    bar.ax.yaxis.set_major_formatter(ticker.FuncFormatter(lambda n, _: "none" if n < 1 else f"{n:,.0f}"))
-    bar.set_label("lag, records")
-    bar.outline.set_visible(False)
+def lag_lines(facts: Facts, theme: Theme) -> Figure:
+    """How far behind the groups were, one line for each of those that were furthest behind."""
+    names = _behind(facts)[:_LINES_MAX]
+    made, axes = drawing.canvas(3.8)
+    for number, group in enumerate(names):
+        mine = facts.lag[(facts.lag.group == group).to_numpy()]
+        # Where no sample came for longer than a group takes that commits, nothing is known.
+        apart = mine.at_ms.diff().to_numpy(dtype="float64") > _CARRIED_MS * 1.5
+        lag = mine.lag.to_numpy(dtype="float64")
+        at = [when(each) for each in mine.at_ms]
+        begun = 0
+        for place in [*(index for index, each in enumerate(apart) if each), len(at)]:
+            axes.plot(
+                at[begun:place], lag[begun:place], color=drawing.PALETTE[number], linewidth=1.8, marker="o",
+                markersize=3,
+            )  # fmt: skip
+            begun = place
+    axes.set_ylim(0, max(float(facts.lag.lag.max()), 1) * 1.08)
+    axes.yaxis.grid(True)
+    drawing.count_axis(axes.yaxis)
+    axes.set_ylabel("records behind")
+    first, last = float(facts.lag.at_ms.min()), float(facts.lag.at_ms.max())
+    margin = max((last - first) * 0.02, 1_000)
+    drawing.time_axis(axes, first - margin, last + margin)
+    handles = [_line(each, drawing.PALETTE[number]) for number, each in enumerate(names)]
+    made.legend(handles=handles, loc="outside lower center", ncols=3)
     return made
+
+
+def _line(group: str, colour: str) -> Any:
+    from matplotlib.lines import Line2D
+
+    return Line2D([], [], color=colour, linewidth=1.8, marker="o", markersize=3, label=named(group))
 
 
 def before_and_after(facts: Facts, colour: dict[str, str], theme: Theme) -> Figure:
@@ -221,16 +210,18 @@ def before_and_after(facts: Facts, colour: dict[str, str], theme: Theme) -> Figu
 
 
 def failover(facts: Facts, colour: dict[str, str], theme: Theme) -> Figure:
-    """What the groups that went to another broker did round the latest failover."""
+    """What the groups that went to another broker did round the costliest failover."""
     at, span, mine = failed_over(facts)
     names = list(dict.fromkeys(mine.group.value_counts().head(ROWS_MAX).index))
     names = [each for each in names if (mine.group == each).any()]
     made, axes = drawing.canvas(1.9 + 0.3 * len(names))
+    stood_ms, said = facts.failovers.iloc[0].unavailable_max_ms, "failover"
+    span = _frame(span, at - (stood_ms if stood_ms == stood_ms else 0), mine)
     for row, name in enumerate(names):
         for each in mine[(mine.group == name).to_numpy()].itertuples():
             ended = each.ended_ms if each.ended_ms == each.ended_ms else span.until_ms
             left, right = (each.started_ms - at) / 1_000, (min(ended, span.until_ms) - at) / 1_000
-            # Two minutes are a centimetre: what takes a second must still be seen.
+            # What takes a second must still be seen.
             wide = max(right - left, span.ms / 1_000 / 150)
             axes.barh(
                 row,
@@ -241,9 +232,13 @@ def failover(facts: Facts, colour: dict[str, str], theme: Theme) -> Figure:
                 edgecolor=theme.page,
                 linewidth=0.4,
             )
+    if stood_ms == stood_ms:
+        at_most = "" if facts.failovers.iloc[0].planned else "at most "
+        said += f": no coordinator for {at_most}{duration(stood_ms)}"
+        axes.axvspan(-stood_ms / 1_000, 0, color=theme.gap, zorder=0)
     axes.axvline(0, color=theme.text, linewidth=1.6)
     axes.annotate(
-        "failover", (0, 1), xycoords=("data", "axes fraction"), xytext=(0, 4), textcoords="offset points",
+        said, (0, 1), xycoords=("data", "axes fraction"), xytext=(0, 4), textcoords="offset points",
         fontweight="bold", ha="center",
     )  # fmt: skip
     drawing.rows_axis(axes, [named(each) for each in names])
@@ -255,8 +250,17 @@ def failover(facts: Facts, colour: dict[str, str], theme: Theme) -> Figure:
     return made
 
 
+def _frame(span: Span, since_ms: float, rebalances: pd.DataFrame) -> Span:
+    """As much of the span as has something in it: from that moment on, and all of the rebalances."""
+    first = min(since_ms, float(rebalances.started_ms.min()))
+    last = max(since_ms, float(rebalances.ended_ms.fillna(span.until_ms).max()))
+    middle = (span.from_ms + span.until_ms) / 2
+    margin = max((max(last, middle) - first) * 0.08, 1_000)
+    return Span(max(span.from_ms, first - margin), min(span.until_ms, max(last, middle) + margin))
+
+
 def failed_over(facts: Facts) -> tuple[float, Span, pd.DataFrame]:
-    """When the latest failover was, five minutes on both sides, and the rebalances there of its groups."""
+    """When the costliest failover was, five minutes on both sides, and the rebalances there of its groups."""
     last = facts.failovers.iloc[0]
     at = float(last.at_ms)
     span = Span(at - 300_000, at + 300_000)
@@ -270,11 +274,6 @@ def _behind(facts: Facts) -> list[str]:
     most = facts.lag.groupby("group", observed=True)["lag"].max().reset_index()
     most["group"] = most.group.astype("object")
     return list(most.sort_values(["lag", "group"], ascending=[False, True]).group.head(ROWS_MAX))
-
-
-def _owner(rows: pd.DataFrame) -> Any:
-    names = rows.instance.astype("object").where(rows.instance.notna(), rows.client_id.astype("object"))
-    return names.where(names.notna(), rows.member_id.astype("object"))
 
 
 def _ended(facts: Facts) -> float:
@@ -295,8 +294,6 @@ def _part(topic: str, number: int, several: bool) -> str:
 def _seconds_axis(axes: Any) -> None:
     """Of seconds before and after something: −30 s, 0, +1 min."""
     from matplotlib import ticker
-
-    from muster.pipeline.report.words import duration
 
     low, high = axes.get_xlim()
     steps = (0.1, 0.2, 0.5, *(each / 1_000 for each in drawing.STEPS_MS))

@@ -7,20 +7,30 @@ from typing import Any
 from muster.pipeline.report import columns, pictures
 from muster.pipeline.report.html_tables import Shown, name, rows
 from muster.pipeline.report.telling import Section, Telling, happened, word
-from muster.pipeline.report.words import count, counted, duration, known, rate, share, times
+from muster.pipeline.report.words import count, counted, duration, known, often, share
 
 
 def groups(telling: Telling) -> Section:
     """Who rebalances most, and what is behind it."""
     found = telling.facts.groups
-    made = Section("groups", "Which groups rebalance most, and why?", [])
+    made = Section("groups", "Which groups lose most to rebalances, and why?", [])
     if found.empty:
         made.answers.append("No group rebalanced.")
         return made
-    first, cause = found.iloc[0], telling.causes.iloc[0]
+    first, busiest = found.iloc[0], found.loc[found.rebalances.idxmax()]
+    cause = telling.causes.loc[telling.causes.rebalances.idxmax()]
     total = int(found.rebalances.sum())
     made.answers = [
-        f"{name(first.group)} rebalanced most: {times(first.rebalances)}, {_because(first)}.",
+        f"{name(first.group)} lost most: {duration(first.unowned_partition_ms)} of partition-time, "
+        f"{share(first.costly_share)} of it because {happened(first.costly_diagnosis)}. It rebalanced "
+        f"{_how_often(first)}."
+        if first.unowned_partition_ms
+        else f"{name(first.group)} rebalanced most: {_because(first)}. No partition was without an owner.",
+        *(
+            [f"{name(busiest.group)} rebalanced most: {_because(busiest)}."]
+            if first.unowned_partition_ms and busiest.rebalances > first.rebalances
+            else []
+        ),
         f"In all there {'was' if total == 1 else 'were'} {counted(total, 'rebalance')} of "
         f"{counted(len(found), 'group')}. What was most often behind one: "
         f"{happened(cause.diagnosis)}: {share(cause.rebalances / total)} of all.",
@@ -32,9 +42,10 @@ def groups(telling: Telling) -> Section:
     made.shown.append(
         telling.coloured(
             "groups",
-            "Bars: rebalances of each group, by cause.",
+            "Bars: partition-time that each group lost, and its rebalances, by cause.",
             pictures.groups,
-            "One bar for each group, the one with most rebalances on top; colours say why.",
+            "One row for each group, the one that lost most on top; colours say why. Partition-time is for "
+            "how long partitions had no owner, summed over them.",
         )
     )
     made.shown.append(
@@ -49,12 +60,12 @@ def groups(telling: Telling) -> Section:
     made.shown.append(
         Shown(
             "table-groups",
-            "Groups by their number of rebalances",
+            "Groups by what they lost",
             columns.GROUPS,
             rows(
                 head,
-                "group rebalances per_hour top_diagnosis top_diagnosis_share p50_ms p95_ms max_ms "
-                "evictions moved bounced stable_share",
+                "group unowned_partition_ms rebalances per_hour top_diagnosis top_diagnosis_share p50_ms "
+                "p95_ms max_ms evictions moved bounced stable_share",
             ),
             len(found),
         )
@@ -98,24 +109,15 @@ def stood_still(telling: Telling) -> Section:
     made.shown.append(
         telling.coloured(
             "durations",
-            "Curves: how long rebalances took, and partitions had no owner.",
+            "Columns: how many rebalances took how long, and how many times a partition had no owner for how "
+            "long.",
             pictures.durations,
-            "A curve says which share took at most how long: the further to the right, the worse. "
-            "Each step on the time axis to the right is several times as long. A partition is "
-            "without an owner from its owner's last sign of life, so much longer than the "
-            "rebalance where a member died.",
+            "The further to the right, the worse; colours say why. A partition is without an owner from its "
+            "owner's last sign of life: where a member died, for much longer than the rebalance took.",
         )
     )
     still_stood = pictures.stood_still(facts)
     if len(still_stood):
-        made.shown.append(
-            telling.coloured(
-                "unavailability",
-                "Bars: partition-time without an owner, by group and cause.",
-                pictures.unavailability,
-                "What the groups lost that way, and by what.",
-            )
-        )
         head = still_stood.head(telling.top)
         longest = gaps.astype({"group": "object"}).groupby("group")["gap_ms"].max()
         made.shown.append(
@@ -137,8 +139,14 @@ def stood_still(telling: Telling) -> Section:
             "The longest times of a partition without an owner",
             columns.GAPS,
             rows(
-                head.assign(part=[f"{t}-{p}" for t, p in zip(head.topic, head.partition, strict=True)]),
-                "group part gap_ms from_ms until_ms diagnosis from_member to_member",
+                head.assign(
+                    part=[f"{t}-{p}" for t, p in zip(head.topic, head.partition, strict=True)],
+                    before=[
+                        facts.names.short(*each) for each in zip(head.group, head.from_member, strict=True)
+                    ],
+                    after=[facts.names.short(*each) for each in zip(head.group, head.to_member, strict=True)],
+                ),
+                "group part gap_ms from_ms until_ms diagnosis before after",
             ),
             len(gaps),
         )
@@ -190,7 +198,7 @@ def costs(telling: Telling) -> Section:
     made.shown.append(
         Shown(
             "table-costs",
-            "Causes by their number of rebalances",
+            "Causes by what they cost",
             columns.COSTS,
             rows(
                 found,
@@ -205,6 +213,11 @@ def costs(telling: Telling) -> Section:
 
 def _because(group: Any) -> str:
     if group.rebalances == 1:
-        return f"because {happened(group.top_diagnosis)}"
+        return f"once, because {happened(group.top_diagnosis)}"
     part = share(group.top_diagnosis_share)
-    return f"{rate(group.per_hour)} an hour, {part} of these because {happened(group.top_diagnosis)}"
+    return f"{_how_often(group)}, {part} of these because {happened(group.top_diagnosis)}"
+
+
+def _how_often(group: Any) -> str:
+    per_hour = group.per_hour if known(group.per_hour) else None
+    return often(group.rebalances, per_hour, group.seen_ms)

@@ -30,6 +30,7 @@ def page(facts: Facts, told: Sequence[Section], lake: str) -> str:
             f'<li>{each.answers[0]} <a href="#{each.id}">More</a></li>' for each in told if each.answers
         )
         body += f'<h2 id="short">In short</h2><ul class="short">{answers}</ul>'
+        body += _contents(facts, told)
         body += "".join(_section(each) for each in told)
         body += _words(facts)
     return (
@@ -90,6 +91,14 @@ def _tiles(facts: Facts) -> str:
         + "".join(f"<li>{value}<span>{label}</span></li>" for label, value in tiles)
         + "</ul>"
     )
+
+
+def _contents(facts: Facts, told: Sequence[Section]) -> str:
+    links = [(each.id, each.question) for each in told]
+    if facts.rebalances.diagnosis.notna().any():
+        links.append(("words", "What the words mean"))
+    listed = "".join(f'<li><a href="#{id}">{escape(question)}</a></li>' for id, question in links)
+    return f'<nav aria-labelledby="contents"><h2 id="contents">Contents</h2><ol>{listed}</ol></nav>'
 
 
 def _section(section: Section) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from muster.pipeline.report import drawing
@@ -17,8 +19,8 @@ if TYPE_CHECKING:
 ROWS_MAX: Final = 30
 """As many rows as a picture can have and be read."""
 _BINS_MAX: Final = 60
-_POINTS_MAX: Final = 400
-"""Of a curve."""
+_LENGTHS_MS: Final = (100, 1_000, 5_000, 30_000, 120_000)
+"""Where one column of lengths ends and the next begins."""
 
 
 def causes_over_time(facts: Facts, colour: dict[str, str], theme: Theme) -> Figure:
@@ -50,26 +52,20 @@ def causes_over_time(facts: Facts, colour: dict[str, str], theme: Theme) -> Figu
 
 
 def groups(facts: Facts, colour: dict[str, str], theme: Theme) -> Figure:
-    """How often the groups that rebalance most did, by diagnosis."""
+    """What the groups lost that lost most, and how often they rebalanced, by diagnosis."""
     top = facts.groups.head(min(facts.asked.top, ROWS_MAX))
-    counted = _by_diagnosis(facts.rebalances, top.group, None)
-    made, axes = drawing.canvas(_height(len(top)))
-    _stacked(axes, top.group, counted, colour, theme, lambda value: f"{value:,.0f}")
-    drawing.count_axis(axes.xaxis)
-    axes.set_xlabel("rebalances")
-    drawing.causes_legend(made, colour, counted.columns)
-    return made
-
-
-def unavailability(facts: Facts, colour: dict[str, str], theme: Theme) -> Figure:
-    """Partition-time without an owner of the groups that lost most of it, by diagnosis."""
-    top = stood_still(facts).head(min(facts.asked.top, ROWS_MAX))
     lost = _by_diagnosis(facts.rebalances, top.group, "unowned_partition_ms")
-    made, axes = drawing.canvas(_height(len(top)))
-    _stacked(axes, top.group, lost, colour, theme, duration)
-    drawing.duration_axis(axes.xaxis)
-    axes.set_xlabel("time without an owner, summed over the group's partitions")
-    drawing.causes_legend(made, colour, lost.columns[(lost > 0).any()])
+    counted = _by_diagnosis(facts.rebalances, top.group, None)
+    made, panels = drawing.canvas(_height(len(top)), 1, 2, sharey=True)
+    _stacked(panels[0], top.group, lost, colour, theme, lambda value: duration(value) if value else "0")
+    _stacked(panels[1], top.group, counted, colour, theme, lambda value: f"{value:,.0f}")
+    for axes, title in zip(panels, ("partition-time without owner", "rebalances"), strict=True):
+        axes.set_title(title)
+        axes.set_xticks([])
+        axes.spines["bottom"].set_visible(False)
+    panels[1].tick_params(axis="y", length=0)
+    panels[1].spines["left"].set_color(theme.line)
+    drawing.causes_legend(made, colour, counted.columns)
     return made
 
 
@@ -134,16 +130,17 @@ def still_open(facts: Facts, colour: dict[str, str], theme: Theme) -> Figure:
 
 
 def durations(facts: Facts, colour: dict[str, str], theme: Theme) -> Figure:
-    """Two distributions: how long rebalances took, how long partitions had no owner."""
-    made, panels = drawing.canvas(4.1, 1, 2, sharey=True)
+    """How many rebalances took how long, and how often a partition had no owner for how long, by cause."""
+    made, panels = drawing.canvas(3.9, 1, 2)
     gaps = facts.gaps[facts.gaps.until_ms.notna()]
-    _distribution(panels[0], facts.rebalances, "duration_ms", colour, theme)
-    panels[0].set_title("a rebalance took")
-    panels[0].set_ylabel("share that took at most so long")
-    _distribution(panels[1], gaps, "gap_ms", colour, theme)
-    panels[1].set_title("a partition had no owner for")
+    for axes, title, rows, column in (
+        (panels[0], "rebalances, by how long they took", facts.rebalances, "duration_ms"),
+        (panels[1], "times without an owner, by how long", gaps, "gap_ms"),
+    ):
+        axes.set_title(title)
+        _by_length(axes, rows, column, colour, theme)
     there = {*facts.rebalances.diagnosis.dropna(), *gaps.diagnosis.dropna()}
-    drawing.causes_legend(made, colour, (each for each in there if colour.get(each) != drawing.OTHER))
+    drawing.causes_legend(made, colour, there)
     return made
 
 
@@ -211,58 +208,39 @@ def _stacked(
         axes.annotate(
             say(total), (total, row), xytext=(5, 0), textcoords="offset points", va="center", fontsize=9
         )
-    axes.set_xlim(0, max(float(left.max(initial=0)), 1) * 1.12)
-    axes.xaxis.grid(True)
+    axes.set_xlim(0, max(float(left.max(initial=0)), 1) * 1.22)
     drawing.rows_axis(axes, [named(each) for each in names])
 
 
-def _distribution(axes: Any, rows: pd.DataFrame, column: str, colour: dict[str, str], theme: Theme) -> None:
-    """Cumulative, on a logarithmic axis: all in the colour of the text, and each cause."""
+def _by_length(axes: Any, rows: pd.DataFrame, column: str, colour: dict[str, str], theme: Theme) -> None:
+    """Columns: how many lasted how long, stacked by cause, each with its number on top."""
     import numpy as np
 
-    values = np.maximum(rows[column].dropna().to_numpy(dtype="float64"), 1)
-    axes.yaxis.grid(True)
-    axes.set_ylim(0, 1.02)
-    axes.set_yticks([0, 0.25, 0.5, 0.75, 0.95, 1], ["0 %", "25 %", "50 %", "75 %", "95 %", "100 %"])
-    if not len(values):
-        axes.text(0.5, 0.5, "none", transform=axes.transAxes, ha="center", color=theme.faint)
-        axes.set_xticks([])
-        return
-    for diagnosis in [each for each in colour if colour[each] != drawing.OTHER]:
-        mine = rows[column][(rows.diagnosis == diagnosis).to_numpy()].dropna().to_numpy(dtype="float64")
-        if len(mine):
-            axes.step(
-                *_curve(np.maximum(mine, 1)), where="post", color=colour[diagnosis], linewidth=1.5,
-                marker="o" if len(mine) == 1 else None, markersize=4,
-            )  # fmt: skip
-    axes.step(*_curve(values), where="post", color=theme.text, linewidth=2.4)
-    axes.set_xscale("log")
-    low, high = float(values.min()) / 1.6, float(values.max()) * 1.6
-    axes.set_xlim(low, high)
-    for part, name in ((0.5, "p50"), (0.95, "p95")):
-        at = float(np.quantile(values, part))
-        axes.plot([at, at], [0, part], color=theme.text, linewidth=1, linestyle=(0, (4, 3)))
-        axes.plot([at], [part], marker="o", color=theme.text, markersize=6)
-        is_right = np.log(at / low) > 0.6 * np.log(high / low)
-        axes.annotate(
-            f"{name} {duration(at)}", (at, part), xytext=(-8 if is_right else 8, -4),
-            textcoords="offset points", ha="right" if is_right else "left", va="top", fontweight="bold",
-            bbox={"facecolor": theme.page, "edgecolor": "none", "alpha": 0.8, "pad": 1},
+    rows = rows[rows[column].notna().to_numpy()]
+    steps = [*_LENGTHS_MS, math.inf]
+    bins = np.searchsorted(steps, rows[column].to_numpy(dtype="float64"), side="right")
+    below = np.zeros(len(steps))
+    for diagnosis in colour:
+        mine = bins[(rows.diagnosis == diagnosis).to_numpy()]
+        found = np.bincount(mine, minlength=len(steps))[: len(steps)]
+        axes.bar(
+            range(len(steps)), found, bottom=below, width=0.8, color=colour[diagnosis],
+            edgecolor=theme.page, linewidth=0.6,
         )  # fmt: skip
-    drawing.duration_axis(axes.xaxis, log=True)
-    axes.set_xlabel(f"{len(values):,} in all; thick line: of any cause")
-
-
-def _curve(values: Any) -> tuple[Any, Any]:
-    """Of a cumulative distribution: at all values, or at as many as can be seen."""
-    import numpy as np
-
-    ordered = np.sort(values)
-    shares = np.arange(1, len(ordered) + 1) / len(ordered)
-    if len(ordered) > _POINTS_MAX:
-        kept = np.unique(np.linspace(0, len(ordered) - 1, _POINTS_MAX).astype(int))
-        ordered, shares = ordered[kept], shares[kept]
-    return np.concatenate([ordered[:1], ordered]), np.concatenate([[0], shares])
+        below += found
+    for place, total in enumerate(below):
+        if total:
+            axes.annotate(
+                f"{total:,.0f}", (place, total), xytext=(0, 3), textcoords="offset points", ha="center",
+                fontsize=9,
+            )  # fmt: skip
+    said = [duration(each) for each in _LENGTHS_MS]
+    between = [f"{low} to\n{high}" for low, high in pairwise(said)]
+    axes.set_xticks(range(len(steps)), [f"under\n{said[0]}", *between, f"{said[-1]}\nand more"], fontsize=8)
+    axes.tick_params(axis="x", length=0)
+    axes.set_ylim(0, max(float(below.max()), 1) * 1.15)
+    axes.set_yticks([])
+    axes.spines["left"].set_visible(False)
 
 
 def _height(rows: int) -> float:

@@ -111,6 +111,14 @@ def rate(per_hour: float | None) -> str:
     return f"{per_hour:,.0f}" if per_hour >= 99.5 else f"{per_hour:.3g}"
 
 
+def often(number: float, per_hour: float | None, ms: float) -> str:
+    """How often something happened in a time: 7 times in 73 s; 12 times, 2.4 an hour."""
+    said = times(number)
+    if round(number) == 1:
+        return said
+    return f"{said} in {duration(ms)}" if per_hour is None else f"{said}, {rate(per_hour)} an hour"
+
+
 def share(part: float | None) -> str:
     """As percent; what is not all is not called 100 %, what is not nothing not 0 %."""
     if part is None or not known(part):

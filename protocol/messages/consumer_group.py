@@ -1,6 +1,7 @@
 """The consumer group protocol of KIP-848: ConsumerGroupHeartbeat, ConsumerGroupDescribe.
 
-Declared so that both codecs know them; nothing serves them, so they are not advertised.
+Declared so that both codecs know them. Nothing serves them: the first is advertised for its refusal
+(`muster.coordinator.server.unserved`), the second not at all.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Authentication: SaslHandshake, SaslAuthenticate.
-
-Declared so that both codecs know them; nothing serves them, so they are not advertised.
-"""
+"""Authentication: SaslHandshake, SaslAuthenticate."""
 
 from __future__ import annotations
 

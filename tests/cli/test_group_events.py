@@ -51,7 +51,7 @@ def test_why_a_group_rebalanced(muster: Muster, broker: Broker) -> None:
     moment = r"\d\d:\d\d:\d\d\.\d{3}"
     head = rf"billing · generation 2 · {moment} → {moment} \(.* m?s\) · nobody left: Empty"
     assert re.fullmatch(head, lines[0])
-    assert lines[1].startswith("  cause     member web-1 (host 127.0.0.1, instance -) left")
+    assert lines[1].startswith("  cause     member web-1 (host 127.0.0.1) left")
     assert any(line.endswith("→ somebody closed the consumer (clean-shutdown)") for line in lines)
     first = muster.done("groups", "why", "billing", "--generation", "1").splitlines()
     assert "joined the empty group" in " ".join(first)

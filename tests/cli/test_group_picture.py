@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from muster.coordinator.commands.group_picture import draw
+from muster.coordinator.observe.explain.names import Names
 from muster.coordinator.observe.journal.entries import Entry
 from tests.observe.explain.test_anything import any_entry
 from tests.observe.explain.test_words import stall
@@ -19,7 +20,7 @@ from tests.observe.explain.writing import T0, WEB_1, Life, member
 def drawn(entries: list[Entry], width: int = 110, since: int = -(10**12), now: int = 100_000) -> str:
     paper = io.StringIO()
     console = Console(file=paper, width=width, force_terminal=True, color_system=None, highlight=False)
-    draw("billing", entries, since_ms=T0 + since, now_ms=T0 + now, console=console)
+    draw("billing", entries, Names.of(entries), since_ms=T0 + since, now_ms=T0 + now, console=console)
     return paper.getvalue()
 
 
@@ -57,7 +58,7 @@ def test_many_rebalances_and_many_members_are_cut() -> None:
     assert "app-59 10.0.0.7" in shown
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(any_entry(), max_size=18), st.integers(1, 200), st.integers(-(10**6), 10**6))
 def test_any_entries(entries: list[Entry], width: int, since: int) -> None:
     drawn(entries, width, since)

@@ -73,6 +73,7 @@ def test_members(muster: Muster, broker: Broker) -> None:
         assert found == {
             "member_id": found["member_id"],
             "group_instance_id": None,
+            "name": "muster",
             "client_id": "muster",
             "host": "/127.0.0.1",
             "assignment": [{"topic": "orders", "partition": 0}, {"topic": "orders", "partition": 1}],
@@ -85,6 +86,8 @@ def test_members(muster: Muster, broker: Broker) -> None:
         assert columns.split() == [
             "GROUP",
             "MEMBER",
+            "MEMBER",
+            "ID",
             "INSTANCE",
             "HOST",
             "CLIENT",
@@ -92,14 +95,21 @@ def test_members(muster: Muster, broker: Broker) -> None:
             "ASSIGNMENT",
         ]
         assert row.split() == [
-            "billing", found["member_id"], "-", "/127.0.0.1", "muster", "2", "orders-0,orders-1",
+            "billing", "muster", found["member_id"], "-", "/127.0.0.1", "muster", "2", "orders-0,orders-1",
         ]  # fmt: skip
         row = muster.done("groups", "describe", "billing").splitlines()[1]
-        assert row.split()[6:] == [found["member_id"], "/127.0.0.1", "muster"]
+        assert row.split()[6:] == ["muster", "/127.0.0.1", "muster"]
+        row = muster.done("groups", "describe", "billing", "--verbose").splitlines()[1]
+        assert row.split()[6:9] == ["muster", found["member_id"], "/127.0.0.1"]
+        as_csv = muster.done("groups", "describe", "billing", "--output", "csv")
+        assert as_csv.splitlines()[1].endswith(f",{found['member_id']},/127.0.0.1,muster")
         assert muster.done("groups", "describe", "billing", "--state").split()[-4:] == [
             "(1)", "range", "Stable", "1",
         ]  # fmt: skip
-        assert "NON_EMPTY_GROUP; stop its members first" in muster.refused("groups", "delete", "billing")
+        refused = muster.refused("groups", "delete", "billing")
+        assert "billing: the group has 1 member (muster at 127.0.0.1) (NON_EMPTY_GROUP; " in refused
+        assert "stop its members, or remove those that are gone: muster groups evict)" in refused
+        assert refused.count("stop") == 1
         assert muster("groups", "list", "--state", "stable", "--output", "json").json == [
             {"group_id": "billing", "type": "classic", "protocol_type": "consumer", "state": "Stable"}
         ]
@@ -107,6 +117,31 @@ def test_members(muster: Muster, broker: Broker) -> None:
     assert broker.group("billing").facts.members == 0
     assert muster("groups", "list", "--state", "stable", "--output", "json").json == []
     assert len(muster("groups", "list", "--type", "classic", "--output", "json").json) == 1
+
+
+def test_a_member_has_one_name_in_all_views_and_is_evicted_by_it(muster: Muster, broker: Broker) -> None:
+    muster.done("topics", "create", "orders", "--partitions", "2")
+    with member(broker, "billing", "orders"), member(broker, "billing", "orders"):
+        broker.group("billing").stable(members=2, timeout=DEADLINE_S)
+        (described,) = muster("groups", "describe", "billing", "--output", "json").json
+        ids = {each["name"]: each["member_id"] for each in described["members"]}
+        assert set(ids) == {f"muster/{each[-6:]}" for each in ids.values()}
+        shown = muster.done("groups", "describe", "billing", "--members").splitlines()[1:]
+        assert {row.split()[1] for row in shown} == set(ids)
+        assert {each.name for each in broker.group("billing").members} == set(ids)
+        generation = broker.group("billing").generation
+        broker.group("billing").rebalanced(after=generation - 1, timeout=DEADLINE_S)
+        why = muster("groups", "why", "billing", "--output", "json").json
+        assert {name: each for each, name in why["names"].items()} == ids
+        told = muster.done("groups", "why", "billing", "--verbose")
+        assert all(f"{name}: {each} (client id muster, host 127.0.0.1)" in told for name, each in ids.items())
+        several = muster("groups", "evict", "billing", "--member", "muster")
+        assert several.code == 2
+        assert (
+            f"muster is the name of 2 members: {', '.join(sorted(ids, key=ids.__getitem__))}" in several.err
+        )
+        first = sorted(ids)[0]
+        assert muster.done("groups", "evict", "billing", "--member", first) == f"{ids[first]} evicted\n"
 
 
 def test_json(muster: Muster) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from muster.coordinator import cli
+from muster.coordinator import command_line
 from muster.coordinator.testing import Broker
 from tests.cli.running import DEADLINE_S, Muster, environment, run, started
 from tests.support.ports import free_ports
@@ -39,6 +39,7 @@ COMMANDS = (
     ["cluster", "ready"],
     ["cluster", "drain", "1"],
     ["cluster", "undrain", "1"],
+    ["top"],
     ["produce", "t", "--file", os.devnull],
     ["consume", "t"],
     ["consume", "t", "--group", "g"],
@@ -71,7 +72,7 @@ def server(handle: Callable[[socket.socket], None]) -> Iterator[str]:
 
 def named(arguments: list[str]) -> str:
     """What messages begin with."""
-    return "muster " + " ".join(arguments[: 1 if arguments[0] in ("produce", "consume") else 2])
+    return "muster " + " ".join(arguments[: 1 if arguments[0] in ("top", "produce", "consume") else 2])
 
 
 @pytest.mark.parametrize("arguments", COMMANDS, ids=lambda arguments: " ".join(arguments))
@@ -250,16 +251,16 @@ def test_every_help_is_there_and_says_what_json_looks_like(capfd: pytest.Capture
         assert f"usage: muster {' '.join(words)}" in ended.out
         for said in ("JSON:", "--bootstrap-server", "--timeout SECONDS", "--output", "Exit codes: 0 done"):
             assert said in ended.out
-    assert all(f"    {command}" in muster("--help").out for command in ("serve", *cli.CLIENTS, "store"))
+    assert all(f"    {command}" in muster("--help").out for command in command_line.EVERYTHING)
 
 
 def test_serve_starts_without_the_client() -> None:
-    """Ready in a fraction of a second: neither client nor commands are imported."""
+    """Ready in a fraction of a second: neither client nor commands nor what those need are imported."""
     script = (
         "import sys\n"
         "from muster.coordinator import cli\n"
         "cli.main(['serve', '--port', 'x'])\n"
-        "rooms = ('muster.client', 'muster.coordinator.commands')\n"
+        "rooms = ('muster.client', 'muster.coordinator.commands', 'rich', 'shtab')\n"
         "print([name for name in sys.modules if name.startswith(rooms)])"
     )
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from tests.cli.running import Muster
+from tests.storage.test_soundness import fill, harm, places, segments
 from tests.support.ports import free_ports
+from tests.support.served import Served
 
 
 @pytest.fixture
@@ -68,3 +71,58 @@ def test_brokers_start_without_what_only_a_database_needs() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert ended.stdout == "[]\n"
+
+
+# --- check ----------------------------------------------------------------------------------------
+
+
+def test_a_directory_that_is_sound(muster: Muster, tmp_path: Path) -> None:
+    fill(tmp_path / "data")
+    ended = muster("store", "check", "--data", str(tmp_path / "data"))
+    assert ended.code == 0
+    assert ended.out.startswith("all is sound (partitions: 1, segments: ")
+    assert ended.out.endswith("; records and events of groups: 9)\n")
+    told = muster("store", "check", "--data", str(tmp_path / "data"), "--output", "json").json
+    assert (told["sound"], told["faults"]) == (True, [])
+    assert (told["checked"]["partitions"], told["checked"]["batches"]) == (1, 30)
+
+
+def test_each_fault_is_a_line_with_its_place(muster: Muster, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    fill(data)
+    path = segments(data)[0]
+    position, offset = places(path)[2]
+    harm(path, position + 80, b"\xff" * 50)
+    ended = muster("store", "check", "--data", str(data))
+    assert (ended.code, ended.err) == (1, "")
+    fault, summary = ended.out.splitlines()
+    assert fault.startswith(
+        f"{path}, byte {position}: orders-0, offsets {offset} to {offset + 2}: "
+        "the batch's checksum does not match; put this file of a backup in its place"
+    )
+    assert summary.startswith("1 fault (")
+    ended = muster("store", "check", "--data", str(data), "--output", "json")
+    (found,) = ended.json["faults"]
+    assert (ended.code, ended.json["sound"]) == (1, False)
+    assert (found["place"], found["position"], found["partition"]) == (str(path), position, "orders-0")
+    assert (found["first_offset"], found["last_offset"]) == (offset, offset + 2)
+
+
+def test_a_directory_that_a_broker_uses_is_refused(muster: Muster, tmp_path: Path) -> None:
+    with Served(tmp_path / "data"):
+        said = muster.refused("store", "check", "--data", str(tmp_path / "data"))
+    assert "is in use by process" in said
+
+
+def test_what_cannot_be_checked_is_one_line(muster: Muster, tmp_path: Path) -> None:
+    assert muster.misused("store", "check") == (
+        "muster store check: --data or MUSTER_DATA has to name a data directory, or --store or MUSTER_STORE "
+        "a database\n"
+    )
+    assert "is no data directory" in muster.misused("store", "check", "--data", str(tmp_path / "nowhere"))
+    assert "not allowed with" in muster.misused("store", "check", "--data", "a", "--store", "b")
+    assert "geheim" not in muster.misused("store", "check", "--store", "mysql://u:geheim@h/d")
+    unreachable = f"postgresql://u:geheim@127.0.0.1:{free_ports(1)}/d"
+    said = muster.refused("store", "check", "--store", unreachable)
+    assert "127.0.0.1" in said
+    assert "geheim" not in said

@@ -119,7 +119,7 @@ def test_what_is_or_is_not_there_already_need_not_be_a_failure(muster: Muster) -
     ("arguments", "said"),
     [
         ([], "muster topics: the following arguments are required: ACTION"),
-        (["lst"], "muster topics: argument ACTION: invalid choice: 'lst'"),
+        (["lst"], "muster topics: there is no action 'lst', did you mean list?"),
         (["list", "--nope"], "muster topics list: --nope is not one of its options"),
         (["create"], "muster topics create: the following arguments are required: TOPIC"),
         (["create", "t", "--partitions", "0"], "it takes a whole number, 1 to 2147483647"),

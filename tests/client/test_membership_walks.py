@@ -231,7 +231,7 @@ class Walk:
         assert self.owned == member.assignment
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(seed=st.integers(0, 2**32))
 def test_it_never_gets_stuck(seed: int) -> None:
     walk = Walk(seed)

@@ -120,7 +120,8 @@ async def test_a_node_that_does_not_let_us_connect_is_left_alone_for_a_while() -
 async def test_that_no_broker_answers_is_said_once_until_one_does(caplog: pytest.LogCaptureFixture) -> None:
     port = free_ports(1)
     address = Address("127.0.0.1", port)
-    async with Cluster([address], settings=ConnectionSettings(reconnect_backoff_ms=0)) as cluster:
+    settings = ConnectionSettings(reconnect_backoff_ms=0)
+    async with Cluster([address], settings=settings, patient=True) as cluster:
         for _ in range(2):
             for _ in range(3):
                 with pytest.raises(Unreachable):
@@ -131,6 +132,23 @@ async def test_that_no_broker_answers_is_said_once_until_one_does(caplog: pytest
             async with testing.Broker(port=port):
                 await cluster.call(METADATA, deadline(LONG_S))
             caplog.clear()
+
+
+async def test_a_failure_that_is_raised_at_once_is_not_logged_as_well(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Who prints the error would say everything twice."""
+    port = free_ports(1)
+    settings = ConnectionSettings(reconnect_backoff_ms=0)
+    async with Cluster([Address("127.0.0.1", port)], settings=settings) as cluster:
+        with pytest.raises(Unreachable):
+            await cluster.call(METADATA, deadline(LONG_S))
+        assert caplog.messages == []
+        async with testing.Broker(port=port):
+            await cluster.call(METADATA, deadline(LONG_S))
+        with pytest.raises(Unreachable):  # from here on calls are repeated until their deadline
+            await cluster.call(METADATA, deadline(LONG_S))
+        assert len(caplog.messages) == 1
 
 
 async def test_a_timer_that_ends_early_does_not_end_the_backoff(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -220,7 +220,7 @@ async def test_a_topic_that_does_not_appear_is_named() -> None:
         async with Producer(broker.bootstrap) as producer:
             await producer.send("there", b"v")
             producer._settings = replace(producer._settings, max_block_ms=3_000)
-            with pytest.raises(KafkaError, match="topic nope is not there, and did not appear") as refused:
+            with pytest.raises(KafkaError, match="topic nope does not exist and did not appear") as refused:
                 await producer.send("nope", b"v")
             assert refused.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 

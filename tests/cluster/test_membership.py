@@ -81,6 +81,18 @@ async def test_a_dead_nodes_leases_and_no_others_move_when_they_run_out(cluster:
     assert all((first.epoch(lease) or third.epoch(lease) or 0) > 1 for lease in orphans)
 
 
+async def test_how_long_a_dead_node_has_been_silent_is_known(cluster: Cluster) -> None:
+    first, second = await cluster.start(1, 2)
+    await cluster.passes(20 * TERM_MS)
+    second.membership.kill()
+    await cluster.passes(TERM_MS + 400)
+    assert cluster.is_placed(1)
+    silent_ms = first.membership.silent_ms(2)
+    assert silent_ms is not None
+    assert TERM_MS + 400 <= silent_ms <= 2 * TERM_MS + 400, "it registered within a third of its term"
+    assert first.membership.silent_ms(7) is None
+
+
 async def test_a_dead_nodes_leases_are_claimed_when_they_run_out_and_not_at_the_next_renewal(
     cluster: Cluster,
 ) -> None:

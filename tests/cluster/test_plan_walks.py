@@ -215,7 +215,7 @@ ACTS = ("join", "join", "die", "drain", "stand_still")
 STEPS = st.lists(st.tuples(st.integers(1, 1_000), st.booleans()), max_size=8)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.tuples(st.sampled_from(ACTS), st.sampled_from(NODE_IDS), STEPS), max_size=15))
 def test_leases_have_one_holder_and_get_where_they_belong(
     acts: list[tuple[str, int, list[tuple[int, bool]]]],
@@ -234,7 +234,7 @@ def test_leases_have_one_holder_and_get_where_they_belong(
 
 
 @given(st.sets(st.sampled_from(NODE_IDS), min_size=1, max_size=3), st.sampled_from(NODE_IDS))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_a_node_that_comes_moves_only_what_it_gets_and_a_few_at_a_time(first: set[int], comes: int) -> None:
     world = World()
     for node_id in first - {comes}:
@@ -256,7 +256,7 @@ def test_a_node_that_comes_moves_only_what_it_gets_and_a_few_at_a_time(first: se
 
 
 @given(st.sets(st.sampled_from(NODE_IDS), min_size=2), st.data())
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_a_drained_node_keeps_nothing_unless_all_are(ids: set[int], data: st.DataObject) -> None:
     drained = data.draw(st.sets(st.sampled_from(sorted(ids)), min_size=1))
     world = World()

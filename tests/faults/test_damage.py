@@ -110,17 +110,30 @@ async def test_a_batch_that_rotted_where_the_log_is_scanned_is_said_and_the_rest
         await lived.settle()
 
 
-async def test_a_batch_that_rotted_in_a_closed_segment_is_found_by_its_reader(lived: Lived) -> None:
-    """As with Kafka, whose brokers hand out what the file holds and whose consumers check it."""
+async def test_a_batch_that_rotted_in_a_closed_segment_is_found_by_its_reader_and_named(lived: Lived) -> None:
+    """As with Kafka, whose brokers hand out what the file holds and whose consumers check it. They ask for
+    the same batch again and again, and then the broker looks too."""
     await lived.stop_in_order()
     path = lived.segments(SMALL_TOPIC, 0)[0]
-    harm(path, batch_positions(path)[1] + 70, b"\xff\xff")
+    places = batch_positions(path)[1:3]
+    offsets = [int.from_bytes(path.read_bytes()[position : position + 8], "big") for position in places]
+    for position in places:
+        harm(path, position + 70, b"\xff\xff")
     lived.served.start()
     async with await Pipe.connect(lived.served.port) as wire:
-        part = await fetch(wire, SMALL_TOPIC, 0, 0)
-        assert part.error_code == ErrorCode.NONE
-        with pytest.raises(Violation, match="not what its checksum says"):
-            read(part.records, "small-0")
+        for offset in (0, *offsets, *offsets, 0, *offsets):
+            part = await fetch(wire, SMALL_TOPIC, 0, offset)
+            assert part.error_code == ErrorCode.NONE
+            with pytest.raises(Violation, match="not what its checksum says"):
+                read(part.records, "small-0")
+    assert lived.served.stop() == 0
+    said = lived.lines("log is damaged")
+    assert [each["offset"] for each in said] == offsets, "each place once"
+    for each, position in zip(said, places, strict=True):
+        assert each["partition"] == f"{SMALL_TOPIC}-0"
+        assert each["why"] == (
+            f"{lived.folder(SMALL_TOPIC, 0)}: the checksum does not match at {path.name}, byte {position}"
+        )
 
 
 async def test_a_length_that_rotted_in_a_closed_segment_is_an_error_with_a_place(

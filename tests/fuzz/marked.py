@@ -13,7 +13,7 @@ from muster.protocol.layout import Layout, layout, message_layout
 from muster.protocol.message import Message, StructType
 from muster.protocol.reference import holds_default
 from muster.protocol.source import uvarint
-from muster.protocol.types import Array, BytesType, FixedWidth, StringType, Uuid
+from muster.protocol.types import Array, BytesType, FixedWidth, Float64, StringType, Uuid
 
 VARINT: Final = "varint"
 """The code of an unsigned varint; every other mark's code is a letter of the struct module."""
@@ -89,6 +89,8 @@ class _Writer:
                 self.struct(layout(wire_type, whole.version, flexible=whole.flexible), value)
         elif wire_type is Uuid:
             self.data += value.bytes
+        elif wire_type == Float64:  # marked as the whole number with the same bits
+            self._number("q", "value", *structs.unpack(">q", structs.pack(">d", value)))
         elif isinstance(wire_type, FixedWidth):
             self._number(wire_type.code, "value", value)
         elif isinstance(wire_type, Array):

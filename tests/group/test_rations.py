@@ -18,6 +18,19 @@ def test_so_many_times_in_a_span_of_time() -> None:
     ]
 
 
+def test_what_was_withheld_is_counted() -> None:
+    ration = Ration(2, 1_000)
+    assert [ration.take("a", at) for at in (0, 1, 2, 999, 1_000, 1_001, 2_000)] == [
+        0,
+        0,
+        None,
+        None,
+        2,
+        0,
+        0,
+    ]
+
+
 def test_each_key_has_its_own() -> None:
     ration = Ration(1, 1_000, keys_max=2)
     assert [ration.allows(key, 0) for key in ("a", "a", "b", "b")] == [True, False, True, False]

@@ -10,10 +10,12 @@ from __future__ import annotations
 import itertools
 import uuid
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
+
+import google_crc32c
 
 from muster.coordinator.testing import Broker
 from muster.protocol.api import ApiKey
@@ -50,6 +52,7 @@ _IDENTIFYING: Final = (
     "broker_id",
 )
 _PASSED_OVER: Final = {"throttle_time_ms", "total_bytes", "usable_bytes", "port", "cluster_id"}
+_SHOWN_BYTES_MAX: Final = 64
 _MESSAGES: Final = {"error_message", "batch_index_error_message"}
 _NAMED: Final = {
     "producer_id": "producer",
@@ -77,6 +80,7 @@ class Side:
         self._address = (host, port)
         self._connection = WireConnection(*self._address, "story")
         self._known: dict[str, list[int]] = {}
+        self._created: dict[uuid.UUID, str] = {}
 
     def close(self) -> None:
         self._connection.close()
@@ -89,6 +93,7 @@ class Side:
         """Topics with so many partitions, ready for use; their ids."""
         made = create_topics(self._connection, {self.name(name): count for name, count in partitions.items()})
         self._await_logs({self.name(name): count for name, count in partitions.items()})
+        self._created.update((made[self.name(name)], name) for name in partitions)
         return {name: made[self.name(name)] for name in partitions}
 
     def configured(self, topic: str, **configs: str) -> None:
@@ -147,20 +152,46 @@ class Side:
     def ask(self, title: str, request: Message, version: int, *, but: str = "") -> Any:
         """The answer, which is kept to be compared, `but` for fields of that name; None when the connection
         was closed instead."""
-        key = (title, ApiKey(request.__schema__.api_key or 0).name)
-        assert key not in self.told, f"{title} is asked twice"
         try:
             self._connection.send(request, version)
             answer = self._connection.receive()
         except (ConnectionClosed, ConnectionError):
-            self.told[key] = {"connection": "closed"}
+            self._keep(title, request, {"connection": "closed"})
             self._connection.close()
             self._connection = WireConnection(*self._address, "story")
             return None
+        self._keep_answer(title, request, version, answer, but=but)
+        return answer
+
+    def ask_side_by_side(
+        self, requests: Mapping[str, Message], version: int, between: Callable[[], None], *, but: str = ""
+    ) -> dict[str, Any]:
+        """The answers to requests that may have to wait, by title, which are kept as by `ask`. Each has a
+        connection of its own. `between` is called when all are sent, and has to see to it that they are
+        answered in the end."""
+        with ExitStack() as connections:
+            sent = {
+                title: connections.enter_context(WireConnection(*self._address, "story"))
+                for title in requests
+            }
+            for title, connection in sent.items():
+                connection.send(requests[title], version)
+            between()
+            answers = {title: connection.receive() for title, connection in sent.items()}
+        for title, answer in answers.items():
+            self._keep_answer(title, requests[title], version, answer, but=but)
+        return answers
+
+    def _keep_answer(self, title: str, request: Message, version: int, answer: Message, *, but: str) -> None:
         STORIES.side(kafka=self._shared).note(ApiKey(request.__schema__.api_key or 0), version, answer)
         fields = dict(self._fields(answer, ""))
-        self.told[key] = {name: told for name, told in fields.items() if name.rpartition(".")[2] != but}
-        return answer
+        told = {name: told for name, told in fields.items() if name.rpartition(".")[2] != but}
+        self._keep(title, request, told)
+
+    def _keep(self, title: str, request: Message, told: dict[str, str]) -> None:
+        key = (title, ApiKey(request.__schema__.api_key or 0).name)
+        assert key not in self.told, f"{title} is asked twice"
+        self.told[key] = told
 
     def note(self, title: str, fact: object, *, of: tuple[Message, int] | None = None) -> None:
         """Keep something that the story found out, to be compared; `of` an answer in some version."""
@@ -205,6 +236,8 @@ class Side:
     def _identity(self, struct: Struct) -> str:
         for name in _IDENTIFYING:
             identity = getattr(struct, name, None)
+            if isinstance(identity, uuid.UUID) and identity in self._created:
+                return self._created[identity]
             if identity not in (None, "", ZERO_UUID):
                 return self._word(name, identity).strip("'")
         return ""
@@ -232,12 +265,18 @@ class Side:
 
 
 def _contents(data: bytes) -> str:
-    """Offsets and values of records."""
+    """Offsets and values of records, of long ones their lengths and checksums."""
     found = []
     with suppress(DecodeError):
         for position, header in batches(data):
-            found.append([(each.offset, each.value) for each in records(data, position, header)])
+            found.append([(each.offset, _short(each.value)) for each in records(data, position, header)])
     return repr(found)
+
+
+def _short(value: bytes | None) -> object:
+    if value is None or len(value) <= _SHOWN_BYTES_MAX:
+        return value
+    return f"{len(value)} bytes {google_crc32c.value(value):08x}"
 
 
 def differences(story: Story, kafka: ApacheKafka, broker: Broker) -> list[Difference]:

@@ -17,6 +17,8 @@ pytestmark = pytest.mark.kafka
 ALL = ("--from-beginning", "--until-end")
 TOLD_BY_MUSTER = ("drained", "group_shards", "data_shards", "loading", "renewed_ago_ms", "term_ms")
 """Of brokers; null where Apache Kafka's are described."""
+RECORDED_BY_MUSTER = ("rebalances",)
+"""Of groups; null where Apache Kafka's are watched."""
 RECORDS = (
     b'{"key": "alice", "value": "tea", "headers": [["h", "1"], ["n", null]], "timestamp": 1000}\n'
     b'{"key": "bob", "value": null, "timestamp": 2000}\n'
@@ -74,6 +76,7 @@ def story(bootstrap: str) -> list[tuple[str, Ended]]:
     muster("groups", "list")
     muster("groups", "list", "--state", "stable")
     muster("groups", "describe", "g")
+    muster("top", "g", "--output", "json")
     muster("groups", "describe", "g", "--state")
     muster("groups", "describe", "g", "--output", "json")
     muster("groups", "describe", "nope")
@@ -139,7 +142,7 @@ def comparable(ended: Ended) -> Ended:
     out = re.sub(r'"cluster_id": "[^"]*"', '"cluster_id": <id>', out)
     out = re.sub(r'"leader_epoch": \d+', '"leader_epoch": <epoch>', out)
     out = re.sub(r'"message": "[^"]*"', '"message": <words>', out)
-    out = re.sub(rf'"({"|".join(TOLD_BY_MUSTER)})": [^,\n]+', r'"\1": <told>', out)
+    out = re.sub(rf'"({"|".join(TOLD_BY_MUSTER + RECORDED_BY_MUSTER)})": [^,\n]+', r'"\1": <told>', out)
     out = "\n".join(" ".join(line.split()) for line in out.splitlines())
     said = [
         f"{line.split(': ')[0]} {re.findall(r'[A-Z]+(?:_[A-Z]+)+', line)}" for line in ended.err.splitlines()
@@ -194,6 +197,9 @@ def test_what_only_brokers_of_muster_tell(kafka_of_configs: KafkaOfConfigs) -> N
         assert ended.err == (
             f"muster cluster {action}: only brokers of muster are drained; the one that answers is none\n"
         )
+    watched = run(bootstrap, "top", "--output", "json")
+    assert (watched.code, watched.err) == (0, "")
+    assert {each["rebalances"] for each in watched.json} <= {None}
     for action in ("why", "timeline"):
         ended = run(bootstrap, "groups", action, "g")
         assert (ended.code, ended.out) == (1, "")

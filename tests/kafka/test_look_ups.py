@@ -7,9 +7,11 @@ import uuid
 import pytest
 
 from muster.coordinator.server.router import HANDLERS
+from muster.coordinator.server.unserved import REFUSED
 from muster.coordinator.testing import Broker
 from muster.protocol.api import ApiKey, advertised_versions
 from muster.protocol.messages.connection import ApiVersionsRequest, ApiVersionsResponse
+from muster.protocol.messages.consumer_group import ConsumerGroupHeartbeatRequest
 from muster.protocol.messages.group_admin import (
     DeleteGroupsRequest,
     DescribeGroupsRequest,
@@ -21,6 +23,7 @@ from muster.protocol.messages.metadata import (
     MetadataRequest,
 )
 from muster.protocol.messages.offsets import OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest
+from muster.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 from muster.protocol.messages.transactions import InitProducerIdRequest
 from tests.kafka.conftest import KafkaOfConfigs
 from tests.kafka.stories import KAFKA_CONFIGS, Side, Story, assert_told_alike
@@ -171,10 +174,35 @@ def connection(side: Side) -> None:
     side.ask("a producer of an empty transactional id", transactional, 5)
 
 
+def authentication(side: Side) -> None:
+    """On a listener without SASL."""
+    for version in range(2):
+        side.ask(f"handshake, v{version}", SaslHandshakeRequest(mechanism="PLAIN"), version)
+    side.ask("handshake for a mechanism that nobody knows", SaslHandshakeRequest(mechanism="NONE"), 1)
+    for version in range(3):
+        side.ask(f"token, v{version}", SaslAuthenticateRequest(auth_bytes=b"\x00user\x00secret"), version)
+
+
+def the_consumer_protocol(side: Side) -> None:
+    """Where it is not served."""
+    for version in range(2):
+        joining = ConsumerGroupHeartbeatRequest(
+            group_id=side.name("g"),
+            member_id="m" if version else "",
+            member_epoch=0,
+            rebalance_timeout_ms=1_000,
+            subscribed_topic_names=["t"],
+            topic_partitions=[],
+        )
+        side.ask(f"joining, v{version}", joining, version)
+
+
 # --- told ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("story", [metadata, cluster, unknown_groups, listed_groups, connection])
+@pytest.mark.parametrize(
+    "story", [metadata, cluster, unknown_groups, listed_groups, connection, authentication]
+)
 def test_apache_kafka_answers_as_muster_does(story: Story, kafka_of_configs: KafkaOfConfigs) -> None:
     # A lease that lapses on a busy machine begins another leader epoch.
     with Broker(auto_create_topics_enable=False, lease_term_ms=600_000) as broker:
@@ -189,5 +217,14 @@ def test_what_is_served_is_served_in_all_versions_that_apache_kafka_serves(
         request = ApiVersionsRequest(client_software_name="story", client_software_version="1.0")
         answer = wire.call(request, 4, ApiVersionsResponse)
     theirs = {each.api_key: (each.min_version, each.max_version) for each in answer.api_keys}
-    ours = {key: tuple(advertised_versions(key)) for key in HANDLERS}
-    assert ours == {key: theirs.get(ApiKey(key)) for key in HANDLERS}
+    advertised = HANDLERS.keys() | REFUSED.keys()
+    ours = {key: tuple(advertised_versions(key)) for key in advertised}
+    assert ours == {key: theirs.get(ApiKey(key)) for key in advertised}
+
+
+def test_the_consumer_protocol_is_refused_as_by_an_apache_kafka_without_it(
+    kafka_of_configs: KafkaOfConfigs,
+) -> None:
+    without = kafka_of_configs({**KAFKA_CONFIGS, "group.coordinator.rebalance.protocols": "classic"})
+    with Broker(auto_create_topics_enable=False, lease_term_ms=600_000) as broker:
+        assert_told_alike(the_consumer_protocol, without, broker)

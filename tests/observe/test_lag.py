@@ -272,7 +272,11 @@ async def test_a_group_that_caught_up_after_a_rebalance(world: World) -> None:
     world.rebalance_begins()
     await world.advance(3_000)
     world.log("t", 0, 400)
-    assert world.recovery.of_rebalance(GROUP) == {"lag_before": 2, "lag": 302}
+    assert world.recovery.of_rebalance(GROUP) == {
+        "lag_before": 2,
+        "lag": 302,
+        "lag_partitions": [["t", 0, 98, 302]],
+    }
     world.rebalance_completes()
     for offset in (150, 250):
         await world.advance(1_000)
@@ -349,7 +353,7 @@ async def test_what_is_not_known_is_left_out(world: World) -> None:
     assert world.recovery.of_rebalance(GROUP) == {}
     # But then it is asked for.
     await world.advance(0)
-    assert world.recovery.of_rebalance(GROUP) == {"lag": 2}
+    assert world.recovery.of_rebalance(GROUP) == {"lag": 2, "lag_partitions": [["t", 0, 98, 2]]}
 
 
 async def test_a_group_that_commits_is_told_of_ever_more_rarely(world: World) -> None:

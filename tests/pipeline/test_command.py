@@ -168,6 +168,22 @@ def test_a_value_that_will_not_do(
     assert expected in told(capsys, 2, "ingest", *arguments)
 
 
+def test_that_no_broker_answers_is_said_once() -> None:
+    """In a process of its own, where what is logged goes to standard error as well."""
+    nowhere = f"127.0.0.1:{free_ports(1)}"
+    program = (
+        "import sys\nfrom muster.pipeline.cluster import check_topics\n"
+        "from muster.pipeline.errors import PipelineError\n"
+        f"try: check_topics({nowhere!r}, ['orders'])\n"
+        "except PipelineError as error: print(error, file=sys.stderr)\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert len(ended.stderr.splitlines()) == 1, ended.stderr
+    assert ended.stderr.count(nowhere) == 1
+
+
 @pytest.mark.usefixtures("no_session")
 def test_no_broker_and_no_topic_are_told_before_spark_starts(
     capsys: pytest.CaptureFixture[str], broker: Broker

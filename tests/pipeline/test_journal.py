@@ -493,11 +493,8 @@ def test_a_failover_is_told_with_what_it_did(built: Tables, journal: Journal) ->
     rows = {row["shard"]: row for row in built["failover_impact"]}
     assert rows.keys() == failover.shards.keys()
     for shard, row in rows.items():
-        assert (row["from_broker"], row["planned"], row["unavailable_ms"]) == (
-            failover.from_broker,
-            False,
-            None,
-        )
+        assert (row["from_broker"], row["planned"]) == (failover.from_broker, False)
+        assert row["unavailable_ms"] > 0, "since the broker that died was heard of last"
         assert row["broker"] != failover.from_broker
         assert row["groups"] == failover.shards[shard]
         assert row["rebalances_interrupted"] == (shard == failover.interrupted)

@@ -15,6 +15,7 @@ from typing import Final
 
 import pytest
 
+from muster.coordinator.storage.postgres.schema import SCHEMA_VERSION
 from muster.coordinator.testing import Cluster
 from tests.cli.running import Ended, run, started
 from tests.support.postgres import PASSWORD, Postgres
@@ -64,9 +65,9 @@ def test_a_database_is_made_ready_once(postgres: Postgres) -> None:
     name = store.rpartition("/")[2]
     where = f"127.0.0.1:{postgres.port}/{name}"
     ended = run(NOBODY, "store", "migrate", "--store", store)
-    assert ended == (0, f"{where}: made the tables, version 3\n", "")
+    assert ended == (0, f"{where}: made the tables, version {SCHEMA_VERSION}\n", "")
     ended = run(NOBODY, "store", "migrate", "--store", store)
-    assert ended == (0, f"{where}: the tables are of version 3 already\n", "")
+    assert ended == (0, f"{where}: the tables are of version {SCHEMA_VERSION} already\n", "")
 
 
 def test_two_make_it_ready_at_once(postgres: Postgres) -> None:
@@ -82,8 +83,11 @@ def test_two_make_it_ready_at_once(postgres: Postgres) -> None:
         each.join()
     assert [(each.code, each.err) for each in ended] == [(0, "")] * 2
     assert sorted(each.out.partition(": ")[2] for each in ended) in (
-        ["made the tables, version 3\n", "the tables are of version 3 already\n"],
-        ["made the tables, version 3\n"] * 2,
+        [
+            f"made the tables, version {SCHEMA_VERSION}\n",
+            f"the tables are of version {SCHEMA_VERSION} already\n",
+        ],
+        [f"made the tables, version {SCHEMA_VERSION}\n"] * 2,
     )
 
 

@@ -86,7 +86,7 @@ async def test_another_versions_schema_is_refused(postgres: Postgres, step: int,
             await migrate(url)
 
 
-async def test_tables_of_version_1_get_journals_and_keep_what_they_have(
+async def test_tables_of_version_1_get_journals_and_tombstones_and_keep_what_they_have(
     postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = postgres.empty_database()
@@ -105,7 +105,7 @@ async def test_tables_of_version_1_get_journals_and_keep_what_they_have(
     with pytest.raises(StoreError, match="upgrade it with muster store migrate"):
         await store.open()
     done = await asyncio.gather(*(migrate(url) for _ in range(3)))
-    assert sorted(migration.before or 0 for migration in done) == [1, 3, 3]
+    assert sorted(migration.before or 0 for migration in done) == [1, SCHEMA_VERSION, SCHEMA_VERSION]
     await store.open()
     assert (await store.counts()).leases == {**counts, LeaseKind.REPLICAS: 1_000}
     assert [row[1:] for row in await store.load(lease)] == [(b"key", b"value")]
@@ -116,6 +116,9 @@ async def test_tables_of_version_1_get_journals_and_keep_what_they_have(
         Outcome.WRITTEN
     ]
     assert await store.read_journal(lease, 0, rows_max=9, bytes_max=9) == [(0, 7, None, b"told")]
+    assert await store.append([Append(lease, old.epoch, [(b"key", None)], at_ms=8)]) == [Outcome.WRITTEN]
+    (tombstone,) = await store.read_records(lease, 0, rows_max=9, bytes_max=9)
+    assert tombstone[1:] == (b"key", None, 8)
     await store.close()
 
 

@@ -78,7 +78,7 @@ def open_write(store: PostgresStore, grant: Grant) -> Columns:
     """A record and a journal row."""
     record = ([7], [1], [b"open"], [b"v"])
     told = ([1], [4], [1], [0], [9], [None], [b"told"])
-    return Columns([lease_id(store, grant.lease)], [grant.epoch], *record, *told, [], [])
+    return Columns([lease_id(store, grant.lease)], [grant.epoch], *record, *told, [], [], [], [])
 
 
 async def told(store: PostgresStore, lease: Lease = A) -> list[bytes]:

@@ -1,11 +1,12 @@
 """Captures golden frames: stock clients talk to Apache Kafka through a proxy that writes down what it
 carries.
 
-python -m tests.protocol.capture
+python -m tests.protocol.capture [SCENARIO ...]
 
 starts Apache Kafka, takes every client below through one scenario (topics, idempotent producing, a group of a
-dynamic and a static member that rebalances, commits, look-ups, deletions), and rewrites the files in
-`golden/`. Only needed when a client or Kafka becomes newer; the tests read the files and need neither.
+dynamic and a static member that rebalances, commits, look-ups, deletions; security, quotas and features), and
+rewrites the files in `golden/`; with names (java_security), only those. Only needed when a client or Kafka
+becomes newer; the tests read the files and need neither.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import asyncio
 import contextlib
 import importlib
 import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from importlib import metadata
 from pathlib import Path
@@ -262,9 +264,17 @@ def kafka_python(bootstrap: str) -> None:
 
 
 def java(bootstrap: str) -> None:
-    scenario = Path(__file__).with_name("GoldenScenario.java")
+    _run_java("GoldenScenario.java", bootstrap, _TOPIC, _GROUP)
+
+
+def java_security(bootstrap: str) -> None:
+    _run_java("GoldenSecurity.java", bootstrap, _TOPIC)
+
+
+def _run_java(program: str, *arguments: str) -> None:
+    scenario = Path(__file__).with_name(program)
     quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
-    command = ["java", quiet, "-cp", clients_classpath(), str(scenario), bootstrap, _TOPIC, _GROUP]
+    command = ["java", quiet, "-cp", clients_classpath(), str(scenario), *arguments]
     subprocess.run(command, check=True, timeout=2 * _DEADLINE_SECONDS)
 
 
@@ -306,22 +316,26 @@ def clients() -> Iterator[tuple[str, Callable[[str], None]]]:
     yield f"confluent-kafka {metadata.version('confluent-kafka')}", confluent_kafka
     yield f"kafka-python {metadata.version('kafka-python')}", kafka_python
     yield f"kafka-clients {KAFKA_VERSION} (Java)", java
+    yield f"kafka-clients {KAFKA_VERSION} (Java)", java_security
 
 
-def main() -> None:
+def main(names: Sequence[str]) -> None:
     GOLDEN.mkdir(exist_ok=True)
     records: list[tuple[bytes, bytes | None]] = []
     for name, scenario in clients():
+        if names and scenario.__name__ not in names:
+            continue
         # A broker each: what one client leaves behind (groups, offsets) is not what the next one should see.
         with ApacheKafka() as kafka, RecordingProxy(kafka.host, kafka.port) as proxy:
             scenario(f"{proxy.host}:{proxy.port}")
             frames = proxy.frames()
-            records += coordinator_records(kafka.bootstrap)
+            records += [] if names else coordinator_records(kafka.bootstrap)
         path = GOLDEN / f"{scenario.__name__}.txt"
         write_frames(path, f"{name} and Apache Kafka {KAFKA_VERSION}", frames)
         print(f"{path.name}: {len(frames)} frames")
-    write_records(f"Apache Kafka {KAFKA_VERSION}", few_of_each_kind(records))
+    if not names:
+        write_records(f"Apache Kafka {KAFKA_VERSION}", few_of_each_kind(records))
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

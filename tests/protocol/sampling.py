@@ -95,6 +95,7 @@ _PRIMITIVES: Final[dict[str, Callable[[random.Random], Any]]] = {
     "Int16": _integer(16),
     "Int32": _integer(32),
     "Int64": _integer(64),
+    "Float64": lambda rng: rng.choice((0.0, -1.0, 1024.5, 1e300)),
     "String": _string,
     "Bytes": _bytes,
     "Records": _bytes,

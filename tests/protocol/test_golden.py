@@ -9,7 +9,7 @@ from _pytest.mark import ParameterSet
 
 from muster.coordinator.server.router import HANDLERS
 from muster.protocol import codec, header
-from muster.protocol.api import load_messages
+from muster.protocol.api import ApiKey, load_messages
 from muster.protocol.embedded import (
     decode_assignment,
     decode_subscription,
@@ -28,7 +28,9 @@ API_KEYS = {
     if cls.__module__.startswith("muster.")
 }
 
-CLIENTS = ["confluent_kafka", "java", "kafka_python"]
+CLIENTS = ["confluent_kafka", "java", "java_security", "kafka_python"]
+GROUPED = ["confluent_kafka", "java", "kafka_python"]
+"""Those whose scenario has a group."""
 
 
 def golden() -> Iterator[ParameterSet]:
@@ -53,7 +55,7 @@ def test_frame_decodes_and_encodes_to_the_same_bytes(golden_frame: GoldenFrame) 
     assert encoded == len(frame).to_bytes(4, "big") + frame
 
 
-@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("client", GROUPED)
 def test_blobs_of_real_members_decode_and_encode_to_the_same_bytes(client: str) -> None:
     subscriptions, assignments = [], []
     for name, version, frame in read_frames(GOLDEN / f"{client}.txt"):
@@ -79,7 +81,6 @@ def _body(frame: bytes) -> int:
 NOT_CAPTURED = {
     f"{name}{kind}"
     for name in (
-        "SaslHandshake",
         "SaslAuthenticate",
         "ConsumerGroupHeartbeat",
         "AddPartitionsToTxn",
@@ -101,5 +102,7 @@ def test_every_message_was_captured() -> None:
 
 
 def test_what_is_served_was_captured() -> None:
-    served = {cls.__name__ for key in HANDLERS for cls in (REQUESTS[key], RESPONSES[key])}
+    # No client gets as far as SaslAuthenticate with a broker that refuses its SaslHandshake.
+    keys = HANDLERS.keys() - {ApiKey.SASL_AUTHENTICATE}
+    served = {cls.__name__ for key in keys for cls in (REQUESTS[key], RESPONSES[key])}
     assert not served & NOT_CAPTURED

@@ -62,7 +62,7 @@ contents = st.lists(
 
 
 @given(contents, st.sampled_from(Codec), st.booleans())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_they_agree_on_any_records(
     drawn: list[tuple[int, int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]],
     codec: Codec,
@@ -90,7 +90,7 @@ def test_runs_of_every_length(count: int, key: bytes | None, value: bytes | None
 
 
 @given(st.integers(10, 150), st.integers(0, 149), st.binary(max_size=40), st.integers(0, 3))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_one_that_is_different_ends_a_run(count: int, place: int, value: bytes, gap: int) -> None:
     records = alike(count)
     place %= count
@@ -127,7 +127,7 @@ def damage(data: bytearray, rng: random.Random) -> None:
 
 
 @given(st.integers(0, 2**32))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @example(0)
 def test_they_agree_on_garbage(seed: int) -> None:
     rng = random.Random(seed)
@@ -166,7 +166,7 @@ def test_they_agree_on_every_bit_of_a_record_in_a_run(step: int, key: bytes | No
 
 
 @given(st.binary(max_size=200), st.integers(0, 40))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 def test_they_agree_on_noise(noise: bytes, count: int) -> None:
     data = build([Record(0, 0, None, None)])[:HEADER_BYTES] + noise
     header = peek(data)._replace(length=len(data) - 12, record_count=count)

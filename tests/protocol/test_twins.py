@@ -26,7 +26,6 @@ VERSIONS = [pytest.param(cls, version, id=f"{cls.__name__}-{version}") for cls, 
 
 twins = settings(
     max_examples=EXAMPLES,
-    deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

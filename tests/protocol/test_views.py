@@ -26,7 +26,7 @@ def decoded(decode: Any, version: int, data: bytes | bytearray) -> FetchResponse
 
 @pytest.mark.parametrize("version", VERSIONS)
 @given(st.data())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_they_agree(version: int, data: st.DataObject) -> None:
     whole = bytearray(codec.encode(data.draw(messages(FetchResponse, version)), version))
     if whole and data.draw(st.booleans()):

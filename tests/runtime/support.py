@@ -184,12 +184,16 @@ class HandTenure:
     def __init__(self) -> None:
         self.lapsed = False
         self.reclaimed: list[tuple[Lease, int]] = []
+        self.silent: dict[int, int] = {}
 
     def serving(self, lease: Lease) -> bool:
         return not self.lapsed
 
     def reclaim(self, lease: Lease, epoch: int) -> None:
         self.reclaimed.append((lease, epoch))
+
+    def silent_ms(self, node_id: int) -> int | None:
+        return self.silent.get(node_id)
 
 
 class Bench:

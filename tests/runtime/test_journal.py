@@ -369,12 +369,15 @@ async def test_a_shard_with_groups_tells_that_it_was_loaded_and_from_whom(bench:
         return shard
 
     bench.runtime._make_shard = with_groups
+    bench.tenure.silent[3] = 2_400
     epoch = await bench.claim(LEASE)
     await bench.runtime.loaded()
     first, loaded = bench.journal.of(GROUP)
     assert first == earlier(1)
     assert (loaded.type, loaded.group, loaded.generation) == ("shard_loaded", None, None)
-    assert loaded.data == {"epoch": epoch, "groups": 2, "took_ms": 0, "from_broker": 3}
+    assert loaded.data == {
+        "epoch": epoch, "groups": 2, "took_ms": 0, "from_broker": 3, "from_silent_ms": 2_400
+    }  # fmt: skip
     bench.clock.advance(LINGER_MS)
     await bench.count_transactions(2)
     assert (await bench.entries())[-1] == loaded

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 from muster.coordinator.runtime.clock import ManualClock
-from muster.coordinator.server import connection as connection_module
+from muster.coordinator.server import unserved
 from muster.coordinator.server.connection import AnswerAtOnce, CloseConnection, Connection
 from muster.coordinator.server.connections import Connections
 from muster.protocol.api import ApiKey
@@ -362,7 +362,7 @@ async def test_a_request_larger_than_its_api_may_have_is_refused_at_its_api_key(
     api: ApiKey, allowed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     warnings = Warnings()
-    monkeypatch.setattr(connection_module, "log", warnings)
+    monkeypatch.setattr(unserved, "_log", warnings)
 
     async def answer(connection: Connection, frame: bytes) -> bytes | None:
         connection.recognised()
@@ -380,7 +380,9 @@ async def test_a_request_larger_than_its_api_may_have_is_refused_at_its_api_key(
                 splitter = server.connections.open[1]._splitter
                 await server.until(lambda splitter=splitter: splitter.announced_bytes == allowed + 4)
             writer.close()
-        assert warnings.why == [f"{api.name}: a request of {allowed + 1} bytes; allowed are {allowed}"]
+        assert warnings.why == [
+            f"a request is too large: {api.name}: a request of {allowed + 1} bytes; allowed are {allowed}"
+        ]
         assert server.connections.counts.too_large == 1
 
 
@@ -390,9 +392,6 @@ class Warnings:
 
     def warning(self, event: str, **fields: object) -> None:
         self.why.append(fields["why"])
-
-    def debug(self, event: str, **fields: object) -> None:
-        pass
 
 
 async def test_a_response_that_is_not_taken_counts_until_it_is() -> None:

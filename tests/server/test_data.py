@@ -19,6 +19,7 @@ from muster.protocol.message import Message
 from muster.protocol.messages.data import (
     DeleteRecordsRequest,
     FetchRequest,
+    FetchResponse,
     ListOffsetsRequest,
     OffsetForLeaderEpochRequest,
     ProduceRequest,
@@ -27,6 +28,7 @@ from muster.protocol.messages.transactions import InitProducerIdRequest
 from muster.protocol.record_batch import Record, batches, build, records
 from muster.protocol.types import ZERO_UUID
 from tests.server.conftest import StartBrokers
+from tests.support.facts import until
 from tests.support.wire import Wire
 
 
@@ -349,21 +351,40 @@ async def test_a_parked_fetch_goes_with_its_connection(topic: Topic) -> None:
             await asyncio.sleep(0)
 
 
-async def test_a_partition_in_error_ends_the_wait(topic: Topic) -> None:
-    good = FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1)
-    request = FetchRequest(
-        max_wait_ms=60_000,
-        min_bytes=1,
-        topics=[
-            FetchRequest.FetchTopic(topic="t", partitions=[good]),
-            FetchRequest.FetchTopic(topic="none", partitions=[good]),
-        ],
-    )
-    response = await topic.wire.call(request, 12)
-    assert [each.partitions[0].error_code for each in response.responses] == [
-        ErrorCode.NONE,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-    ]
+async def test_what_is_not_there_neither_ends_a_wait_nor_begins_one(topic: Topic) -> None:
+    def fetching(*parts: tuple[str, int, int]) -> FetchRequest:
+        return FetchRequest(
+            max_wait_ms=600_000,
+            min_bytes=1,
+            topics=[
+                FetchRequest.FetchTopic(
+                    topic=name,
+                    partitions=[
+                        FetchRequest.FetchPartition(
+                            partition=partition, fetch_offset=offset, partition_max_bytes=1
+                        )
+                    ],
+                )
+                for name, partition, offset in parts
+            ],
+        )
+
+    def told(response: Message) -> list[tuple[ErrorCode, list[bytes | None]]]:
+        assert isinstance(response, FetchResponse)
+        parts = [part for each in response.responses for part in each.partitions]
+        return [(ErrorCode(part.error_code), values_in(part.records or b"")) for part in parts]
+
+    missing = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, [])
+    absent = ("none", 0, 0), ("t", 9, 0)
+    assert told(await topic.wire.call(fetching(*absent), 12)) == [missing, missing]
+    refused = (ErrorCode.OFFSET_OUT_OF_RANGE, [])
+    assert told(await topic.wire.call(fetching(*absent, ("t", 0, 5)), 12)) == [missing, missing, refused]
+    async with await Wire.connect(topic.brokers.brokers[0].port) as other:
+        waiting = asyncio.ensure_future(other.call(fetching(*absent, ("t", 0, 0)), 12))
+        partitions = topic.brokers.brokers[0].partitions
+        await until(lambda: len(partitions._fetches) == 1 and partitions._fetches.all_wait, "the fetch waits")
+        await topic.produce(batch(b"a"))
+        assert told(await waiting) == [missing, missing, (ErrorCode.NONE, [b"a"])]
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,8 @@ from muster.coordinator.server.faults import (
     error,
     truncate,
 )
-from muster.coordinator.server.refusals import REFUSALS
 from muster.coordinator.server.request_names import NAMES
+from muster.coordinator.server.router import HANDLERS
 from muster.protocol.api import ApiKey, request_class, versions
 from muster.protocol.errors import ErrorCode
 from muster.protocol.message import Message
@@ -271,7 +271,7 @@ def test_what_requests_name(request_: Message, version: int, fields: dict[str, A
     assert about(request_, version).has(Rule.read({**fields, "close_after": True})) is matches
 
 
-@pytest.mark.parametrize("api_key", REFUSALS, ids=lambda key: key.name)
+@pytest.mark.parametrize("api_key", HANDLERS, ids=lambda key: key.name)
 def test_every_name_a_request_has_is_known(api_key: ApiKey) -> None:
     """No API has a field for groups, topics or members that rules pass over."""
     named = {declared.name for declared in request_class(api_key).__fields__}

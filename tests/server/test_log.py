@@ -13,6 +13,8 @@ import pytest
 
 from muster.coordinator.group.events import MemberIdentity, MemberRemoved, RebalanceCompleted, Trigger
 from muster.coordinator.observe import log
+from muster.coordinator.observe.explain.names import Names
+from muster.coordinator.observe.journal.recorder import member_of
 from muster.coordinator.observe.rebalances import RebalanceLog, cause
 from tests.server.conftest import StartBrokers
 from tests.server.test_classic_group import stable_member
@@ -202,8 +204,17 @@ def test_an_expired_session_says_whether_the_connection_was_still_there(
     assert lines(stream)[0]["took_ms"] == 11
 
 
+def test_members_of_one_client_id_are_told_apart(stream: io.StringIO) -> None:
+    twin = MemberIdentity("c-222222", "c", "/10.0.0.8")
+    log.configure("info", stream=stream)
+    rebalances = RebalanceLog(1, lambda group_id: [MemberIdentity("c-111111", "c", "/10.0.0.7"), twin])
+    rebalances.observe(3, [completed(Trigger.MEMBER_JOINED, member=twin)])
+    assert [line["cause"] for line in lines(stream)] == ["member joined: c/222222 at 10.0.0.8"]
+
+
 def test_a_reason_the_client_gave_is_told() -> None:
-    assert cause(completed(Trigger.MEMBER_LEFT, reason="shutting down")) == (
+    names = Names([member_of(CONSUMER)])
+    assert cause(completed(Trigger.MEMBER_LEFT, reason="shutting down"), names) == (
         "member left: c at 10.0.0.7 (shutting down)"
     )
-    assert cause(completed(Trigger.REBALANCE_TIMED_OUT, member=None)) == "rebalance timed out"
+    assert cause(completed(Trigger.REBALANCE_TIMED_OUT, member=None), names) == "rebalance timed out"

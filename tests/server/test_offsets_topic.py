@@ -1,8 +1,12 @@
-"""`__consumer_offsets` as clients see it: there, led by the coordinators, empty, and not theirs to change."""
+"""`__consumer_offsets` as clients see it: led by the coordinators, read like any topic, not theirs to change.
+
+What a fetch of it does in detail stands in tests/topics/test_consumer_offsets.py.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +20,12 @@ from muster.protocol.messages.configs import (
     DescribeConfigsRequest,
     IncrementalAlterConfigsRequest,
 )
+from muster.protocol.messages.coordinator_records import (
+    GroupMetadataKey,
+    OffsetCommitKey,
+    OffsetCommitValue,
+    decode_record,
+)
 from muster.protocol.messages.data import (
     DeleteRecordsRequest,
     FetchRequest,
@@ -23,12 +33,15 @@ from muster.protocol.messages.data import (
     OffsetForLeaderEpochRequest,
     ProduceRequest,
 )
+from muster.protocol.messages.group_admin import DeleteGroupsRequest
 from muster.protocol.messages.metadata import FindCoordinatorRequest, MetadataRequest
+from muster.protocol.messages.offsets import OffsetCommitRequest
 from muster.protocol.messages.topics import CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest
 from muster.protocol.types import ZERO_UUID
 from tests.server.conftest import StartBrokers
 from tests.server.test_data import batch
 from tests.support.wire import Wire
+from tests.topics.support import read_records
 
 DEADLINE_S = 30
 
@@ -87,7 +100,7 @@ async def test_its_partitions_are_the_coordinators(start_brokers: StartBrokers) 
     assert ZERO_UUID not in ids
 
 
-async def test_it_is_empty(start_brokers: StartBrokers) -> None:
+async def test_without_groups_it_is_empty(start_brokers: StartBrokers) -> None:
     broker = (await start_brokers()).brokers[0]
     async with await Wire.connect(broker.port) as wire:
         epoch = (await told(wire)).partitions[3].leader_epoch
@@ -125,6 +138,137 @@ async def test_who_waits_for_records_of_it_hears_when_the_coordinator_goes(
                 while (after := (await told(other)).partitions[index]).leader_id != 2:
                     pass
             assert after.leader_epoch > before
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+GROUP = "billing"
+SHARD = shard_of(GROUP)
+
+
+async def commit(wire: Wire, offset: int, *, partition: int = 0, metadata: str = "") -> None:
+    """As a program without a group membership commits."""
+    part = OffsetCommitRequest.Partition(
+        partition_index=partition, committed_offset=offset, committed_metadata=metadata
+    )
+    request = OffsetCommitRequest(
+        group_id=GROUP,
+        generation_id_or_member_epoch=-1,
+        member_id="",
+        topics=[OffsetCommitRequest.Topic(name="orders", partitions=[part])],
+    )
+    (topic,) = (await wire.call(request, 8)).topics
+    assert [each.error_code for each in topic.partitions] == [0]
+
+
+async def create(wire: Wire, name: str = "orders") -> None:
+    topic = CreateTopicsRequest.CreatableTopic(
+        name=name, num_partitions=9, replication_factor=1, assignments=[], configs=[]
+    )
+    (answer,) = (await wire.call(CreateTopicsRequest(topics=[topic]), 7)).topics
+    assert answer.error_code == 0
+
+
+def decoded(answer: Any) -> list[tuple[Message, Message | None]]:
+    assert answer.error_code == 0
+    found = [decode_record(record.key or b"", record.value) for record in read_records(answer.records)]
+    return [each for each in found if each is not None]
+
+
+async def test_a_commit_wakes_who_waits_for_it(port: int) -> None:
+    async with await Wire.connect(port) as wire, await Wire.connect(port) as member:
+        await create(member)
+        await wire.send(fetching(SHARD, max_wait_ms=600_000), 12)
+        await commit(member, 5, metadata="noted")
+        answer = (await wire.receive()).responses[0].partitions[0]
+        ((key, value),) = decoded(answer)
+        assert key == OffsetCommitKey(group=GROUP, topic="orders", partition=0)
+        assert isinstance(value, OffsetCommitValue)
+        assert (value.offset, value.metadata) == (5, "noted")
+        (record,) = read_records(answer.records)
+        assert (record.offset, record.timestamp) == (0, value.commit_timestamp)
+
+
+async def test_the_last_of_each_commit_and_what_was_deleted(port: int) -> None:
+    async with await Wire.connect(port) as wire:
+        await create(wire)
+        for offset in range(5):
+            await commit(wire, offset, partition=offset % 2)
+        end = (await fetched(wire, SHARD)).high_watermark
+        last = {
+            (key.partition, value.offset)
+            for key, value in decoded(await fetched(wire, SHARD))
+            if isinstance(key, OffsetCommitKey) and isinstance(value, OffsetCommitValue)
+        }
+        assert last == {(0, 4), (1, 3)}
+        deleted = await wire.call(DeleteGroupsRequest(groups_names=[GROUP]), 2)
+        assert [each.error_code for each in deleted.results] == [0]
+        after = decoded(await fetched(wire, SHARD, end))
+        assert sorted(after, key=repr) == [
+            (GroupMetadataKey(group=GROUP), None),
+            (OffsetCommitKey(group=GROUP, topic="orders", partition=0), None),
+            (OffsetCommitKey(group=GROUP, topic="orders", partition=1), None),
+        ]
+        assert (await fetched(wire, SHARD)).high_watermark == end + 3
+
+
+async def test_a_reader_goes_on_where_it_was_after_a_restart(
+    tmp_path: Path, start_brokers: StartBrokers
+) -> None:
+    settings = {"ephemeral": False, "data": str(tmp_path)}
+    brokers = await start_brokers(**settings)
+    async with await Wire.connect(brokers.brokers[0].port) as wire:
+        await create(wire)
+        await commit(wire, 5)
+        end = (await fetched(wire, SHARD)).high_watermark
+        before = read_records((await fetched(wire, SHARD)).records)
+    await brokers.stop()
+    brokers = await start_brokers(**settings)
+    async with await Wire.connect(brokers.brokers[0].port) as wire:
+        answer = await fetched(wire, SHARD)
+        assert (answer.high_watermark, read_records(answer.records)) == (end, before)
+        await commit(wire, 6)
+        ((_, value),) = decoded(await fetched(wire, SHARD, end))
+        assert isinstance(value, OffsetCommitValue)
+        assert value.offset == 6
+
+
+async def test_a_reader_goes_on_where_it_was_at_the_next_coordinator(start_brokers: StartBrokers) -> None:
+    brokers = await start_brokers(brokers=2)
+    holder = next(
+        broker for broker in brokers.brokers if broker.membership.serving(Lease(LeaseKind.GROUP, SHARD))
+    )
+    (other,) = [broker for broker in brokers.brokers if broker is not holder]
+    async with await Wire.connect(holder.port) as wire, await Wire.connect(other.port) as there:
+        await create(wire)
+        await commit(wire, 5)
+        end = (await fetched(wire, SHARD)).high_watermark
+        assert (await fetched(there, SHARD)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        await brokers.stop_one(brokers.brokers.index(holder))
+        async with asyncio.timeout(DEADLINE_S):
+            while (answer := await fetched(there, SHARD, end)).error_code:
+                assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert decoded(answer) == []
+        await other.runtime.loaded()
+        await commit(there, 6)
+        ((_, value),) = decoded(await fetched(there, SHARD, end))
+        assert isinstance(value, OffsetCommitValue)
+        assert value.offset == 6
+
+
+@pytest.mark.parametrize("version", range(4, 19))
+async def test_every_version_fetches(port: int, version: int) -> None:
+    async with await Wire.connect(port) as wire:
+        await create(wire)
+        await commit(wire, 5)
+        request = fetching(SHARD)
+        if version >= 13:
+            request.topics[0].topic, request.topics[0].topic_id = "", (await told(wire)).topic_id
+        answer = (await wire.call(request, version)).responses[0].partitions[0]
+        assert any(isinstance(key, OffsetCommitKey) for key, _ in decoded(answer))
+
+
+# --- not theirs to change -------------------------------------------------------------------------
 
 
 def refusals(of: str) -> list[tuple[str, Message, int]]:

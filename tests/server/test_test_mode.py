@@ -193,7 +193,7 @@ async def test_a_body_that_is_no_json(api: Api) -> None:
 
 async def test_the_clock_moves_and_members_can_be_stalled(api: Api) -> None:
     before_ms = (await api.ask("GET", "clock"))["now_ms"]
-    async with await Wire.connect(api.ports[0]) as wire:
+    async with await Wire.connect(api.ports[0], client_id="web-1") as wire:
         member_id, generation = await stable_member(wire)
         moved = await api.ask("POST", "clock/advance", {"by": "1h"})
         assert moved["now_ms"] >= before_ms + 3_600_000
@@ -202,7 +202,7 @@ async def test_the_clock_moves_and_members_can_be_stalled(api: Api) -> None:
         said = await api.error("POST", "stall", {"group": "orders", "member": "nobody"}, status=409)
         assert "has no member 'nobody'" in said
         await api.ask("POST", "stall", {"group": "orders", "member": member_id})
-        await api.ask("POST", "unstall", {"group": "orders", "member": member_id})
+        await api.ask("POST", "unstall", {"group": "orders", "member": "web-1"})
         await api.ask("POST", "clock/advance", {"by": "1h"})
         assert (await wire.call(beat, 4)).error_code == ErrorCode.NONE
         await api.ask("POST", "stall", {"group": "orders", "member": member_id})

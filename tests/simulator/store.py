@@ -12,7 +12,7 @@ import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 from types import MappingProxyType
@@ -30,11 +30,13 @@ from muster.coordinator.storage.store import (
     LeaseKind,
     NodeRow,
     Outcome,
+    RecordBounds,
     Replicas,
     StoreBusy,
     StoreClosed,
     StoreCounts,
     StoredJournalRow,
+    StoredRecord,
     StoreError,
     StoreFull,
     TopicRow,
@@ -284,7 +286,7 @@ class SimulatedStore:
     async def append(self, appends: Sequence[Append]) -> list[Outcome]:
         # The records as they are now: they are the caller's lists, and bytes on their way do not change.
         sent = [
-            Append(append.lease, append.epoch, tuple(append.records), tuple(append.journal))
+            replace(append, records=tuple(append.records), journal=tuple(append.journal))
             for append in appends
         ]
         if self._rng.random() < self._weather.busy:
@@ -305,6 +307,26 @@ class SimulatedStore:
 
     async def load(self, lease: Lease) -> list[tuple[int, bytes, bytes]]:
         return await self._read(lambda: run(self._durable.memory.load(lease)))
+
+    async def read_records(
+        self, lease: Lease, seq: int, *, rows_max: int, bytes_max: int
+    ) -> list[StoredRecord]:
+        memory = self._durable.memory
+        return await self._read(
+            lambda: run(memory.read_records(lease, seq, rows_max=rows_max, bytes_max=bytes_max))
+        )
+
+    async def next_seq(self, lease: Lease) -> int:
+        return await self._read(lambda: run(self._durable.memory.next_seq(lease)))
+
+    async def record_bounds(self, lease: Lease) -> RecordBounds:
+        return await self._read(lambda: run(self._durable.memory.record_bounds(lease)))
+
+    async def remove_tombstones(self, lease: Lease, epoch: int, *, before_ms: int, count_max: int) -> int:
+        memory = self._durable.memory
+        return await self._change(
+            lambda: run(memory.remove_tombstones(lease, epoch, before_ms=before_ms, count_max=count_max))
+        )
 
     async def read_journal(
         self, lease: Lease, offset: int, *, rows_max: int, bytes_max: int

@@ -197,6 +197,20 @@ def test_it_must_be_started() -> None:
         _ = Broker().bootstrap
 
 
+async def test_one_that_was_closed_says_so() -> None:
+    with Broker() as broker:
+        pass
+    assert repr(broker) == "<Broker closed>"
+    for call in (broker.groups, lambda: broker.create_topic("t"), lambda: broker.bootstrap):
+        with pytest.raises(RuntimeError, match=r"^closed: its `with` block has ended"):
+            call()
+    with pytest.raises(RuntimeError, match=r"^closed: "):
+        await broker.aio.create_topic("t")
+    with broker:
+        broker.create_topic("t")
+    assert repr(Broker()) == "<Broker not started>"
+
+
 async def test_a_data_directory_keeps_everything(tmp_path: Path) -> None:
     with Broker(data=tmp_path / "data") as broker:
         broker.create_topic("t", 2, {"retention.ms": "5000"})

@@ -263,6 +263,148 @@ def test_a_failed_test_shows_the_timelines_of_its_groups(tmp_path: Path) -> None
     assert "def wait_until" not in told
 
 
+MISUSED = """
+import pytest
+from muster.coordinator.testing import Broker, Cluster
+
+
+def closed():
+    with Broker() as broker:
+        return broker
+
+
+def test_closed():
+    closed().create_topic("orders")
+
+
+def test_closed_fact():
+    closed().groups()
+
+
+async def test_closed_awaited():
+    await closed().aio.create_topic("orders")
+
+
+def test_not_started():
+    Broker().group("billing").stable()
+
+
+def test_no_such_setting():
+    Broker(no_such_setting=1)
+
+
+def test_wrong_setting():
+    Cluster(3, port="x")
+
+
+def test_wrong_name(muster):
+    muster.create_topic("no/topic")
+
+
+def test_no_such_topic(muster):
+    muster.records("orders")
+
+
+async def test_no_such_topic_awaited(muster):
+    await muster.records("orders")
+
+
+def test_no_such_state(muster):
+    muster.group("billing").in_state("Stabel")
+
+
+def test_wrong_arguments(muster):
+    muster.group("billing").stable(3)
+
+
+def test_no_such_member(muster):
+    muster.group("billing").evict("web-1")
+
+
+def test_nobody_to_crash(muster):
+    muster.group("billing").member("web-1").crash()
+
+
+async def test_nobody_to_crash_awaited(muster):
+    await muster.group("billing").member("web-1").crash()
+
+
+def test_no_such_broker(muster_cluster):
+    muster_cluster.stop(7)
+
+
+def test_wrong_fault(muster):
+    muster.faults.add(api="OffsetCommit", error="X")
+
+
+async def test_wrong_fault_awaited(muster):
+    await muster.faults.add(api="OffsetCommit", error="X")
+
+
+async def test_wrong_fault_entered(muster):
+    async with muster.faults.add(api="OffsetCommit", error="X"):
+        pass
+
+
+def test_wrong_duration(muster):
+    muster.clock.advance("-3s")
+"""
+
+
+def test_misuse_is_told_at_the_tests_own_line(tmp_path: Path) -> None:
+    run = Run(tmp_path, MISUSED, loops="asyncio")
+    count = MISUSED.count("def test_")
+    assert run.outcomes == {"FAILED": count}, run.text
+    reports = re.split(r"^_+ (test_\w+) _+$", run.text.split("= short test summary")[0], flags=re.MULTILINE)
+    assert len(reports[1::2]) == count
+    for test, report in zip(reports[1::2], reports[2::2], strict=True):
+        places = re.findall(r"^(\S+\.py):\d+: ", report, re.MULTILINE)
+        assert places[0] == "test_theirs.py", report
+        assert len(places) <= 2, f"{test}: {report}"
+
+
+UNUSED = """
+import pytest
+
+pytestmark = pytest.mark.muster(group_max_size=7)
+
+
+@pytest.mark.muster(brokers=3)
+def test_one_broker(muster):
+    pass
+
+
+@pytest.mark.muster(brokers=3)
+def test_a_fixture_of_their_own(tmp_path):
+    pass
+
+
+@pytest.mark.muster(brokers=2)
+def test_both(muster, muster_cluster):
+    assert (len(muster.ports), len(muster_cluster.ports)) == (1, 2)
+
+
+def test_defaults_of_a_module_need_not_be_used():
+    pass
+"""
+
+
+def test_a_marker_that_sets_nothing_up_is_refused(tmp_path: Path) -> None:
+    run = Run(tmp_path, UNUSED)
+    assert run.of == {
+        "test_one_broker": "ERROR",
+        "test_a_fixture_of_their_own": "ERROR",
+        "test_both": "PASSED",
+        "test_defaults_of_a_module_need_not_be_used": "PASSED",
+    }, run.text
+    one_broker = "brokers=3 is for the fixture muster_cluster; the fixture muster is one broker"
+    assert f"@pytest.mark.muster: {one_broker}" in run.text
+    uses_none = (
+        "test_a_fixture_of_their_own uses none of the fixtures that it sets up, muster and muster_cluster"
+    )
+    assert f"@pytest.mark.muster: {uses_none}" in run.text
+
+
 def test_nothing_is_imported_until_a_fixture_is_used(tmp_path: Path) -> None:
     run = Run(
         tmp_path,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from muster.coordinator.topics import config
-from muster.coordinator.topics.config import SPECS, ConfigChange, Operation, TopicConfig, changed
+from muster.coordinator.topics.config import SPECS, ConfigChange, Operation, TopicConfig, changed, text_of
 from muster.protocol.errors import ErrorCode, KafkaError
 
 KAFKA_DEFAULTS = {
@@ -182,3 +182,22 @@ def test_the_size_for_tests_is_not_listed() -> None:
     assert "segment.bytes" in listed
     assert "internal.segment.bytes" not in listed
     assert config.parse({"internal.segment.bytes": "10"}).segment_bytes_max == 10
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.5, "0.5"),
+        (0.001, "0.001"),
+        (9_999_999.0, "9999999.0"),
+        (1e7, "1.0E7"),
+        (123_456_789.0, "1.23456789E8"),
+        (1e-4, "1.0E-4"),
+        (0.000_123, "1.23E-4"),
+        (-2.5e-7, "-2.5E-7"),
+        (1.7976931348623157e308, "1.7976931348623157E308"),
+        (0.0, "0.0"),
+    ],
+)
+def test_doubles_are_written_as_java_writes_them(value: float, text: str) -> None:
+    assert text_of(value) == text

@@ -23,9 +23,10 @@ from muster.coordinator.storage.store import (
     StoreError,
 )
 from muster.coordinator.topics.catalogue import Catalogue, Topic, events_topic
-from muster.coordinator.topics.group_events import READ_ROWS_MAX, TRIMMED_ROWS_MAX, GroupEvents
+from muster.coordinator.topics.group_events import TRIMMED_ROWS_MAX, GroupEvents
 from muster.coordinator.topics.logs import Logs, PartitionId
 from muster.coordinator.topics.partitions import ListTimestamp, Partitions
+from muster.coordinator.topics.rows import BATCH_RECORDS_MAX
 from muster.coordinator.topics.sources import FetchedPartition, FetchPartition
 from muster.protocol.errors import ErrorCode
 from muster.protocol.record_batch import HEADER_BYTES, batches
@@ -209,12 +210,12 @@ async def test_a_batch_has_whole_rows_within_the_bytes_asked_for(node: Node) -> 
 
 
 async def test_a_batch_has_a_bound_of_rows(node: Node) -> None:
-    await node.tell(0, *(b"%d" % number for number in range(READ_ROWS_MAX + 7)))
+    await node.tell(0, *(b"%d" % number for number in range(BATCH_RECORDS_MAX + 7)))
     (first,) = await fetch(node.partitions, node.ask())
-    (second,) = await fetch(node.partitions, node.ask(READ_ROWS_MAX))
-    assert len(values(first)) == READ_ROWS_MAX
-    assert values(second)[-1] == b"%d" % (READ_ROWS_MAX + 6)
-    assert first.high_watermark == READ_ROWS_MAX + 7
+    (second,) = await fetch(node.partitions, node.ask(BATCH_RECORDS_MAX))
+    assert len(values(first)) == BATCH_RECORDS_MAX
+    assert values(second)[-1] == b"%d" % (BATCH_RECORDS_MAX + 6)
+    assert first.high_watermark == BATCH_RECORDS_MAX + 7
 
 
 async def test_one_fetch_reads_logs_and_events(node: Node) -> None:
@@ -304,6 +305,16 @@ async def test_a_fetch_waits_for_bytes_or_for_its_time(node: Node) -> None:
     assert told((await ended(waiting))[0]) == (None, [], 0, 2)
 
 
+async def test_a_batch_of_all_the_rows_it_may_have_waits_for_no_more(node: Node) -> None:
+    await node.tell(0, *[b""] * (BATCH_RECORDS_MAX + 1))
+    waiting = await parked(fetch(node.partitions, node.ask(), min_bytes=1 << 20, max_wait_ms=SOON_MS))
+    assert len(values((await ended(waiting))[0])) == BATCH_RECORDS_MAX
+    waiting = await parked(fetch(node.partitions, node.ask(2), min_bytes=1 << 20, max_wait_ms=SOON_MS))
+    assert not waiting.done()
+    node.clock.advance(SOON_MS)
+    assert len(values((await ended(waiting))[0])) == BATCH_RECORDS_MAX - 1
+
+
 async def test_rows_written_while_the_end_is_asked_for_are_not_missed(node: Node) -> None:
     node.store.open_gate.clear()
     waiting = await parked(fetch(node.partitions, node.ask(), max_wait_ms=SOON_MS))
@@ -317,7 +328,7 @@ async def test_a_fetch_that_is_cancelled_leaves_nothing_behind(node: Node) -> No
     waiting.cancel()
     await settled()
     assert "parked=0" in repr(node.partitions)
-    assert not node.events._led[0].parked
+    assert not node.events._led[0].watchers
     await node.tell(0, b"a")
 
 

@@ -20,6 +20,11 @@ Open = Callable[..., Awaitable[Page]]
 expect.set_options(timeout=30_000)
 
 
+async def look_again(page: Page) -> None:
+    """Have the page look now, instead of in some seconds."""
+    await page.evaluate("window.dispatchEvent(new Event('look'))")
+
+
 @pytest.fixture
 async def browser() -> AsyncIterator[Browser]:
     """Chromium as the system has it; Playwright's own download is not needed."""

@@ -104,6 +104,11 @@ async def test_it_can_be_used_by_keyboard_alone(shown: Shown, member: Member, op
     await page.keyboard.type("ORDERS")  # topics are looked through too
     await expect(row(page, "groups", "billing")).to_be_visible()
     await page.keyboard.press("Tab")
+    await expect(page.get_by_role("button", name="Group", exact=True)).to_be_focused()
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("columnheader", name="Group")).to_have_attribute("aria-sort", "ascending")
+    for _ in range(await page.locator("#groups thead button:visible").count()):
+        await page.keyboard.press("Tab")
     await expect(page.locator("#groups tbody a")).to_be_focused()
     await page.keyboard.press("Enter")
     await expect(page.locator("#main")).to_be_focused()
@@ -188,7 +193,7 @@ async def test_it_survives_the_server_and_says_so_meanwhile(
     await expect(row(page, "groups", "billing")).to_be_visible()
     await shown.page.close()
     await expect(page.locator("#live")).to_have_text("reconnecting")
-    await expect(page.locator("#notice")).to_contain_text("does not answer")
+    await expect(page.locator("#notice")).to_contain_text("is not answering")
     await expect(row(page, "groups", "billing")).to_be_visible()
     shown.brokers.settings = replace(shown.brokers.settings, http=f"127.0.0.1:{shown.page.port}")
     again = await app.start(await prepare(shown.brokers))

@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from muster.coordinator.observe.explain import pace
 from muster.coordinator.observe.explain.facts import Move, counts, flag, lag, lag_before, moves, text, whole
+from muster.coordinator.observe.explain.pace import BEFORE_MS, WINDOW_MS, FallingBehind
 from muster.coordinator.observe.explain.rebalances import LOOK_ENTRIES_MAX, Rebalance
 from muster.coordinator.observe.explain.vocabulary import EMPTY, Trigger
 
-_BEFORE_MS: Final = 60 * 60_000
-"""A lag that was told longer ago says nothing about the moment before."""
 _SILENT_MS: Final = 1_000
 """In less than that no lag worth telling comes up."""
+_FIRST_MS: Final = 15_000
+"""The first lag after a rebalance is told after ten seconds: it stands for that at the end where that is not
+known."""
 _SLACK: Final = 10
 """Lag goes up and down with the commits: all but one part in so many of its growth made up for is all."""
 
@@ -49,25 +52,70 @@ class Unowned(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Lag:
+    """Records behind, in all; None is not known."""
+
+    before: int | None
+    """Before it began, or before a member of it fell silent."""
+    after: int | None
+    """At its end."""
+    peak: int | None
+    """The largest seen until it had recovered, ten minutes after the end at most."""
+    recovered_ms: int | None = None
+    """When lag was back at what it was, epoch ms; None: it was not seen to be within those ten minutes."""
+    recovered_in: int | None = None
+    """The generation in which that was, where another rebalance had begun before."""
+    next_ms: int | None = None
+    """When the next rebalance began, if that was before lag had recovered and within those ten minutes."""
+
+    @property
+    def growth(self) -> int | None:
+        """Records that came to wait while it went on. What comes to wait later is not its doing: every
+        partition has an owner again, and lag grows only if that reads more slowly than records arrive."""
+        if self.before is None or self.after is None:
+            return None
+        return max(self.after - self.before, 0)
+
+
+@dataclass(frozen=True, slots=True)
 class Cost:
     """What it meant for the records; None is not known."""
 
     unowned: tuple[Unowned, ...]
     """The longest first."""
-    lag_before: int | None
-    lag_peak: int | None
-    """The largest seen until it had recovered, or until now."""
-    recovered_ms: int | None
-    """When lag was back at what it was, epoch ms; None: not yet, or not known."""
+    arrived: int | None
+    """About how many records arrived while partitions had no owner: their rates times those times."""
+    lag: Lag
+    falling_behind: FallingBehind | None
+    """Lag that grew after it for another reason."""
     commits_refused: int
     """OffsetCommits of the generation that ended: what they were for is delivered again."""
 
     @property
+    def lag_before(self) -> int | None:
+        """See `Lag.before`."""
+        return self.lag.before
+
+    @property
+    def lag_peak(self) -> int | None:
+        """See `Lag.peak`."""
+        return self.lag.peak
+
+    @property
     def lag_growth(self) -> int | None:
-        """Records that came to wait because of it."""
-        if self.lag_before is None or self.lag_peak is None:
-            return None
-        return max(self.lag_peak - self.lag_before, 0)
+        """See `Lag.growth`."""
+        return self.lag.growth
+
+    @property
+    def recovered_ms(self) -> int | None:
+        """See `Lag.recovered_ms`."""
+        return self.lag.recovered_ms
+
+    @property
+    def waited(self) -> int | None:
+        """Records that came to wait because of it: those that arrived in partitions without an owner, or
+        where the rates are not known, the growth of the lag while it went on."""
+        return self.lag.growth if self.arrived is None else self.arrived
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -75,10 +123,15 @@ class Cost:
                 {"partitions": [list(part) for part in each.partitions], "ms": each.ms}
                 for each in self.unowned
             ],
-            "lag_before": self.lag_before,
-            "lag_peak": self.lag_peak,
-            "lag_growth": self.lag_growth,
-            "recovered_ms": self.recovered_ms,
+            "arrived": self.arrived,
+            "lag_before": self.lag.before,
+            "lag_after": self.lag.after,
+            "lag_peak": self.lag.peak,
+            "lag_growth": self.lag.growth,
+            "recovered_ms": self.lag.recovered_ms,
+            "recovered_in": self.lag.recovered_in,
+            "next_ms": self.lag.next_ms,
+            "falling_behind": None if self.falling_behind is None else self.falling_behind.to_json(),
             "commits_refused": self.commits_refused,
         }
 
@@ -102,11 +155,12 @@ def moved(rebalance: Rebalance) -> Moved | None:
 def cost(rebalance: Rebalance) -> Cost | None:
     """What it cost, as far as the journal says; None when it says nothing."""
     unowned = _unowned(rebalance)
-    before, peak, recovered_ms = _lag(rebalance)
+    found = _lag(rebalance)
     refused = _commits_refused(rebalance)
-    if not unowned and peak is None and not refused:
+    if not unowned and found.peak is None and not refused:
         return None
-    return Cost(tuple(unowned), before, peak, recovered_ms, refused)
+    arrived = pace.arrived(rebalance, unowned) if unowned else None
+    return Cost(tuple(unowned), arrived, found, pace.falling_behind(rebalance), refused)
 
 
 # --- partitions ---------------------------------------------------------------------------------------------
@@ -174,30 +228,49 @@ def _withheld(rebalance: Rebalance) -> dict[tuple[str, int], int]:
 # --- lag ----------------------------------------------------------------------------------------------------
 
 
-def _lag(rebalance: Rebalance) -> tuple[int | None, int | None, int | None]:
-    """Lag before, at its largest, and when it had recovered."""
+def _lag(rebalance: Rebalance) -> Lag:
     since_ms = min([rebalance.started_ms, *_stopped(rebalance).values()])
     done = rebalance.completed
     noted = None if done is None else lag_before(done)
     # What is noted is the lag as the rebalance began: by then that of a member that fell silent has grown.
     silent = since_ms < rebalance.started_ms - _SILENT_MS
     before = None if silent else noted
-    for each in rebalance.earlier(_BEFORE_MS) if before is None else ():
+    for each in rebalance.earlier(BEFORE_MS) if before is None else ():
         if each.at_ms <= since_ms and each.type in ("lag_at_commit", "rebalance_completed"):
             before = lag(each)
             if before is not None:
                 break
     if before is not None and noted is not None:
         before = min(before, noted)
-    peak: int | None = None
-    for each in ([] if done is None else [done]) + list(rebalance.after[:LOOK_ENTRIES_MAX]):
-        if each.type in ("lag_at_commit", "rebalance_completed") and (found := lag(each)) is not None:
-            peak = found if peak is None else max(found, peak)
-            back = before is not None and found - before <= max(peak - before, 0) // _SLACK
-            said = flag(each, "recovered") is True and not silent
-            if each.type == "lag_at_commit" and (said or back):
-                return before, peak, each.at_ms
-    return before, peak, None
+    after = None if done is None else lag(done)
+    if after is None and rebalance.ended_ms is not None:
+        after = _first_lag(rebalance, rebalance.ended_ms + _FIRST_MS)
+    peak = after
+    if rebalance.ended_ms is None:
+        return Lag(before, after, peak)
+    stream, last = rebalance.stream, rebalance.last
+    next_ms: int | None = None
+    for index in range(last, min(len(stream), last + LOOK_ENTRIES_MAX)):
+        each = stream[index]
+        if each.at_ms > rebalance.ended_ms + WINDOW_MS:
+            continue
+        if index == rebalance.until:
+            next_ms = each.at_ms
+        if each.type not in ("lag_at_commit", "rebalance_completed") or (found := lag(each)) is None:
+            continue
+        peak = found if peak is None else max(found, peak)
+        # Said of another rebalance it is the lag before that one.
+        said = flag(each, "recovered") is True and not silent and index < rebalance.until
+        if said or (before is not None and found - before <= max(peak - before, 0) // _SLACK):
+            other = None if index < rebalance.until else each.generation
+            return Lag(before, after, peak, each.at_ms, other, next_ms)
+    return Lag(before, after, peak, next_ms=next_ms)
+
+
+def _first_lag(rebalance: Rebalance, until_ms: int) -> int | None:
+    """The first that was told after it and before the next one."""
+    told = (each for each in rebalance.after[:LOOK_ENTRIES_MAX] if each.type == "lag_at_commit")
+    return next((lag(each) for each in told if each.at_ms <= until_ms), None)
 
 
 def _commits_refused(rebalance: Rebalance) -> int:

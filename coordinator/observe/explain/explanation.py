@@ -13,7 +13,7 @@ from muster.coordinator.observe.explain.causes import diagnose
 from muster.coordinator.observe.explain.cost import Cost, Moved
 from muster.coordinator.observe.explain.facts import text, whole
 from muster.coordinator.observe.explain.findings import LOOK_BACK_MS, Case, Finding
-from muster.coordinator.observe.explain.names import Names, count, duration, listed
+from muster.coordinator.observe.explain.names import Names, count, duration, ids_in, listed
 from muster.coordinator.observe.explain.phases import Awaited, Phases, awaited, phases
 from muster.coordinator.observe.explain.rebalances import (
     LOOK_ENTRIES_MAX,
@@ -82,6 +82,8 @@ class Explanation:
     """Near misses after it: members that may be the next to go."""
     now_ms: int
     names: Names
+    ids: tuple[str, ...]
+    """The ids of the members that it mentions."""
 
     @property
     def rebalanced(self) -> bool:
@@ -113,11 +115,16 @@ class Explanation:
             "cost": None if self.cost is None else self.cost.to_json(),
             "before": self.before,
             "since": list(self.since),
+            "names": self.names.by_id(self.ids),
         }
 
     def lines(self, zone: tzinfo | None = None) -> list[str]:
         """For people: lines of 110 columns at most, times in local time or in `zone`."""
         return words.lines(self, zone)
+
+    def member_lines(self) -> list[str]:
+        """Which members the names stand for: lines to go on with."""
+        return words.members(self)
 
 
 def explain(
@@ -126,12 +133,14 @@ def explain(
     group: str | None = None,
     generation: int | None = None,
     now_ms: int | None = None,
+    names: Names | None = None,
 ) -> Explanation | None:
     """Why the group last rebalanced, or how it came to `generation`; None if the entries do not tell.
 
     Without `group` that of the last entry is meant. Without `generation` the last thing that happened is
     explained, also one that was no rebalance (a coordinator that moved, say). `now_ms` is the moment from
-    which what hangs is looked at; without it that of the last entry.
+    which what hangs is looked at; without it that of the last entry. `names` are those of the group's
+    members; without it they are made from the entries.
     """
     found = streams(entries)
     if group is None:
@@ -145,25 +154,28 @@ def explain(
     if generation is not None:
         for each in reversed(known):
             if each.generation == generation:
-                return explained(each, moment_ms, lately=_lately(known, each))
+                return explained(each, moment_ms, lately=_lately(known, each), names=names)
             if generation in each.reached:
-                return explained(each, moment_ms, given_up=generation)
+                return explained(each, moment_ms, given_up=generation, names=names)
         return None
     last = known[-1] if known else None
     if last is None or last.outcome is not Outcome.UNDER_WAY:
         incident = incidents.newest(stream, 0 if last is None else last.last)
         if incident is not None:
-            before = None if last is None else words.brief(explained(last, moment_ms))
-            return explained(incident, moment_ms, before=before)
-    return None if last is None else explained(last, moment_ms, lately=_lately(known, last))
+            before = None if last is None else words.brief(explained(last, moment_ms, names=names))
+            return explained(incident, moment_ms, before=before, names=names)
+    return None if last is None else explained(last, moment_ms, lately=_lately(known, last), names=names)
 
 
-def explain_all(entries: Iterable[Entry], *, now_ms: int | None = None) -> list[Explanation]:
-    """Every rebalance that the entries tell of, oldest first, the one under way last."""
+def explain_all(
+    entries: Iterable[Entry], *, now_ms: int | None = None, names: Names | None = None
+) -> list[Explanation]:
+    """Every rebalance that the entries tell of, oldest first, the one under way last. `names` is for entries
+    of one group; see `explain`."""
     entries = list(entries)
     latest_ms = max((each.at_ms for each in entries), default=0)
     moment_ms = latest_ms if now_ms is None else max(latest_ms, now_ms)
-    return [explained(each, moment_ms) for each in rebalances(entries)]
+    return [explained(each, moment_ms, names=names) for each in rebalances(entries)]
 
 
 def explained(
@@ -173,10 +185,12 @@ def explained(
     before: str | None = None,
     given_up: int | None = None,
     lately: int = 0,
+    names: Names | None = None,
 ) -> Explanation:
     """The explanation of one of those that `rebalances` cut out, as things stand at `now_ms`; with `given_up`
     that of a generation which it made on the way. `lately`: how many began within LOOK_BACK_MS, up to it."""
-    names = Names(rebalance.members, rebalance.entries)
+    if names is None:
+        names = Names(rebalance.members.values(), rebalance.present)
     cases = [Case(rebalance, start, names, now_ms) for start in rebalance.starts]
     also: list[str] = []
     if given_up is not None:
@@ -222,6 +236,7 @@ def explained(
         since=(*_loaded_again(rebalance), *_near_misses(rebalance, names)),
         now_ms=now_ms,
         names=names,
+        ids=tuple(dict.fromkeys([*ids_in(rebalance.entries), *(each.member.id for each in waiting)])),
     )
 
 

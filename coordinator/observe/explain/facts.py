@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from muster.coordinator.observe.explain.vocabulary import DEAD, EMPTY
 from muster.coordinator.observe.journal.entries import Entry, Member
 
 _SAME_INSTANCE: Final = ("member_replaced", "member_fenced")
@@ -19,6 +20,13 @@ class Move(NamedTuple):
     partition: int
     from_member: str | None
     to_member: str | None
+
+
+class Position(NamedTuple):
+    """How far a group is in a partition, and where that ends."""
+
+    committed: int
+    end: int
 
 
 class Growth(NamedTuple):
@@ -100,6 +108,18 @@ def counts(entry: Entry, name: str) -> dict[str, int]:
     return {key: each for key, each in value.items() if isinstance(key, str) and _whole(each) is not None}
 
 
+def positions(entry: Entry) -> dict[tuple[str, int], Position]:
+    """Where a group is in its partitions, as a lag_at_commit or rebalance_completed says it; of those that
+    are furthest behind, where they are many."""
+    found: dict[tuple[str, int], Position] = {}
+    of_lag = {"lag_at_commit": "partitions", "rebalance_completed": "lag_partitions"}
+    for each in _list(entry.data.get(of_lag.get(entry.type, ""))):
+        match each:
+            case [str(topic), int(partition), int(committed), int(behind)]:
+                found[topic, partition] = Position(committed, committed + behind)
+    return found
+
+
 def lag(entry: Entry) -> int | None:
     """Records between what is committed and the ends of the logs, as a lag_at_commit or rebalance_completed
     says it."""
@@ -143,6 +163,40 @@ def mentioned(entry: Entry) -> list[Member]:
 def everybody(entries: Iterable[Entry]) -> dict[str, Member]:
     """All members in entries, by id."""
     return {each.id: each for entry in entries for each in mentioned(entry)}
+
+
+_THERE: Final = frozenset(
+    {
+        "member_added",
+        "member_rejoined",
+        "member_replaced",
+        "metadata_changed",
+        "leader_changed",
+        "heartbeat_late",
+    }
+)
+"""What is only recorded of members."""
+
+
+def present(entries: Iterable[Entry], before: Iterable[str] = ()) -> set[str]:
+    """The ids of the members that are in the group after the last of its entries, as far as they tell;
+    `before` were there before the first."""
+    there = set(before)
+    for entry in entries:
+        match entry.type:
+            case "state_changed":
+                if text(entry, "to_state") in (EMPTY, DEAD):
+                    there.clear()
+                else:
+                    there.update(each.id for each in members(entry, "waiting_for"))
+            case "assigned":
+                there.update(counts(entry, "owned"))
+            case "member_removed" if entry.member is not None:
+                there.discard(entry.member.id)
+            case _ if entry.type in _THERE and entry.member is not None:
+                there.discard(text(entry, "old_member_id") or "" if entry.type == "member_replaced" else "")
+                there.add(entry.member.id)
+    return there
 
 
 def _whole(value: object) -> int | None:

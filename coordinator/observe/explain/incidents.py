@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from muster.coordinator.observe.explain.facts import everybody, text, whole
+from muster.coordinator.observe.explain.facts import everybody, present, text, whole
 from muster.coordinator.observe.explain.findings import Case, Finding
 from muster.coordinator.observe.explain.names import count, duration
 from muster.coordinator.observe.explain.rebalances import Outcome, Rebalance, Start
@@ -32,6 +32,7 @@ def newest(stream: Sequence[Entry], after: int) -> Rebalance | None:
             group or "",
             stream,
             everybody(stream),
+            frozenset(present(stream)),
             index,
             index + 1,
             entry.at_ms,
@@ -65,8 +66,20 @@ def moved(case: Case) -> Finding:
         says = f"broker {entry.broker} took the group over{how}: members and generation are as they were"
     else:
         says = f"from broker {before} to broker {entry.broker}{how}: members and generation are as they were"
-    evidence = f"broker {entry.broker} loaded the group's shard {entry.shard}"
-    return Finding(Diagnosis.COORDINATOR_MOVED, Certainty.CERTAIN, says, (evidence,))
+    evidence = [f"broker {entry.broker} loaded the group's shard {entry.shard}"]
+    silent_ms = whole(entry, "from_silent_ms")
+    if silent_ms is not None and before is not None and not _handed_over(case):
+        heard = f"broker {before} was heard of last {duration(silent_ms)} before"
+        evidence.append(f"{heard}: nobody coordinated the group for at most as long")
+    return Finding(Diagnosis.COORDINATOR_MOVED, Certainty.CERTAIN, says, tuple(evidence))
+
+
+def _handed_over(case: Case) -> bool:
+    """Whether the broker before gave the group up."""
+    for index in range(case.start.index - 1, -1, -1):
+        if case.rebalance.stream[index].type in ("shard_loaded", "shard_unloaded"):
+            return case.rebalance.stream[index].type == "shard_unloaded"
+    return False
 
 
 def is_loaded_again(stream: Sequence[Entry], index: int) -> bool:

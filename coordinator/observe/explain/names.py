@@ -2,59 +2,101 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, tzinfo
 from typing import Final
 
-from muster.coordinator.observe.explain.facts import counts, mentioned, moves
+from muster.coordinator.observe.explain.facts import counts, everybody, mentioned, moves, present
 from muster.coordinator.observe.explain.rebalances import Rebalance
 from muster.coordinator.observe.journal.entries import Entry, Member
 
 _ID_TAIL: Final = 6
+_SHORT_ID_MAX: Final = 12
 _LISTED_MAX: Final = 4
 _MS_MAX: Final = 253_402_300_799_000  # the last second that a datetime can say
+_MADE_ID: Final = re.compile(r"(.*)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.DOTALL)
+"""A member id as coordinators make it: the client id, a dash, a UUID."""
 
 
 class Names:
-    """The members that a group's entries mention. Members of one name (several processes under one client id)
-    are told apart by the end of their ids where `within` mentions several."""
+    """The short names of one group's members. Every view of the group takes them from here: commands, the
+    page, log lines and tests.
 
-    def __init__(self, members: Mapping[str, Member], within: Iterable[Entry] | None = None) -> None:
-        """`members` by id; without `within` all of them count."""
-        self._members = members
-        self._ids: dict[str, set[str]] = {}
-        shown = members.values() if within is None else (who for each in within for who in self._in(each))
-        for each in shown:
-            self._ids.setdefault(_plain(each), set()).add(each.id)
+    A static member goes by its group.instance.id. A dynamic member goes by its client id, as web-2, while it
+    is the only one in the group with that client id; otherwise by client id and the end of its member id, as
+    web-2/3f9a1c. A member that has gone keeps the plain name unless another one has, or had, the same client
+    id. So a plain name always means the one member that has it now.
+    """
 
-    def _in(self, entry: Entry) -> list[Member]:
-        return [*mentioned(entry), *self._moved(entry)]
+    def __init__(self, members: Iterable[Member], present: Collection[str] | None = None) -> None:
+        """`members` are all that are known, `present` the ids of those in the group now; None: all of
+        them."""
+        self._members = {each.id: each for each in members}
+        self._present = frozenset(self._members if present is None else present)
+        for each in self._present - self._members.keys():
+            self._members[each] = _unknown(each)
+        self._known: dict[str, set[str]] = {}
+        self._there: dict[str, set[str]] = {}
+        for member in self._members.values():
+            # One instance is one member, under whatever ids it came.
+            one = member.id if member.instance is None else ""
+            self._known.setdefault(_plain(member), set()).add(one)
+            if member.id in self._present:
+                self._there.setdefault(_plain(member), set()).add(one)
 
-    def _moved(self, entry: Entry) -> list[Member]:
-        ids = [each for move in moves(entry) for each in (move.from_member, move.to_member) if each]
-        return [self._members[each] for each in ids if each in self._members]
+    @classmethod
+    def of(cls, entries: Iterable[Entry], there: Iterable[Member] | None = None) -> Names:
+        """Those of the members that a group's entries mention; `there` are the members that it has now, where
+        that is known from elsewhere: entries may begin after they came."""
+        entries = list(entries)
+        if there is None:
+            return cls(everybody(entries).values(), present(entries))
+        now = {each.id: each for each in there}
+        return cls((everybody(entries) | now).values(), now)
 
-    def of(self, member_id: str) -> Member | None:
+    def of_id(self, member_id: str) -> Member | None:
         return self._members.get(member_id)
 
     def short(self, member: Member | str | None) -> str:
-        """As web-2, or web-2/3f9a1c where several go by that name."""
-        if isinstance(member, str):
-            known = self._members.get(member)
-            if known is None:
-                return member or "nobody"
-            member = known
-        if member is None:
+        """As web-2, or web-2/3f9a1c where several go by that client id."""
+        if not member:
             return "nobody"
-        name = _plain(member)
-        several = len(self._ids.get(name, ())) > 1 and member.instance is None
-        return f"{name}/{member.id[-_ID_TAIL:]}" if several and member.id != name else name
+        if isinstance(member, str):
+            member = self._members.get(member) or _unknown(member)
+        plain = _plain(member)
+        if member.instance is not None or plain == member.id:
+            return plain
+        there = self._there if member.id in self._present else self._known
+        is_alone = there.get(plain, {member.id}) == {member.id}
+        return plain if plain and is_alone else f"{plain or 'member'}/{member.id[-_ID_TAIL:]}"
 
     def long(self, member: Member | None) -> str:
-        """As web-2 (host 10.0.0.7, instance -)."""
+        """As web-2 (host 10.0.0.7), or web-2 (host 10.0.0.7, instance web-2)."""
         if member is None:
             return "a member"
-        return f"{self.short(member)} (host {member.host or '-'}, instance {member.instance or '-'})"
+        instance = "" if member.instance is None else f", instance {member.instance}"
+        return f"{self.short(member)} (host {member.host or '-'}{instance})"
+
+    def by_id(self, ids: Iterable[str]) -> dict[str, str]:
+        """Member id -> short name."""
+        return {each: self.short(each) for each in dict.fromkeys(ids)}
+
+    def meant(self, name: str) -> list[Member]:
+        """The members that somebody may mean: by member id, or else by short name, or else by instance id or
+        client id, or else by client id and the end of the member id. Where the group has members, only those
+        in it."""
+        there = sorted(self._members.values(), key=lambda each: each.id)
+        there = [each for each in there if each.id in self._present] or there
+        for found in (
+            [each for each in there if each.id == name],
+            [each for each in there if self.short(each) == name],
+            [each for each in there if name in (each.instance, each.client_id)],
+            [each for each in there if f"{_plain(each) or 'member'}/{each.id[-_ID_TAIL:]}" == name],
+        ):
+            if found:
+                return found
+        return []
 
     def owners(self, rebalance: Rebalance) -> list[Member]:
         """The members that the rebalance assigned to, as far as they are known."""
@@ -64,8 +106,27 @@ class Names:
         return [each for each in known if each is not None]
 
 
+def ids_in(entries: Iterable[Entry]) -> list[str]:
+    """The member ids that entries hold."""
+    found: dict[str, None] = {}
+    for entry in entries:
+        found.update((each.id, None) for each in mentioned(entry))
+        found.update(dict.fromkeys(counts(entry, "owned")))
+        for move in moves(entry):
+            found.update((each, None) for each in (move.from_member, move.to_member) if each)
+    return list(found)
+
+
 def _plain(member: Member) -> str:
-    return member.instance or member.client_id or member.id
+    if member.instance is not None:
+        return member.instance
+    return member.client_id or (member.id if len(member.id) <= _SHORT_ID_MAX else "")
+
+
+def _unknown(member_id: str) -> Member:
+    """A member of which only the id is known; that begins with its client id."""
+    made = _MADE_ID.fullmatch(member_id)
+    return Member(member_id, member_id if made is None else made[1], "")
 
 
 def listed(names: Sequence[str], at_most: int = _LISTED_MAX) -> str:
@@ -94,6 +155,14 @@ def partitions(numbered: Iterable[tuple[str, int]], *, singly: int = 0) -> str:
     return listed(
         [f"{topic}-{low}" if low == high else f"{topic}-{low}..{high}" for topic, low, high in runs]
     )
+
+
+def per_second(rate: float) -> str:
+    """As 40 records/s, 2.5 records/s, 12 records/min."""
+    if 0 < rate < 0.95:
+        return f"{count(max(round(rate * 60), 1), 'record')}/min"
+    said = f"{rate:,.0f}" if rate >= 9.95 else f"{rate:.1f}".removesuffix(".0")
+    return f"{said} record{'' if said == '1' else 's'}/s"
 
 
 def duration(ms: int) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from muster.coordinator.observe.explain.facts import everybody, text, whole
+from muster.coordinator.observe.explain.facts import everybody, present, text, whole
 from muster.coordinator.observe.explain.vocabulary import COMPLETING, DEAD, EMPTY, PREPARING, STABLE
 from muster.coordinator.observe.journal.entries import Entry, Member
 
@@ -57,6 +57,8 @@ class Rebalance:
     """All entries of the group and of its shard."""
     members: Mapping[str, Member]
     """Everybody in them, by member id."""
+    present: frozenset[str]
+    """The ids of those that are in the group after the last of them."""
     first: int
     last: int
     """Its entries are stream[first:last]."""
@@ -159,7 +161,8 @@ class _Cutting:
     """What has been found so far, and the rebalance that is being read."""
 
     def __init__(self, group: str, stream: Sequence[Entry]) -> None:
-        self._group, self._stream, self._members = group, stream, everybody(stream)
+        self._group, self._stream = group, stream
+        self._members, self._present = everybody(stream), frozenset(present(stream))
         self._found: list[Rebalance] = []
         self._open: Rebalance | None = None
 
@@ -248,7 +251,7 @@ class _Cutting:
             and self._stream[first - 1].type not in _BOUNDS
         ):
             first -= 1
-        began = Rebalance(self._group, self._stream, self._members, first, first, entry.at_ms)
+        began = Rebalance(self._group, self._stream, self._members, self._present, first, first, entry.at_ms)
         began.from_state = text(entry, "from_state")
         self._open = began
         return began
@@ -259,7 +262,13 @@ class _Cutting:
         if started_ms is None:
             started_ms = entry.at_ms - max(whole(entry, "phase_ms") or 0, 0)
         began = Rebalance(
-            self._group, self._stream, self._members, self._free, index, min(started_ms, entry.at_ms)
+            self._group,
+            self._stream,
+            self._members,
+            self._present,
+            self._free,
+            index,
+            min(started_ms, entry.at_ms),
         )
         began.began_in_sight = False
         self._open = began

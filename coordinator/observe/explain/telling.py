@@ -22,8 +22,8 @@ from muster.coordinator.observe.journal.entries import Entry
 
 
 def describe(entry: Entry, names: Names | None = None) -> str:
-    """What happened, for people. `names` tells members of one name apart; without it each goes by its own."""
-    names = Names(everybody([entry]), within=()) if names is None else names
+    """What happened, for people. Without `names` only the members that the entry mentions are known."""
+    names = Names(everybody([entry]).values()) if names is None else names
     say = _SAYS.get(entry.type)
     if say is not None:
         return say(entry, names)
@@ -32,8 +32,8 @@ def describe(entry: Entry, names: Names | None = None) -> str:
 
 
 def about(entries: list[Entry]) -> list[tuple[Entry, str]]:
-    """Each entry with its line; members of one name are told apart."""
-    names = Names(everybody(entries))
+    """Each entry of a group with its line."""
+    names = Names.of(entries)
     return [(each, describe(each, names)) for each in entries]
 
 
@@ -262,7 +262,8 @@ _SAYS: Final[Mapping[str, Callable[[Entry, Names], str]]] = {
     "rebalance_completed": _completed,
     "assigned": _assigned,
     "all_synced": lambda entry, names: (
-        f"everybody has its assignment, {_ms(entry, 'after_ms')} after it came"
+        "everybody has its assignment"
+        + (f", {_ms(entry, 'after_ms')} after it came" if whole(entry, "after_ms") else "")
     ),
     "leader_changed": _leader,
     "protocol_chosen": _protocol,

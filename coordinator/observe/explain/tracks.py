@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from muster.coordinator.observe.explain.facts import counts, everybody, members, text
+from muster.coordinator.observe.explain.facts import counts, members, text
 from muster.coordinator.observe.explain.names import Names
 from muster.coordinator.observe.explain.vocabulary import COMPLETING, DEAD, EMPTY, PREPARING, STABLE
 from muster.coordinator.observe.journal.entries import Entry, Member
@@ -65,8 +65,8 @@ class Track:
 class Tracks:
     """The group's row and its members', in the order of their first appearance."""
 
-    def __init__(self, entries: Sequence[Entry]) -> None:
-        self._names = Names(everybody(entries))
+    def __init__(self, entries: Sequence[Entry], names: Names | None = None) -> None:
+        self._names = Names.of(entries) if names is None else names
         self.group = Track("", "")
         self._rows: dict[str, Track] = {}
         self._ids: dict[str, str] = {}  # member id -> key of its row, for those present
@@ -144,7 +144,7 @@ class Tracks:
             self._ids.clear()
 
     def _known(self, member_id: str, at_ms: int, standing: Standing) -> None:
-        member = self._names.of(member_id) or Member(member_id, "", "")
+        member = self._names.of_id(member_id) or Member(member_id, "", "")
         row = self._rows.get(self._ids.get(member_id, ""))
         if row is not None and row.is_present and row.spans[-1].standing == Standing.PENDING:
             return  # it is no member yet

@@ -9,13 +9,22 @@ from typing import TYPE_CHECKING, Final
 
 from muster.coordinator.observe.explain.facts import flag, text
 from muster.coordinator.observe.explain.findings import GAVE, Case, Finding
-from muster.coordinator.observe.explain.names import Names, count, duration, listed, moment, partitions
+from muster.coordinator.observe.explain.names import (
+    Names,
+    count,
+    duration,
+    listed,
+    moment,
+    partitions,
+    per_second,
+)
+from muster.coordinator.observe.explain.pace import WINDOW_MS, FallingBehind, Pace
 from muster.coordinator.observe.explain.phases import Awaited, Phases
 from muster.coordinator.observe.explain.rebalances import Outcome
 from muster.coordinator.observe.explain.vocabulary import EMPTY, Certainty, Trigger
 
 if TYPE_CHECKING:
-    from muster.coordinator.observe.explain.cost import Cost, Moved
+    from muster.coordinator.observe.explain.cost import Cost, Lag, Moved
     from muster.coordinator.observe.explain.explanation import Explanation
 
 _WIDTH: Final = 110
@@ -167,10 +176,22 @@ def lines(explanation: Explanation, zone: tzinfo | None) -> list[str]:
         shown += _line("moved", _moves(explanation.moved, explanation.names))
     if explanation.cost is not None and (said := _cost(explanation.cost, explanation, zone)):
         shown += _line("cost", said)
+    if explanation.cost is not None and explanation.cost.falling_behind is not None:
+        shown += _line("lag", _falling_behind(explanation.cost.falling_behind, explanation.names))
     if explanation.since:
         shown += _line("since", "; ".join(explanation.since[:_SINCE_MAX]))
     if explanation.before is not None:
         shown += _line("before", explanation.before)
+    return shown
+
+
+def members(explanation: Explanation) -> list[str]:
+    """Who is called what, with all that is known of them."""
+    shown: list[str] = []
+    for each, name in explanation.names.by_id(explanation.ids).items():
+        known = explanation.names.of_id(each)
+        client = "" if known is None else f" (client id {known.client_id or '-'}, host {known.host or '-'})"
+        shown += _line("" if shown else "members", f"{name}: {each}{client}")
     return shown
 
 
@@ -284,19 +305,59 @@ def _cost(cost: Cost, explanation: Explanation, zone: tzinfo | None) -> str:
         parts = [f"{partitions(where)} unowned for {ms}" for ms, where in list(as_long.items())[:3]]
         more = sum(len(where) for where in list(as_long.values())[3:])
         said.append(", ".join(parts) + (f", {count(more, 'partition')} for less" if more else ""))
-    growth = cost.lag_growth
-    if growth:
-        recovered = ", not recovered yet"
-        if cost.recovered_ms is not None:
-            recovered = f", recovered at {moment(cost.recovered_ms, zone, near_ms=explanation.started_ms)}"
-        said.append(f"lag grew by {count(growth, 'record')}{recovered}")
-    elif growth is None and cost.lag_peak:
-        said.append(f"lag {count(cost.lag_peak, 'record')}")
+    waited = cost.waited
+    if waited:
+        records = count(waited, "record")
+        grew = (
+            f"lag grew by {records} meanwhile"
+            if cost.arrived is None
+            else f"about {records} arrived meanwhile"
+        )
+        said.append(grew + _recovery(cost.lag, explanation, zone))
+    elif waited is None and cost.lag.peak:
+        said.append(f"lag {count(cost.lag.peak, 'record')}")
     if cost.commits_refused:
         said.append(
             f"{count(cost.commits_refused, 'commit')} under an earlier generation refused: records come again"
         )
     return "; ".join(said)
+
+
+def _recovery(lag: Lag, explanation: Explanation, zone: tzinfo | None) -> str:
+    """What became of the lag within the time in which it counts."""
+    if lag.before is None or not lag.growth or explanation.ended_ms is None:
+        return ""
+
+    def at(ms: int) -> str:
+        return moment(ms, zone, near_ms=explanation.started_ms)
+
+    if lag.recovered_ms is not None:
+        generation = "" if lag.recovered_in is None else f", during generation {lag.recovered_in}"
+        return f", recovered at {at(lag.recovered_ms)}{generation}"
+    if lag.next_ms is not None:
+        return f", not recovered when the next rebalance began at {at(lag.next_ms)}"
+    if explanation.now_ms > explanation.ended_ms + WINDOW_MS:
+        return f", not recovered within {duration(WINDOW_MS)}"
+    return ", not recovered yet"
+
+
+def _falling_behind(found: FallingBehind, names: Names) -> str:
+    """Why lag grows that the rebalance is not to blame for."""
+    who = [
+        f"{'the group' if each.member is None else names.short(each.member)} {_rates(each)}"
+        for each in found.members
+    ]
+    began = "rose before it already, and goes on rising" if found.already else "also rose after it"
+    return f"{began}: {listed(who)}"
+
+
+def _rates(pace: Pace) -> str:
+    """As reads 5 records/s where 40 arrive."""
+    reads, arrive = per_second(pace.reads), per_second(pace.arrive)
+    if not pace.reads:
+        return f"commits nothing where {arrive} arrive"
+    same_unit = reads.rpartition("/")[2] == arrive.rpartition("/")[2]
+    return f"reads {reads} where {arrive.split()[0] if same_unit else arrive} arrive"
 
 
 def _line(label: str, said: str) -> list[str]:

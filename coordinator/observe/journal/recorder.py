@@ -38,15 +38,16 @@ class Recorder:
         journal: Journal,
         *,
         stored: bool = True,
-        lag: Callable[[str], Mapping[str, int]] = lambda group_id: {},
+        lag: Callable[[str], Mapping[str, Any]] = lambda group_id: {},
     ) -> None:
         """`stored`: whether entries are stored as well (the setting group.events). `lag` is asked at the end
-        of a group's rebalance for the entry's fields `lag_before` and `lag`, as far as they are known."""
+        of a group's rebalance for the entry's fields `lag_before`, `lag` and `lag_partitions`, as far
+        as they are known."""
         self.journal = journal
         self.stored = stored
         self.dropped = 0
         """Entries that were not stored, since there was no room or the store did not answer."""
-        self._broker = broker
+        self.broker = broker
         self._lag = lag
 
     def of_events(self, shard: int, events: Sequence[Event]) -> list[Entry]:
@@ -61,7 +62,7 @@ class Recorder:
 
     def _not_noted(self, error: Exception) -> None:
         """The step stands, whatever can be told of it."""
-        _log.error("an event cannot be noted", broker=self._broker, exc_info=error)
+        _log.error("an event cannot be noted", broker=self.broker, exc_info=error)
         self.dropped += 1
 
     def _of_event(self, shard: int, event: Event) -> Entry:
@@ -76,12 +77,12 @@ class Recorder:
         return Entry(
             name,
             event.at_ms,
-            self._broker,
+            self.broker,
             shard,
             event.group_id,
             event.generation_id,
             event.trigger.value,
-            None if member is None else _member(member),
+            None if member is None else member_of(member),
             None if reason is None else _short(reason),
             data,
         )
@@ -98,7 +99,7 @@ class Recorder:
         member: Member | None = None,
     ) -> Entry:
         """An entry of something that happened outside the core."""
-        return Entry(type, at_ms, self._broker, shard, group, generation, member=member, data=data)
+        return Entry(type, at_ms, self.broker, shard, group, generation, member=member, data=data)
 
     def show(self, entries: Sequence[Entry]) -> None:
         """They are durable, or no such promise was given: keep them in memory, and tell who listens."""
@@ -107,7 +108,7 @@ class Recorder:
     def count_dropped(self, count: int) -> None:
         """Entries were not stored."""
         if not self.dropped:
-            _log.warning("entries of the journal are not stored", broker=self._broker)
+            _log.warning("entries of the journal are not stored", broker=self.broker)
         self.dropped += count
 
     def rows(self, entries: Iterable[Entry]) -> list[JournalRow]:
@@ -155,7 +156,7 @@ def _plain(value: object) -> object:
     if isinstance(value, str):
         return _short(value)
     if isinstance(value, MemberIdentity):
-        return _member(value).to_json()
+        return member_of(value).to_json()
     if isinstance(value, tuple):
         return [_plain(each) for each in value]
     if isinstance(value, Mapping):
@@ -163,7 +164,8 @@ def _plain(value: object) -> object:
     return value
 
 
-def _member(identity: MemberIdentity) -> Member:
+def member_of(identity: MemberIdentity) -> Member:
+    """As the journal has it."""
     member_id, client_id, host, instance = identity
     return Member(
         _short(member_id),

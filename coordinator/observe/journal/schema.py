@@ -65,6 +65,9 @@ class EntryType(NamedTuple):
     """False for what concerns a whole shard or broker, None for what may."""
 
 
+_POSITIONS: Final[Shape] = _list_of(_row(_TEXT, _COUNT, _COUNT, _COUNT))
+
+
 def _type(name: str, text: str, *fields: Field, of_group: bool | None = True) -> EntryType:
     return EntryType(name, text, fields, of_group)
 
@@ -248,6 +251,13 @@ _ALL: Final = (
         ),
         Field("lag_before", _COUNT, "records the group was behind as it began, where known", optional=True),
         Field("lag", _COUNT, "records it is behind now, where known", optional=True),
+        Field(
+            "lag_partitions",
+            _POSITIONS,
+            "where `lag` is known: [topic, partition, committed offset, records behind], the furthest "
+            "behind, 100 at most",
+            optional=True,
+        ),
     ),
     _type(
         "heartbeat_late",
@@ -279,7 +289,7 @@ _ALL: Final = (
         Field("total", _COUNT, "records in all"),
         Field(
             "partitions",
-            _list_of(_row(_TEXT, _COUNT, _COUNT, _COUNT)),
+            _POSITIONS,
             "[topic, partition, committed offset, records behind], the furthest behind, 100 at most",
         ),
         Field(
@@ -304,6 +314,12 @@ _ALL: Final = (
         Field("groups", _COUNT, "how many there are"),
         Field("took_ms", _COUNT, "how long loading took"),
         Field("from_broker", _or_null(_NUMBER), "who had it before; null: not known"),
+        Field(
+            "from_silent_ms",
+            _COUNT,
+            "how long ago another broker, which had it before, was heard of last; where known",
+            optional=True,
+        ),
         of_group=False,
     ),
     _type(

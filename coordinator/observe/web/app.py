@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
@@ -9,16 +10,39 @@ from typing import Final
 from aiohttp import web
 
 from muster.coordinator.endpoints import WILDCARDS, Endpoint
-from muster.coordinator.observe.web import api, events, guard, health, metrics, page, test_mode
+from muster.coordinator.observe.web import (
+    api,
+    cluster_api,
+    events,
+    guard,
+    health,
+    metrics,
+    page,
+    test_mode,
+    topics_api,
+)
 from muster.coordinator.observe.web.binding import Prepared
 from muster.coordinator.observe.web.door import Door
 from muster.coordinator.observe.web.feed import Feed
-from muster.coordinator.observe.web.keys import BROKERS, FEED, LIFE, TALLIES, Life
+from muster.coordinator.observe.web.keys import (
+    BROKERS,
+    FEED,
+    LATELY,
+    LIFE,
+    LOOKS,
+    TALLIES,
+    TRENDS,
+    Life,
+)
+from muster.coordinator.observe.web.lately import Lately
+from muster.coordinator.observe.web.trends import Trends
 
 _END_S: Final = 1.0
 """How long those who are being answered have at the end."""
 _KEEP_ALIVE_S: Final = 75.0
 _REQUEST_BYTES_MAX: Final = 64 * 1024
+_LOOKS_MAX: Final = 2
+"""Looks at records at a time."""
 
 
 @dataclass(slots=True)
@@ -73,8 +97,9 @@ def _application(prepared: Prepared, life: Life) -> web.Application:
     app = web.Application(client_max_size=_REQUEST_BYTES_MAX)
     brokers, feed, tallies = prepared.brokers, Feed(), prepared.tallies
     app[BROKERS], app[FEED], app[TALLIES], app[LIFE] = brokers, feed, tallies, life
+    app[LATELY], app[TRENDS], app[LOOKS] = Lately(), Trends(), asyncio.Semaphore(_LOOKS_MAX)
     guard.install(app, prepared.listener.host, None if brokers.page is None else brokers.page.host)
-    for part in (health, api, events, metrics, page):
+    for part in (health, api, topics_api, cluster_api, events, metrics, page):
         part.add_routes(app)
     test_mode.add_routes(app, brokers)
     brokers.watch(feed.observe)

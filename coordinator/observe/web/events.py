@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Sequence
 from typing import Final
 
 from aiohttp import web
 
-from muster.coordinator.observe.web.entries_json import entries_json, entry_json
-from muster.coordinator.observe.web.facts import any_broker, journalled, newest
+from muster.coordinator.observe.explain.names import Names
+from muster.coordinator.observe.journal.entries import Entry
+from muster.coordinator.observe.web.entries_json import NamesOf, entries_json, entry_json
+from muster.coordinator.observe.web.facts import any_broker, group_of, journalled, names_of, newest
 from muster.coordinator.observe.web.feed import Feed, Numbered, Subscription, TooManySubscribers, Watched
 from muster.coordinator.observe.web.guard import refusal, whole_number
 from muster.coordinator.observe.web.keys import BROKERS, FEED
+from muster.coordinator.server.brokers import Brokers
 
 LATEST_MAX: Final = 1_000
 _LATEST: Final = 100
@@ -43,7 +47,7 @@ async def latest(request: web.Request) -> web.Response:
     group = request.query.get("group")
     brokers = request.app[BROKERS]
     entries = newest(brokers, limit) if group is None else journalled(brokers, group)[-limit:]
-    body = await asyncio.to_thread(entries_json, entries)
+    body = await asyncio.to_thread(entries_json, entries, _names(brokers, entries))
     return web.Response(body=b'{"entries": ' + body + b"}", content_type="application/json")
 
 
@@ -92,8 +96,9 @@ async def _send(
             quiet_since = time.monotonic()
             await _write(response, b": still here\n\n")
         chunk = bytearray()
+        names_of = _names(request.app[BROKERS], [each.entry for each in some])
         for each in some:
-            chunk += _entry_event(feed, each)
+            chunk += _entry_event(feed, each, names_of(each.entry.group))
             if len(chunk) >= _CHUNK_BYTES:
                 await _write(response, bytes(chunk))
                 chunk.clear()
@@ -131,6 +136,18 @@ def _event(name: str, value: object) -> bytes:
     return f"event: {name}\ndata: {json.dumps(value)}\n\n".encode()
 
 
-def _entry_event(feed: Feed, each: Numbered) -> bytes:
+def _names(brokers: Brokers, entries: Sequence[Entry]) -> NamesOf:
+    """What members are called, in the groups of these entries."""
+    by_group: dict[str | None, list[Entry]] = {}
+    for each in entries:
+        by_group.setdefault(each.group, []).append(each)
+    names = {
+        group_id: names_of(None if group_id is None else group_of(brokers, group_id), some)
+        for group_id, some in by_group.items()
+    }
+    return names.__getitem__
+
+
+def _entry_event(feed: Feed, each: Numbered, names: Names) -> bytes:
     # JSON has no line breaks of its own, so that one line of data carries it.
-    return b"id: %b\nevent: entry\ndata: %b\n\n" % (feed.place(each).encode(), entry_json(each.entry))
+    return b"id: %b\nevent: entry\ndata: %b\n\n" % (feed.place(each).encode(), entry_json(each.entry, names))

@@ -18,7 +18,9 @@ from muster.coordinator.endpoints import page_of
 from muster.coordinator.group.classic import CONSUMER, ClassicGroup, GroupState
 from muster.coordinator.group.classic_member import ClassicMember
 from muster.coordinator.group.hard_state import CommittedOffset, TopicPartition
-from muster.coordinator.observe.journal.entries import Entry
+from muster.coordinator.observe.explain.names import Names
+from muster.coordinator.observe.journal.entries import Entry, Member
+from muster.coordinator.observe.journal.recorder import member_of
 from muster.coordinator.observe.journal.ring import together
 from muster.coordinator.observe.web.guard import refusal
 from muster.coordinator.runtime.shard_host import HostState
@@ -98,12 +100,16 @@ def not_here(brokers: Brokers, topology: Topology, group_id: str) -> web.HTTPExc
     if node is None or node.node_id in {each.node_id for each in brokers.running}:
         why = f"no broker coordinates group {group_id!r} at the moment: its shard is on the move"
         return refusal(web.HTTPServiceUnavailable, why)
+    why = f"group {group_id!r} is coordinated by broker {node.node_id}, {page_words(node)}"
+    return refusal(web.HTTPMisdirectedRequest, why, broker=node_json(node))
+
+
+def page_words(node: NodeRow) -> str:
+    """Where a broker's page is, at the end of a sentence."""
     page = page_of(node)
-    where = (
+    return (
         f"at http://{page.address}" if page is not None else "which has no page, or does not say where it is"
     )
-    why = f"group {group_id!r} is coordinated by broker {node.node_id}, {where}"
-    return refusal(web.HTTPMisdirectedRequest, why, broker=node_json(node))
 
 
 def elsewhere(brokers: Brokers) -> list[Elsewhere]:
@@ -201,6 +207,28 @@ def waits_for(group: ClassicGroup, member: ClassicMember) -> str | None:
     if group.state is GroupState.COMPLETING_REBALANCE and member.member_id in group.pending_syncs:
         return "SyncGroup"
     return None
+
+
+def names_of(group: ClassicGroup | None, entries: Iterable[Entry] = ()) -> Names:
+    """What the members of a group are called, those included that its `entries` mention. None: there is no
+    such group here, and only the entries tell who is in it."""
+    if group is None:
+        return Names.of(entries)
+    there = [member_of(each.identity) for each in group.members.values()]
+    return Names.of(entries, there)
+
+
+def named(member: Member, names: Names) -> dict[str, Any]:
+    """A member as JSON, with what it is called."""
+    return {**member.to_json(), "name": names.short(member)}
+
+
+def group_of(brokers: Brokers, group_id: str) -> ClassicGroup | None:
+    """A group, if it is coordinated here."""
+    try:
+        return find(brokers, group_id).group
+    except web.HTTPException:
+        return None
 
 
 # --- the journal --------------------------------------------------------------------------------------------

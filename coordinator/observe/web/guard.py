@@ -15,6 +15,9 @@ from muster.coordinator.observe.log import Logger
 TEST_PREFIX: Final = "/test/"
 """Below it things are changed; the routes are there in test mode alone."""
 
+ADVERTISED: Final = web.AppKey[str | None]("advertised", str)
+"""The name in --advertised-http."""
+
 _HEADERS: Final = {
     # The page needs its own script, style and answers, and nothing from anywhere else.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -25,11 +28,15 @@ _HEADERS: Final = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 
+_DIGITS_MAX: Final = 19
+"""Of an int64, the largest number that anything here has."""
+
 _log: Final = Logger(part="http")
 
 
 def install(app: web.Application, host: str, advertised: str | None = None) -> None:
     """Guard an application that listens on `host`, and may be asked under `advertised` too."""
+    app[ADVERTISED] = advertised
     app.middlewares.append(_middleware(_is_loopback(host), advertised))
     app.on_response_prepare.append(_add_headers)
 
@@ -41,21 +48,43 @@ def refusal(kind: type[web.HTTPException], why: str, **more: object) -> web.HTTP
 
 
 @overload
-def whole_number(request: web.Request, name: str, default: int, highest: int) -> int: ...
+def whole_number(request: web.Request, name: str, default: int, highest: int, lowest: int = 1) -> int: ...
 
 
 @overload
-def whole_number(request: web.Request, name: str, default: None, highest: int) -> int | None: ...
+def whole_number(
+    request: web.Request, name: str, default: None, highest: int, lowest: int = 1
+) -> int | None: ...
 
 
-def whole_number(request: web.Request, name: str, default: int | None, highest: int) -> int | None:
-    """A parameter of the query, 1 or more. Raises HTTPBadRequest."""
+def whole_number(
+    request: web.Request, name: str, default: int | None, highest: int, lowest: int = 1
+) -> int | None:
+    """A parameter of the query, from `lowest` to `highest`. Raises HTTPBadRequest."""
     text = request.query.get(name)
     if text is None:
         return default
-    if not (text.isascii() and text.isdecimal() and 1 <= int(text[:12]) <= highest):
-        raise refusal(web.HTTPBadRequest, f"{name}: {text[:40]!r} is not a whole number from 1 to {highest}")
-    return int(text[:12])
+    number = int(text) if text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MAX else -1
+    if not lowest <= number <= highest:
+        why = f"{name}: {text[:40]!r} is not a whole number from {lowest} to {highest}"
+        raise refusal(web.HTTPBadRequest, why)
+    return number
+
+
+def check_named(request: web.Request) -> None:
+    """For what is users' own, as records are: raises HTTPMisdirectedRequest unless the request came by an
+    address, a name of this machine or the one that is advertised.
+
+    A web page can point a name of its own at any address that a browser reaches, and then read along; it
+    cannot do that to an address, and the other names are not its own.
+    """
+    host = _host_of(request.host)
+    if not (_is_loopback(host) or _is_address(host) or host == request.app[ADVERTISED]):
+        raise refusal(
+            web.HTTPMisdirectedRequest,
+            f"records are not shown under the name {host!r}: open the page by its address, or name what it "
+            "is called in --advertised-http",
+        )
 
 
 async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:
@@ -137,7 +166,12 @@ def _host_of(host: str) -> str:
 def _is_loopback(host: str) -> bool:
     if host == "localhost" or host.endswith(".localhost"):
         return True
+    return _is_address(host) and ipaddress.ip_address(host).is_loopback
+
+
+def _is_address(host: str) -> bool:
     try:
-        return ipaddress.ip_address(host).is_loopback
+        ipaddress.ip_address(host)
     except ValueError:
         return False
+    return True

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import Final
 
 from aiohttp import web
 
 from muster.coordinator.observe.web.feed import Feed
+from muster.coordinator.observe.web.lately import Lately
 from muster.coordinator.observe.web.tallies import Tallies
+from muster.coordinator.observe.web.trends import Trends
 from muster.coordinator.server.brokers import Brokers
 
 
@@ -24,3 +27,7 @@ BROKERS: Final = web.AppKey("brokers", Brokers)
 FEED: Final = web.AppKey("feed", Feed)
 TALLIES: Final = web.AppKey("tallies", Tallies)
 LIFE: Final = web.AppKey("life", Life)
+LATELY: Final = web.AppKey("lately", Lately)
+TRENDS: Final = web.AppKey("trends", Trends)
+LOOKS: Final = web.AppKey("looks", asyncio.Semaphore)
+"""Those who look at records, as many as may at a time."""

@@ -1,4 +1,4 @@
-"""The page: three files, read once, that load nothing from anywhere else."""
+"""The page: its files, read once, load nothing from anywhere else."""
 
 from __future__ import annotations
 
@@ -9,19 +9,14 @@ from typing import Final
 from aiohttp import web
 
 _STATIC: Final = Path(__file__).parent / "static"
-_FILES: Final = {
-    "/": ("index.html", "text/html"),
-    "/static/style.css": ("style.css", "text/css"),
-    "/static/page.js": ("page.js", "text/javascript"),
-    "/static/timeline.js": ("timeline.js", "text/javascript"),
-    "/static/icon.svg": ("icon.svg", "image/svg+xml"),
-}
+_TYPES: Final = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 
 def add_routes(app: web.Application) -> None:
     """`/` and what the page is made of."""
-    for path, (name, content_type) in _FILES.items():
-        app.router.add_get(path, _File((_STATIC / name).read_bytes(), content_type).serve)
+    for each in sorted(_STATIC.iterdir()):
+        path = "/" if each.name == "index.html" else f"/static/{each.name}"
+        app.router.add_get(path, _File(each.read_bytes(), _TYPES[each.suffix]).serve)
 
 
 class _File:

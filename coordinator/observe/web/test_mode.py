@@ -14,6 +14,8 @@ from typing import Any, Final
 
 from aiohttp import web
 
+from muster.coordinator.observe.explain.names import listed
+from muster.coordinator.observe.web.facts import group_of, names_of
 from muster.coordinator.observe.web.guard import TEST_PREFIX, refusal
 from muster.coordinator.runtime.holds import HOLD_DEFAULT_MS
 from muster.coordinator.server.advancing import ClockFixed
@@ -166,12 +168,23 @@ class Staging:
         return {"now_ms": self._brokers.now_ms()}
 
     async def stall(self, request: web.Request, body: Body) -> object:
-        self._brokers.stall(_text("group", body), _text("member", body))
+        self._brokers.stall(*self._member(body))
         return {}
 
     async def unstall(self, request: web.Request, body: Body) -> object:
-        self._brokers.unstall(_text("group", body), _text("member", body))
+        self._brokers.unstall(*self._member(body))
         return {}
+
+    def _member(self, body: Body) -> tuple[str, str]:
+        """The group and the id of the member that `member` means. What means nobody is left as it is."""
+        group_id, named = _text("group", body), _text("member", body)
+        group = group_of(self._brokers, group_id)
+        names = names_of(group)
+        meant = [] if group is None else names.meant(named)
+        if len(meant) > 1:
+            several = listed([names.short(each) for each in meant])
+            raise FaultError(f"member: {named} is the name of {len(meant)} members: {several}; say which one")
+        return group_id, meant[0].id if meant else named
 
     # --- brokers --------------------------------------------------------------------------------------------
 

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from muster.coordinator.group.effects import RequestContext
 from muster.coordinator.observe import log
+from muster.coordinator.server.broker_config_specs import BrokerConfigSpec
 from muster.coordinator.server.broker_configs import (
-    BROKER_SPECS,
-    BrokerConfigSpec,
     Source,
     Synonym,
     source_of,
@@ -187,19 +186,21 @@ class _Describer:
         configs = self._broker.configs
         if name:
             _check_is_this_broker(self._broker, name)
-            names: Iterable[str] = BROKER_SPECS
-        else:
-            names = sorted(configs.altered(""))
         found = []
-        for each in names:
+        for each, spec in configs.described(name):
             if wanted is None or each in wanted:
                 synonyms = [
-                    synonym
+                    synonym._replace(value=None) if spec.sensitive else synonym
                     for synonym in configs.synonyms(each)
                     if name or synonym.source is Source.DYNAMIC_DEFAULT_BROKER
                 ]
-                spec, value = BROKER_SPECS[each], synonyms[0].value if synonyms else None
-                found.append(self._config(each, value, synonyms, spec, read_only=not spec.dynamic))
+                text = synonyms[0].value if synonyms else None
+                value = None if text is None else spec.shown(each, text)
+                found.append(
+                    self._config(
+                        each, value, synonyms, spec, read_only=not spec.dynamic, sensitive=spec.sensitive
+                    )
+                )
         return found
 
     def _loggers(self, name: str, wanted: frozenset[str] | None) -> list[_Described]:
@@ -226,13 +227,14 @@ class _Describer:
         spec: ConfigSpec | BrokerConfigSpec,
         *,
         read_only: bool,
+        sensitive: bool = False,
     ) -> _Described:
         return _Described(
             name=name,
             value=value,
             read_only=read_only,
             config_source=source_of(synonyms),
-            is_sensitive=False,
+            is_sensitive=sensitive,
             synonyms=[
                 _DescribedSynonym(name=each.name, value=each.value, source=each.source) for each in synonyms
             ]

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from muster.coordinator.group.effects import RequestContext
+from muster.coordinator.server import features
 from muster.protocol import api
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.connection import ApiVersionsRequest, ApiVersionsResponse
@@ -19,9 +20,7 @@ _SOFTWARE: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?")
 async def api_versions(
     broker: Broker, request: ApiVersionsRequest, context: RequestContext
 ) -> ApiVersionsResponse:
-    """The advertised range of every API that has a handler. No features are finalized, so none can be hidden
-    wrongly below v4: a client must not think that it may use transactions or new group
-    protocols."""
+    """The advertised range of every API that has a handler, and the features."""
     version = context.api_version
     if version >= 3:
         # KIP-511: the names go into metrics and logs, so they must be plain.
@@ -31,6 +30,7 @@ async def api_versions(
     if version >= 5:
         _check_endpoint(broker, request)
     response, _ = api.answer_api_versions(version, broker.served_apis)
+    features.tell(response, version)
     return response
 
 

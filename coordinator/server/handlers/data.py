@@ -16,7 +16,6 @@ from uuid import UUID
 from muster.coordinator.endpoints import reached_at
 from muster.coordinator.group.effects import RequestContext
 from muster.coordinator.server.connection import CloseConnection
-from muster.coordinator.server.handlers.metadata import NO_TRANSACTIONS
 from muster.coordinator.server.handlers.several import Turns
 from muster.coordinator.server.memory import ResponseShare
 from muster.coordinator.server.refusals import (
@@ -32,6 +31,7 @@ from muster.coordinator.server.refusals import (
     produce_partition_error,
 )
 from muster.coordinator.server.unexpected import unexpected
+from muster.coordinator.server.unserved import no_transactions
 from muster.coordinator.storage.store import NodeRow
 from muster.coordinator.topics.catalogue import Topic
 from muster.coordinator.topics.partitions import Appended, FetchedPartition, FetchPartition
@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from muster.coordinator.server.broker import Broker
 
 _ZSTD_PRODUCED_FROM: Final = 7
-_ZSTD_FETCHED_FROM: Final = 10
 _IDS_PRODUCED_FROM: Final = 13
 _IDS_FETCHED_FROM: Final = 13
 _PRODUCE_LEADERS_FROM: Final = 10
@@ -80,7 +79,7 @@ async def produce(broker: Broker, request: ProduceRequest, context: RequestConte
     if request.acks not in (-1, 0, 1):
         raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks {request.acks}: allowed are -1, 0 and 1")
     if request.transactional_id is not None:
-        raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
+        raise no_transactions()
     version = context.api_version
     appends: list[list[asyncio.Future[Appended]]] = []
     turns = Turns()
@@ -127,10 +126,7 @@ def _append(
 ) -> asyncio.Future[Appended]:
     try:
         topic = _resolve(broker, asked.name, asked.topic_id, by_id=version >= _IDS_PRODUCED_FROM)
-        if topic.internal:
-            raise KafkaError(
-                ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic.name} is internal; clients do not write to it"
-            )
+        _check_written_by_clients(topic, data.index)
     except KafkaError as error:
         refused: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
         refused.set_exception(error)
@@ -226,10 +222,6 @@ async def _fetch(
     for position, topic in enumerate(request.topics):
         try:
             found = _resolve(broker, topic.topic, topic.topic_id, by_id=version >= _IDS_FETCHED_FROM)
-            if version < _ZSTD_FETCHED_FROM and found.config.compression_type == "zstd":
-                raise KafkaError(
-                    ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"Fetch v{version} cannot carry zstd"
-                )
         except KafkaError as error:
             refused[position] = error
             continue
@@ -244,14 +236,15 @@ async def _fetch(
                 last_fetched_epoch=each.last_fetched_epoch,
             )
             for each in topic.partitions
+            if each.partition in range(found.partitions)
         ]
     fetched: list[FetchedPartition] = []
-    if asked:
+    if asked:  # what is not there neither ends nor begins a wait
         fetched = await broker.partitions.fetch(
             asked,
             min_bytes=request.min_bytes,
             max_bytes=max(min(request.max_bytes, broker.settings.fetch_max_bytes), 0),
-            max_wait_ms=0 if refused else max(request.max_wait_ms, 0),
+            max_wait_ms=max(request.max_wait_ms, 0),
             lend=share.lend,
         )
     answers = iter(fetched)
@@ -263,6 +256,9 @@ async def _fetch(
             await turns.next()
             if position in refused:
                 parts.append(fetch_partition_error(each.partition, refused[position]))
+                continue
+            if each.partition not in range(resolved[position].partitions):
+                parts.append(fetch_partition_error(each.partition, _absent(topic.topic, each.partition)))
                 continue
             part = _fetched(each.partition, next(answers), request.isolation_level == _READ_COMMITTED)
             if version >= _FETCH_LEADERS_FROM and part.error_code in _LEADER_MOVED:
@@ -279,9 +275,15 @@ async def _fetch(
     return response
 
 
+def _absent(topic: str, partition: int) -> KafkaError:
+    return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic}-{partition}")
+
+
 def _fetched(partition: int, answer: FetchedPartition, committed: bool) -> FetchedPartitionData:
     if answer.error is not None:
-        return fetch_partition_error(partition, answer.error)
+        refused = fetch_partition_error(partition, answer.error)
+        refused.aborted_transactions = None  # as Kafka, also of a topic that was deleted during the wait
+        return refused
     part = FetchedPartitionData(
         partition_index=partition,
         high_watermark=answer.high_watermark,
@@ -384,6 +386,14 @@ async def offset_for_leader_epoch(
     return response
 
 
+def _check_written_by_clients(topic: Topic, partition: int) -> None:
+    """INVALID_TOPIC_EXCEPTION for an internal topic's partition; one that is not there is refused later."""
+    if topic.internal and 0 <= partition < topic.partitions:
+        raise KafkaError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic.name} is internal; clients do not write to it"
+        )
+
+
 async def delete_records(
     broker: Broker, request: DeleteRecordsRequest, context: RequestContext
 ) -> DeleteRecordsResponse:
@@ -396,8 +406,7 @@ async def delete_records(
             await turns.next()
             try:
                 asked = broker.catalogue.named(topic.name)
-                if asked.internal:
-                    raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{asked.name} is internal")
+                _check_written_by_clients(asked, each.partition_index)
                 low = await broker.partitions.delete_records(asked, each.partition_index, each.offset)
             except KafkaError as error:
                 parts.append(delete_records_partition_error(each.partition_index, error))

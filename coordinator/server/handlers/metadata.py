@@ -9,6 +9,7 @@ from muster.coordinator.group.effects import RequestContext
 from muster.coordinator.server.handlers.operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from muster.coordinator.server.handlers.several import Turns
 from muster.coordinator.server.refusals import coordinator_error, described_topic_error, metadata_topic_error
+from muster.coordinator.server.unserved import no_share_groups, no_transactions
 from muster.coordinator.storage.store import Grant, Lease, LeaseKind, NodeRow, StoreError
 from muster.coordinator.topics.catalogue import Topic, check_name
 from muster.protocol.errors import ErrorCode, KafkaError
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 _BROKERS, _CONTROLLERS = 1, 2
 _PARTITIONS_DESCRIBED_MAX: Final = 2_000
 """Kafka's max.request.partition.size.limit."""
-
-NO_TRANSACTIONS: Final = "muster has no transactions yet: use the producer without a transactional id"
 
 
 async def metadata(broker: Broker, request: MetadataRequest, context: RequestContext) -> MetadataResponse:
@@ -280,6 +279,7 @@ async def find_coordinator(
         try:
             node = _coordinator(broker, key, request.key_type, context.api_version)
         except KafkaError as error:
+            broker.connections.unserved.refused(error, context)
             found.append(coordinator_error(key, error))
         else:
             at = reached_at(node, context.listener)
@@ -299,9 +299,7 @@ def _coordinator(broker: Broker, key: str, key_type: int, version: int) -> NodeR
                 )
             return node
         case 1:
-            # Of all codes only the authorization failures make librdkafka give up; others it retries for a
-            # minute.
-            raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
+            raise no_transactions()
         case 2 if version >= 6:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "muster has no share groups yet")
+            raise no_share_groups()
     raise KafkaError(ErrorCode.INVALID_REQUEST, f"FindCoordinator v{version} knows no key type {key_type}")

@@ -6,9 +6,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from muster.coordinator.group.effects import RequestContext
-from muster.coordinator.server.handlers.metadata import NO_TRANSACTIONS, named_topic
+from muster.coordinator.server.handlers.metadata import named_topic
 from muster.coordinator.server.handlers.several import Turns
 from muster.coordinator.server.refusals import ProducersOfPartition, producers_error
+from muster.coordinator.server.unserved import no_transactions
 from muster.coordinator.storage.store import StoreError
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.transactions import (
@@ -33,7 +34,7 @@ async def init_producer_id(
     if request.transactional_id == "":
         raise KafkaError(ErrorCode.INVALID_REQUEST, "a transactional id is not empty")
     if request.transactional_id is not None:
-        raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
+        raise no_transactions()
     if (request.producer_id == -1) != (request.producer_epoch == -1):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "producer id and epoch belong together")
     try:

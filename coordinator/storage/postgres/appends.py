@@ -33,6 +33,8 @@ class _Writer:
     epoch: int
     next_seq: int = 0
     seqs_end: int = 0
+    newest_seq: int | None = None
+    """The last number that is durable; None while nothing was written from here."""
     in_doubt: bool = False
     """Nobody knows what became of an earlier write, which may yet be carried out: a later one must not go
     before it. The holder claims the lease anew, and that decides."""
@@ -54,6 +56,12 @@ class Writers:
         """A claim from here has reserved the numbers from `first_seq` on."""
         writer = _Writer(self._lease_ids[lease], epoch, first_seq, first_seq + _SEQS_RESERVED)
         self._writers[lease] = {epoch: writer}
+
+    def next_seq(self, lease: Lease) -> int | None:
+        """See `Store.next_seq`; None where it was not written to from here since the last claim."""
+        writers = self._writers.get(lease)
+        newest_seqs = [each.newest_seq for each in (writers or {}).values() if each.newest_seq is not None]
+        return max(newest_seqs) + 1 if newest_seqs else None
 
     async def append(self, link: Link, calls: Sequence[Sequence[Append]]) -> Sequence[object]:
         """Write what calls append, in one transaction: outcomes or a StoreError per call, in order."""
@@ -77,6 +85,7 @@ class Writers:
                 # One call is at fault (a key that is no bytes): the others go without it.
                 return [(await self.append(link, [call]))[0] for call in calls]
             return [StoreError(str(error)) for _ in calls]
+        batch.note_written(written)
         return batch.results(written)
 
     def _writer(self, append: Append) -> _Writer | None:
@@ -127,6 +136,8 @@ class _Batch:
         self.calls: list[list[int] | None] = []
         """The writer's number for each append of each call, 0 for a fenced one; None for a call in doubt."""
         self._last: dict[tuple[int, bytes], bytes | None] = {}
+        self._at_ms: dict[int, int] = {}
+        self._newest_seqs: dict[int, int] = {}
         self._journal: list[tuple[int, JournalRow]] = []
 
     @property
@@ -142,19 +153,28 @@ class _Batch:
         for key, value in append.records:
             last.pop((number, key), None)  # in again at the end: it takes the place of its last write
             last[number, key] = value
+        self._at_ms[number] = append.at_ms
         self._journal += [(number, row) for row in append.journal]
         return number
 
     def columns(self) -> Columns:
         """Takes the numbers: to be called once."""
         columns = Columns(*([] for _ in Columns._fields))
+        # The statement numbers upserts by their places among all of the batch, and deletes after them.
+        last_upserts: dict[int, int] = {}
+        last_deletes: dict[int, int] = {}
         for (number, key), value in self._last.items():
+            whole_key = key
             if len(key) > keys.PLAIN_BYTES_MAX or key[:1] == keys.MARK:
                 key, value = keys.stored(key, value)
             if value is None:
+                last_deletes[number] = len(columns.deletes)
                 columns.of_deletes.append(number)
                 columns.deletes.append(key)
+                columns.deleted_keys.append(whole_key)
+                columns.deleted_ms.append(self._at_ms[number])
             else:
+                last_upserts[number] = len(columns.upserts)
                 columns.of_upserts.append(number)
                 columns.upserts.append(key)
                 columns.values.append(value)
@@ -168,12 +188,22 @@ class _Batch:
             columns.values_told.append(row.value)
             columns.rows_told[number - 1] += 1
             columns.bytes_told[number - 1] += row.size_bytes
-        for writer in self.writers:
+        for writer, number in self.writers.items():
+            if number in last_deletes:
+                self._newest_seqs[number] = writer.next_seq + len(columns.upserts) + last_deletes[number]
+            elif number in last_upserts:
+                self._newest_seqs[number] = writer.next_seq + last_upserts[number]
             columns.lease_ids.append(writer.lease_id)
             columns.epochs.append(writer.epoch)
             columns.first_seqs.append(writer.next_seq)
-            writer.next_seq += len(columns.upserts)
+            writer.next_seq += len(columns.upserts) + len(columns.deletes)
         return columns
+
+    def note_written(self, written: set[int]) -> None:
+        """These writers' rows are durable."""
+        for writer, number in self.writers.items():
+            if number in written and number in self._newest_seqs:
+                writer.newest_seq = self._newest_seqs[number]
 
     def results(self, written: set[int]) -> list[object]:
         """Per call: its outcomes, or a StoreError."""

@@ -24,6 +24,7 @@ from muster.coordinator.storage.records import (
     Derived,
     Fenced,
     Limits,
+    LogOffsetMetadata,
     RecordDraft,
     RecordSegment,
     Recovery,
@@ -151,14 +152,36 @@ class RowSegment:
             ),
             repeatable=True,
         )
-        if found:
-            return found
+        return found if found or self.holds(offset) else None
+
+    def holds(self, offset: int) -> bool:
+        """Whether it has anything at or after `offset`. FileNotFoundError when it was removed."""
         live, more = self._database.run(
-            lambda connection: statements.at_all(connection, self.segment_id, offset, end), repeatable=True
+            lambda connection: statements.at_all(connection, self.segment_id, offset, self.durable_offset),
+            repeatable=True,
         )
         if not live:
             raise FileNotFoundError(f"segment {self.segment_id} was removed")
-        return [] if more else None
+        return more
+
+    def bytes_between(self, offset: int, end: int, bytes_max: int) -> int:
+        """Bytes of the batches from the one that holds `offset` on, of those that begin before `end`. If they
+        are more than `bytes_max`, at least so many. FileNotFoundError when the segment was removed."""
+        found = 0
+        while found < bytes_max and offset < end:
+            size, next_offset = self._database.run(
+                lambda connection, at=offset: statements.size_from(  # type: ignore[misc]
+                    connection, self.segment_id, at, end, _PAGE_ROWS_MAX
+                ),
+                repeatable=True,
+            )
+            if next_offset is None:
+                break
+            found += size
+            offset = next_offset
+        if not found:
+            self.holds(offset)
+        return found
 
     def whole_batches(self, offset: int = 0) -> Iterator[Batch]:
         """As far as they are durable; from the one that holds `offset` on."""
@@ -283,6 +306,13 @@ class RowLog:
     @property
     def next_offset(self) -> int:
         return self._segments[-1].next_offset if self._segments else self.start_offset
+
+    @property
+    def end(self) -> LogOffsetMetadata:
+        if not self._segments:
+            return LogOffsetMetadata(self.start_offset, self.start_offset, 0)
+        active = self._segments[-1]
+        return LogOffsetMetadata(active.next_offset, active.base_offset, active.size)
 
     @property
     def size(self) -> int:
@@ -491,6 +521,21 @@ class RowLog:
                     return found[0] if len(found) == 1 else b"".join(found)
             return b""
 
+    def locate(
+        self, offset: int, end: LogOffsetMetadata, bytes_max: int, *, at_once: bool = False
+    ) -> LogOffsetMetadata:
+        """See `records.RecordLog.locate`."""
+        if at_once:
+            raise WouldBlock
+        with self._looking():
+            for segment in self.segments_from(offset):
+                if segment.base_offset == end.segment:
+                    behind = segment.bytes_between(offset, end.offset, bytes_max)
+                    return LogOffsetMetadata(offset, end.segment, end.position - behind)
+                if segment.holds(offset):
+                    return LogOffsetMetadata(offset, segment.base_offset, 0)
+            return end
+
     @contextmanager
     def _looking(self) -> Iterator[None]:
         """Around a read: a segment that is not there is gone from `segments` too, or the log has failed,
@@ -519,6 +564,10 @@ class RowLog:
                 if batch is not None:
                     return batch
             return None
+
+    def place_of(self, offset: int) -> str:
+        (segment, *_) = self.segments_from(offset)
+        return f"the row of muster.batches with segment_id {segment.segment_id}, base_offset {offset}"
 
     # --- removing ---------------------------------------------------------------------------------
 

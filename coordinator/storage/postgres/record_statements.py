@@ -229,6 +229,19 @@ WHERE (w.up_to <= $5 OR (w.up_to = w.size_bytes AND $6))
 ORDER BY w.base_offset
 """
 
+_SIZE_FROM: Final = """
+SELECT coalesce(sum(b.size_bytes), 0)::bigint, max(b.next_offset)
+FROM (
+    SELECT size_bytes, next_offset FROM muster.batches
+    WHERE segment_id = $1 AND next_offset > $2 AND base_offset < $3
+        AND base_offset >= coalesce((
+            SELECT base_offset FROM muster.batches
+            WHERE segment_id = $1 AND base_offset <= $2 ORDER BY base_offset DESC LIMIT 1
+        ), $2)
+    ORDER BY base_offset LIMIT $4
+) AS b
+"""
+
 _AT_ALL: Final = """
 SELECT EXISTS (SELECT 1 FROM muster.segments WHERE segment_id = $1 AND state = 1) AS live,
     EXISTS (
@@ -359,6 +372,15 @@ async def at_all(
     """Whether the segment is live, and whether it has anything at or after `offset`."""
     row = await connection.fetchrow(_AT_ALL, segment_id, offset, end)
     return row["live"], row["more"]
+
+
+async def size_from(
+    connection: asyncpg.Connection[Any], segment_id: UUID, offset: int, end: int, rows_max: int
+) -> tuple[int, int | None]:
+    """Bytes of the batches that `read` would look at, and the offset behind them; None when there are
+    none."""
+    row = await connection.fetchrow(_SIZE_FROM, segment_id, offset, end, rows_max)
+    return row[0], row[1]
 
 
 async def newest_up_to(

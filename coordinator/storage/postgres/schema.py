@@ -108,12 +108,21 @@ _SECOND: Final = (
 )
 
 # Brokers of the version before go on for a while: they register without knowing the column of `nodes`.
+# `tombstones` say which records were deleted, for whoever reads them as a log; the coordinator itself never
+# reads them. Their keys stand as they are, however long, since no index has them.
 _THIRD: Final = (
     "ALTER TABLE muster.topics ADD COLUMN assignments text NOT NULL DEFAULT ''",
     "ALTER TABLE muster.nodes ADD COLUMN keeps_replicas boolean NOT NULL DEFAULT false",
     """CREATE TABLE muster.replica_lists (
         number integer PRIMARY KEY,
         replicas text NOT NULL UNIQUE
+    )""",
+    """CREATE TABLE muster.tombstones (
+        lease_id integer NOT NULL,
+        seq bigint NOT NULL,
+        key bytea NOT NULL,
+        deleted_ms bigint NOT NULL,
+        PRIMARY KEY (lease_id, seq)
     )""",
 )
 

@@ -25,11 +25,13 @@ from muster.coordinator.storage.assignments import (
     replicas_text,
 )
 from muster.coordinator.storage.store import (
+    FIRST_SEQ,
     BrokerConfigsRow,
     Grant,
     JournalBounds,
     NodeIdTaken,
     NodeRow,
+    RecordBounds,
     Replicas,
     StoreConflict,
     StoredJournalRow,
@@ -105,6 +107,12 @@ _DELETE: Final = (
     DELETE FROM muster.records
     USING good, unnest($4::bigint[], $5::bytea[]) AS row (writer, key)
     WHERE good.writer = row.writer AND records.lease_id = good.lease_id AND records.key = row.key
+), remembered AS (
+    INSERT INTO muster.tombstones (lease_id, seq, key, deleted_ms)
+    SELECT good.lease_id, good.first_seq + $8::bigint + row.place - 1, row.key, row.deleted_ms
+    FROM unnest($4::bigint[], $6::bytea[], $7::bigint[]) WITH ORDINALITY
+        AS row (writer, key, deleted_ms, place)
+    JOIN good USING (writer)
 )
 """
 )
@@ -133,6 +141,12 @@ class Columns(NamedTuple):
     values_told: list[bytes]
     of_deletes: list[int]
     deletes: list[bytes]
+    """As the keys of rows are, see `keys`."""
+    deleted_keys: list[bytes]
+    """The same keys as they are."""
+    deleted_ms: list[int]
+    """Each delete takes its writer's first number, behind all upserts, and its own place among all deletes.
+    """
 
 
 async def append(connection: Connection, columns: Columns) -> set[int]:
@@ -146,7 +160,7 @@ async def append(connection: Connection, columns: Columns) -> set[int]:
     elif not columns.deletes:
         changes.append((_FENCE, ()))
     if columns.deletes:
-        changes.append((_DELETE, deletes))
+        changes.append((_DELETE, (*deletes, len(columns.upserts))))
     if len(changes) == 1:
         return await _write(connection, writers, *changes[0])
     # Two statements, since not every database changes a table twice in one.
@@ -183,6 +197,63 @@ async def load(
         rows_max,
     )
     return [tuple(row) for row in rows]
+
+
+_RECORDS: Final = """(
+    SELECT seq, key, value, -1::bigint AS deleted_ms FROM muster.records WHERE lease_id = $1
+    UNION ALL
+    SELECT seq, key, NULL, deleted_ms FROM muster.tombstones WHERE lease_id = $1
+) AS stored"""
+_RECORD_SIZE: Final = "octet_length(key) + COALESCE(octet_length(value), 0)"
+
+
+async def read_records(
+    connection: Connection, lease_id: int, seq: int, rows_max: int, bytes_max: int
+) -> list[tuple[int, bytes, bytes | None, int]]:
+    """Keys and values as they stand in rows, see `keys`."""
+    rows = await connection.fetch(
+        "SELECT seq, key, value, deleted_ms FROM ("
+        "    SELECT *, row_number() OVER (ORDER BY seq) AS place,"
+        f"        sum({_RECORD_SIZE}) OVER (ORDER BY seq) AS size_bytes"
+        f"    FROM (SELECT * FROM {_RECORDS} WHERE seq >= $2 ORDER BY seq LIMIT $3) AS first"
+        ") AS counted WHERE place = 1 OR size_bytes <= $4 ORDER BY seq",
+        lease_id,
+        seq,
+        rows_max,
+        bytes_max,
+    )
+    return [tuple(row) for row in rows]
+
+
+async def record_bounds(connection: Connection, lease_id: int) -> RecordBounds:
+    row = await connection.fetchrow(
+        f"SELECT COALESCE(max(seq) + 1, $2), CAST(COALESCE(sum({_RECORD_SIZE}), 0) AS bigint) "
+        f"FROM {_RECORDS}",
+        lease_id,
+        FIRST_SEQ,
+    )
+    return RecordBounds(*row)
+
+
+_REMOVE_TOMBSTONES: Final = f"""
+WITH fence AS MATERIALIZED (
+    SELECT lease_id FROM muster.leases WHERE lease_id = $1 AND epoch = $2 AND epoch > 0 FOR SHARE
+), gone AS (
+    DELETE FROM muster.tombstones USING fence
+    WHERE tombstones.lease_id = fence.lease_id AND seq < (SELECT max(seq) FROM {_RECORDS})
+        AND (deleted_ms < $3 OR seq <= (
+            SELECT seq FROM muster.tombstones WHERE lease_id = $1 ORDER BY seq DESC LIMIT 1 OFFSET $4
+        ))
+    RETURNING 1
+)
+SELECT count(*) FROM gone
+"""
+
+
+async def remove_tombstones(
+    connection: Connection, lease_id: int, epoch: int, before_ms: int, count_max: int
+) -> int:
+    return int(await connection.fetchval(_REMOVE_TOMBSTONES, lease_id, epoch, before_ms, count_max))
 
 
 # --- the journal ----------------------------------------------------------------------------------

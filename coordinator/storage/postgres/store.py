@@ -35,12 +35,14 @@ from muster.coordinator.storage.store import (
     LeaseKind,
     NodeRow,
     Outcome,
+    RecordBounds,
     Replicas,
     StoreBusy,
     StoreClosed,
     StoreConflict,
     StoreCounts,
     StoredJournalRow,
+    StoredRecord,
     StoreError,
     TopicRow,
 )
@@ -57,6 +59,7 @@ READERS_DEFAULT: Final = 4
 _LOADED_ROWS_MAX: Final = 5_000
 """A shard is loaded in slices, each within the statement timeout: a connection that was cut is noticed soon,
 however much there is to load."""
+_READING_RECORDS: Final = "reading records"
 _READING_JOURNAL: Final = "reading a journal"
 _TRANSACTION_BYTES_MAX: Final = 8 * 1024 * 1024
 _RECORD_OVERHEAD_BYTES: Final = 100  # counted for each that waits, beside key and value, which may be empty
@@ -281,6 +284,40 @@ class PostgresStore:
             if len(found) < _LOADED_ROWS_MAX:
                 return sorted(rows)
             after = found[-1][1]
+
+    async def read_records(
+        self, lease: Lease, seq: int, *, rows_max: int, bytes_max: int
+    ) -> list[StoredRecord]:
+        (lease_id,) = self._ids([lease])
+        found = await self._read(
+            _READING_RECORDS, lambda c: statements.read_records(c, lease_id, seq, rows_max, bytes_max)
+        )
+        return [
+            StoredRecord(seq, key, None, deleted_ms)
+            if value is None
+            else StoredRecord(seq, *keys.restored(key, value))
+            for seq, key, value, deleted_ms in found
+        ]
+
+    async def next_seq(self, lease: Lease) -> int:
+        self._ids([lease])
+        written = self._writers.next_seq(lease)
+        return (await self.record_bounds(lease)).next_seq if written is None else written
+
+    async def record_bounds(self, lease: Lease) -> RecordBounds:
+        (lease_id,) = self._ids([lease])
+        return await self._read(_READING_RECORDS, partial(statements.record_bounds, lease_id=lease_id))
+
+    async def remove_tombstones(self, lease: Lease, epoch: int, *, before_ms: int, count_max: int) -> int:
+        (lease_id,) = self._ids([lease])
+        change = partial(
+            statements.remove_tombstones,
+            lease_id=lease_id,
+            epoch=epoch,
+            before_ms=before_ms,
+            count_max=count_max,
+        )
+        return await self._change("removing tombstones", change)
 
     async def read_journal(
         self, lease: Lease, offset: int, *, rows_max: int, bytes_max: int

@@ -38,8 +38,8 @@ async def test_an_active_group_is_left_alone(
         with pytest.raises(KafkaError) as refused:
             await admin.reset_group_offsets("billing", Earliest(), topics=["orders"], dry_run=dry_run)
         assert refused.value.code == ErrorCode.NON_EMPTY_GROUP
-        assert "group billing is Stable with 1 member, which" in refused.value.why
-        assert "stop them first" in refused.value.why
+        assert "group billing is Stable with 1 member (" in refused.value.why
+        assert "only be reset while a group has no members" in refused.value.why
     altered = await admin.alter_group_offsets("billing", {orders[0]: 4})
     assert altered.failed[orders[0]].code == ErrorCode.UNKNOWN_MEMBER_ID
     assert "stop its members first" in altered.failed[orders[0]].why
@@ -48,6 +48,8 @@ async def test_an_active_group_is_left_alone(
     with pytest.raises(KafkaError) as refused:
         await admin.delete_group("billing")
     assert refused.value.code == ErrorCode.NON_EMPTY_GROUP
+    (member,) = (await admin.describe_group("billing")).members
+    assert refused.value.why == f"the group has 1 member ({member.client_id} at 127.0.0.1)"
     assert await admin.list_group_offsets("billing") == {}
 
 

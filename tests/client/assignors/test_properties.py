@@ -27,7 +27,6 @@ from tests.client.assignors.groups import with_user_data
 properties = settings(
     max_examples=80,
     # A slow machine is no fault of an assignor.
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
 

@@ -110,7 +110,7 @@ def holds(found: Explanation) -> None:
     json.dumps(found.to_json())
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(any_entry(), max_size=18), _numbers)
 def test_any_entries(entries: list[Entry], now_ms: int) -> None:
     found = cut(entries)

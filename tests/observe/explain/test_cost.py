@@ -99,7 +99,7 @@ def test_lag_that_grew_and_recovered() -> None:
     assert found.cost is not None
     assert (found.cost.lag_before, found.cost.lag_peak, found.cost.lag_growth) == (10, 1_214, 1_204)
     assert found.cost.recovered_ms == T0 + 18_588
-    assert found.lines(UTC)[-1] == "  cost      lag grew by 1,204 records, recovered at 14:03:31"
+    assert found.lines(UTC)[-1] == "  cost      lag grew by 1,204 records meanwhile, recovered at 14:03:31"
 
 
 def test_a_lag_while_the_member_was_silent_already_is_not_that_before() -> None:
@@ -112,7 +112,7 @@ def test_a_lag_while_the_member_was_silent_already_is_not_that_before() -> None:
     assert told is not None
     assert told.cost is not None
     assert (told.cost.lag_before, told.cost.recovered_ms) == (10, None)
-    assert told.lines(UTC)[-1] == "  cost      lag grew by 890 records, not recovered yet"
+    assert told.lines(UTC)[-1] == "  cost      lag grew by 890 records meanwhile, not recovered yet"
 
 
 def test_the_lag_as_the_rebalance_began_is_not_that_before_the_silence() -> None:

@@ -38,6 +38,20 @@ def test_a_coordinator_that_moved_and_changed_nothing() -> None:
     assert rebalance.diagnosis.value == "leader-rejoined"
 
 
+def test_for_how_long_at_most_nobody_coordinated_the_group() -> None:
+    life = Life().at(0).rebalanced(WEB_2, "leader rejoined").at(60_000)
+    life.broker = 2
+    life.shard_event("shard_loaded", epoch=4, took_ms=40, from_broker=1, from_silent_ms=3_200)
+    assert why(life).evidence[1] == (
+        "broker 1 was heard of last 3.2 s before: nobody coordinated the group for at most as long"
+    )
+    handed_over = Life().at(0).rebalanced(WEB_2, "leader rejoined").at(60_000)
+    handed_over.shard_event("shard_unloaded", epoch=3, why="handed over")
+    handed_over.broker = 2
+    handed_over.shard_event("shard_loaded", epoch=4, took_ms=40, from_broker=1, from_silent_ms=200)
+    assert len(why(handed_over).evidence) == 1
+
+
 def test_the_broker_before_is_known_from_what_it_wrote() -> None:
     life = Life().at(0).rebalanced(WEB_2, "leader rejoined")
     life.broker = 2
@@ -81,7 +95,7 @@ def test_a_client_that_a_full_group_refused() -> None:
     found = why(life)
     assert (found.cause, found.diagnosis.value, found.rebalanced) == ("group full", "group-full", False)
     assert found.meaning == "group.max.size is 2 members; nothing changed for the others"
-    assert found.what == "a client web-3 (host 10.0.0.8, instance -) was refused: the group is full"
+    assert found.what == "a client web-3 (host 10.0.0.8) was refused: the group is full"
 
 
 def test_a_client_without_a_common_assignor() -> None:

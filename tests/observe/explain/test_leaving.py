@@ -49,7 +49,7 @@ def test_a_connection_that_closed_without_leaving_is_a_crash() -> None:
     assert said(found) == ("crashed", "likely")
     assert (found.cause, found.member, found.generation) == ("session expired", WEB_2, 7)
     assert found.what == (
-        "member web-2 (host 10.0.0.7, instance -) was evicted: heartbeats stopped 45.0 s before, "
+        "member web-2 (host 10.0.0.7) was evicted: heartbeats stopped 45.0 s before, "
         "its connection closed 44.1 s before"
     )
     assert "it sent no LeaveGroup" in found.evidence

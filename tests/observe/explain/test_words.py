@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from muster.coordinator.observe.explain import Diagnosis, describe, explain
-from muster.coordinator.observe.explain.facts import everybody
 from muster.coordinator.observe.explain.names import Names, count, duration, listed, partitions
 from muster.coordinator.observe.explain.telling import about
 from muster.coordinator.observe.journal.entries import Entry
@@ -21,7 +20,8 @@ def stall() -> Life:
     life = Life()
     for at in (-500_000, -300_000, -100_000):
         life.at(at).add("heartbeat_late", WEB_2, late_ms=16_000, session_timeout_ms=45_000)
-    life.at(-46_000).add("lag_at_commit", total=10)
+    there = [["orders", 3, 1_000, 4], ["orders", 4, 1_000, 3], ["orders", 5, 1_000, 3]]
+    life.at(-46_000).add("lag_at_commit", total=10, partitions=there)
     life.at(0).add(
         "member_removed",
         WEB_2,
@@ -36,21 +36,22 @@ def stall() -> Life:
     life.preparing(WEB_2, "session expired", waiting_for=(WEB_1,)).at(2_400).joined().at(2_650)
     moves = [["orders", number, WEB_2.id, WEB_1.id] for number in (3, 4, 5)]
     life.add("assigned", WEB_1, partitions=12, kept=9, moved=3, lost=0, moves=moves, owned={WEB_1.id: 12})
-    life.stable(WEB_2, "session expired", 0, 2_400, joins=[[WEB_1, 2_400]], lag=1_214)
+    lag = {"lag": 1_239, "lag_partitions": [["orders", number, 1_000, 413] for number in (3, 4, 5)]}
+    life.stable(WEB_2, "session expired", 0, 2_400, joins=[[WEB_1, 2_400]], **lag)
     life.at(2_780).add("all_synced", WEB_1, after_ms=130)
     return life.at(19_000).add("lag_at_commit", total=9, recovered=True)
 
 
 _STALL = """\
 billing · generation 7 · 14:03:12.412 → 14:03:15.062 (2.7 s)
-  cause     member web-2 (host 10.0.0.7, instance -) was evicted: heartbeats stopped 45.0 s before, its
-            connection stayed open
+  cause     member web-2 (host 10.0.0.7) was evicted: heartbeats stopped 45.0 s before, its connection stayed
+            open
             → likely: the process stalled (a blocked event loop, GC or CPU). It had been late 3 times in the
             10 minutes before (stalled)
   evidence  until then one came every 3.0 s
   phases    waiting for joins 2.4 s (slowest: web-1, 2.4 s) · assignment 0.3 s · sync 0.1 s
   moved     orders-3, orders-4, orders-5: web-2 → web-1   (3 of 12 partitions; 9 kept)
-  cost      orders-3..5 unowned for 47.7 s; lag grew by 1,204 records, recovered at 14:03:31"""
+  cost      orders-3..5 unowned for 47.7 s; about 1,204 records arrived meanwhile, recovered at 14:03:31"""
 
 
 def test_an_explanation_for_people() -> None:
@@ -88,7 +89,7 @@ def test_an_explanation_for_programs() -> None:
     assert read["cost"]["unowned"] == [
         {"partitions": [["orders", 3], ["orders", 4], ["orders", 5]], "ms": 47_650}
     ]
-    assert read["cost"]["lag_growth"] == 1_204
+    assert (read["cost"]["arrived"], read["cost"]["lag_growth"]) == (1_204, 1_229)
 
 
 def test_what_a_terminal_would_obey_is_written_out() -> None:
@@ -100,15 +101,17 @@ def test_what_a_terminal_would_obey_is_written_out() -> None:
     assert "web\\x1b[31m\\n" in " ".join(found.lines(UTC))
 
 
-def test_members_of_one_name_are_told_apart() -> None:
-    one, other = member("app", tail="111111"), member("app", tail="222222")
+def test_members_of_one_client_id_are_told_apart() -> None:
+    one, other, third = (member("app", tail=each * 6) for each in "123")
     life = Life().at(0).add("member_removed", one, trigger="member left", connected=True)
-    life.preparing(one, "member left", waiting_for=(other,)).at(100).joined().at(200)
+    life.preparing(one, "member left", waiting_for=(other, third)).at(100).joined().at(200)
     life.add("assigned", other, partitions=2, kept=1, moved=1, moves=[["orders", 0, one.id, other.id]])
     found = explain(life.stable(one, "member left", 0, 100).entries)
     assert found is not None
     assert "orders-0: app/111111 → app/222222" in " ".join(found.lines(UTC))
-    assert Names(everybody(life.entries)).short(WEB_1) == "web-1"
+    assert found.to_json()["names"] == {one.id: "app/111111", other.id: "app/222222", third.id: "app/333333"}
+    assert next(said for _, said in about(life.entries)).startswith("member left: app/111111 at ")
+    assert Names.of(life.entries).short(WEB_1) == "web-1"
 
 
 @pytest.mark.parametrize(
@@ -151,7 +154,7 @@ def test_every_entry_is_a_line_with_its_cause_first() -> None:
     )
     assert told[9] == (
         "session expired (web-2 at 10.0.0.7): rebalanced to generation 7 in 2.7 s, 2 members; "
-        "lag 1,214 records"
+        "lag 1,239 records"
     )
 
 

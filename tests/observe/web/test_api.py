@@ -53,6 +53,29 @@ async def test_a_group_that_rebalances_stands_first_and_says_for_whom_it_waits(
             assert [each["member"]["client_id"] for each in why["waiting"]] == ["web-1"]
 
 
+async def test_members_of_one_client_id_have_one_name_each_in_all_answers(
+    shown: Shown, member: Member
+) -> None:
+    async with await Member.connect(shown.port, client_id="web-1") as twin:
+        await twin.ask_to_join()
+        await until(lambda: member_group(shown).state == "PreparingRebalance")
+        await shown.journalled("member_added")
+        names = {each.id: f"web-1/{each.id[-6:]}" for each in (member, twin)}
+        _, group = await shown.get("/api/groups/billing")
+        assert {each["id"]: each["name"] for each in group["members"]} == names
+        _, why = await shown.get("/api/groups/billing/why")
+        assert why["names"].items() <= names.items()
+        assert f"member {names[twin.id]} (host 127.0.0.1) joined" in why["what"]
+        _, past = await shown.get("/api/groups/billing/timeline")
+        assert past["names"] == names
+        _, latest = await shown.get("/api/events")
+        for entries in (past["entries"], latest["entries"]):
+            of_members = [each for each in entries if each["group"] == "billing" and each["member"]]
+            assert {each["name"] for each in of_members} == set(names.values())
+            added = [each for each in of_members if each["type"] == "member_added"][-1]
+            assert added["text"].startswith(f"{names[twin.id]} at 127.0.0.1 joined")
+
+
 def member_group(shown: Shown, group_id: str = "billing"):  # type: ignore[no-untyped-def]
     """The group itself."""
     (found,) = [
@@ -102,6 +125,8 @@ async def test_the_timeline_has_entries_with_a_text_and_rebalances_with_their_ca
     types = [each["type"] for each in past["entries"]]
     assert types.index("member_added") < types.index("assigned") < types.index("member_removed")
     assert all(each["text"] for each in past["entries"])
+    assert past["names"] == {each["member"]["id"]: each["name"] for each in past["entries"] if each["member"]}
+    assert set(past["names"].values()) == {past["rebalances"][0]["member"]["client_id"]}
     assert past["earlier"] == 0
     _, short = await shown.get("/api/groups/billing/timeline?limit=2")
     assert short["entries"] == past["entries"][-2:]

@@ -52,6 +52,35 @@ async def test_the_name_that_is_advertised_is_answered(show: Show) -> None:
     assert (await ask(shown, "GET", "/api/groups", Host="pages.example.org"))[0] == 421
 
 
+_RECORDS = "/api/topics/orders/partitions/0/records"
+
+
+@pytest.mark.parametrize("host", ["10.0.0.7:8080", "[fd00::1]:8080", "localhost", "pages.example:80"])
+async def test_records_are_shown_under_addresses_and_the_name_that_is_advertised(
+    show: Show, host: str
+) -> None:
+    shown = await show(http="0.0.0.0:0", advertised_http="pages.example:80")
+    await shown.create_topic()
+    assert (await ask(shown, "GET", _RECORDS, Host=host))[0] == 200
+
+
+@pytest.mark.parametrize("host", ["evil.example", "broker-1:8080"])
+async def test_records_are_not_shown_under_a_name_that_any_web_page_may_have(show: Show, host: str) -> None:
+    shown = await show(http="0.0.0.0:0")
+    await shown.create_topic()
+    status, answer = await ask(shown, "GET", _RECORDS, Host=host)
+    assert status == 421
+    assert "open the page by its address, or name what it is called in --advertised-http" in answer["error"]
+    assert (await ask(shown, "GET", "/api/topics/orders", Host=host))[0] == 200
+
+
+async def test_records_can_be_kept_off_the_page(show: Show) -> None:
+    shown = await show(http_records=False)
+    await shown.create_topic()
+    status, answer = await ask(shown, "GET", _RECORDS)
+    assert (status, answer) == (403, {"error": "records are not shown here: http_records is false"})
+
+
 async def test_on_every_interface_any_name_is_answered(show: Show) -> None:
     shown = await show(http="0.0.0.0:0")
     assert (await ask(shown, "GET", "/api/groups", Host="broker-1:8080"))[0] == 200

@@ -1,7 +1,10 @@
 // The timeline of a group: a row for each member, bars for what it did, bands for rebalances.
 
-const SVG = "http://www.w3.org/2000/svg";
-const ROW = 22, HEAD = 24, FOOT = 22, BAR = 10, LABEL_MAX = 240, ROWS_MAX = 40;
+import { svg as node, tip } from "/static/dom.js";
+import { moment, zone } from "/static/format.js";
+import { keyOf } from "/static/rebalances.js";
+
+const ROW = 22, HEAD = 24, FOOT = 22, BAR = 10, LABEL_MAX = 240, ROWS_MAX = 40, TARGET = 12;
 const EVICTIONS = new Set(["session expired", "new member expired", "sync timed out", "rebalance timed out", "group full"]);
 
 /** What the entries tell of each member: from when to when it was there, and what it owed meanwhile. */
@@ -77,38 +80,48 @@ export function duties(life, rebalances, now) {
   return parts;
 }
 
-export function draw(holder, { timeline, group, now, spanMs, chosen, label, onChoose }) {
-  const width = Math.max(holder.clientWidth, 320);
-  const from = now - spanMs;
+/** Draw it from `from` to `to` (epoch ms); what is under way goes on until `now`. */
+export function draw(holder, { timeline, group, now, from, to, chosen, label, onChoose }) {
+  const width = Math.max(holder.clientWidth, 300), spanMs = to - from;
   const all = lives(timeline, group)
-    .filter((life) => life.spans.some((span) => (span.to ?? now) >= from))
+    .filter((life) => life.spans.some((span) => (span.to ?? now) >= from && span.from <= to))
     .sort((a, b) => order(a, b));
   const shown = all.slice(0, ROWS_MAX);
-  const left = Math.min(LABEL_MAX, Math.max(110, ...shown.map((life) => 22 + 6.6 * label(life.member).length)));
+  const left = Math.min(LABEL_MAX, width * 0.4, Math.max(110, ...shown.map((life) => 22 + 6.6 * label(life.member).length)));
   const right = width - 14;
-  const x = (at) => left + ((Math.min(Math.max(at, from), now) - from) / spanMs) * (right - left);
+  const x = (at) => left + ((Math.min(Math.max(at, from), to) - from) / spanMs) * (right - left);
+  const within = (each) => each.rebalanced && (each.ended_ms ?? now) >= from && each.started_ms <= to;
   const rows = Math.max(shown.length, 1);
   const bottom = HEAD + rows * ROW;
   const height = bottom + FOOT + (all.length > shown.length ? 18 : 0);
   const svg = node("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img" });
-  svg.setAttribute("aria-label", describe(shown, timeline.rebalances, from, now));
+  svg.setAttribute("aria-label", describe(shown, timeline.rebalances.filter(within)));
 
-  for (const tick of ticks(from, now, right - left)) {
+  for (const tick of ticks(from, to, right - left)) {
     svg.append(node("line", { class: "grid", x1: x(tick), x2: x(tick), y1: HEAD - 4, y2: bottom }));
     const text = node("text", { class: "axis", x: x(tick), y: bottom + 15, "text-anchor": "middle" });
-    text.textContent = clock(tick, spanMs);
+    text.textContent = axisClock(tick, spanMs);
     svg.append(text);
   }
+  const where = node("text", { class: "axis", x: 10, y: bottom + 15 });
+  where.textContent = zone(to);
+  svg.append(where);
   let labelled = -Infinity;
   for (const each of timeline.rebalances) {
-    if (!each.rebalanced || (each.ended_ms ?? now) < from) continue;
+    if (!within(each)) continue;
     const begin = x(each.started_ms), end = Math.max(x(each.ended_ms ?? now), begin + 2);
     const band = node("rect", {
-      class: `band${chosen === key(each) ? " chosen" : ""}`, x: begin, y: HEAD - 4, width: end - begin, height: bottom - HEAD + 4,
+      class: `band${chosen === keyOf(each) ? " chosen" : ""}`, x: begin, y: HEAD - 4, width: end - begin, height: bottom - HEAD + 4,
     });
     band.append(tip(`generation ${each.generation ?? "?"}: ${each.what}\n${each.meaning} (${each.diagnosis})`));
-    band.addEventListener("click", () => onChoose(key(each)));
+    band.addEventListener("click", () => onChoose(keyOf(each)));
     svg.append(band);
+    if (end - begin < TARGET) { // wide enough to be hit
+      const target = node("rect", { class: "target", x: begin - (TARGET - end + begin) / 2, y: HEAD - 4, width: TARGET, height: bottom - HEAD + 4 });
+      target.append(tip(band.textContent));
+      target.addEventListener("click", () => onChoose(keyOf(each)));
+      svg.append(target);
+    }
     if (each.generation !== null && begin - labelled > 26) {
       const text = node("text", { class: "gen", x: begin, y: HEAD - 9, "text-anchor": begin > right - 30 ? "end" : "start" });
       text.textContent = `g${each.generation}`;
@@ -117,12 +130,12 @@ export function draw(holder, { timeline, group, now, spanMs, chosen, label, onCh
     }
   }
   for (const entry of timeline.entries) {
-    if (entry.type !== "shard_loaded" || entry.at_ms < from) continue;
+    if (entry.type !== "shard_loaded" || entry.at_ms < from || entry.at_ms > to) continue;
     const line = node("line", { class: "moved", x1: x(entry.at_ms), x2: x(entry.at_ms), y1: HEAD - 4, y2: bottom });
     line.append(tip(entry.text));
     svg.append(line);
   }
-  shown.forEach((life, index) => row(svg, life, { y: HEAD + index * ROW, x, left, right, from, now, label, rebalances: timeline.rebalances }));
+  shown.forEach((life, index) => row(svg, life, { y: HEAD + index * ROW, x, left, right, from, to, now, label, rebalances: timeline.rebalances }));
   if (!shown.length) {
     const text = node("text", { class: "axis", x: left, y: HEAD + ROW / 2 + 4 });
     text.textContent = "no members in this span";
@@ -136,7 +149,7 @@ export function draw(holder, { timeline, group, now, spanMs, chosen, label, onCh
   holder.replaceChildren(svg);
 }
 
-function row(svg, life, { y, x, left, right, from, now, label, rebalances }) {
+function row(svg, life, { y, x, left, right, from, to, now, label, rebalances }) {
   const middle = y + ROW / 2;
   svg.append(node("line", { class: "row", x1: 0, x2: right, y1: y + ROW, y2: y + ROW }));
   const name = node("text", { x: 10, y: middle + 4 });
@@ -146,38 +159,36 @@ function row(svg, life, { y, x, left, right, from, now, label, rebalances }) {
   name.append(tip(`${life.member.client_id} at ${life.member.host}\n${life.member.id}`));
   svg.append(name);
   const bar = (begin, end, kind, said) => {
-    if (end <= from || end <= begin) return;
+    if (end <= from || begin >= to || end <= begin) return;
     const rect = node("rect", { class: kind, x: x(begin), y: middle - BAR / 2, width: Math.max(x(end) - x(begin), 1.5), height: BAR, rx: 1.5 });
     if (said) rect.append(tip(said));
     svg.append(rect);
   };
   for (const span of life.spans) {
     const end = span.to ?? now;
-    bar(span.from, end, "calm", `in the group${span.to === null ? "" : ` until ${clock(span.to, 0)}: ${span.how}`}`);
+    bar(span.from, end, "calm", `in the group${span.to === null ? "" : ` until ${moment(span.to)}: ${span.how}`}`);
   }
   for (const part of duties(life, rebalances, now)) {
     bar(part.from, part.to, part.kind, part.kind === "owe" ? "its JoinGroup is waited for" : "waits for the assignment");
   }
   for (const span of life.spans) {
-    if (span.to === null || span.to < from || span.how === "replaced") continue;
-    const at = x(span.to) + 5;
+    if (span.to === null || span.to < from || span.to > to || span.how === "replaced") continue;
+    const at = x(span.to);
     const mark = span.how === "evicted"
-      ? node("path", { class: "end bad", d: `M${at - 3.5} ${middle - 3.5}l7 7m0 -7l-7 7` })
-      : node("path", { class: "end", d: `M${at - 3} ${middle - 4}v8` });
-    mark.append(tip(`${span.how} at ${clock(span.to, 0)}`));
+      ? node("path", { class: "end bad", d: `M${at + 1.5} ${middle - 4}l8 8m0 -8l-8 8` })
+      : node("path", { class: "end left", d: `M${at} ${middle - 6}l6 6l-6 6l-6 -6z` });
+    mark.append(tip(`${span.how} at ${moment(span.to)}`));
     svg.append(mark);
   }
   for (const { at, kind } of life.marks) {
-    if (at < from || kind === "disconnected") continue;
+    if (at < from || at > to || kind === "disconnected") continue;
     const mark = kind === "late"
       ? node("path", { class: "late", d: `M${x(at)} ${middle - 9}l3 5h-6z` })
       : node("path", { class: "refused", d: `M${x(at)} ${middle - 4}l4 4l-4 4l-4 -4z` });
-    mark.append(tip(`${kind === "late" ? "a heartbeat came late" : "a commit was refused"} at ${clock(at, 0)}`));
+    mark.append(tip(`${kind === "late" ? "a heartbeat came late" : "a commit was refused"} at ${moment(at)}`));
     svg.append(mark);
   }
 }
-
-export const key = (rebalance) => `${rebalance.generation}-${rebalance.started_ms}`;
 
 function order(a, b) {
   const gone = (life) => (life.spans.at(-1)?.to === null ? 0 : 1);
@@ -185,9 +196,8 @@ function order(a, b) {
   return gone(a) - gone(b) || name(a).localeCompare(name(b), undefined, { numeric: true }) || (a.member.id < b.member.id ? -1 : 1);
 }
 
-function describe(shown, rebalances, from, now) {
-  const recent = rebalances.filter((each) => each.rebalanced && (each.ended_ms ?? now) >= from).length;
-  return `Timeline of ${shown.length} members with ${recent} rebalances; the lists below say the same in words.`;
+function describe(shown, rebalances) {
+  return `Timeline of ${shown.length} members with ${rebalances.length} rebalances; the lists below say the same in words.`;
 }
 
 function ticks(from, now, width) {
@@ -200,20 +210,9 @@ function ticks(from, now, width) {
   return found;
 }
 
-export function clock(at, spanMs) {
+/** A tick's time of day; with seconds where they matter, and with the day where the span has several. */
+function axisClock(at, spanMs) {
   const day = spanMs > 86400e3 ? { month: "short", day: "numeric" } : {};
   const seconds = spanMs <= 900e3 ? { second: "2-digit" } : {};
-  return new Date(at).toLocaleTimeString(undefined, { hour: "2-digit", minute: "2-digit", hourCycle: "h23", ...seconds, ...day });
-}
-
-function node(name, attributes) {
-  const made = document.createElementNS(SVG, name);
-  for (const [each, value] of Object.entries(attributes)) made.setAttribute(each, value);
-  return made;
-}
-
-function tip(text) {
-  const title = node("title", {});
-  title.textContent = text;
-  return title;
+  return new Date(at).toLocaleString("en-GB", { hour: "2-digit", minute: "2-digit", hourCycle: "h23", ...seconds, ...day }).replace(",", "");
 }

@@ -1,0 +1,164 @@
+"""`muster top`: groups, watched in the terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from muster.client.errors import ClientError
+from muster.client.network.cluster import Cluster
+from muster.client.network.connection import deadline
+from muster.coordinator.commands import output
+from muster.coordinator.commands.group_events import TOPIC
+from muster.coordinator.commands.options import command, seconds
+from muster.coordinator.commands.run import Usage
+from muster.coordinator.commands.top_facts import GROUPS_MAX, Look, Watched
+from muster.coordinator.commands.top_rows import COLUMNS, KEYS, SORTS, cells, more_said, sort
+from muster.protocol.errors import KafkaError
+
+if TYPE_CHECKING:
+    from muster.coordinator.commands.top_screen import Keys, Screen
+
+_INTERVAL_S: Final = 2.0
+_INTERVAL_MIN_S: Final = 0.2
+_TICK_S: Final = 1.0
+"""How often the screen is drawn while no answer comes."""
+_LOOK_MAX_S: Final = 10.0
+"""How long a look may take."""
+
+_DESCRIPTION: Final = f"""\
+On a terminal it looks again every few seconds. The keys g, s, m, l, r and b sort by group, state, members,
+lag, rate and rebalances; q or Ctrl-C ends it. When a broker goes away it says so and keeps trying. With
+--once, or when its output is not a terminal, it prints one look and ends.
+
+LAG: records between the committed offsets and the ends of the logs. RECORDS/S: how fast the committed offsets
+move. REBALANCES/H: rebalances completed within the last hour, from the topic {TOPIC}, which only
+muster keeps (- with Apache Kafka). Of more than {GROUPS_MAX} groups it shows the first by id; name others to
+see them.
+
+JSON: [{{"group_id": text, "state": text, "members": number, "partitions": number, "lag": number or null,
+        "records_per_second": number or null, "rebalances": number or null}}]"""
+
+
+def declare(commands: Any, name: str, summary: str) -> None:
+    """Add the command."""
+    parser = command(commands, name, summary, _DESCRIPTION, output=output.FORMATS)
+    parser.add_argument("groups", metavar="GROUP", nargs="*", help="only these")
+    parser.add_argument(
+        "--interval",
+        type=seconds,
+        default=_INTERVAL_S,
+        metavar="SECONDS",
+        help=f"pause between looks (default {_INTERVAL_S:g}, at least {_INTERVAL_MIN_S:g})",
+    )
+    parser.add_argument("--sort", choices=SORTS, default="lag", help="what to sort by (default lag)")
+    parser.add_argument("--once", action="store_true", help="look once, and print that")
+    parser.set_defaults(work=top)
+
+
+async def top(cluster: Cluster, given: Namespace) -> int:
+    """Show groups until the user has seen enough."""
+    if given.interval < _INTERVAL_MIN_S:
+        raise Usage(f"--interval: {given.interval:g} is not allowed; it takes {_INTERVAL_MIN_S:g} or more")
+    watched = Watched(cluster, given.groups)
+    try:
+        if given.once or given.output != "table" or not _is_screen():
+            _print(given, await watched.look(given.timeout, whole_journal=True))
+        else:
+            await _watch(watched, given)
+    finally:
+        await watched.close()
+    return 0
+
+
+def _is_screen() -> bool:
+    """Whether standard output is a terminal that can be drawn on."""
+    return sys.stdout is not None and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+
+
+# --- once ---------------------------------------------------------------------------------------------------
+
+
+def _print(given: Namespace, look: Look) -> None:
+    rows = sort(look.rows, given.sort)
+    if given.output == "json":
+        print(output.document([each._asdict() for each in rows]))
+    elif given.output == "csv":
+        print(output.csv([list(COLUMNS), *rows]), end="")
+    else:
+        print(output.table(list(COLUMNS.values()), [cells(each) for each in rows]))
+    for said in (look.trouble, more_said(look)):
+        if said:
+            print(f"{given.prog}: {said}", file=sys.stderr)
+
+
+# --- again and again ----------------------------------------------------------------------------------------
+
+
+async def _watch(watched: Watched, given: Namespace) -> None:
+    # Whether there is anything to watch is said as every command says it.
+    first = await watched.look(given.timeout)
+    from muster.coordinator.commands.top_screen import Keys, Screen
+
+    with _quiet_log(), Keys() as keys, Screen(given.bootstrap, given.interval, given.sort) as screen:
+        screen.found(first)
+        while await _go_on(keys, screen, given.interval):
+            looking = asyncio.create_task(watched.look(min(given.timeout, _LOOK_MAX_S)))
+            try:
+                began = time.monotonic()
+                while not looking.done():
+                    if not await _go_on(keys, screen, _TICK_S, until=looking):
+                        return
+                    if not looking.done():
+                        screen.trouble(f"no answer for {time.monotonic() - began:.0f} s")
+                screen.found(looking.result())
+            except (ClientError, KafkaError) as error:
+                screen.trouble(str(error))
+            finally:
+                looking.cancel()
+                await asyncio.gather(looking, return_exceptions=True)
+
+
+async def _go_on(
+    keys: Keys, screen: Screen, wait_s: float, *, until: asyncio.Task[Look] | None = None
+) -> bool:
+    """Wait so long, or until this is done, and do what keys say meanwhile; False when one says that it is
+    enough."""
+    end = deadline(wait_s)
+    pressed = asyncio.ensure_future(keys.next())
+    try:
+        while (left_s := end - deadline(0)) > 0:
+            waited_for: list[asyncio.Future[Any]] = [pressed] if until is None else [pressed, until]
+            await asyncio.wait(waited_for, timeout=min(left_s, _TICK_S), return_when=asyncio.FIRST_COMPLETED)
+            if pressed.done():
+                key = pressed.result().lower()
+                if key == "q":
+                    return False
+                screen.sort_by(KEYS.get(key))
+                pressed = asyncio.ensure_future(keys.next())
+            if until is not None and until.done():
+                break
+            screen.draw()
+        return True
+    finally:
+        pressed.cancel()
+
+
+@contextmanager
+def _quiet_log() -> Iterator[None]:
+    """What the client warns of would stand in the middle of the screen, which says itself what is wrong."""
+    handlers = [(each, each.level) for each in logging.getLogger().handlers]
+    for handler, _ in handlers:
+        handler.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for handler, level in handlers:
+            handler.setLevel(level)

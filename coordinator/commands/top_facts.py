@@ -1,0 +1,229 @@
+"""What `muster top` knows of groups. Each look takes few requests, and no longer than it is given."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict, deque
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from muster.client.admin.groups import GroupDescription, describe_groups, list_groups
+from muster.client.admin.offsets import EARLIEST, LATEST, list_group_offsets, list_offsets
+from muster.client.admin.topics import describe_topics
+from muster.client.errors import ClientError
+from muster.client.fetch.fetcher import Fetcher
+from muster.client.fetch.positions import EARLIEST as FROM_EARLIEST
+from muster.client.fetch.positions import Position
+from muster.client.fetch.requests import FetchSettings
+from muster.client.network.cluster import Cluster
+from muster.client.network.connection import deadline
+from muster.client.partitions import TopicPartition
+from muster.coordinator.commands.group_events import TOPIC, now_ms
+from muster.coordinator.observe.journal.entries import Entry
+from muster.protocol.errors import ErrorCode, KafkaError
+
+GROUPS_MAX: Final = 200
+"""How many groups one look describes: the first ones by id, where there are more."""
+_RATE_WINDOW_S: Final = 10.0
+"""Groups commit every few seconds: over less the rate would be now nothing, now all."""
+_REBALANCES_WINDOW_MS: Final = 60 * 60_000
+_AT_ONCE: Final = 5_000
+_COMPLETED: Final = b'"rebalance_completed"'
+_ENTRIES_MAX: Final = 100_000
+"""Of the journal, in one look; the rest is for the next."""
+
+
+class Row(NamedTuple):
+    """A group; None for what is not known."""
+
+    group_id: str
+    state: str
+    members: int
+    partitions: int
+    """For which an offset is committed."""
+    lag: int | None
+    """Records behind the committed offsets, of all partitions."""
+    records_per_second: float | None
+    """How fast the committed offsets move; None before the second look."""
+    rebalances: int | None
+    """Those completed within the last hour; None where no journal says so."""
+
+
+class Look(NamedTuple):
+    """What one look has found. `more`: groups that are there and were not looked at. `trouble`: what some of
+    it met, "" if nothing."""
+
+    rows: Sequence[Row]
+    more: int
+    trouble: str
+
+
+class Watched:
+    """Groups that are looked at: these, or all there are."""
+
+    def __init__(self, cluster: Cluster, group_ids: Sequence[str]) -> None:
+        self._cluster = cluster
+        self._wanted = list(dict.fromkeys(group_ids))
+        self._rates = _Rates()
+        self._journal = _Journal(cluster)
+
+    async def look(self, timeout_s: float, *, whole_journal: bool = False) -> Look:
+        """How the groups are. `whole_journal`: wait for all of its last hour, rather than take what is there.
+
+        Raises ClientError and KafkaError when nothing could be found out."""
+        until = deadline(timeout_s)
+        names = self._wanted or [each.group_id for each in await list_groups(self._cluster, until)]
+        more = max(len(names) - GROUPS_MAX, 0)
+        found = await describe_groups(self._cluster, names[:GROUPS_MAX], until)
+        failures = list(found.failed.values())
+        if self._wanted and not found.succeeded:
+            raise failures[0]
+        groups = found.succeeded
+        committed = await list_group_offsets(self._cluster, groups, until)
+        at = time.monotonic()
+        positions = {
+            name: {where: each.offset for where, each in offsets.items()}
+            for name, offsets in committed.succeeded.items()
+        }
+        partitions = {where for each in positions.values() for where in each}
+        ends = await list_offsets(self._cluster, dict.fromkeys(partitions, LATEST), until)
+        failures += [*committed.failed.values(), *ends.failed.values()]
+        await self._journal.read(until, whole=whole_journal)
+        self._rates.add(at, positions)
+        end_of = {where: each.offset for where, each in ends.succeeded.items() if each is not None}
+        rows = [self._row(group, positions.get(name, {}), end_of) for name, group in groups.items()]
+        # Topics and groups that were deleted meanwhile are no trouble.
+        gone = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.GROUP_ID_NOT_FOUND)
+        said = next((each.why for each in failures if self._wanted or each.code not in gone), "")
+        return Look(rows, more, said)
+
+    def _row(
+        self,
+        group: GroupDescription,
+        committed: Mapping[TopicPartition, int],
+        ends: Mapping[TopicPartition, int],
+    ) -> Row:
+        behind = [max(ends[where] - offset, 0) for where, offset in committed.items() if where in ends]
+        return Row(
+            group.group_id,
+            group.state,
+            len(group.members),
+            len(committed),
+            sum(behind) if behind else None,
+            self._rates.of(group.group_id),
+            self._journal.rebalances(group.group_id),
+        )
+
+    async def close(self) -> None:
+        """No more looks."""
+        await self._journal.close()
+
+
+class _Rates:
+    """How fast committed offsets move."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, Mapping[str, Mapping[TopicPartition, int]]]] = deque()
+
+    def add(self, at: float, positions: Mapping[str, Mapping[TopicPartition, int]]) -> None:
+        self._seen.append((at, positions))
+        while len(self._seen) > 2 and at - self._seen[1][0] >= _RATE_WINDOW_S:
+            self._seen.popleft()
+
+    def of(self, group: str) -> float | None:
+        """Records a second; None until there are two looks. What was put back counts for nothing."""
+        seen = [(at, positions[group]) for at, positions in self._seen if group in positions]
+        if len(seen) < 2 or seen[-1][0] <= seen[0][0]:
+            return None
+        moved = sum(
+            max(after.get(where, offset) - offset, 0)
+            for (_, before), (_, after) in pairwise(seen)
+            for where, offset in before.items()
+        )
+        return moved / (seen[-1][0] - seen[0][0])
+
+
+class _Journal:
+    """The rebalances of the last hour, where muster has recorded them."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._fetcher: Fetcher | None = None
+        self._absent = False
+        self._ends: Mapping[TopicPartition, int] = {}
+        self._completed: defaultdict[str, deque[int]] = defaultdict(deque)
+        """When, in epoch ms, by group."""
+
+    def rebalances(self, group: str) -> int | None:
+        """How many the group has had; None where nobody tells."""
+        if self._fetcher is None:
+            return None
+        times = self._completed[group]
+        since_ms = now_ms() - _REBALANCES_WINDOW_MS
+        while times and times[0] < since_ms:
+            times.popleft()
+        return len(times)
+
+    async def read(self, until: float, *, whole: bool) -> None:
+        """What has come since the last time."""
+        if self._absent:
+            return
+        try:
+            if self._fetcher is None:
+                self._fetcher = await self._begin(until)
+            taken = 0
+            while taken < _ENTRIES_MAX:
+                behind = whole and self._is_behind()
+                batches = await self._fetcher.poll(_AT_ONCE, 0.1 if behind else 0.0)
+                records = [each for batch in batches for each in batch.records]
+                taken += len(records)
+                self._count((each.key, each.value) for each in records)
+                if not records and (not behind or deadline(0) >= until):
+                    return
+        except KafkaError as error:
+            # Apache Kafka has no such topic; a muster without a journal, or with one it lets nobody read.
+            self._absent = self._fetcher is None and not error.code.retriable
+            self._absent |= error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        except ClientError:
+            return  # the groups themselves say what is wrong
+
+    async def _begin(self, until: float) -> Fetcher:
+        described = (await describe_topics(self._cluster, [TOPIC], until)).raise_for_failures()[TOPIC]
+        partitions = [TopicPartition(TOPIC, each.partition) for each in described.partitions]
+        found = []
+        for timestamp in (now_ms() - _REBALANCES_WINDOW_MS, EARLIEST, LATEST):
+            offsets = (
+                await list_offsets(self._cluster, dict.fromkeys(partitions, timestamp), until)
+            ).succeeded
+            found.append({where: each.offset for where, each in offsets.items() if each is not None})
+        since, starts, self._ends = found
+        fetcher = Fetcher(self._cluster, FetchSettings(reset=FROM_EARLIEST))
+        fetcher.set_assigned(partitions)
+        for where in partitions:
+            # Nothing as young as that: only what comes.
+            fetcher.seek(where, Position(since.get(where, self._ends.get(where, starts.get(where, 0)))))
+        return fetcher
+
+    def _is_behind(self) -> bool:
+        assert self._fetcher is not None
+        for where, end in self._ends.items():
+            position = self._fetcher.position(where)
+            if position is not None and position.offset < end:
+                return True
+        return False
+
+    def _count(self, records: Iterable[tuple[bytes | None, bytes | None]]) -> None:
+        for key, value in records:
+            if key is None or value is None or _COMPLETED not in value:
+                continue
+            try:
+                entry = Entry.from_json(value)
+            except ValueError:
+                continue  # nothing that muster wrote, or would read
+            if entry.type == "rebalance_completed" and entry.group is not None:
+                self._completed[entry.group].append(entry.at_ms)
+
+    async def close(self) -> None:
+        if self._fetcher is not None:
+            await self._fetcher.close()

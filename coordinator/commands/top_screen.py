@@ -1,0 +1,182 @@
+"""The terminal that `muster top` draws on, and the keys pressed there."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import sys
+import time
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Final, Self
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from muster.coordinator.arguments import printable
+from muster.coordinator.commands.top_facts import Look, Row
+from muster.coordinator.commands.top_rows import COLUMNS, KEYS, SORTS, cells, more_said, sort
+
+_AROUND_LINES: Final = 5
+"""Lines of the screen that are no rows: two above, the headings, two below."""
+_KEYS: Final = "  ".join(f"{key} {name}" for key, name in KEYS.items())
+
+_ESCAPES: Final = re.compile(rb"\x1b(\[[0-9;]*[A-Za-z~]|O.)?")
+"""What arrows and the like send; they do nothing."""
+
+
+class Screen:
+    """Draws what was found last, and what is wrong since."""
+
+    def __init__(self, bootstrap: str, interval_s: float, by: str) -> None:
+        self._bootstrap = bootstrap
+        self._interval_s = interval_s
+        self._by = by
+        self._look = Look((), 0, "")
+        self._found_at = time.time()
+        self._trouble = ""
+        self._console = Console(highlight=False)
+        self._live = Live(
+            console=self._console,
+            screen=True,
+            auto_refresh=False,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+    def found(self, look: Look) -> None:
+        """Show this."""
+        self._look, self._trouble, self._found_at = look, look.trouble, time.time()
+        self.draw()
+
+    def trouble(self, why: str) -> None:
+        """Show why there is nothing newer."""
+        self._trouble = why
+        self.draw()
+
+    def sort_by(self, by: str | None) -> None:
+        """Sort by this from now on."""
+        self._by = by or self._by
+        self.draw()
+
+    def draw(self) -> None:
+        """Show it again, in the size that the terminal has now."""
+        self._live.update(self._picture(), refresh=True)
+
+    def _picture(self) -> Group:
+        rows = sort(self._look.rows, self._by)
+        room = max(self._console.size.height - _AROUND_LINES, 1)
+        hidden = max(len(rows) - room, 0)
+        count = f"{len(rows)} group{'s' if len(rows) != 1 else ''}"
+        found_at = datetime.fromtimestamp(self._found_at).strftime("%H:%M:%S")
+        head = f"muster top  {printable(self._bootstrap)}  {count}  {found_at}  every {self._interval_s:g} s"
+        below = [f"{hidden} more not shown, the window is too small"] if hidden else []
+        if said := more_said(self._look):
+            below.append(said)
+        return Group(
+            Text(head, style="bold", no_wrap=True, overflow="ellipsis"),
+            Text(self._said(), style="bold red", no_wrap=True, overflow="ellipsis"),
+            _table(rows[: room if not below else max(room - 1, 1)], SORTS[self._by]),
+            *[Text("; ".join(below), style="bright_black", no_wrap=True, overflow="ellipsis")] * bool(below),
+            Text(
+                f"sorted by {self._by}: {_KEYS}  q quit",
+                style="bright_black",
+                no_wrap=True,
+                overflow="ellipsis",
+            ),
+        )
+
+    def _said(self) -> str:
+        if not self._trouble:
+            return ""
+        age_s = time.time() - self._found_at
+        stale = f"; this is how it was {age_s:.0f} s ago" if age_s > 2 * self._interval_s else ""
+        return f"{printable(self._trouble)}{stale}"
+
+
+def _table(rows: list[Row], sorted_by: str) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for field, heading in COLUMNS.items():
+        right = field not in ("group_id", "state")
+        table.add_column(
+            heading,
+            justify="right" if right else "left",
+            no_wrap=True,
+            overflow="ellipsis",
+            header_style="bold reverse" if field == sorted_by else "bold",
+        )
+    for row in rows:
+        shown = [_cell(each) for each in cells(row)]
+        style = "" if row.state in ("Stable", "Empty") else "yellow"
+        table.add_row(*(Text(each) for each in shown), style=style)
+    return table
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,}" if isinstance(value, int) else printable(str(value))
+
+
+class Keys:
+    """The keys that are pressed, one by one and without Enter; none where standard input is no terminal.
+    Ctrl-C stays what it is; Ctrl-Z does nothing, which would leave the screen as it is."""
+
+    def __init__(self) -> None:
+        self._pressed: asyncio.Queue[str] = asyncio.Queue()
+        self._descriptor = -1
+        self._before: list[Any] = []
+
+    async def next(self) -> str:
+        """The next key."""
+        return await self._pressed.get()
+
+    def __enter__(self) -> Self:
+        if sys.stdin is None or not sys.stdin.isatty():
+            return self
+        try:
+            import termios
+            import tty
+        except ImportError:  # Windows
+            return self
+        descriptor = sys.stdin.fileno()
+        self._before = termios.tcgetattr(descriptor)
+        tty.setcbreak(descriptor)
+        changed = termios.tcgetattr(descriptor)
+        changed[6][termios.VSUSP] = b"\0"
+        termios.tcsetattr(descriptor, termios.TCSANOW, changed)
+        self._descriptor = descriptor
+        asyncio.get_running_loop().add_reader(descriptor, self._read)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._descriptor < 0:
+            return
+        import termios
+
+        asyncio.get_running_loop().remove_reader(self._descriptor)
+        termios.tcsetattr(self._descriptor, termios.TCSADRAIN, self._before)
+
+    def _read(self) -> None:
+        try:
+            read = os.read(self._descriptor, 64)
+        except OSError:
+            read = b""
+        if not read:  # the terminal is gone
+            asyncio.get_running_loop().remove_reader(self._descriptor)
+        for key in _ESCAPES.sub(b"", read).decode(errors="ignore"):
+            self._pressed.put_nowait(key)

@@ -1,0 +1,20 @@
+// Asking the broker, and what time it is there.
+
+const PATIENCE = 10e3;
+let skew = 0;
+
+/** Milliseconds since the epoch by the broker's clock. */
+export const now = () => Date.now() + skew;
+
+/** {status, body}; raises when there is no answer in time. */
+export async function ask(path) {
+  const answer = await fetch(path, { headers: { Accept: "application/json" }, signal: AbortSignal.timeout(PATIENCE) });
+  const body = await answer.json().catch(() => ({ error: `${answer.status} ${answer.statusText}` }));
+  if (answer.status === 200 && typeof body.at_ms === "number") skew = body.at_ms - Date.now();
+  return { status: answer.status, body };
+}
+
+export const groupPath = (group) => `/api/groups/${encodeURIComponent(group)}`;
+export const topicPath = (topic) => `/api/topics/${encodeURIComponent(topic)}`;
+export const groupLink = (group) => `#/groups/${encodeURIComponent(group)}`;
+export const topicLink = (topic, partition) => `#/topics/${encodeURIComponent(topic)}${partition === undefined ? "" : `/${partition}`}`;

@@ -1,0 +1,260 @@
+"""What a broker says of clients that it cannot serve: what each asked for, and what its user should change.
+
+Here stands all that is known of what muster does not serve: other protocols on its port, APIs, and features
+that an API it serves can be asked for. A client hears of it in an error where Kafka's protocol has one; the
+log hears of it in any case, in a line per address, cause and minute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from muster.coordinator.group.effects import RequestContext
+from muster.coordinator.group.rations import Ration
+from muster.coordinator.observe.log import Logger
+from muster.coordinator.runtime.clock import Clock
+from muster.protocol import foreign
+from muster.protocol.api import ApiKey, versions
+from muster.protocol.errors import (
+    DecodeError,
+    ErrorCode,
+    ForeignProtocolError,
+    KafkaError,
+    TooLargeError,
+    UnknownApiError,
+)
+from muster.protocol.message import Message
+from muster.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
+
+_log: Final = Logger(part="connection")
+
+_EVERY_MS: Final = 60_000
+_TEXT_MAX: Final = 100  # characters of what a client calls itself, or asks for
+_TOLD_MAX: Final = 1_000
+"""Addresses and causes that are told apart in a minute; of more than these nothing is said."""
+
+
+class Cause(NamedTuple):
+    """Why a client cannot be served, and what its user should do about it. `detail` is what may differ each
+    time, and makes no other cause."""
+
+    why: str
+    remedy: str
+    detail: str = ""
+
+
+class NotServed(KafkaError):
+    """A refusal of what muster does not have, with its cause for the log."""
+
+    def __init__(self, code: ErrorCode, cause: Cause) -> None:
+        super().__init__(code, f"{cause.why}: {cause.remedy}")
+        self.cause = cause
+
+
+# --- the causes ---------------------------------------------------------------------------------------------
+
+_NO_TLS: Final = Cause(
+    "TLS handshake on a plaintext listener",
+    "connect with security.protocol=PLAINTEXT; muster does not serve TLS",
+)
+_NO_SASL: Final = Cause(
+    "SASL authentication is not served", "connect with security.protocol=PLAINTEXT, without sasl settings"
+)
+_NO_TRANSACTIONS: Final = Cause(
+    "muster has no transactions yet", "use the producer without a transactional id"
+)
+_NO_CONSUMER_PROTOCOL: Final = Cause(
+    "muster has no consumer groups of KIP-848 yet", "set group.protocol=classic on the consumer"
+)
+_NO_SHARE_GROUPS: Final = Cause(
+    "muster has no share groups yet", "use a KafkaConsumer with group.protocol=classic"
+)
+_NO_STREAMS_GROUPS: Final = Cause(
+    "muster has no streams groups yet", "set group.protocol=classic for Kafka Streams"
+)
+_OF_BROKERS: Final = Cause(
+    "a request of Kafka's brokers and controllers", "let no broker of Apache Kafka join a cluster of muster"
+)
+
+_FOREIGN: Final = {
+    foreign.HTTP: Cause(
+        "HTTP request on a Kafka listener", "the page and the HTTP API are on the port that --http names"
+    ),
+    foreign.TLS: _NO_TLS,
+    foreign.SSH: Cause("SSH on a Kafka listener", "give the port of an SSH server"),
+    foreign.PROXY: Cause(
+        "PROXY protocol header on a Kafka listener",
+        "turn the PROXY protocol off in the load balancer; muster does not read it",
+    ),
+    foreign.REDIS: Cause("Redis command on a Kafka listener", "give the port of a Redis server"),
+    foreign.AMQP: Cause("AMQP on a Kafka listener", "give the port of an AMQP broker, or use a Kafka client"),
+    foreign.POSTGRESQL: Cause(
+        "PostgreSQL client on a Kafka listener", "give the port of a PostgreSQL server"
+    ),
+}
+
+_APIS: Final[dict[int, Cause]] = {
+    **dict.fromkeys(
+        (
+            ApiKey.ADD_PARTITIONS_TO_TXN,
+            ApiKey.ADD_OFFSETS_TO_TXN,
+            ApiKey.END_TXN,
+            ApiKey.WRITE_TXN_MARKERS,
+            ApiKey.TXN_OFFSET_COMMIT,
+            ApiKey.DESCRIBE_TRANSACTIONS,
+            ApiKey.LIST_TRANSACTIONS,
+        ),
+        _NO_TRANSACTIONS,
+    ),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: _NO_CONSUMER_PROTOCOL,
+    **dict.fromkeys(
+        (
+            *range(ApiKey.SHARE_GROUP_HEARTBEAT, ApiKey.SHARE_ACKNOWLEDGE + 1),
+            *range(ApiKey.INITIALIZE_SHARE_GROUP_STATE, ApiKey.READ_SHARE_GROUP_STATE_SUMMARY + 1),
+            *range(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, ApiKey.DELETE_SHARE_GROUP_OFFSETS + 1),
+        ),
+        _NO_SHARE_GROUPS,
+    ),
+    **dict.fromkeys((ApiKey.STREAMS_GROUP_HEARTBEAT, ApiKey.STREAMS_GROUP_DESCRIBE), _NO_STREAMS_GROUPS),
+    **dict.fromkeys(
+        (
+            *range(ApiKey.LEADER_AND_ISR, ApiKey.CONTROLLED_SHUTDOWN + 1),
+            *range(ApiKey.VOTE, ApiKey.ALTER_PARTITION + 1),
+            ApiKey.ENVELOPE,
+            ApiKey.FETCH_SNAPSHOT,
+            ApiKey.BROKER_REGISTRATION,
+            ApiKey.BROKER_HEARTBEAT,
+            ApiKey.ALLOCATE_PRODUCER_IDS,
+            ApiKey.CONTROLLER_REGISTRATION,
+        ),
+        _OF_BROKERS,
+    ),
+}
+"""Why an API is not served, where more can be said than its name."""
+
+
+def no_transactions() -> NotServed:
+    """The refusal of a transactional id. Of all codes only the authorization failures make librdkafka give
+    up; others it retries for a minute."""
+    return NotServed(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, _NO_TRANSACTIONS)
+
+
+def no_share_groups() -> NotServed:
+    """The refusal of a share group's coordinator."""
+    return NotServed(ErrorCode.INVALID_REQUEST, _NO_SHARE_GROUPS)
+
+
+def _no_sasl(request: SaslHandshakeRequest | SaslAuthenticateRequest) -> NotServed:
+    cause = _NO_SASL
+    if isinstance(request, SaslHandshakeRequest):
+        cause = cause._replace(detail=f"mechanism {request.mechanism[:_TEXT_MAX]}")
+    return NotServed(ErrorCode.ILLEGAL_SASL_STATE, cause)
+
+
+def _no_consumer_protocol(_: Message) -> NotServed:
+    return NotServed(ErrorCode.UNSUPPORTED_VERSION, _NO_CONSUMER_PROTOCOL)
+
+
+def _no_acls(_: Message) -> KafkaError:
+    return KafkaError(ErrorCode.SECURITY_DISABLED, "No authorizer is configured: muster has no ACLs")
+
+
+def _no_delegation_tokens(_: Message) -> KafkaError:
+    """Kafka says this to every client that has not authenticated, before it looks whether tokens are on."""
+    return KafkaError(
+        ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED,
+        "delegation tokens need an authenticated connection, and muster has none",
+    )
+
+
+REFUSED: Final[dict[ApiKey, Callable[[Any], KafkaError]]] = {
+    **dict.fromkeys((ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE), _no_sasl),
+    **dict.fromkeys((ApiKey.DESCRIBE_ACLS, ApiKey.CREATE_ACLS, ApiKey.DELETE_ACLS), _no_acls),
+    **dict.fromkeys(
+        (
+            ApiKey.CREATE_DELEGATION_TOKEN,
+            ApiKey.RENEW_DELEGATION_TOKEN,
+            ApiKey.EXPIRE_DELEGATION_TOKEN,
+            ApiKey.DESCRIBE_DELEGATION_TOKEN,
+        ),
+        _no_delegation_tokens,
+    ),
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: _no_consumer_protocol,
+}
+"""APIs that are advertised for nothing but their refusal, as Kafka does without an authorizer, on a plaintext
+listener and with group.version=0. A client that did not see them would give up without a word, take the
+broker for an old one, or wait for ever. A refusal that is no NotServed leaves no line in the log: tools ask
+about ACLs and tokens without needing them."""
+
+
+def api_not_served(api_key: int) -> Cause:
+    """Why a request of this API closes the connection."""
+    return _APIS.get(api_key) or Cause(f"{_name(api_key)} is not served", "do without it")
+
+
+def version_not_served(api_key: int, version: int) -> Cause:
+    """Why a request in this version closes the connection."""
+    return Cause(
+        f"{_name(api_key)} is served in versions {versions(api_key)} alone",
+        "use a client that asks for the broker's versions first (ApiVersions, KIP-35)",
+        f"v{version} was asked for",
+    )
+
+
+def undecodable(error: DecodeError) -> Cause:
+    """Why bytes that are no request close the connection."""
+    if isinstance(error, ForeignProtocolError):
+        return _FOREIGN[error.protocol]
+    if isinstance(error, UnknownApiError):
+        return api_not_served(error.api_key)
+    if isinstance(error, TooLargeError):
+        return Cause("a request is too large", "ask for less at a time", str(error))
+    return Cause("no request of Kafka's protocol", "connect with a Kafka client", str(error))
+
+
+def unfinished(beginning: bytes, timeout_ms: int) -> Cause:
+    """Why a request that did not arrive whole closes the connection; `beginning`: what came first of it."""
+    protocol = foreign.protocol_of(beginning)
+    if protocol is not None:
+        return _FOREIGN[protocol]
+    return Cause(
+        f"a request did not arrive whole within request.receive.timeout.ms ({timeout_ms})",
+        "see that the client and the network between are well, or raise it",
+    )
+
+
+def _name(api_key: int) -> str:
+    try:
+        return ApiKey(api_key).name
+    except ValueError:
+        return f"API key {api_key}"
+
+
+# --- telling ------------------------------------------------------------------------------------------------
+
+
+class Unserved:
+    """Tells the log of one broker's clients that cannot be served."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._ration = Ration(1, _EVERY_MS, keys_max=_TOLD_MAX)
+
+    def tell(self, host: str, cause: Cause, client_id: str = "") -> None:
+        """A client at `host` met this cause; `client_id` where it gave one."""
+        withheld = self._ration.take((host, cause.why), self._clock.now_ms())
+        if withheld is None:
+            return
+        why = f"{cause.why}: {cause.detail}" if cause.detail else cause.why
+        fields: dict[str, object] = {"host": host, "why": why, "remedy": cause.remedy}
+        if client_id:
+            fields["client"] = client_id[:_TEXT_MAX]
+        if withheld:
+            fields["more"] = f"and {withheld} more from this address since the last line"
+        _log.warning("client cannot be served", **fields)
+
+    def refused(self, error: KafkaError, context: RequestContext) -> None:
+        """A request was refused; tells of it if that was because muster does not have what it asks for."""
+        if isinstance(error, NotServed):
+            self.tell(context.client_host, error.cause, context.client_id)

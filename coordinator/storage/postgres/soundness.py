@@ -1,0 +1,132 @@
+"""Whether the records of topics in a database are what was written.
+
+All is read in one transaction that sees the database as it is when it begins, so brokers may go on meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+from muster.coordinator.storage.postgres.connect import connect, failure, parse
+from muster.coordinator.storage.postgres.record_statements import LIVE
+from muster.coordinator.storage.postgres.schema import check
+from muster.coordinator.storage.soundness import Checked, Fault
+from muster.coordinator.storage.store import StoreError
+from muster.protocol.errors import DecodeError
+from muster.protocol.record_batch import crc_matches, peek
+
+if TYPE_CHECKING:
+    from asyncpg import Connection, Record
+
+_TIMEOUT_MS: Final = 600_000
+_BATCHES_AT_ONCE: Final = 16
+"""Each may have megabytes."""
+_ADVICE: Final = (
+    "restore the database from a backup, or have consumers seek past these offsets: their records are lost"
+)
+
+
+async def check_database(url: str, checked: Checked) -> AsyncIterator[Fault]:
+    """What is wrong with topics' records. StoreError where the database or its tables cannot be read."""
+    server = parse(url)
+    connection = await connect(server, name="muster-check", statement_timeout_ms=_TIMEOUT_MS)
+    try:
+        await check(connection, server)
+        async with connection.transaction(isolation="repeatable_read", readonly=True):
+            names = {
+                row["topic_id"]: row["name"]
+                for row in await connection.fetch("SELECT topic_id, name FROM muster.topics")
+            }
+            logs = await connection.fetch(
+                "SELECT topic_id, partition, start_offset, next_offset FROM muster.logs ORDER BY 1, 2"
+            )
+            for log in logs:
+                checked.partitions += 1
+                name = f"{names.get(log['topic_id'], log['topic_id'])}-{log['partition']}"
+                async for fault in _check_log(connection, log, name, checked):
+                    yield fault
+    except (StoreError, GeneratorExit):
+        raise
+    except Exception as error:
+        raise failure(f"checking {server.name}", error) from error
+    finally:
+        with suppress(Exception):
+            await connection.close(timeout=2)
+
+
+async def _check_log(
+    connection: Connection, log: Record, name: str, checked: Checked
+) -> AsyncIterator[Fault]:
+    segments = await connection.fetch(
+        "SELECT segment_id, generation, base_offset, next_offset, size_bytes, batch_count "
+        "FROM muster.segments WHERE topic_id = $1 AND partition = $2 AND state = $3 ORDER BY base_offset",
+        log["topic_id"],
+        log["partition"],
+        LIVE,
+    )
+    compacted, expected = True, log["start_offset"]
+    for number, segment in enumerate(segments):
+        checked.segments += 1
+        base_offset = segment["base_offset"]
+        if number and base_offset > expected and not compacted:
+            yield _fault("muster.segments", "a segment is gone", name, expected, base_offset - 1)
+        compacted, expected = segment["generation"] > 0, base_offset
+        size_bytes = count = 0
+        async for place, row in _batches(connection, segment["segment_id"]):
+            wrong = _wrong(row, expected, compacted)
+            if wrong is not None:
+                yield _fault(place, wrong, name, expected, row["next_offset"] - 1)
+            size_bytes += len(row["contents"])
+            count += 1
+            expected = row["next_offset"]
+            checked.batches += 1
+        checked.bytes += size_bytes
+        last = number == len(segments) - 1
+        # The counts of the last one stand still while it grows.
+        if not last and (size_bytes, count) != (segment["size_bytes"], segment["batch_count"]):
+            what = f"{segment['batch_count']} batches were written, and {count} are there"
+            yield _fault(f"muster.segments, segment_id {segment['segment_id']}", what, name, None, None)
+        expected = max(expected, segment["next_offset"] if not last else expected)
+    if segments and expected < log["next_offset"]:
+        yield _fault("muster.batches", "the log's end is missing", name, expected, log["next_offset"] - 1)
+
+
+async def _batches(connection: Connection, segment_id: UUID) -> AsyncIterator[tuple[str, Record]]:
+    after = -1
+    while True:
+        rows = await connection.fetch(
+            "SELECT base_offset, next_offset, size_bytes, contents FROM muster.batches "
+            "WHERE segment_id = $1 AND base_offset > $2 ORDER BY base_offset LIMIT $3",
+            segment_id,
+            after,
+            _BATCHES_AT_ONCE,
+        )
+        for row in rows:
+            yield f"muster.batches, segment_id {segment_id}, base_offset {row['base_offset']}", row
+        if len(rows) < _BATCHES_AT_ONCE:
+            return
+        after = rows[-1]["base_offset"]
+
+
+def _wrong(row: Record, expected: int, compacted: bool) -> str | None:
+    contents: bytes = row["contents"]
+    try:
+        header = peek(contents)
+    except DecodeError as error:
+        return f"the row holds no batch: {error}"
+    if header.size != len(contents) or row["size_bytes"] != len(contents):
+        return f"the row has {len(contents)} bytes, and the batch says {header.size}"
+    if not crc_matches(contents, 0, header):
+        return "the batch's checksum does not match"
+    if (header.base_offset, header.next_offset) != (row["base_offset"], row["next_offset"]):
+        return f"the batch has the offsets {header.base_offset} to {header.last_offset}, unlike its row"
+    if row["base_offset"] < expected or (row["base_offset"] > expected and not compacted):
+        return f"the batch's offset {header.base_offset} should be {expected}"
+    return None
+
+
+def _fault(place: str, what: str, name: str, first: int | None, last: int | None) -> Fault:
+    return Fault(place, what, _ADVICE, None, name, first, last)

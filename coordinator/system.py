@@ -1,0 +1,169 @@
+"""What differs between operating systems, and nothing else: files, locks, limits, signals, memory.
+
+The rest of muster calls these and is the same everywhere. The tests run on Linux; macOS and Windows are
+untested: `make check` only has the type checker verify that every call exists there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final
+
+CONNECTIONS_UNLIMITED: Final = 2**31 - 1
+_SPARE_FILES: Final = 256
+"""Open files kept back from connections, for segments and the store."""
+_OPEN_FILES: Final = (65_536, 10_240)
+"""What to ask for where the hard limit is refused: macOS takes neither "unlimited" nor more than
+kern.maxfilesperproc."""
+_WRITEV_BUFFERS_MAX: Final = 512  # below every system's IOV_MAX
+_TRIM_THRESHOLD: Final = -1  # of glibc's mallopt
+_MMAP_THRESHOLD: Final = -3
+_KEPT_BYTES: Final = 16 * 1024 * 1024
+_LARGE_BYTES: Final = 4 * 1024 * 1024
+
+if sys.platform == "win32":
+    import msvcrt
+
+    # A locked region cannot be read by others on Windows: lock a byte far behind what is written.
+    _LOCKED_BYTE: Final = 1 << 30
+    _positioned = threading.Lock()
+
+    def try_lock(descriptor: int) -> None:
+        """Lock this file against other processes until it is closed. Raises OSError if one has it."""
+        os.lseek(descriptor, _LOCKED_BYTE, os.SEEK_SET)
+        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+
+    def open_appending(path: str, *, create: bool) -> int:
+        """A descriptor that reads anywhere and writes at the end. Raises OSError."""
+        flags = os.O_RDWR | os.O_APPEND | os.O_BINARY | os.O_NOINHERIT
+        return os.open(path, flags | (os.O_CREAT if create else 0), 0o644)
+
+    def pread(descriptor: int, size: int, position: int) -> bytes:
+        """Up to `size` bytes from `position`, from any thread."""
+        with _positioned:
+            os.lseek(descriptor, position, os.SEEK_SET)
+            return os.read(descriptor, size)
+
+    def write_some(descriptor: int, buffers: Sequence[memoryview]) -> int:
+        """Write what the system takes of `buffers` at once; the bytes written."""
+        with _positioned:
+            return os.write(descriptor, buffers[0])
+
+    def sync_folder(path: str) -> None:
+        """Return when the names in this folder survive the death of the machine: NTFS logs them itself."""
+
+    def open_files_limit() -> int | None:
+        """How many files this process may open; None if nothing limits it."""
+        return None
+
+    def raise_open_files_limit() -> None:
+        """Let this process open as many files as it may."""
+
+else:
+    import fcntl
+    import resource
+
+    def try_lock(descriptor: int) -> None:
+        """Lock this file against other processes until it is closed. Raises OSError if one has it."""
+        # flock, not lockf: a POSIX record lock is lost when any descriptor of the file is closed here.
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def open_appending(path: str, *, create: bool) -> int:
+        """A descriptor that reads anywhere and writes at the end. Raises OSError."""
+        flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
+        return os.open(path, flags | (os.O_CREAT if create else 0), 0o644)
+
+    pread = os.pread
+
+    def write_some(descriptor: int, buffers: Sequence[memoryview]) -> int:
+        """Write what the system takes of `buffers` at once; the bytes written."""
+        return os.writev(descriptor, buffers[:_WRITEV_BUFFERS_MAX])
+
+    def sync_folder(path: str) -> None:
+        """Return when the names in this folder survive the death of the machine."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def open_files_limit() -> int | None:
+        """How many files this process may open; None if nothing limits it."""
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return None if limit == resource.RLIM_INFINITY else limit
+
+    def raise_open_files_limit() -> None:
+        """Let this process open as many files as it may: every connection is one, and the usual limit is
+        1024."""
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft == hard:
+            return
+        for wanted in (hard, *_OPEN_FILES):
+            if wanted != resource.RLIM_INFINITY and (soft == resource.RLIM_INFINITY or wanted > soft):
+                try:
+                    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+                except (ValueError, OSError):
+                    continue
+                return
+
+
+if sys.platform == "linux":
+    TELLS_CACHED: Final = hasattr(os, "RWF_NOWAIT")
+    """Whether the system can say what it has of a file in memory: Linux 4.14 and later."""
+
+    def read_cached(descriptor: int, buffer: memoryview, position: int) -> int:
+        """Fill `buffer` from `position` without waiting for a disk; the bytes read. Raises OSError: EAGAIN if
+        none of it is in memory, EOPNOTSUPP if the file system does not tell."""
+        return os.preadv(descriptor, [buffer], position, os.RWF_NOWAIT)
+
+    sync_data = os.fdatasync
+else:
+    TELLS_CACHED: Final = False
+    """Whether the system can say what it has of a file in memory: Linux 4.14 and later."""
+
+    def read_cached(descriptor: int, buffer: memoryview, position: int) -> int:
+        """Never called where nothing is told."""
+        raise NotImplementedError
+
+    sync_data = os.fsync
+
+
+def connections_max() -> int:
+    """As many connections as the limit of open files allows."""
+    limit = open_files_limit()
+    return CONNECTIONS_UNLIMITED if limit is None else max(limit - _SPARE_FILES, limit // 2, 1)
+
+
+def on_signals(numbers: Sequence[int], handler: Callable[[int], object]) -> None:
+    """Have the running loop call `handler` with the number of each of these signals that arrives.
+
+    Raises RuntimeError or ValueError outside the main thread.
+    """
+    loop = asyncio.get_running_loop()
+    for number in numbers:
+        try:
+            loop.add_signal_handler(number, handler, number)
+        except NotImplementedError:  # Windows loops have none
+            signal.signal(number, lambda received, _: loop.call_soon_threadsafe(handler, received))
+
+
+def keep_freed_memory() -> None:
+    """Keep up to 16 MiB of freed memory for the next answers, where the C library can be told (glibc).
+
+    It would give a megabyte that a Fetch has read into back to the system each time, and have it back page by
+    page, each of them cleared first: a quarter of a Fetch. For a process of its own alone, since it holds for
+    all of it.
+    """
+    with suppress(ImportError, AttributeError, OSError, TypeError):  # no ctypes, or another C library
+        import ctypes
+
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)
+        mallopt(_MMAP_THRESHOLD, _LARGE_BYTES)

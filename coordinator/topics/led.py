@@ -1,0 +1,131 @@
+"""One partition that this broker leads, and the fetches that wait for it to grow."""
+
+from __future__ import annotations
+
+from threading import Lock
+
+from muster.coordinator.observe.log import Logger
+from muster.coordinator.storage.files import WouldBlock
+from muster.coordinator.storage.records import LogOffsetMetadata
+from muster.coordinator.topics.catalogue import Topic
+from muster.coordinator.topics.damage import Damage
+from muster.coordinator.topics.log import PartitionLog
+from muster.coordinator.topics.sources import (
+    NOTHING_AVAILABLE,
+    Available,
+    FetchPartition,
+    Parked,
+    Watched,
+)
+
+_log = Logger(part="topics")
+
+
+class Led:
+    """One led partition: from the first request for it until the leadership or the topic ends, or for as long
+    as its upkeep takes."""
+
+    __slots__ = (
+        "_watchers",
+        "asked_for",
+        "damage",
+        "ended",
+        "leader_epoch",
+        "lease_epoch",
+        "lock",
+        "log",
+        "partition",
+        "shard",
+        "topic",
+    )
+
+    def __init__(self, topic: Topic, partition: int, shard: int, lease_epoch: int) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.shard = shard
+        self.lease_epoch = lease_epoch
+        self.leader_epoch = topic.epoch_base(partition) + lease_epoch
+        self.lock = Lock()  # held while the log is opened or given up, both in the executor
+        self.log: PartitionLog | None = None
+        self.ended = False
+        self.asked_for = False  # by a request; if not, it goes when its upkeep is done
+        self.damage = Damage(self.name)
+        self._watchers: dict[Watched, LogOffsetMetadata] = {}  # with where their fetches read from
+
+    @property
+    def name(self) -> str:
+        return f"{self.topic.name}-{self.partition}"
+
+    @property
+    def ready_log(self) -> PartitionLog | None:
+        """The log if it is open and sound: then its attributes may be read on the loop."""
+        log = self.log
+        return None if log is None or log.failed or log.closed else log
+
+    def close(self) -> None:
+        """In the executor: nothing opens the log for this leadership again."""
+        with self.lock:
+            self.ended = True
+            if self.log is not None:
+                self.log.close()
+
+    # --- fetches that wait ------------------------------------------------------------------------
+
+    def start_of(self, part: FetchPartition) -> LogOffsetMetadata | None:
+        """Where `part` is read from, None if that cannot be told without waiting for storage. KafkaError as
+        for `PartitionLog.read`."""
+        log = self.ready_log
+        try:
+            return None if log is None else log.locate(part.fetch_offset, part.max_bytes, at_once=True)
+        except WouldBlock:
+            return None
+
+    def watch(self, part: FetchPartition, start: LogOffsetMetadata, parked: Parked) -> Available:
+        """Have `parked` watch the partition, which it reads from `start` on; what is there."""
+        watched = parked.watch(self._watchers, start, part.max_bytes)
+        log = self.ready_log
+        if log is None:
+            parked.wake()
+            return NOTHING_AVAILABLE
+        _tell(watched, start, log.end)
+        return Available(watched.available_bytes, log.high_watermark)
+
+    def tell_watchers(self) -> None:
+        """Something was appended."""
+        if self.log is not None:
+            for watched, start in self._watchers.items():
+                _tell(watched, start, self.log.end)
+
+    def wake_watchers(self) -> None:
+        """The leadership or the topic ends."""
+        for watched in self._watchers:
+            watched.wake()
+
+
+def _tell(watched: Watched, start: LogOffsetMetadata, end: LogOffsetMetadata) -> None:
+    """What is read from `start` in a log that goes as far as `end`. A log that only began a new segment, with
+    nothing in it yet, has not grown."""
+    if end.offset <= start.offset:
+        return
+    if end.segment == start.segment:
+        watched.see(end.position - start.position)
+    else:
+        watched.wake()
+
+
+def report_recovery(log: PartitionLog) -> None:
+    """Say what opening a log found broken: a torn tail is what a crash leaves, the rest is damage."""
+    found = log.segments.recovery
+    place: dict[str, object] = {"partition": log.name, "folder": log.path, "end_offset": log.high_watermark}
+    if found.cut_bytes:
+        cut = {"at": found.cut_at, "bytes": found.cut_bytes}
+        if found.damaged:
+            _log.error(
+                "log damaged: records from its end on were put aside", **place, **cut, kept_in=found.discarded
+            )
+        else:
+            _log.warning("log cut at its last whole batch", **place, **cut)
+    for first, behind in found.missing:
+        _log.error("records are missing: a segment's file is gone", **place, first=first, last=behind - 1)
+    if found.known_end:
+        _log.error("records are missing: the log had gone on further", **place, known_end=found.known_end)

@@ -1,0 +1,385 @@
+"""Topics whose records are rows of the store: a partition for each group lease, led by whoever holds it.
+
+Batches are made when they are asked for, so their leader epoch is that of the leader who was asked. As a row
+is durable before anybody sees it, and is never taken back, no epoch ends before the log does. Nothing is held
+for a partition that nobody reads but the number and the epoch of its lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import ClassVar, Final, NamedTuple
+
+from muster.coordinator.observe.log import Logger
+from muster.coordinator.storage.store import Lease, LeaseKind, StoreDamaged, StoreError
+from muster.coordinator.topics.catalogue import Topic
+from muster.coordinator.topics.log import NOTHING_LISTED, Listed, ListTimestamp
+from muster.coordinator.topics.producers import ActiveProducer
+from muster.coordinator.topics.sources import (
+    NOTHING_AVAILABLE,
+    Available,
+    Bounds,
+    FetchedPartition,
+    FetchPartition,
+    Parked,
+    Watched,
+    check_epoch,
+    refused_partition,
+)
+from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.record_batch import HEADER_BYTES, Record, build
+
+BATCH_RECORDS_MAX: Final = 500
+"""Records in one batch: it is made within a turn of the loop, in some two milliseconds."""
+_OFFSET_DELTA_MAX: Final = 2**31 - 1
+_RECORD_OVERHEAD_BYTES: Final = 32
+"""More than a record has beside its key and value: lengths, differences, attributes, the count of headers."""
+
+_log = Logger(part="topics")
+
+
+class RowBounds(NamedTuple):
+    """Offsets from `start` to below `end`."""
+
+    start: int
+    end: int
+    size_bytes: int
+    """Of all keys and values."""
+
+
+class LedRows:
+    """One partition, for as long as its lease is held in one epoch."""
+
+    __slots__ = ("bounds", "changes", "damage", "epoch", "number", "watchers", "written_bytes")
+
+    def __init__(self, number: int, epoch: int) -> None:
+        self.number = number
+        self.epoch = epoch
+        self.watchers: dict[Watched, int] = {}
+        """Of fetches that wait, with what `written_bytes` was where they are going to read."""
+        self.written_bytes = 0  # as far as anybody watched
+        self.bounds: Bounds | None = None  # None: to be asked for
+        self.changes = 0  # of the bounds
+        self.damage = ""  # the last that was logged
+
+    @property
+    def lease(self) -> Lease:
+        return Lease(LeaseKind.GROUP, self.number)
+
+    def changed(self) -> None:
+        """Rows came or went."""
+        self.bounds = None
+        self.changes += 1
+
+    def credit(self, size_bytes: int) -> None:
+        """Tell the fetches that wait of as many bytes more."""
+        self.written_bytes += size_bytes
+        for watched, start in self.watchers.items():
+            watched.see(self.written_bytes - start)
+
+
+class RowPartitions(ABC):
+    """The partitions of one such topic that one broker leads; an `Elsewhere`. Lives on its event loop.
+
+    The broker calls `own`/`disown` with what happens to its group leases. Refusals are as those of
+    `Partitions`: 1 for an offset that is not there, 3, 6, 56 when the store fails, 74, 75.
+    """
+
+    gapless: ClassVar[bool]
+    """Whether every offset from start to end has a record, so that one that is missing was removed."""
+    read_rows_max: ClassVar[int]
+    """Rows that one read brings at most."""
+
+    def __init__(self, topic: Topic, *, node_id: int, serving: Callable[[Lease], bool]) -> None:
+        """`topic` says how many partitions there are and what is kept; `serving`: whether a lease certainly
+        still is this broker's, asked at each use."""
+        self.topic = topic
+        self._node_id = node_id
+        self._serving = serving
+        self._led: dict[int, LedRows] = {}
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} node={self._node_id} led={len(self._led)}>"
+
+    # --- what a topic says of its rows ------------------------------------------------------------
+
+    @abstractmethod
+    async def _stored_bounds(self, lease: Lease) -> RowBounds:
+        """Which rows there are. StoreError."""
+
+    async def _stored_ends(self, lease: Lease) -> Bounds:
+        """Their first two. StoreError."""
+        return (await self._stored_bounds(lease))[:2]
+
+    @abstractmethod
+    async def _stored_records(self, lease: Lease, offset: int, *, bytes_max: int) -> list[Record]:
+        """Rows from `offset` on, of `bytes_max` in all, but at least one if there is any. StoreError."""
+
+    @abstractmethod
+    async def _stored_at(self, lease: Lease, timestamp: int) -> tuple[int, int] | None:
+        """Offset and timestamp of the first row with a timestamp as high or higher, or of the first with the
+        highest (ListTimestamp.MAX_TIMESTAMP); None when there is none. StoreError."""
+
+    @abstractmethod
+    async def expire(self) -> None:
+        """See `Elsewhere`."""
+
+    # --- leadership -------------------------------------------------------------------------------
+
+    def own(self, number: int, epoch: int) -> None:
+        """This broker holds group lease `number` in `epoch`, which is the leader epoch of the partition."""
+        led = self._led.get(number)
+        if self._closed or (led is not None and led.epoch >= epoch):
+            return
+        self.disown(number)
+        self._led[number] = LedRows(number, epoch)
+
+    def disown(self, number: int) -> None:
+        """The lease is lost or about to be released: refuse at once; fetches that wait get 6."""
+        led = self._led.pop(number, None)
+        for watched in () if led is None else led.watchers:
+            watched.wake()
+
+    async def close(self) -> None:
+        """Refuse new work, and finish what runs."""
+        self._end()
+
+    def abandon(self) -> None:
+        """As if the process died."""
+        self._end()
+
+    def _end(self) -> None:
+        self._closed = True
+        for number in list(self._led):
+            self.disown(number)
+
+    def _leading(self, topic: Topic, partition: int) -> LedRows:
+        if not 0 <= partition < topic.partitions:
+            raise KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic.name}-{partition}"
+            )
+        led = self._led.get(partition)
+        if led is None or not self._holds(led):
+            raise KafkaError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                f"broker {self._node_id} does not lead {topic.name}-{partition}",
+            )
+        return led
+
+    def _holds(self, led: LedRows) -> bool:
+        return self._led.get(led.number) is led and self._serving(led.lease)
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    async def read(
+        self, asked: Sequence[FetchPartition], max_bytes: int, *, first_may_exceed: bool
+    ) -> list[FetchedPartition]:
+        """See `Source`. Partitions that have nothing new cost no trip to the store."""
+        answers = []
+        for part in asked:
+            limit = max(0, min(max_bytes, part.max_bytes))
+            try:
+                answer = await self._read(part, limit, first_may_exceed=first_may_exceed)
+            except KafkaError as refusal:
+                answer = refused_partition(refusal)
+            max_bytes -= len(answer.records)
+            first_may_exceed = first_may_exceed and not answer.records
+            answers.append(answer)
+            if answer.records:
+                await asyncio.sleep(0)  # a batch takes its time, and there may be one of every partition
+        return answers
+
+    async def _read(self, part: FetchPartition, limit: int, *, first_may_exceed: bool) -> FetchedPartition:
+        led = self._leading(part.topic, part.partition)
+        check_epoch(self._name(led), led.epoch, part.current_leader_epoch)
+        start, end = await self._bounds(led)
+        offset = part.fetch_offset
+        if part.last_fetched_epoch > led.epoch:
+            raise self._out_of_range(led, offset, start, end)
+        if part.last_fetched_epoch >= 0 and offset > end:
+            return FetchedPartition(None, b"", end, start, led.epoch, (part.last_fetched_epoch, end))
+        if not start <= offset <= end:
+            raise self._out_of_range(led, offset, start, end)
+        records: list[Record] = []
+        if offset < end and (limit or first_may_exceed):
+            with self._asking(led):
+                records = await self._stored_records(led.lease, offset, bytes_max=limit)
+            if self.gapless and (not records or records[0].offset > offset):  # trimmed meanwhile
+                led.changed()
+                raise self._out_of_range(led, offset, records[0].offset if records else end, end)
+            if records and records[-1].offset >= end:  # more was appended, and is about to be told of
+                led.changed()
+                end = records[-1].offset + 1
+        found = await _batches(records, limit, led.epoch, first_may_exceed=first_may_exceed)
+        return FetchedPartition(None, found, end, start, led.epoch)
+
+    async def watch(self, asked: Sequence[FetchPartition], parked: Parked) -> list[Available]:
+        """See `Source`. A read that brings all the rows it may is as a segment's end: with more rows the
+        answer grows no longer."""
+        available = []
+        for part in asked:
+            try:
+                available.append(await self._watch(part, parked))
+            except KafkaError:
+                parked.wake()
+                available.append(NOTHING_AVAILABLE)
+        return available
+
+    async def _watch(self, part: FetchPartition, parked: Parked) -> Available:
+        led = self._leading(part.topic, part.partition)
+        check_epoch(self._name(led), led.epoch, part.current_leader_epoch)
+        # Before the store is asked: what is written meanwhile is rather counted twice than missed.
+        written_bytes = led.written_bytes
+        watched = parked.watch(led.watchers, written_bytes, part.max_bytes)
+        records: list[Record] = []
+        _, end = await self._bounds(led)
+        if part.fetch_offset < end:
+            with self._asking(led):
+                records = await self._stored_records(led.lease, part.fetch_offset, bytes_max=part.max_bytes)
+            if len(records) >= self.read_rows_max:
+                parked.wake()
+        size = sum(map(_size, records))
+        led.watchers[watched] = written_bytes - size
+        watched.see(led.written_bytes - written_bytes + size)
+        return Available(watched.available_bytes, end)
+
+    async def list_offsets(
+        self, topic: Topic, partition: int, timestamp: int, *, current_leader_epoch: int = -1
+    ) -> Listed:
+        """See `Source`."""
+        led = self._leading(topic, partition)
+        check_epoch(self._name(led), led.epoch, current_leader_epoch)
+        match timestamp:
+            case ListTimestamp.LATEST:
+                return Listed((await self._bounds(led))[1], -1, led.epoch)
+            case ListTimestamp.EARLIEST | ListTimestamp.EARLIEST_LOCAL:
+                return Listed((await self._bounds(led))[0], -1, led.epoch)
+            case ListTimestamp.LATEST_TIERED | ListTimestamp.EARLIEST_PENDING_UPLOAD:
+                return NOTHING_LISTED  # nothing is tiered
+            case _ if timestamp >= 0 or timestamp == ListTimestamp.MAX_TIMESTAMP:
+                return await self._at_time(led, timestamp)
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"no offsets are listed for timestamp {timestamp}")
+
+    async def _at_time(self, led: LedRows, timestamp: int) -> Listed:
+        with self._asking(led):
+            found = await self._stored_at(led.lease, timestamp)
+        return NOTHING_LISTED if found is None else Listed(*found, led.epoch)
+
+    async def end_offset_for_epoch(
+        self, topic: Topic, partition: int, epoch: int, *, current_leader_epoch: int = -1
+    ) -> tuple[int, int]:
+        """See `Source`, and the module."""
+        led = self._leading(topic, partition)
+        check_epoch(self._name(led), led.epoch, current_leader_epoch)
+        return (epoch, (await self._bounds(led))[1]) if 0 <= epoch <= led.epoch else (-1, -1)
+
+    async def offsets(self, topic: Topic, partition: int) -> Bounds:
+        """See `Source`."""
+        return await self._bounds(self._leading(topic, partition))
+
+    async def active_producers(self, topic: Topic, partition: int) -> list[ActiveProducer]:
+        """Nobody produces to it."""
+        self._leading(topic, partition)
+        return []
+
+    def known(self, partition: int) -> Bounds | None:
+        """See `Elsewhere`."""
+        led = self._led.get(partition)
+        return None if led is None else led.bounds
+
+    async def look(self, partition: int) -> Bounds:
+        """See `Elsewhere`."""
+        with _as_os_error():
+            return await self._stored_ends(Lease(LeaseKind.GROUP, partition))
+
+    async def size(self, partition: int) -> int:
+        """See `Elsewhere`."""
+        with _as_os_error():
+            return (await self._stored_bounds(Lease(LeaseKind.GROUP, partition))).size_bytes
+
+    async def _bounds(self, led: LedRows) -> Bounds:
+        if led.bounds is None:
+            changes = led.changes
+            with self._asking(led):
+                bounds = await self._stored_ends(led.lease)
+            if led.changes != changes:
+                return bounds  # there are others by now
+            led.bounds = bounds
+        return led.bounds
+
+    @contextmanager
+    def _asking(self, led: LedRows) -> Iterator[None]:
+        """Around questions to the store. What it said is not known to be so any more if the lease went while
+        it was asked."""
+        try:
+            yield
+        except StoreError as error:
+            if isinstance(error, StoreDamaged) and led.damage != str(error):
+                led.damage = str(error)  # consumers ask again and again
+                _log.error("records are damaged", partition=self._name(led), why=led.damage)
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"cannot read {self._name(led)}: {error}"
+            ) from error
+        if not self._holds(led):
+            raise KafkaError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                f"broker {self._node_id} no longer leads {self._name(led)}",
+            )
+
+    def _name(self, led: LedRows) -> str:
+        return f"{self.topic.name}-{led.number}"
+
+    def _out_of_range(self, led: LedRows, offset: int, start: int, end: int) -> KafkaError:
+        return KafkaError(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"offset {offset} of {self._name(led)} is not in its log, {start} to {end}",
+        )
+
+
+@contextmanager
+def _as_os_error() -> Iterator[None]:
+    try:
+        yield
+    except StoreError as error:
+        raise OSError(str(error)) from error
+
+
+async def _batches(
+    records: Sequence[Record], limit: int, leader_epoch: int, *, first_may_exceed: bool
+) -> bytes:
+    """As many of `records` as have room in `limit` bytes; the first one anyway if it may exceed it."""
+    made: list[bytes] = []
+    at = 0
+    while at < len(records):
+        some = _fitting(records[at : at + BATCH_RECORDS_MAX], limit, first_may_exceed=first_may_exceed)
+        if not some:
+            break
+        if made:
+            await asyncio.sleep(0)  # a batch takes its time
+        made.append(build(some, leader_epoch=leader_epoch))
+        at += len(some)
+        limit -= len(made[-1])
+        first_may_exceed = False
+    return b"".join(made)
+
+
+def _fitting(records: Sequence[Record], limit: int, *, first_may_exceed: bool) -> Sequence[Record]:
+    """The first of `records` whose batch has at most `limit` bytes; the first one anyway if it may exceed it.
+    Offsets that are too far apart go into different batches."""
+    size = HEADER_BYTES
+    for count, record in enumerate(records):
+        if record.offset - records[0].offset > _OFFSET_DELTA_MAX:
+            return records[:count]
+        size += _size(record)
+        if size > limit and (count or not first_may_exceed):
+            return records[:count]
+    return records
+
+
+def _size(record: Record) -> int:
+    """Bytes of it in a batch, at most."""
+    return len(record.key or b"") + len(record.value or b"") + _RECORD_OVERHEAD_BYTES

@@ -1,0 +1,59 @@
+"""A command, an option or a value that is misspelt: one line that says what was meant, and exit code 2."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.running import Muster
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("gruops", "muster: there is no command 'gruops', did you mean groups? muster --help lists them"),
+        ("xyzzy", "muster: there is no command 'xyzzy'; muster --help lists them"),
+        (
+            "groups descibe",
+            "muster groups: there is no action 'descibe', did you mean describe? "
+            "muster groups --help lists them",
+        ),
+        (
+            "test fault add",
+            "muster test: there is no subject 'fault', did you mean faults? muster test --help lists them",
+        ),
+        (
+            "groups list --stat Stable",
+            "muster groups list: --stat is not one of its options, did you mean --state? "
+            "muster groups list --help lists them",
+        ),
+        (
+            "serve --prot=9092",
+            "muster serve: --prot is not one of its options, did you mean --port? "
+            "muster serve --help lists them",
+        ),
+        (
+            "topics list --xyzzy",
+            "muster topics list: --xyzzy is not one of its options; muster topics list --help lists them",
+        ),
+        (
+            "produce t --acks alll",
+            "muster produce: argument --acks: invalid choice: 'alll', did you mean all? "
+            "(choose from all, 1, 0); muster produce --help says more",
+        ),
+        (
+            "groups list --type clasic",
+            "muster groups list: argument --type: 'clasic' is not allowed, did you mean classic? it takes "
+            "classic, consumer, share, streams; muster groups list --help says more",
+        ),
+        (
+            "topics list orders",
+            "muster topics list: 'orders' is one argument too many; muster topics list --help says more",
+        ),
+        (
+            "completion csh",
+            "muster completion: argument SHELL: invalid choice: 'csh', did you mean zsh? (choose",
+        ),
+    ],
+)
+def test_what_was_meant(capfd: pytest.CaptureFixture[str], line: str, said: str) -> None:
+    assert Muster("127.0.0.1:9", capfd).misused(*line.split()).startswith(said)

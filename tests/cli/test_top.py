@@ -1,0 +1,209 @@
+"""`muster top`: one look at groups where nobody watches, and a screen that goes on where somebody does."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from muster.client.partitions import TopicPartition
+from muster.coordinator.commands import top_facts
+from muster.coordinator.commands.top_facts import Row
+from muster.coordinator.commands.top_rows import SORTS, sort
+from muster.coordinator.testing import Broker
+from tests.cli.running import DEADLINE_S, Muster, run, started
+from tests.cli.terminal import Terminal
+
+
+@pytest.fixture
+def groups(broker: Broker) -> Iterator[None]:
+    """`billing`, which is Empty and has read 3 of 5 records, and `mail`, which has a member."""
+    broker.create_topic("orders", 1)
+    run(broker.bootstrap, "produce", "orders", stdin=b"a\nb\nc\nd\ne\n")
+    read = ("consume", "orders", "--from-beginning", "--group")
+    assert run(broker.bootstrap, *read, "billing", "--max-messages", "3").code == 0
+    member = started(broker.bootstrap, *read, "mail")
+    broker.wait_for_group("mail", "Stable", timeout_s=DEADLINE_S)
+    yield
+    member.terminate()
+    member.communicate(timeout=DEADLINE_S)
+
+
+@pytest.mark.usefixtures("groups")
+def test_one_look_where_nobody_watches(muster: Muster) -> None:
+    lines = muster.done("top").splitlines()
+    assert lines[0] == "GROUP    STATE   MEMBERS  PARTITIONS  LAG  RECORDS/S  REBALANCES/H"
+    # Joining is a rebalance, and leaving another.
+    assert lines[1].split() == ["billing", "Empty", "0", "1", "2", "-", "2"]
+    assert lines[2].split()[:3] == ["mail", "Stable", "1"]
+    assert lines[2].split()[-2:] == ["-", "1"]
+    assert muster("top", "billing", "--once", "--output", "json").json == [
+        {
+            "group_id": "billing", "state": "Empty", "members": 0, "partitions": 1, "lag": 2,
+            "records_per_second": None, "rebalances": 2,
+        }
+    ]  # fmt: skip
+    assert muster.done("top", "billing", "--output", "csv") == (
+        "group_id,state,members,partitions,lag,records_per_second,rebalances\nbilling,Empty,0,1,2,,2\n"
+    )
+    by_members = muster("top", "--sort", "members", "--output", "json").json
+    assert [each["group_id"] for each in by_members] == ["mail", "billing"]
+
+
+@pytest.mark.usefixtures("groups")
+def test_groups_that_are_not_there_and_those_that_are_too_many(
+    muster: Muster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "GROUP_ID_NOT_FOUND" in muster.refused("top", "nope")
+    partly = muster("top", "nope", "billing")
+    assert (partly.code, partly.out.count("\n")) == (0, 2)
+    assert partly.err.startswith("muster top: ")
+    assert "nope" in partly.err
+    monkeypatch.setattr(top_facts, "GROUPS_MAX", 1)
+    first = muster("top")
+    assert (first.code, first.out.splitlines()[1].split()[0]) == (0, "billing")
+    assert first.err == "muster top: 1 more not shown; name groups to see them\n"
+
+
+def test_a_muster_without_a_journal(capfd: pytest.CaptureFixture[str]) -> None:
+    with Broker(group_events=False) as broker:
+        muster = Muster(broker.bootstrap, capfd)
+        broker.create_topic("t")
+        assert muster("consume", "t", "--group", "g", "--idle-timeout", "0.1").code == 0
+        (row,) = muster("top", "--output", "json").json
+        assert (row["group_id"], row["rebalances"]) == ("g", None)
+        assert muster.done("top").splitlines()[1].endswith(" -")
+        assert muster.done("top", "--output", "csv").endswith(",\n")
+
+
+@pytest.mark.usefixtures("groups")
+def test_a_screen_that_goes_on(broker: Broker) -> None:
+    with Terminal(broker.bootstrap, "top", "--interval", "0.2") as terminal:
+        before = terminal.settings()
+        first = terminal.until(r"billing +Empty +0 +1 +2 +(-|0) +2 ")
+        assert "2 groups" in terminal.text
+        # What comes is seen: records to read, and how fast they are read.
+        run(broker.bootstrap, "produce", "orders", stdin=b"x\n" * 1_000)
+        behind = terminal.until(r"billing +Empty +0 +1 +1,002 ", after=first.end())
+        run(
+            broker.bootstrap, "consume", "orders", "--from-beginning", "--group", "billing",
+            "--max-messages", "1002",
+        )  # fmt: skip
+        terminal.until(r"billing +Empty +0 +1 +0 +[1-9][\d,]* +4 ", after=behind.end())
+        for key, name in ((b"g", "group"), (b"R", "rate"), (b"b", "rebalances"), (b"\x1b[A", "rebalances")):
+            terminal.type(key)
+            pressed = terminal.until(f"sorted by {name}: ")
+        terminal.until("mail", after=pressed.end())
+        terminal.type(b"q")
+        assert terminal.ended() == 0
+        _left_as_it_was(terminal, before)
+
+
+@pytest.mark.usefixtures("groups")
+@pytest.mark.parametrize(("key", "number"), [(b"\x03", signal.SIGINT), (b"", signal.SIGTERM)])
+def test_a_signal_leaves_the_terminal_as_it_was(broker: Broker, key: bytes, number: signal.Signals) -> None:
+    with Terminal(broker.bootstrap, "top", stdin=None if key else subprocess.DEVNULL) as terminal:
+        before = terminal.settings()
+        terminal.until("q quit")
+        if key:
+            terminal.type(key)
+        else:
+            terminal.process.send_signal(number)
+        assert terminal.ended() == 128 + number
+        _left_as_it_was(terminal, before)
+
+
+def _left_as_it_was(terminal: Terminal, before: list[object]) -> None:
+    """Typed characters are shown again, the cursor too, and the screen is the one from before."""
+    assert terminal.settings() == before
+    assert terminal.pieces.rfind(b"\x1b[?1049l") > terminal.pieces.rfind(b"\x1b[?1049h") >= 0
+    assert terminal.pieces.rfind(b"\x1b[?25h") > terminal.pieces.rfind(b"\x1b[?25l") > 0
+    assert "Traceback" not in terminal.text
+
+
+@pytest.mark.usefixtures("groups")
+def test_a_broker_that_goes_away_comes_back(broker: Broker) -> None:
+    with Terminal(broker.bootstrap, "top", "--interval", "0.2") as terminal:
+        terminal.until("q quit")
+        broker.kill(0)
+        gone = terminal.until(f"no connection to {broker.bootstrap}")
+        stale = terminal.until("this is how it was", after=gone.start())
+        terminal.until("billing", after=stale.end())
+        broker.restart(0)
+        # A picture without complaints.
+        terminal.until(rf"muster top  {broker.bootstrap}  2 groups [^\n]*\n *\nGROUP", after=stale.end())
+        broker.pause(0)
+        terminal.until(r"no answer for \d+ s", after=stale.end())
+        terminal.type(b"q")
+        assert terminal.ended() == 0
+        broker.resume(0)
+
+
+@pytest.mark.usefixtures("groups")
+def test_a_window_that_is_closed_ends_it(broker: Broker) -> None:
+    with Terminal(broker.bootstrap, "top") as terminal:
+        terminal.until("q quit")
+        terminal.hang_up()
+        assert terminal.process.wait(DEADLINE_S) in (-signal.SIGHUP, 1)
+
+
+@pytest.mark.usefixtures("groups")
+def test_a_small_window_shows_what_fits(broker: Broker) -> None:
+    with Terminal(broker.bootstrap, "top", "--sort", "group", lines=6, columns=80) as terminal:
+        terminal.until("1 more not shown, the window is too small")
+        terminal.until("billing")
+        assert "mail" not in terminal.text
+        terminal.type(b"q")
+        assert terminal.ended() == 0
+
+
+@pytest.mark.usefixtures("groups")
+def test_a_terminal_that_cannot_be_drawn_on_gets_one_look(broker: Broker) -> None:
+    with Terminal(broker.bootstrap, "top", term="dumb") as terminal:
+        assert terminal.ended() == 0
+        assert terminal.text.startswith("GROUP ")
+        assert b"\x1b" not in terminal.pieces
+    with Terminal(broker.bootstrap, "top", "--once") as terminal:
+        assert terminal.ended() == 0
+        assert b"\x1b" not in terminal.pieces
+
+
+def test_it_is_sorted_with_what_is_not_known_at_the_end() -> None:
+    rows = [
+        Row("a", "Stable", 1, 1, None, 2.0, 0),
+        Row("b", "Empty", 0, 1, 5, None, 3),
+        Row("c", "Empty", 0, 1, 7, 9.0, None),
+        Row("d", "Empty", 0, 1, 7, 0.0, None),
+    ]
+    orders = {name: "".join(each.group_id for each in sort(rows, name)) for name in SORTS}
+    assert orders == {
+        "group": "abcd", "state": "bcda", "members": "abcd", "lag": "cdba", "rate": "cadb",
+        "rebalances": "bacd",
+    }  # fmt: skip
+
+
+def test_rates_are_of_ten_seconds_and_know_of_resets() -> None:
+    where = TopicPartition("t", 0)
+    rates = top_facts._Rates()
+    rates.add(0.0, {"g": {where: 100}})
+    assert rates.of("g") is None
+    for second in range(1, 21):
+        rates.add(float(second), {"g": {where: 100 + 50 * second}})
+    assert rates.of("g") == 50.0
+    rates.add(21.0, {"g": {where: 0}, "new": {where: 7}})
+    assert rates.of("g") == pytest.approx(45.0, abs=0.5)
+    assert rates.of("new") is None
+    assert rates.of("nope") is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--interval", "0.1"], "--interval: 0.1 is not allowed; it takes 0.2 or more"),
+        (["--sort", "lags"], "invalid choice: 'lags', did you mean lag?"),
+    ],
+)
+def test_a_wrong_command_line(muster: Muster, arguments: list[str], said: str) -> None:
+    assert said in muster.misused("top", *arguments)

@@ -1,0 +1,250 @@
+"""Every call ends in the time that its setting names, whatever is at the address, and says what was tried."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import pytest
+
+from muster.client import Admin, Consumer, OffsetAndMetadata, Producer, TopicPartition
+from muster.client.errors import ClientError
+from muster.client.produce.accumulator import Batch
+from muster.coordinator.testing import Broker
+from tests.client.listeners import listener
+from tests.client.logs import LONG_S
+from tests.support.facts import until
+from tests.support.ports import free_ports
+
+LIMIT_MS: Final = 400
+FAR_MS: Final = 3_600_000
+"""Every other setting that could end a call: a test that waited for it would not end."""
+WHERE: Final = TopicPartition("t", 0)
+
+
+async def _silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while await reader.read(65_536):
+        pass
+
+
+async def _http(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read(1)
+    writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+    await writer.drain()
+
+
+async def _tls(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read(1)
+    writer.write(bytes.fromhex("15030100020232"))  # an alert: decode_error
+    await writer.drain()
+
+
+async def _closing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read(1)
+
+
+TRIED: Final = {
+    "nobody": "connection refused",
+    "silent": "did not answer API_VERSIONS in time",
+    "http": "HTTP instead of Kafka's protocol",
+    "tls": "TLS instead of Kafka's protocol",
+    "closing": "is this a Kafka listener without TLS and SASL",
+}
+"""What is at an address, and what errors say of it."""
+
+
+@asynccontextmanager
+async def _address(peer: str) -> AsyncIterator[str]:
+    if peer == "nobody":
+        yield f"127.0.0.1:{free_ports(1)}"
+        return
+    handles = {"silent": _silent, "http": _http, "tls": _tls, "closing": _closing}
+    async with listener(handles[peer]) as address:
+        yield str(address)
+
+
+async def _failure(call: Coroutine[Any, Any, Any]) -> str:
+    """What the call raises, long before FAR_MS."""
+    async with asyncio.timeout(LONG_S):
+        with pytest.raises(ClientError) as raised:
+            await call
+    return str(raised.value)
+
+
+@pytest.mark.parametrize("peer", TRIED)
+@pytest.mark.parametrize("partition", [None, 1])
+async def test_send_ends_within_delivery_timeout_ms(peer: str, partition: int | None) -> None:
+    async with (
+        _address(peer) as address,
+        Producer(address, delivery_timeout_ms=LIMIT_MS, max_block_ms=FAR_MS) as producer,
+    ):
+        why = await _failure(producer.send("t", b"v", partition=partition))
+    assert TRIED[peer] in why
+    if peer not in ("http", "tls"):  # which no retry mends
+        assert why.endswith(f"topic t was not found within delivery_timeout_ms ({LIMIT_MS})")
+
+
+@pytest.mark.parametrize("peer", TRIED)
+@pytest.mark.parametrize("method", ["send", "post", "partitions_for"])
+async def test_a_producer_waits_for_a_topic_up_to_max_block_ms(peer: str, method: str) -> None:
+    async with (
+        _address(peer) as address,
+        Producer(address, delivery_timeout_ms=FAR_MS, max_block_ms=LIMIT_MS) as producer,
+    ):
+        why = await _failure(getattr(producer, method)("t"))
+        async with asyncio.timeout(LONG_S):
+            await producer.flush()
+    assert TRIED[peer] in why
+    if peer not in ("http", "tls"):
+        assert why.endswith(f"topic t was not found within max_block_ms ({LIMIT_MS})")
+
+
+CONSUMER_CALLS: Final[dict[str, Callable[[Consumer], Coroutine[Any, Any, Any]]]] = {
+    "partitions_for": lambda consumer: consumer.partitions_for("t"),
+    "list_topics": lambda consumer: consumer.list_topics(),
+    "position": lambda consumer: consumer.position(WHERE),
+    "beginning_offsets": lambda consumer: consumer.beginning_offsets([WHERE]),
+    "end_offsets": lambda consumer: consumer.end_offsets([WHERE]),
+    "offsets_for_times": lambda consumer: consumer.offsets_for_times({WHERE: 0}),
+    "committed": lambda consumer: consumer.committed([WHERE]),
+}
+
+
+@pytest.mark.parametrize("peer", TRIED)
+@pytest.mark.parametrize("call", CONSUMER_CALLS)
+async def test_a_consumers_calls_end_within_default_api_timeout_ms(peer: str, call: str) -> None:
+    async with _address(peer) as address:
+        consumer = await Consumer(
+            bootstrap_servers=address,
+            group_id="g" if call == "committed" else None,
+            default_api_timeout_ms=LIMIT_MS,
+            request_timeout_ms=LIMIT_MS // 2 if call == "position" else FAR_MS,
+            fetch_max_wait_ms=0,
+        ).start()
+        consumer.assign([WHERE])
+        try:
+            if call == "position":
+                consumer._core.locate()
+                await until(lambda: consumer.health().troubles, "a broker was asked in vain")
+            why = await _failure(CONSUMER_CALLS[call](consumer))
+            async with asyncio.timeout(LONG_S):
+                if peer not in ("http", "tls"):
+                    assert await consumer.get(timeout=0.1) is None
+                await consumer.close(timeout=0.5)
+        finally:
+            await consumer.close(timeout=0)
+    if (call, peer) == ("committed", "silent"):  # the request has time left, the call has not
+        assert f"{address} was asked" in why
+    else:
+        assert TRIED[peer] in why
+
+
+ADMIN_CALLS: Final[dict[str, Callable[[Admin], Coroutine[Any, Any, Any]]]] = {
+    "list_topics": lambda admin: admin.list_topics(),
+    "create_topic": lambda admin: admin.create_topic("n"),
+    "delete_topic": lambda admin: admin.delete_topic("t"),
+    "list_groups": lambda admin: admin.list_groups(),
+    "describe_group": lambda admin: admin.describe_group("g"),
+    "remove_members": lambda admin: admin.remove_members("g", member_ids=["m"]),
+    "list_group_offsets": lambda admin: admin.list_group_offsets("g"),
+    "alter_group_offsets": lambda admin: admin.alter_group_offsets("g", {WHERE: OffsetAndMetadata(1)}),
+    "list_offsets": lambda admin: admin.list_offsets({WHERE: 0}),
+    "describe_cluster": lambda admin: admin.describe_cluster(),
+    "describe_log_dirs": lambda admin: admin.describe_log_dirs(),
+}
+
+
+@pytest.mark.parametrize("peer", TRIED)
+@pytest.mark.parametrize("call", ADMIN_CALLS)
+async def test_an_admins_calls_end_within_default_api_timeout_ms(peer: str, call: str) -> None:
+    async with (
+        _address(peer) as address,
+        Admin(address, default_api_timeout_ms=LIMIT_MS, request_timeout_ms=FAR_MS) as admin,
+    ):
+        why = await _failure(ADMIN_CALLS[call](admin))
+    assert TRIED[peer] in why
+
+
+# --- a broker that stops answering --------------------------------------------------------------------------
+
+
+async def test_calls_to_a_broker_that_stops_answering_end_in_time() -> None:
+    with Broker() as broker:
+        broker.create_topic("t")
+        async with (
+            Producer(broker.bootstrap, delivery_timeout_ms=FAR_MS, linger_ms=0) as producer,
+            Admin(broker.bootstrap, default_api_timeout_ms=LIMIT_MS) as admin,
+            Consumer(broker.bootstrap, topics="t", group_id="g") as consumer,
+        ):
+            await producer.send("t", b"v")
+            await admin.list_topics()
+            assert (await consumer.get_many(timeout=0)) == []
+            broker.pause(0)
+            try:
+                assert "did not answer" in await _failure(admin.list_topics())
+                for call in (consumer.list_topics, lambda timeout: consumer.committed([WHERE], timeout)):
+                    assert re.search("did not answer|not found in time", await _failure(call(timeout=0.4)))
+                assert "stay on their way" in await _failure(_flushed(producer))
+            finally:
+                broker.resume(0)
+
+
+@pytest.mark.parametrize("heartbeat", ["loop", "thread"])
+async def test_a_members_calls_to_a_coordinator_that_stops_answering_end_in_time(heartbeat: Any) -> None:
+    with Broker() as broker:
+        broker.create_topic("t")
+        broker.produce("t", [b"v"])
+        consumer = await Consumer(
+            broker.bootstrap,
+            topics="t",
+            group_id="g",
+            auto_offset_reset="earliest",
+            heartbeat=heartbeat,
+            default_api_timeout_ms=LIMIT_MS,
+        ).start()
+        try:
+            assert await consumer.get(timeout=LONG_S) is not None
+            broker.pause(0)
+            async with asyncio.timeout(LONG_S):
+                result = await consumer.commit({WHERE: OffsetAndMetadata(1)})
+                assert "did not answer the commit" in str(result)
+                assert "coordinator of group g" in await _failure(consumer.committed([WHERE]))
+                assert "did not answer" in await _failure(consumer.beginning_offsets([WHERE]))
+                assert await consumer.get(timeout=0.1) is None
+                await consumer.unsubscribe()
+        finally:
+            async with asyncio.timeout(LONG_S):
+                await consumer.close(timeout=0.5)
+            broker.resume(0)
+
+
+async def _flushed(producer: Producer[bytes, bytes]) -> None:
+    await producer.post("t", b"v")
+    await producer.flush(timeout=0.4)
+
+
+async def test_the_wait_for_a_topic_is_a_part_of_delivery_timeout_ms() -> None:
+    """The record that was waiting for its topic has the rest of its time to be acknowledged."""
+    with Broker(auto_create_topics_enable=False) as broker:
+        broker.create_topic("there")
+        async with Producer(broker.bootstrap, delivery_timeout_ms=FAR_MS) as producer:
+            await producer.send("there", b"v")
+            sending = asyncio.create_task(producer.send("late", b"v"))
+            await until(lambda: "late" in producer._lines, "the record waits for its topic")
+            waited_at = asyncio.get_running_loop().time()
+            began: list[float] = []
+            settled = producer._sender._settled
+
+            def look(batch: Batch) -> None:
+                began.append(batch.created)
+                settled(batch)
+
+            producer._sender._settled = look  # type: ignore[method-assign]
+            broker.create_topic("late")
+            async with asyncio.timeout(LONG_S):
+                await sending
+            assert len(began) == 1
+            assert began[0] <= waited_at

@@ -1,0 +1,118 @@
+"""Stock clients that ask for what muster does not serve: they hear of it, and so does the broker's log."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+
+from muster.coordinator.server import unserved
+from muster.coordinator.testing import Broker
+from tests.interop.polling import DEADLINE_S
+
+pytestmark = pytest.mark.interop
+
+
+class Lines:
+    def __init__(self) -> None:
+        self.why: list[str] = []
+
+    def warning(self, event: str, **fields: Any) -> None:
+        self.why.append(f"{fields['why']}; {fields['remedy']}")
+
+
+@pytest.fixture
+def lines(monkeypatch: pytest.MonkeyPatch) -> Lines:
+    made = Lines()
+    monkeypatch.setattr(unserved, "_log", made)
+    return made
+
+
+@pytest.fixture
+def broker(lines: Lines) -> Iterator[Broker]:
+    with Broker() as broker:
+        broker.create_topic("orders")
+        yield broker
+
+
+def polled(poll: Callable[[], object], fact: Callable[[], bool]) -> None:
+    """Serve the client until the fact holds."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not fact():
+        assert time.monotonic() < deadline
+        poll()
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        (
+            {"security.protocol": "SSL"},
+            "TLS handshake on a plaintext listener; connect with",
+        ),
+        (
+            {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"},
+            "SASL authentication is not served: mechanism PLAIN; connect with security.protocol=PLAINTEXT",
+        ),
+        (
+            {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-512"},
+            "SASL authentication is not served: mechanism SCRAM-SHA-512; connect with",
+        ),
+    ],
+    ids=["TLS", "SASL PLAIN", "SASL SCRAM"],
+)
+def test_security(broker: Broker, lines: Lines, settings: dict[str, str], why: str) -> None:
+    errors: list[KafkaError] = []
+    producer = Producer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "log_level": 0,
+            "sasl.username": "app",
+            "sasl.password": "secret",
+            "error_cb": errors.append,
+            **settings,
+        }
+    )
+    polled(lambda: producer.poll(0.05), lambda: bool(lines.why))
+    assert len(lines.why) == 1
+    assert lines.why[0].startswith(why)
+    if "sasl.mechanism" in settings:
+        told = "Request not valid in current SASL state"
+        polled(lambda: producer.poll(0.05), lambda: any(told in str(each) for each in errors))
+
+
+def test_a_transactional_producer(broker: Broker, lines: Lines) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "tx", "log_level": 0})
+    with pytest.raises(KafkaException, match="without a transactional id"):
+        producer.init_transactions(DEADLINE_S)
+    assert lines.why == ["muster has no transactions yet; use the producer without a transactional id"]
+
+
+def test_a_consumer_of_the_new_protocol(broker: Broker, lines: Lines) -> None:
+    """It waited for ever before, and nobody said a word."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "group.id": "billing",
+            "group.protocol": "consumer",
+            "log_level": 0,
+        }
+    )
+    consumer.subscribe(["orders"])
+    failures: list[KafkaError] = []
+
+    def poll() -> None:
+        message = consumer.poll(0.05)
+        if message is not None and message.error() is not None:
+            failures.append(message.error())
+
+    polled(poll, lambda: bool(failures))
+    consumer.close()
+    assert failures[0].code() == KafkaError._FATAL
+    assert "API version not supported" in str(failures[0])
+    assert lines.why == [
+        "muster has no consumer groups of KIP-848 yet; set group.protocol=classic on the consumer"
+    ]

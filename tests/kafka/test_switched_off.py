@@ -1,0 +1,210 @@
+"""What Kafka serves although it is switched off (ACLs, SASL, delegation tokens, quotas, features): muster
+answers as Kafka does without an authorizer and without SASL. And what is served at all, API by API."""
+
+from __future__ import annotations
+
+import pytest
+
+from muster.coordinator.testing import Broker
+from muster.protocol.api import ApiKey, versions
+from muster.protocol.message import Message
+from muster.protocol.messages.acls import CreateAclsRequest, DeleteAclsRequest, DescribeAclsRequest
+from muster.protocol.messages.connection import ApiVersionsRequest
+from muster.protocol.messages.delegation_tokens import (
+    CreateDelegationTokenRequest,
+    DescribeDelegationTokenRequest,
+    ExpireDelegationTokenRequest,
+    RenewDelegationTokenRequest,
+)
+from muster.protocol.messages.features import UpdateFeaturesRequest
+from muster.protocol.messages.quotas import AlterClientQuotasRequest, DescribeClientQuotasRequest
+from muster.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
+from muster.protocol.messages.scram import (
+    AlterUserScramCredentialsRequest,
+    DescribeUserScramCredentialsRequest,
+)
+from tests.kafka.conftest import KafkaOfConfigs
+from tests.kafka.stories import KAFKA_CONFIGS, Side, Story, assert_told_alike
+
+pytestmark = pytest.mark.kafka
+
+_ANY = 1
+_UNTIL_TYPED = 0
+"""UpdateFeatures has no kinds of change up to this version, but a word for these."""
+_ANY_DOWNGRADE = 3
+_KINDS_IN_WORDS = (1, _ANY_DOWNGRADE)
+
+
+def _ask_in_every_version(side: Side, title: str, request: Message) -> None:
+    first, last = versions(request.__schema__.api_key or 0)
+    for version in range(first, last + 1):
+        side.ask(f"{title}, v{version}", request, version)
+
+
+def acls(side: Side) -> None:
+    everything = {
+        "resource_type_filter": _ANY,
+        "resource_name_filter": None,
+        "principal_filter": None,
+        "host_filter": None,
+        "operation": _ANY,
+        "permission_type": _ANY,
+    }
+    _ask_in_every_version(side, "describe", DescribeAclsRequest(**everything))
+    made = CreateAclsRequest.AclCreation(
+        resource_type=2, resource_name="t", principal="User:a", host="*", operation=3, permission_type=3
+    )
+    for count in (0, 1, 2):
+        _ask_in_every_version(side, f"create {count}", CreateAclsRequest(creations=[made] * count))
+        filters = [DeleteAclsRequest.DeleteAclsFilter(**everything)] * count
+        _ask_in_every_version(side, f"delete {count}", DeleteAclsRequest(filters=filters))
+
+
+def delegation_tokens(side: Side) -> None:
+    renewer = CreateDelegationTokenRequest.CreatableRenewers(principal_type="User", principal_name="r")
+    _ask_in_every_version(
+        side, "create", CreateDelegationTokenRequest(renewers=[renewer], max_lifetime_ms=-1)
+    )
+    _ask_in_every_version(side, "renew", RenewDelegationTokenRequest(hmac=b"x", renew_period_ms=-1))
+    _ask_in_every_version(side, "expire", ExpireDelegationTokenRequest(hmac=b"x", expiry_time_period_ms=-1))
+    _ask_in_every_version(side, "describe", DescribeDelegationTokenRequest(owners=None))
+
+
+def sasl(side: Side) -> None:
+    _ask_in_every_version(side, "handshake", SaslHandshakeRequest(mechanism="PLAIN"))
+    _ask_in_every_version(side, "authenticate", SaslAuthenticateRequest(auth_bytes=b"x"))
+
+
+def scram_users(side: Side) -> None:
+    User = DescribeUserScramCredentialsRequest.UserName
+    _ask_in_every_version(side, "all", DescribeUserScramCredentialsRequest(users=None))
+    _ask_in_every_version(side, "none named", DescribeUserScramCredentialsRequest(users=[]))
+    for names in (["u"], ["u", "u"], [""]):
+        users = [User(name=name) for name in names]
+        _ask_in_every_version(side, f"describe {names}", DescribeUserScramCredentialsRequest(users=users))
+    Asked = AlterUserScramCredentialsRequest
+    for name, mechanism in (("u", 1), ("u", 9), ("", 1)):
+        deleted = [Asked.ScramCredentialDeletion(name=name, mechanism=mechanism)]
+        _ask_in_every_version(side, f"delete {name!r} {mechanism}", Asked(deletions=deleted, upsertions=[]))
+    twice = [Asked.ScramCredentialDeletion(name="u", mechanism=each) for each in (1, 2)]
+    _ask_in_every_version(side, "delete two of a user", Asked(deletions=twice, upsertions=[]))
+    _ask_in_every_version(side, "alter nobody", Asked(deletions=[], upsertions=[]))
+    for name, mechanism, iterations in (
+        ("u", 9, 4096),
+        ("u", 1, 1),
+        ("u", 2, 20_000),
+        ("", 1, 4096),
+        ("u", 1, 4096),
+    ):
+        made = Asked.ScramCredentialUpsertion(
+            name=name, mechanism=mechanism, iterations=iterations, salt=b"s", salted_password=b"p"
+        )
+        title = f"make {name!r} {mechanism} {iterations}"
+        _ask_in_every_version(side, title, Asked(deletions=[], upsertions=[made]))
+    # Removed again, for the stories behind this one.
+    removed = Asked.ScramCredentialDeletion(name="u", mechanism=1)
+    side.quietly(Asked(deletions=[removed], upsertions=[]), 0)
+
+
+def quotas(side: Side) -> None:
+    Component = DescribeClientQuotasRequest.ComponentData
+    filters = {
+        "everything": [],
+        "any user": [("user", 2, None)],
+        "a user": [("user", 0, "u")],
+        "the default client": [("client-id", 1, None)],
+        "an unknown type": [("zzz", 2, None)],
+        "an empty type": [("", 2, None)],
+        "twice": [("user", 2, None), ("user", 2, None)],
+        "an unknown match": [("user", 7, None)],
+        "an exact match of nothing": [("user", 0, None)],
+        "an ip and a user": [("ip", 0, "1.2.3.4"), ("user", 1, None)],
+    }
+    for title, components in filters.items():
+        asked = [Component(entity_type=type, match_type=how, match=match) for type, how, match in components]
+        _ask_in_every_version(side, title, DescribeClientQuotasRequest(components=asked, strict=False))
+    _ask_in_every_version(side, "alter nothing", AlterClientQuotasRequest(entries=[], validate_only=False))
+    for title, type, name, ops in (
+        ("no change", "user", "u", []),
+        ("removed", "user", "u", [("producer_byte_rate", 0.0, True)]),
+        ("removed of everybody", "user", None, [("producer_byte_rate", 0.0, True)]),
+        ("set", "user", "u", [("producer_byte_rate", 1024.0, False)]),
+        ("an unknown quota set", "user", "u", [("no.such.quota", 1.0, False)]),
+        ("of an unknown type", "zzz", "u", [("producer_byte_rate", 1.0, False)]),
+        ("of a user without a name", "user", "", [("producer_byte_rate", 1.0, False)]),
+    ):
+        entry = AlterClientQuotasRequest.EntryData(
+            entity=[AlterClientQuotasRequest.EntryData.EntityData(entity_type=type, entity_name=name)],
+            ops=[
+                AlterClientQuotasRequest.EntryData.OpData(key=key, value=value, remove=remove)
+                for key, value, remove in ops
+            ],
+        )
+        _ask_in_every_version(side, title, AlterClientQuotasRequest(entries=[entry], validate_only=True))
+
+
+def feature_updates(side: Side) -> None:
+    Update = UpdateFeaturesRequest.FeatureUpdateKey
+    for version in range(versions(ApiKey.UPDATE_FEATURES).last + 1):
+        for name, level, kind in (
+            ("no.such.feature", 1, 1),
+            ("metadata.version", 33, 1),
+            ("metadata.version", 99, 1),
+            ("metadata.version", 20, 2),
+            ("transaction.version", 9, 1),
+            ("transaction.version", -1, 1),
+            ("group.version", 9, 3),
+            ("group.version", 0, 7),
+        ):
+            if version == _UNTIL_TYPED and kind not in _KINDS_IN_WORDS:
+                continue
+            typed = (
+                {"upgrade_type": kind}
+                if version > _UNTIL_TYPED
+                else {"allow_downgrade": kind == _ANY_DOWNGRADE}
+            )
+            options = {"validate_only": True} if version > _UNTIL_TYPED else {}
+            update = Update(feature=name, max_version_level=level, **typed)
+            request = UpdateFeaturesRequest(feature_updates=[update], **options)
+            side.ask(f"{name} to {level} ({kind}), v{version}", request, version)
+        side.ask(f"nothing, v{version}", UpdateFeaturesRequest(feature_updates=[]), version)
+
+
+def served(side: Side) -> None:
+    """Every API, and every feature in the versions of ApiVersions that differ in them."""
+    for version in (3, 4):
+        request = ApiVersionsRequest(client_software_name="story", client_software_version="1")
+        answer = side.quietly(request, version)
+        supported = {
+            each.name: f"{each.min_version}-{each.max_version}" for each in answer.supported_features
+        }
+        for name in _FEATURES:
+            side.note(f"{name}, v{version}", supported.pop(name, "absent"))
+        side.note(f"other features, v{version}", [*supported])
+    told = {each.api_key: f"{each.min_version}-{each.max_version}" for each in answer.api_keys}
+    for api in ApiKey:
+        side.note(api.name, told.get(api, "absent"))
+    finalized = {each.name: each.max_version_level for each in answer.finalized_features}
+    for name in _FEATURES:
+        side.note(f"{name} in force", finalized.pop(name, "absent"))
+    side.note("other features in force", [*finalized])
+    side.note("features have an epoch", answer.finalized_features_epoch >= 0)
+
+
+_FEATURES = (
+    "eligible.leader.replicas.version",
+    "group.version",
+    "kraft.version",
+    "metadata.version",
+    "share.version",
+    "streams.version",
+    "transaction.version",
+)
+
+
+@pytest.mark.parametrize(
+    "story", [acls, delegation_tokens, sasl, scram_users, quotas, feature_updates, served]
+)
+def test_apache_kafka_answers_as_muster_does(story: Story, kafka_of_configs: KafkaOfConfigs) -> None:
+    with Broker(auto_create_topics_enable=False) as broker:
+        assert_told_alike(story, kafka_of_configs(KAFKA_CONFIGS), broker)

@@ -1,0 +1,110 @@
+"""`muster store check` of a database: each harm is found, and brokers may go on meanwhile."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import pytest
+
+from muster.coordinator.storage.postgres import PostgresStore
+from muster.coordinator.storage.postgres.soundness import check_database
+from muster.coordinator.storage.soundness import Checked, Fault
+from muster.coordinator.storage.store import Lease, LeaseKind, StoreError, TopicRow
+from muster.coordinator.topics.config import parse
+from muster.coordinator.topics.logs import Logs
+from tests.topics.support import NOW_MS, batch
+
+TOPIC_ID = UUID(int=7)
+LEASE = Lease(LeaseKind.DATA, 3)
+BATCHES = 40
+RECORDS = 3
+"""In a batch."""
+
+
+@pytest.fixture
+async def filled(store: str) -> str:
+    """The url of a database with a topic "orders" that has a partition of several segments."""
+    opened = PostgresStore(store)
+    await opened.open()
+    await opened.create_topic(TopicRow(TOPIC_ID, "orders", 1))
+    (grant,) = await opened.claim([LEASE], 1, 10_000)
+    assert grant is not None
+    await opened.close()
+    logs = Logs.in_postgres(store)
+    log = logs.open(TOPIC_ID, 0, "orders-0", parse({}), LEASE, grant.epoch, lambda: NOW_MS)
+    for number in range(BATCHES):
+        if number and number % 10 == 0:
+            log.segments.roll()
+        log.append(batch(*(b"%03d" % number * 20 for _ in range(RECORDS))))
+        log.commit()
+    log.close()
+    logs.close()
+    return store
+
+
+async def faults(url: str, checked: Checked | None = None) -> list[Fault]:
+    return [fault async for fault in check_database(url, checked or Checked())]
+
+
+async def change(url: str, statement: str, *arguments: Any) -> None:
+    connection = await asyncpg.connect(url)
+    try:
+        done = await connection.execute(statement, *arguments)
+        assert done.rpartition(" ")[2] == "1", done
+    finally:
+        await connection.close()
+
+
+async def test_what_brokers_wrote_is_sound(filled: str) -> None:
+    checked = Checked()
+    assert await faults(filled, checked) == []
+    assert (checked.partitions, checked.segments, checked.batches) == (1, 4, BATCHES)
+
+
+async def test_nothing_is_sound_too(store: str) -> None:
+    assert await faults(store) == []
+
+
+@pytest.mark.parametrize(
+    ("harm", "offset", "said"),
+    [
+        (
+            "UPDATE muster.batches SET contents = overlay(contents placing '\\xffffff'::bytea from 90) "
+            "WHERE base_offset = 33",
+            33,
+            "the batch's checksum does not match",
+        ),
+        (
+            "UPDATE muster.batches SET contents = substring(contents from 1 for 100) WHERE base_offset = 33",
+            33,
+            "the row has 100 bytes",
+        ),
+        (
+            "UPDATE muster.batches SET contents = '\\x00' WHERE base_offset = 33",
+            33,
+            "the row holds no batch",
+        ),
+        (
+            "UPDATE muster.batches SET contents = overlay(contents placing '\\x07'::bytea from 8) "
+            "WHERE base_offset = 33",
+            33,
+            "the batch has the offsets 7 to 9, unlike its row",
+        ),
+        ("DELETE FROM muster.batches WHERE base_offset = 33", 33, "the batch's offset 36 should be 33"),
+        ("DELETE FROM muster.batches WHERE base_offset = 117", 117, "the log's end is missing"),
+        ("DELETE FROM muster.segments WHERE base_offset = 30", 30, "a segment is gone"),
+    ],
+)
+async def test_rows_that_are_not_what_was_written(filled: str, harm: str, offset: int, said: str) -> None:
+    await change(filled, harm)
+    first, *others = await faults(filled)
+    assert (first.partition, first.first_offset) == ("orders-0", offset)
+    assert first.what.startswith(said)
+    assert all(other.place.startswith("muster.segments, ") for other in others), "its counts at most"
+
+
+async def test_a_database_without_tables_is_refused(postgres: Any) -> None:
+    with pytest.raises(StoreError, match="muster store migrate"):
+        await faults(postgres.empty_database())

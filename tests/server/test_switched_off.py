@@ -1,0 +1,109 @@
+"""Security, quotas and features as far as they can be asked about while muster has none; what Apache
+Kafka says of the same is compared in tests/kafka/test_switched_off.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from muster.coordinator.server.features import METADATA_VERSION
+from muster.protocol.api import ApiKey, versions
+from muster.protocol.errors import ErrorCode
+from muster.protocol.messages.connection import ApiVersionsRequest
+from muster.protocol.messages.features import UpdateFeaturesRequest
+from muster.protocol.messages.quotas import AlterClientQuotasRequest
+from muster.protocol.messages.scram import AlterUserScramCredentialsRequest
+from tests.server.test_api_versions import smallest_request
+from tests.support.wire import Wire
+
+_EVERYWHERE = {
+    ApiKey.DESCRIBE_ACLS: ErrorCode.SECURITY_DISABLED,
+    ApiKey.CREATE_ACLS: ErrorCode.SECURITY_DISABLED,
+    ApiKey.DELETE_ACLS: ErrorCode.SECURITY_DISABLED,
+    ApiKey.SASL_HANDSHAKE: ErrorCode.ILLEGAL_SASL_STATE,
+    ApiKey.SASL_AUTHENTICATE: ErrorCode.ILLEGAL_SASL_STATE,
+    ApiKey.CREATE_DELEGATION_TOKEN: ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED,
+    ApiKey.RENEW_DELEGATION_TOKEN: ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED,
+    ApiKey.EXPIRE_DELEGATION_TOKEN: ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED,
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED,
+}
+
+
+def _codes(answer: Any) -> set[int]:
+    """Of the whole and of its parts, those that are no success."""
+    entries = [answer]
+    for name in ("results", "filter_results", "entries"):
+        entries += getattr(answer, name, None) or []
+    return {each.error_code for each in entries if getattr(each, "error_code", 0)}
+
+
+@pytest.mark.parametrize("api", _EVERYWHERE, ids=lambda api: api.name)
+async def test_what_is_switched_off_says_so_in_every_version(port: int, api: ApiKey) -> None:
+    async with await Wire.connect(port) as wire:
+        for version in range(versions(api).first, versions(api).last + 1):
+            answer = await wire.call(smallest_request(api, version), version)
+            assert _codes(answer) == {_EVERYWHERE[api]}
+
+
+@pytest.mark.parametrize("api", [ApiKey.DESCRIBE_CLIENT_QUOTAS, ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS])
+async def test_where_nothing_can_be_there_is_nothing(port: int, api: ApiKey) -> None:
+    async with await Wire.connect(port) as wire:
+        answer = await wire.call(smallest_request(api, 0), 0)
+        assert (answer.error_code, getattr(answer, "entries", getattr(answer, "results", None))) == (0, [])
+
+
+async def test_no_credentials_and_no_quotas_are_taken_that_would_not_be_kept(port: int) -> None:
+    Users, Quotas = AlterUserScramCredentialsRequest, AlterClientQuotasRequest
+    user = Users.ScramCredentialUpsertion(
+        name="u", mechanism=1, iterations=4096, salt=b"salt", salted_password=b"secret"
+    )
+    quota = Quotas.EntryData(
+        entity=[Quotas.EntryData.EntityData(entity_type="user", entity_name="u")],
+        ops=[Quotas.EntryData.OpData(key="producer_byte_rate", value=1.0, remove=False)],
+    )
+    async with await Wire.connect(port) as wire:
+        answer = await wire.call(Users(deletions=[], upsertions=[user]), 0)
+        assert _codes(answer) == {ErrorCode.UNSUPPORTED_SASL_MECHANISM}
+        answer = await wire.call(Quotas(entries=[quota], validate_only=False), 1)
+        assert _codes(answer) == {ErrorCode.INVALID_REQUEST}
+        assert "producer_byte_rate" in answer.entries[0].error_message
+
+
+async def test_features_are_told_from_version_3_and_those_that_begin_at_0_from_4(port: int) -> None:
+    asked = ApiVersionsRequest(client_software_name="wire", client_software_version="1.0")
+    async with await Wire.connect(port) as wire:
+        for version, named in ((2, []), (3, ["metadata.version"]), (4, None), (5, None)):
+            answer = await wire.call(asked, version)
+            supported = {each.name: each.max_version for each in answer.supported_features}
+            if named is not None:
+                assert list(supported) == named
+            else:
+                assert supported == {
+                    "group.version": 0,
+                    "metadata.version": METADATA_VERSION,
+                    "transaction.version": 0,
+                }
+            finalized = {each.name: each.max_version_level for each in answer.finalized_features}
+            # No level 0: a client must not think that it may use transactions or new group protocols.
+            assert finalized == ({"metadata.version": METADATA_VERSION} if version >= 3 else {})
+            assert (answer.finalized_features_epoch >= 0) == (version >= 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "level", "code"),
+    [
+        ("metadata.version", METADATA_VERSION, 0),
+        ("group.version", 0, 0),
+        ("group.version", 1, ErrorCode.INVALID_UPDATE_VERSION),
+        ("transaction.version", 2, ErrorCode.INVALID_UPDATE_VERSION),
+        ("no.such.feature", 1, ErrorCode.INVALID_UPDATE_VERSION),
+    ],
+)
+async def test_features_stay_as_they_are(port: int, name: str, level: int, code: int) -> None:
+    update = UpdateFeaturesRequest.FeatureUpdateKey(feature=name, max_version_level=level)
+    async with await Wire.connect(port) as wire:
+        for version in (0, 1, 2):
+            answer = await wire.call(UpdateFeaturesRequest(feature_updates=[update]), version)
+            assert answer.error_code == code
+            assert [each.feature for each in answer.results] == ([name] if version < 2 and not code else [])

@@ -1,0 +1,423 @@
+"""`__consumer_offsets`: the records of the store, read like a compacted log beside topics that stand in logs.
+
+What it has in common with `__group_events` is tested there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from muster.coordinator.runtime.clock import ManualClock
+from muster.coordinator.storage.memory import MemoryStore
+from muster.coordinator.storage.store import (
+    Append,
+    Lease,
+    LeaseKind,
+    Outcome,
+    RecordBounds,
+    StoreBusy,
+    StoreDamaged,
+    StoredRecord,
+    StoreError,
+)
+from muster.coordinator.topics.catalogue import Catalogue, offsets_topic
+from muster.coordinator.topics.consumer_offsets import READ_ROWS_MAX, TOMBSTONES_MAX, ConsumerOffsets
+from muster.coordinator.topics.logs import Logs
+from muster.coordinator.topics.partitions import ListTimestamp, Partitions
+from muster.coordinator.topics.rows import BATCH_RECORDS_MAX
+from muster.coordinator.topics.sources import FetchedPartition, FetchPartition
+from muster.protocol.errors import ErrorCode
+from muster.protocol.messages.coordinator_records import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    OffsetCommitKey,
+    OffsetCommitValue,
+    encode_key,
+    encode_value,
+)
+from muster.protocol.record_batch import Record, batches
+from tests.topics.support import NOW_MS, InlineExecutor, read_records
+from tests.topics.test_partitions import ask, code_of, fetch, parked, settled
+
+SHARDS = 3
+CHECK_INTERVAL_MS = 300_000
+DELETE_RETENTION_MS = 86_400_000
+
+Row = tuple[bytes, bytes | None]
+
+
+class CountingStore(MemoryStore):
+    """Counts the looks at records, lets a test hold them up, and fails on demand."""
+
+    def __init__(self) -> None:
+        super().__init__(lease_counts=dict.fromkeys(LeaseKind, SHARDS))
+        self.looks = 0
+        self.open_gate = asyncio.Event()
+        self.open_gate.set()
+        self.failing: StoreError | None = None
+
+    async def _look(self) -> None:
+        self.looks += 1
+        await self.open_gate.wait()
+        if self.failing is not None:
+            raise self.failing
+
+    async def read_records(
+        self, lease: Lease, seq: int, *, rows_max: int, bytes_max: int
+    ) -> list[StoredRecord]:
+        found = await super().read_records(lease, seq, rows_max=rows_max, bytes_max=bytes_max)
+        await self._look()
+        return found
+
+    async def record_bounds(self, lease: Lease) -> RecordBounds:
+        bounds = await super().record_bounds(lease)
+        await self._look()
+        return bounds
+
+    async def next_seq(self, lease: Lease) -> int:
+        found = await super().next_seq(lease)
+        await self._look()
+        return found
+
+    async def remove_tombstones(self, lease: Lease, epoch: int, *, before_ms: int, count_max: int) -> int:
+        if self.failing is not None:
+            raise self.failing
+        return await super().remove_tombstones(lease, epoch, before_ms=before_ms, count_max=count_max)
+
+    def leave_a_gap(self, number: int, seqs: int) -> None:
+        """As PostgreSQL's store does when another holder comes."""
+        self._leases[Lease(LeaseKind.GROUP, number)].next_seq += seqs
+
+
+class Node:
+    """A broker's partitions, with those of `__consumer_offsets` among them."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock(NOW_MS)
+        self.store = CountingStore()
+        self.serving = True
+        self.epochs: dict[int, int] = {}
+        self.topic = offsets_topic(UUID(int=7), SHARDS)
+        self.offsets = ConsumerOffsets(
+            self.topic, self.store, self.clock, node_id=1, serving=lambda lease: self.serving
+        )
+        self.partitions = Partitions(
+            node_id=1,
+            catalogue=Catalogue(self.store, self.clock, kept=[self.topic]),
+            logs=Logs.in_memory(),
+            clock=self.clock,
+            executor=InlineExecutor(),
+            shards=SHARDS,
+            elsewhere={self.topic.topic_id: self.offsets},
+            retention_check_interval_ms=CHECK_INTERVAL_MS,
+        )
+
+    async def start(self) -> None:
+        await self.store.open()
+        self.partitions.start()
+        for number in range(SHARDS):
+            await self.own(number)
+
+    async def own(self, number: int) -> None:
+        (grant,) = await self.store.claim([Lease(LeaseKind.GROUP, number)], 1, 10_000)
+        assert grant is not None
+        self.epochs[number] = grant.epoch
+        self.offsets.own(number, grant.epoch)
+
+    async def close(self) -> None:
+        await self.partitions.close()
+        await self.offsets.close()
+        await self.store.close()
+
+    async def store_only(self, rows: Sequence[Row], number: int = 0) -> None:
+        append = Append(Lease(LeaseKind.GROUP, number), self.epochs[number], rows, at_ms=self.clock.now_ms())
+        assert await self.store.append([append]) == [Outcome.WRITTEN]
+
+    async def write(self, *rows: Row, number: int = 0) -> None:
+        await self.store_only(rows, number)
+        self.offsets.written(number, rows)
+
+    def ask(self, offset: int = 0, partition: int = 0, **options: int) -> FetchPartition:
+        return ask(self.topic, offset, partition, **options)
+
+    async def read(self, offset: int = 0, **limits: Any) -> list[Record]:
+        (answer,) = await fetch(self.partitions, self.ask(offset, **limits))
+        assert answer.error is None
+        return read_records(answer.records)
+
+    async def listed(self, timestamp: int, partition: int = 0) -> tuple[int, int, int]:
+        return await self.partitions.of(self.topic).list_offsets(self.topic, partition, timestamp)
+
+
+@pytest.fixture
+async def node() -> AsyncIterator[Node]:
+    node = Node()
+    await node.start()
+    yield node
+    await node.close()
+
+
+def commit(number: int, offset: int = 1, *, at_ms: int = NOW_MS, group: str = "g") -> tuple[bytes, bytes]:
+    key = OffsetCommitKey(group=group, topic="t", partition=number)
+    value = OffsetCommitValue(offset=offset, leader_epoch=3, metadata="", commit_timestamp=at_ms)
+    return encode_key(key), encode_value(value, 4)
+
+
+def metadata(group: str, *, at_ms: int = NOW_MS) -> tuple[bytes, bytes]:
+    value = GroupMetadataValue(
+        protocol_type="consumer",
+        generation=1,
+        protocol=None,
+        leader=None,
+        current_state_timestamp=at_ms,
+        members=[],
+    )
+    return encode_key(GroupMetadataKey(group=group)), encode_value(value, 3)
+
+
+def told(records: Sequence[Record]) -> list[Row]:
+    return [(record.key or b"", record.value) for record in records]
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+async def test_an_empty_partition(node: Node) -> None:
+    assert await node.read() == []
+    epoch = node.epochs[0]
+    assert await node.listed(ListTimestamp.LATEST) == (0, -1, epoch)
+    assert await node.listed(ListTimestamp.EARLIEST) == (0, -1, epoch)
+    assert await node.listed(NOW_MS) == (-1, -1, -1)
+    assert await node.listed(ListTimestamp.MAX_TIMESTAMP) == (-1, -1, -1)
+
+
+async def test_records_are_the_last_of_each_key_with_their_times(node: Node) -> None:
+    await node.write(
+        metadata("g", at_ms=NOW_MS + 1), commit(0, at_ms=NOW_MS + 2), commit(1, at_ms=NOW_MS + 3)
+    )
+    await node.write(commit(0, 9, at_ms=NOW_MS + 4))
+    node.clock.advance(50)
+    await node.write((commit(1)[0], None))
+    found = await node.read()
+    assert told(found) == [
+        metadata("g", at_ms=NOW_MS + 1),
+        commit(0, 9, at_ms=NOW_MS + 4),
+        (commit(1)[0], None),
+    ]
+    assert [record.timestamp for record in found] == [NOW_MS + 1, NOW_MS + 4, NOW_MS + 50]
+    assert [record.offset for record in found] == [0, 3, 4]
+    (answer,) = await fetch(node.partitions, node.ask(0))
+    assert (answer.high_watermark, answer.log_start_offset, answer.leader_epoch) == (5, 0, node.epochs[0])
+    assert {header.leader_epoch for _, header in batches(answer.records)} == {node.epochs[0]}
+
+
+async def test_what_has_been_read_is_not_read_again(node: Node) -> None:
+    await node.write(commit(0), commit(1))
+    assert told(await node.read(2)) == []
+    await node.write(commit(0, 2))
+    assert told(await node.read(2)) == [commit(0, 2)]
+    assert told(await node.read(1)) == [commit(1), commit(0, 2)]
+
+
+async def test_values_that_no_schema_fits_are_passed_on(node: Node) -> None:
+    """A later version may have written them: readers pass over what they do not know."""
+    rows = [(b"\x00\x63later", b"\x00\x00"), (commit(0)[0], b"\x00\x63")]
+    await node.write(*rows)
+    found = await node.read()
+    assert told(found) == rows
+    assert [record.timestamp for record in found] == [-1, -1]
+
+
+async def test_many_records_come_in_batches_of_a_bounded_size(node: Node) -> None:
+    rows = [commit(number) for number in range(READ_ROWS_MAX + 10)]
+    await node.write(*rows)
+    (answer,) = await fetch(node.partitions, node.ask(0))
+    counts = [header.record_count for _, header in batches(answer.records)]
+    assert counts == [BATCH_RECORDS_MAX] * (READ_ROWS_MAX // BATCH_RECORDS_MAX)
+    assert told(await node.read(READ_ROWS_MAX)) == rows[-10:]
+    size = len(answer.records)
+    (less,) = await fetch(node.partitions, node.ask(0, max_bytes=size // 2))
+    assert size // 4 < len(less.records) <= size // 2
+    (one,) = await fetch(node.partitions, node.ask(0, max_bytes=1))
+    assert told(read_records(one.records)) == rows[:1]
+
+
+async def test_offsets_too_far_apart_for_one_batch(node: Node) -> None:
+    await node.write(commit(0))
+    node.store.leave_a_gap(0, 2**31 - 2)
+    await node.write(commit(1))
+    node.store.leave_a_gap(0, 2**32)
+    await node.write(commit(2), commit(3))
+    (answer,) = await fetch(node.partitions, node.ask(0))
+    assert [header.record_count for _, header in batches(answer.records)] == [2, 2]
+    found = read_records(answer.records)
+    assert told(found) == [commit(number) for number in range(4)]
+    assert found[1].offset == 2**31 - 1
+    assert answer.high_watermark == found[-1].offset + 1
+
+
+@pytest.mark.parametrize("offset", [-1, 3, 2**40])
+async def test_offsets_outside_are_refused(node: Node, offset: int) -> None:
+    await node.write(commit(0), commit(1))
+    (answer,) = await fetch(node.partitions, node.ask(offset))
+    assert answer.error is not None
+    assert answer.error.code is ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+async def test_offsets_by_time(node: Node) -> None:
+    epoch = node.epochs[0]
+    await node.write(*(commit(number, at_ms=NOW_MS + number % 7) for number in range(READ_ROWS_MAX + 5)))
+    await node.write(commit(0, at_ms=NOW_MS + 90), commit(1, at_ms=NOW_MS + 90), commit(2, at_ms=NOW_MS + 20))
+    end = READ_ROWS_MAX + 8
+    assert await node.listed(NOW_MS + 4) == (4, NOW_MS + 4, epoch)
+    assert await node.listed(NOW_MS + 21) == (end - 3, NOW_MS + 90, epoch)
+    assert await node.listed(ListTimestamp.MAX_TIMESTAMP) == (end - 3, NOW_MS + 90, epoch)
+    assert await node.listed(NOW_MS + 91) == (-1, -1, -1)
+    assert await node.listed(ListTimestamp.LATEST) == (end, -1, epoch)
+    assert await node.listed(ListTimestamp.EARLIEST) == (0, -1, epoch)
+
+
+async def test_ends_and_sizes_are_known_without_a_leader(node: Node) -> None:
+    key, value = commit(0)
+    await node.write((key, value), commit(1), number=1)
+    await node.write((key, None), number=1)
+    node.offsets.disown(1)
+    assert await node.offsets.look(1) == (0, 3)
+    assert await node.offsets.size(1) == 2 * len(key) + len(value)
+
+
+# --- who waits, and who does not ------------------------------------------------------------------
+
+
+async def test_nobody_who_reads_costs_the_store_nothing(node: Node) -> None:
+    for number in range(10):
+        await node.write(commit(number))
+    await node.offsets.expire()
+    assert node.store.looks == 0
+
+
+async def test_a_fetch_waits_for_what_is_durable_and_asks_no_more_than_it_must(node: Node) -> None:
+    await node.write(commit(0))
+    waiting = await parked(fetch(node.partitions, node.ask(1), max_wait_ms=60_000))
+    looks = node.store.looks
+    await node.write(commit(0), number=1)
+    await settled()
+    assert (waiting.done(), node.store.looks) == (False, looks), "another shard's"
+    await node.write(commit(0, 2))
+    (answer,) = await waiting
+    assert told(read_records(answer.records)) == [commit(0, 2)]
+    assert answer.high_watermark == 2
+
+
+async def test_what_is_written_while_the_end_is_asked_for_is_not_missed(node: Node) -> None:
+    node.store.open_gate.clear()
+    waiting = await parked(fetch(node.partitions, node.ask(0), max_wait_ms=60_000))
+    await node.write(commit(0))
+    node.store.open_gate.set()
+    (answer,) = await waiting
+    assert told(read_records(answer.records)) == [commit(0)]
+
+
+async def test_what_is_read_before_it_is_told_of(node: Node) -> None:
+    await node.write(commit(0))
+    await node.read()
+    await node.store_only([commit(1)])
+    (answer,) = await fetch(node.partitions, node.ask(0))
+    assert told(read_records(answer.records)) == [commit(0), commit(1)]
+    assert answer.high_watermark == 2
+
+
+async def test_a_lease_that_goes_while_the_store_is_asked(node: Node) -> None:
+    await node.write(commit(0))
+    node.store.open_gate.clear()
+    reading = await parked(fetch(node.partitions, node.ask(0)))
+    node.offsets.disown(0)
+    node.store.open_gate.set()
+    (answer,) = await reading
+    assert answer.error is not None
+    assert answer.error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_the_next_holder_has_all_under_the_same_offsets(node: Node) -> None:
+    await node.write(commit(0), commit(1))
+    await node.write((commit(0)[0], None))
+    before = await node.read()
+    await node.own(0)
+    assert await node.read() == before
+    assert await node.offsets.end_offset_for_epoch(node.topic, 0, node.epochs[0] - 1) == (
+        node.epochs[0] - 1,
+        3,
+    )
+    await node.write(commit(2))
+    assert told(await node.read(3)) == [commit(2)]
+
+
+@pytest.mark.parametrize("failure", [StoreBusy("too much"), StoreDamaged("a page")])
+async def test_a_store_that_fails_is_a_storage_error(node: Node, failure: StoreError) -> None:
+    await node.write(commit(0))
+    node.store.failing = failure
+    (answer,) = await fetch(node.partitions, node.ask(0))
+    assert answer.error is not None
+    assert answer.error.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert await code_of(node.listed(NOW_MS)) is ErrorCode.KAFKA_STORAGE_ERROR
+    node.store.failing = None
+    assert told(await node.read()) == [commit(0)]
+
+
+# --- tombstones -----------------------------------------------------------------------------------
+
+
+async def sweep(node: Node) -> None:
+    node.clock.advance(CHECK_INTERVAL_MS)
+    await node.partitions.sweep()
+
+
+async def test_tombstones_stay_as_long_as_kafkas(node: Node) -> None:
+    gone = commit(0)[0]
+    await node.write(commit(0))
+    await node.write((gone, None))
+    await node.write(commit(1))
+    node.clock.advance(DELETE_RETENTION_MS - CHECK_INTERVAL_MS)
+    await sweep(node)
+    assert told(await node.read()) == [(gone, None), commit(1)]
+    await sweep(node)
+    assert told(await node.read()) == [commit(1)]
+    assert (await node.listed(ListTimestamp.LATEST))[0] == 3
+
+
+async def test_there_is_a_bound_of_tombstones(node: Node) -> None:
+    keys = [b"%d" % number for number in range(TOMBSTONES_MAX + 2)]
+    await node.write(*((key, None) for key in keys))
+    await sweep(node)
+    assert told(await node.read(0, max_bytes=1)) == [(keys[2], None)]
+
+
+async def test_a_store_that_fails_keeps_them_until_another_time(node: Node) -> None:
+    await node.write((commit(0)[0], None), commit(1))
+    node.clock.advance(DELETE_RETENTION_MS)
+    node.store.failing = StoreBusy("too much")
+    await sweep(node)
+    node.store.failing = None
+    assert len(await node.read()) == 2
+    await sweep(node)
+    assert told(await node.read()) == [commit(1)]
+
+
+@pytest.mark.parametrize("way", ["close", "abandon"])
+async def test_the_end_answers_fetches_that_wait(way: str) -> None:
+    node = Node()
+    await node.start()
+    waiting = await parked(fetch(node.partitions, node.ask(0), max_wait_ms=60_000))
+    if way == "close":
+        await node.offsets.close()
+    else:
+        node.offsets.abandon()
+    answers: list[FetchedPartition] = await waiting
+    assert answers[0].error is not None
+    assert answers[0].error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    await node.close()

@@ -1,0 +1,228 @@
+"""How the page looks and reads: at three widths, sorted, over hours, and in which zone its times are."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from playwright.async_api import Page, expect
+
+from muster.protocol.errors import ErrorCode
+from tests.observe.web.conftest import Shown
+from tests.observe.web.member import Member
+from tests.web.conftest import Open, look_again
+
+_VIEWS = {
+    "#/": "#groups tbody tr",
+    "#/groups/billing": "#partitions tbody tr",
+    "#/topics": "#topics tbody tr",
+    "#/topics/orders": "#topic-partitions tbody tr",
+    "#/topics/orders/0": "#records tbody tr",
+    "#/brokers": "#shards tbody tr",
+}
+
+_CUT_OFF = """() => {
+  const cut = [];
+  for (const cell of document.querySelectorAll("table tr:first-child > *")) {
+    const box = cell.getBoundingClientRect();
+    if (!box.width || (box.right <= innerWidth + 1 && cell.scrollWidth <= cell.clientWidth + 1)) continue;
+    const scroll = cell.closest(".scroll");
+    const shade = getComputedStyle(scroll).backgroundImage.includes("gradient");
+    if (shade && scroll.scrollWidth > scroll.clientWidth) continue;
+    cut.push(`${cell.closest("table").id}: ${cell.textContent}`);
+  }
+  return cut;
+}"""
+
+
+async def test_at_every_width_every_column_is_seen_or_that_there_are_more(
+    shown: Shown, member: Member, open_page: Open
+) -> None:
+    await member.produce(0, 3)
+    assert await member.commit({0: 1}) is ErrorCode.NONE
+    page = await open_page(shown)
+    for width in (1440, 768, 390):
+        await page.set_viewport_size({"width": width, "height": 900})
+        for path, rows in _VIEWS.items():
+            await page.goto(f"{shown.page.url}/{path}")
+            await expect(page.locator(rows).first).to_be_visible()
+            assert await page.evaluate("document.documentElement.scrollWidth") <= width, (width, path)
+            assert await page.evaluate(_CUT_OFF) == [], (width, path)
+    # What was cut off on a phone: lag, behind and the last rebalance.
+    await page.goto(f"{shown.page.url}/#/")
+    for label in ("Lag", "Behind", "Rebalances", "Last rebalance"):
+        cell = page.locator(f'#groups tbody td[data-label="{label}"]')
+        box = await cell.bounding_box()
+        assert box is not None
+        assert box["x"] + box["width"] <= 390
+        shown_label = await cell.evaluate('cell => getComputedStyle(cell, "::before").content')
+        assert shown_label == f'"{label}"', "a card says what its figures are"
+
+
+async def names(page: Page) -> list[str]:
+    return await page.locator("#groups tbody td.name").all_text_contents()
+
+
+async def test_columns_sort_by_their_buttons_and_on_a_phone_by_a_list(
+    shown: Shown, member: Member, open_page: Open
+) -> None:
+    await member.produce(0, 30)
+    assert await member.commit({0: 28}) is ErrorCode.NONE
+    async with (
+        await Member.connect(shown.port, "alpha") as other,
+        await Member.connect(shown.port, "zeta") as last,
+    ):
+        await other.alone([0])
+        assert await other.commit({0: 5}) is ErrorCode.NONE
+        await last.alone([1])  # whose lag nobody knows
+        page = await open_page(shown)
+        await expect(page.locator("#groups tbody tr")).to_have_count(3)
+        header = page.get_by_role("columnheader", name="Lag")
+        await expect(header).to_have_attribute("aria-sort", "none")
+        await page.get_by_role("button", name="Lag", exact=True).click()
+        await expect(header).to_have_attribute("aria-sort", "descending")
+        assert await names(page) == ["alpha", "billing", "zeta"]
+        await page.keyboard.press("Enter")
+        await expect(header).to_have_attribute("aria-sort", "ascending")
+        assert await names(page) == ["billing", "alpha", "zeta"], "what is not known stays last"
+        await page.get_by_role("button", name="Group", exact=True).click()
+        await expect(header).to_have_attribute("aria-sort", "none")
+        await member.produce(0, 5)
+        assert await member.commit({0: 29}) is ErrorCode.NONE
+        await expect(page.locator("#groups tbody tr", has_text="billing").locator("td").nth(3)).to_have_text(
+            "6"
+        )
+        assert await names(page) == ["alpha", "billing", "zeta"], "it stays so as figures change"
+        await page.set_viewport_size({"width": 390, "height": 900})
+        await page.locator("#groups-view").get_by_label("Sort by").select_option("Group ↓")
+        assert await names(page) == ["zeta", "billing", "alpha"]
+
+
+async def advance(shown: Shown, by: str) -> None:
+    async with shown.http.post(f"{shown.page.url}/test/clock/advance", json={"by": by}) as answer:
+        assert answer.status == 200
+
+
+async def test_fit_has_the_rebalances_of_hours_ago(shown: Shown, member: Member, open_page: Open) -> None:
+    await advance(shown, "3h")
+    await member.alone([0])
+    await shown.journalled("all_synced", times=2)
+    page = await open_page(shown, "/#/groups/billing")
+    bands = page.locator("#timeline rect.band")
+    await expect(bands).to_have_count(2)
+    inside = "bands => bands.every(each => each.getBBox().width >= 2)"
+    assert await bands.evaluate_all(inside)
+    await page.get_by_role("button", name="15 min").click()
+    await expect(bands).to_have_count(1)
+    await page.get_by_role("button", name="6 h").click()
+    await expect(bands).to_have_count(2)
+    # One that is opened can be looked at closely.
+    await page.locator("#rebalances summary").last.click()
+    await page.get_by_role("button", name="g1", exact=True).click()
+    await expect(bands).to_have_count(1)
+    await expect(page.locator("#timeline rect.band.chosen")).to_have_count(1)
+
+
+async def test_a_member_that_left_is_seen(shown: Shown, member: Member, open_page: Open) -> None:
+    await member.leave()
+    await shown.journalled("member_removed")
+    page = await open_page(shown, "/#/groups/billing")
+    mark = page.locator("#timeline path.end.left")
+    await expect(mark).to_have_count(1)
+    # In one go: it is drawn anew every second.
+    width, height, ink, text = await page.evaluate(
+        """() => {
+          const mark = document.querySelector("path.end.left"), box = mark.getBBox();
+          return [box.width, box.height, getComputedStyle(mark).fill, getComputedStyle(document.body).color];
+        }"""
+    )
+    assert min(width, height) >= 10
+    assert ink == text, "as dark as text"
+
+
+async def test_rows_that_open_have_a_mark(shown: Shown, member: Member, open_page: Open) -> None:
+    page = await open_page(shown, "/#/groups/billing")
+    summary = page.locator("#rebalances summary").first
+    mark = 'summary => getComputedStyle(summary, "::before").content'
+    assert (await summary.evaluate(mark)).startswith('"▸"')
+    await summary.click()
+    assert (await summary.evaluate(mark)).startswith('"▾"')
+
+
+async def test_times_say_their_zone(shown: Shown, member: Member, open_page: Open) -> None:
+    asked: list[str] = []
+    page = await open_page(shown, "/#/groups/billing", timezone_id="Asia/Kolkata")
+    page.on("request", lambda request: asked.append(request.url))
+    await expect(page.locator("#rebalances-count")).to_have_text("1 · times in UTC+5:30")
+    await expect(page.locator("#events-title")).to_contain_text("times in UTC+5:30")
+    await expect(page.locator("#timeline-span")).to_have_text(
+        re.compile(r"^\d\d:\d\d:\d\d to \d\d:\d\d:\d\d UTC\+5:30$")
+    )
+    await expect(page.locator("#timeline svg text", has_text="UTC+5:30")).to_have_count(1)
+    when = page.locator("#rebalances time").first
+    assert re.fullmatch(
+        r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} UTC\+5:30", await when.get_attribute("title") or ""
+    )
+    await page.reload()
+    await expect(when).to_be_visible()
+    assert any("utc_offset=330" in each for each in asked), "sentences tell times in the same zone"
+
+
+async def test_nothing_is_said_where_there_is_nothing_to_say(
+    shown: Shown, member: Member, open_page: Open
+) -> None:
+    page = await open_page(shown, "/#/groups/billing")
+    await expect(page.locator("#rebalances li")).to_have_count(1)
+    await expect(page.locator("#events li", has_text="everybody has its assignment")).to_have_count(1)
+    text = await page.locator("main").inner_text()
+    assert "instance -" not in text
+    assert ", 0 ms after it came" not in text
+
+
+async def test_the_overview_tells_how_often_why_and_how_the_lag_went(
+    shown: Shown, member: Member, open_page: Open
+) -> None:
+    await member.produce(0, 5)
+    assert await member.commit({0: 1}) is ErrorCode.NONE
+    page = await open_page(shown)
+    billing = page.locator("#groups tbody tr", has_text="billing")
+    cell: Any = lambda label: billing.locator(f'td[data-label="{label}"]')  # noqa: E731
+    await expect(cell("Rebalances")).to_have_text(re.compile(r"^1 in \d+ s$"))
+    await expect(cell("Last rebalance")).to_contain_text("new-member")
+    await advance(shown, "10s")
+    await expect(cell("Trend").get_by_role("img", name=re.compile("^lag over .*from 4 to 4"))).to_be_visible()
+    await advance(shown, "2h")
+    await expect(cell("Rebalances")).to_have_text("0 per hour")
+
+
+async def test_a_broker_that_takes_requests_and_never_answers_is_said(
+    shown: Shown, member: Member, open_page: Open
+) -> None:
+    page = await open_page(shown)
+    await expect(page.locator("#groups tbody tr")).to_have_count(1)
+    await page.evaluate(
+        """() => {
+          const limit = AbortSignal.timeout, answered = window.fetch;
+          window.mend = () => { AbortSignal.timeout = limit; window.fetch = answered; };
+          AbortSignal.timeout = (ms) => limit.call(AbortSignal, ms / 50);
+          window.fetch = (path, { signal }) => new Promise((_, reject) => {
+            signal.addEventListener("abort", () => reject(signal.reason));
+          });
+        }"""
+    )
+    await look_again(page)
+    await expect(page.locator("#notice")).to_contain_text(
+        "The broker is not answering. This page shows its state as of "
+    )
+    await expect(page.locator("#groups tbody tr")).to_have_count(1)
+    await page.evaluate("window.mend()")
+    await look_again(page)
+    await expect(page.locator("#notice")).to_be_hidden()
+
+
+async def test_the_skip_link_keeps_the_view(shown: Shown, member: Member, open_page: Open) -> None:
+    page = await open_page(shown, "/#/groups/billing")
+    await page.locator(".skip").focus()
+    await page.keyboard.press("Enter")
+    await expect(page.locator("#main")).to_be_focused()
+    await expect(page.locator("#group-view")).to_be_visible()
