@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import textwrap
 from collections.abc import Iterable
 from typing import Any, Final, NoReturn
 
@@ -15,6 +16,10 @@ EXIT_INTERRUPTED: Final = 130
 class Help(argparse.RawDescriptionHelpFormatter):
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=44, width=118)
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        """Names such as muster-kafka[http] stay whole."""
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
 
 
 class Parser(argparse.ArgumentParser):

@@ -1,4 +1,4 @@
-"""What differs between operating systems, and nothing else: files, locks, limits, signals, memory.
+"""What differs between operating systems, and nothing else: files, locks, limits, keys, signals, memory.
 
 The rest of muster calls these and is the same everywhere. The tests run on Linux; macOS and Windows are
 untested: `make check` only has the type checker verify that every call exists there.
@@ -66,9 +66,15 @@ if sys.platform == "win32":
     def raise_open_files_limit() -> None:
         """Let this process open as many files as it may."""
 
+    def unbuffer_keys(descriptor: int) -> Callable[[], None] | None:
+        """Have a terminal hand over each key as it is pressed; what takes that back, None if it cannot."""
+        return None
+
 else:
     import fcntl
     import resource
+    import termios
+    import tty
 
     def try_lock(descriptor: int) -> None:
         """Lock this file against other processes until it is closed. Raises OSError if one has it."""
@@ -112,6 +118,16 @@ else:
                 except (ValueError, OSError):
                     continue
                 return
+
+    def unbuffer_keys(descriptor: int) -> Callable[[], None] | None:
+        """Have a terminal hand over each key as it is pressed; what takes that back, None if it cannot.
+        Ctrl-C stays what it is; Ctrl-Z does nothing."""
+        before = termios.tcgetattr(descriptor)
+        tty.setcbreak(descriptor)
+        changed = termios.tcgetattr(descriptor)
+        changed[6][termios.VSUSP] = b"\0"
+        termios.tcsetattr(descriptor, termios.TCSANOW, changed)
+        return lambda: termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
 
 
 if sys.platform == "linux":

@@ -7,9 +7,10 @@ import os
 import re
 import sys
 import time
+from collections.abc import Callable
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -19,6 +20,7 @@ from rich.text import Text
 from muster.coordinator.arguments import printable
 from muster.coordinator.commands.top_facts import Look, Row
 from muster.coordinator.commands.top_rows import COLUMNS, KEYS, SORTS, cells, more_said, sort
+from muster.coordinator.system import unbuffer_keys
 
 _AROUND_LINES: Final = 5
 """Lines of the screen that are no rows: two above, the headings, two below."""
@@ -137,39 +139,26 @@ class Keys:
     def __init__(self) -> None:
         self._pressed: asyncio.Queue[str] = asyncio.Queue()
         self._descriptor = -1
-        self._before: list[Any] = []
+        self._restore: Callable[[], None] | None = None
 
     async def next(self) -> str:
         """The next key."""
         return await self._pressed.get()
 
     def __enter__(self) -> Self:
-        if sys.stdin is None or not sys.stdin.isatty():
-            return self
-        try:
-            import termios
-            import tty
-        except ImportError:  # Windows
-            return self
-        descriptor = sys.stdin.fileno()
-        self._before = termios.tcgetattr(descriptor)
-        tty.setcbreak(descriptor)
-        changed = termios.tcgetattr(descriptor)
-        changed[6][termios.VSUSP] = b"\0"
-        termios.tcsetattr(descriptor, termios.TCSANOW, changed)
-        self._descriptor = descriptor
-        asyncio.get_running_loop().add_reader(descriptor, self._read)
+        if sys.stdin is not None and sys.stdin.isatty():
+            self._descriptor = sys.stdin.fileno()
+            self._restore = unbuffer_keys(self._descriptor)
+        if self._restore is not None:
+            asyncio.get_running_loop().add_reader(self._descriptor, self._read)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._descriptor < 0:
-            return
-        import termios
-
-        asyncio.get_running_loop().remove_reader(self._descriptor)
-        termios.tcsetattr(self._descriptor, termios.TCSADRAIN, self._before)
+        if self._restore is not None:
+            asyncio.get_running_loop().remove_reader(self._descriptor)
+            self._restore()
 
     def _read(self) -> None:
         try:
