@@ -19,7 +19,7 @@ from muster.client.admin.cluster import ClusterDescription
 from muster.client.admin.configs import Config, ConfigChange, ConfigResource
 from muster.client.admin.groups import GroupDescription, GroupListing
 from muster.client.admin.offsets import READ_UNCOMMITTED, GroupOffsets
-from muster.client.admin.replicas import ElectionType, LogDir, ProducerState
+from muster.client.admin.replicas import ElectionType, LogDir, ProducerState, Reassignment
 from muster.client.admin.reset import ResetOffset, Target
 from muster.client.admin.topics import (
     BROKER_DEFAULT,
@@ -366,6 +366,30 @@ class Admin:
         of all that need it."""
         return await replica_calls.elect_leaders(
             self._cluster, self._until(timeout), partitions, election_type=election_type
+        )
+
+    async def alter_partition_reassignments(
+        self,
+        reassignments: Mapping[TopicPartition, Sequence[int] | None],
+        *,
+        allow_replication_factor_change: bool = True,
+        timeout: float | None = None,
+    ) -> Outcomes[TopicPartition, None]:
+        """Assign partitions to other brokers, by node id, the preferred leader first; None cancels what is
+        going on."""
+        return await replica_calls.alter_partition_reassignments(
+            self._cluster,
+            reassignments,
+            self._until(timeout),
+            allow_replication_factor_change=allow_replication_factor_change,
+        )
+
+    async def list_partition_reassignments(
+        self, partitions: Iterable[TopicPartition] | None = None, *, timeout: float | None = None
+    ) -> dict[TopicPartition, Reassignment]:
+        """Reassignments that are going on, of these partitions or of all. With muster, never any."""
+        return await replica_calls.list_partition_reassignments(
+            self._cluster, self._until(timeout), partitions
         )
 
 

@@ -28,7 +28,8 @@ class Node(NamedTuple):
 
 
 class Lease(NamedTuple):
-    """The right of one broker to serve a shard: of groups ("group"), or of topic partitions ("data").
+    """The right of one broker to serve a shard: of groups ("group"), of topic partitions ("data"), or of
+    those with one replica list ("replicas").
 
     Nobody has it: `holder` is None, and so is what follows. `announced`: the holder has loaded the shard, and
     clients are sent to it. It runs out in `remaining_ms` unless it is renewed.

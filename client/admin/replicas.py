@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
-from muster.client.admin.answers import Outcomes, left_ms, of_leaders, of_nodes, present, refused
+from muster.client.admin.answers import (
+    Outcomes,
+    left_ms,
+    of_controller,
+    of_leaders,
+    of_nodes,
+    present,
+    refused,
+)
 from muster.client.errors import refusal
 from muster.client.network.cluster import Cluster, left_out
 from muster.client.partitions import TopicPartition, grouped
@@ -15,6 +23,10 @@ from muster.protocol.messages.cluster import (
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
     ElectLeadersRequest,
+)
+from muster.protocol.messages.reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ListPartitionReassignmentsRequest,
 )
 from muster.protocol.messages.transactions import DescribeProducersRequest
 
@@ -127,6 +139,94 @@ async def elect_leaders(
         return Outcomes(told)
     left_out(set(wanted) - told.keys(), "ElectLeaders")
     return Outcomes({where: told[where] for where in wanted})
+
+
+# --- reassignments ------------------------------------------------------------------------------------------
+
+
+class Reassignment(NamedTuple):
+    """A partition that is being moved to other brokers, by node id: where it is now, what comes and goes."""
+
+    replicas: list[int]
+    adding: list[int]
+    removing: list[int]
+
+
+async def alter_partition_reassignments(
+    cluster: Cluster,
+    reassignments: Mapping[TopicPartition, Sequence[int] | None],
+    until: float,
+    *,
+    allow_replication_factor_change: bool = True,
+) -> Outcomes[TopicPartition, None]:
+    """Assign partitions to other brokers, by node id, the preferred leader first; None cancels what is going
+    on (KIP-455).
+
+    Apache Kafka has only begun when this returns (`list_partition_reassignments`); muster is done. Without
+    `allow_replication_factor_change` the number of replicas has to stay (KIP-860).
+    """
+
+    async def ask(node: int, wanted: list[TopicPartition]) -> dict[TopicPartition, KafkaError | None]:
+        request = AlterPartitionReassignmentsRequest(
+            timeout_ms=left_ms(until),
+            allow_replication_factor_change=allow_replication_factor_change,
+            topics=[
+                AlterPartitionReassignmentsRequest.ReassignableTopic(
+                    name=topic,
+                    partitions=[
+                        AlterPartitionReassignmentsRequest.ReassignablePartition(
+                            partition_index=index, replicas=None if replicas is None else list(replicas)
+                        )
+                        for index, replicas in parts
+                    ],
+                )
+                for topic, parts in grouped((each, reassignments[each]) for each in wanted).items()
+            ],
+        )
+        response = await cluster.call(request, until, node=node)
+        if response.error_code:
+            raise refusal(response.error_code, response.error_message)
+        return {
+            (where := TopicPartition(topic.name, each.partition_index)): refused(
+                each.error_code, each.error_message, about=str(where)
+            )
+            for topic in response.responses
+            for each in topic.partitions
+        }
+
+    return await of_controller(cluster, reassignments, ask, until, api="AlterPartitionReassignments")
+
+
+async def list_partition_reassignments(
+    cluster: Cluster, until: float, partitions: Iterable[TopicPartition] | None = None
+) -> dict[TopicPartition, Reassignment]:
+    """What is going on, of these partitions or of all. With muster, never anything."""
+    wanted = None if partitions is None else list(dict.fromkeys(partitions))
+
+    async def ask() -> dict[TopicPartition, Reassignment]:
+        request = ListPartitionReassignmentsRequest(
+            timeout_ms=left_ms(until),
+            topics=None
+            if wanted is None
+            else [
+                ListPartitionReassignmentsRequest.ListPartitionReassignmentsTopics(
+                    name=topic, partition_indexes=[index for index, _ in parts]
+                )
+                for topic, parts in grouped((each, None) for each in wanted).items()
+            ],
+        )
+        response = await cluster.call_controller(request, until)
+        if response.error_code:
+            raise refusal(response.error_code, response.error_message)
+        return {
+            TopicPartition(topic.name, each.partition_index): Reassignment(
+                list(each.replicas), list(each.adding_replicas), list(each.removing_replicas)
+            )
+            for topic in response.topics
+            for each in topic.partitions
+        }
+
+    return await cluster.retrying(ask, until)
 
 
 # --- producers ----------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from muster.coordinator.cluster.placement import place
-from muster.coordinator.storage.store import Grant, Lease, LeaseKind, NodeRow
+from muster.coordinator.storage.store import Grant, Lease, LeaseKind, NodeRow, Replicas
 
 
 class Tenure(Protocol):
@@ -41,11 +41,20 @@ def placeable(nodes: Iterable[NodeRow]) -> list[int]:
     return [node.node_id for node in known if not node.drained] or [node.node_id for node in known]
 
 
-def home(lease: Lease, node_ids: Collection[int], pins: Mapping[Lease, int]) -> int | None:
-    """The node that should hold a lease: the one it is pinned to if that is among the nodes, else by
-    placement. None without nodes."""
+def home(
+    lease: Lease,
+    node_ids: Collection[int],
+    pins: Mapping[Lease, int],
+    replicas: Mapping[Lease, Replicas] = MappingProxyType({}),
+) -> int | None:
+    """The node that should hold a lease: the one it is pinned to if that is among the nodes, else the first
+    of its replica list that is, else by placement. None without nodes."""
     pinned = pins.get(lease)
-    return pinned if pinned in node_ids else place(lease.kind.value, lease.number, node_ids)
+    if pinned in node_ids:
+        return pinned
+    first = next((node_id for node_id in replicas.get(lease, ()) if node_id in node_ids), None)
+    # The records are the store's, so where no replica lives any other broker may serve them.
+    return place(lease.kind.value, lease.number, node_ids) if first is None else first
 
 
 def wanted(
@@ -53,11 +62,13 @@ def wanted(
     node_ids: Iterable[int],
     counts: Mapping[LeaseKind, int],
     pins: Mapping[Lease, int] = MappingProxyType({}),
+    replicas: Mapping[Lease, Replicas] = MappingProxyType({}),
 ) -> set[Lease]:
-    """The leases that `node_id` should hold among the nodes."""
+    """The leases that `node_id` should hold among the nodes: of so many of each kind, and of those that have
+    a replica list."""
     live = tuple(node_ids)
-    leases = (Lease(kind, number) for kind, count in counts.items() for number in range(count))
-    return {lease for lease in leases if home(lease, live, pins) == node_id}
+    leases = [Lease(kind, number) for kind, count in counts.items() for number in range(count)]
+    return {lease for lease in (*leases, *replicas) if home(lease, live, pins, replicas) == node_id}
 
 
 class Plan(NamedTuple):

@@ -19,6 +19,7 @@ from muster.coordinator.storage.store import (
     LeaseKind,
     NodeIdTaken,
     NodeRow,
+    Replicas,
     Store,
     StoreClosed,
     StoreCounts,
@@ -57,6 +58,7 @@ class _Reading(NamedTuple):
 
     nodes: Mapping[int, NodeRow]
     holders: Mapping[Lease, Grant]
+    replicas: Mapping[Lease, Replicas]
     seen_ms: int
 
 
@@ -104,6 +106,7 @@ class Membership:
         self._reading: _Reading | None = None
         self._heard_ms: dict[int, int] = {}  # when each node had registered last, by our clock
         self._topology: Topology | None = None  # made of the reading when it is asked for
+        self._announced_epochs: dict[Lease, int] = {}
         self._renew_ms = 0
         self._look_again_ms: int | None = None
         self._said: int | None = None  # how many leases were held when that was logged last
@@ -135,11 +138,39 @@ class Membership:
         if self._topology is None:
             if self._reading is None:
                 raise RuntimeError("the membership has not been started")
-            nodes, holders, _ = self._reading
+            nodes, holders, replicas, _ = self._reading
             known = self._held.as_known(holders, self._self.node_id)
             of_live = {lease: grant for lease, grant in known.items() if grant.node_id in nodes}
-            self._topology = Topology(self._known.cluster_id, nodes, of_live, self._known.leases)
+            self._topology = Topology(
+                self._known.cluster_id,
+                nodes,
+                of_live,
+                self._known.leases,
+                replicas,
+                self._announced_epochs,
+            )
         return self._topology
+
+    @property
+    def started(self) -> bool:
+        """Whether there is a `topology`."""
+        return self._reading is not None
+
+    async def until(self, reached: Callable[[], bool], timeout_s: float) -> bool:
+        """Whether `reached` is true, or comes true in time; it is looked at whenever the topology may have
+        changed."""
+        changed = asyncio.Event()
+        self.changed.append(changed.set)
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not reached():
+                    await changed.wait()
+                    changed.clear()
+        except TimeoutError:
+            return False
+        finally:
+            self.changed.remove(changed.set)
+        return True
 
     def serving(self, lease: Lease) -> bool:
         """Whether the lease certainly is this node's now."""
@@ -168,6 +199,14 @@ class Membership:
             self._held.drop(lease)
             self._topology = None
         self._placing.wake()
+
+    def begin_anew(self, lease: Lease, epoch: int) -> None:
+        """Hold the lease under a higher epoch than `epoch`, as after a hand-over: what was served under it is
+        at rest before it is claimed again. Nothing happens where it is not held, or under a higher one."""
+        grant = self._held.grant(lease)
+        if grant is not None and grant.epoch <= epoch:
+            self._disown(lease, release=grant)
+            self._tell_changed()
 
     def silent_ms(self, node_id: int) -> int | None:
         """How long ago another node had registered last, as far as that was seen."""
@@ -368,7 +407,7 @@ class Membership:
 
     async def _claim_and_give_up(self) -> bool:
         """One bounded step towards what placement wants. Whether the next one can follow at once."""
-        nodes, holders, seen_ms = await self._read()
+        nodes, holders, replicas, seen_ms = await self._read()
         node_id = self._self.node_id
         if self.superseded_by is not None or node_id not in nodes:
             # Where our registration ran out while we or the store stood still, placement without us would
@@ -377,10 +416,14 @@ class Membership:
             self._renewing.wake()
             return False
         self._moves.settle(holders, node_id, self._held, seen_ms)
-        counts = {kind: self._known.leases[kind] for kind in self._holders}
+        counts: dict[LeaseKind, int] = {
+            kind: self._known.leases[kind] for kind in self._holders if kind is not LeaseKind.REPLICAS
+        }
+        if LeaseKind.REPLICAS not in self._holders:
+            replicas = {}
         plan = self._held.plan(
-            wanted(node_id, placeable(nodes.values()), counts, self._pins),
-            {lease: grant for lease, grant in holders.items() if lease.kind in counts},
+            wanted(node_id, placeable(nodes.values()), counts, self._pins, replicas),
+            {lease: grant for lease, grant in holders.items() if lease.kind in self._holders},
             node_id,
             seen_ms,
             resting=self._handovers.leases,
@@ -407,16 +450,22 @@ class Membership:
 
     async def _read(self) -> _Reading:
         seen_ms = self._clock.now_ms()
-        nodes, holders_of = await asyncio.gather(
-            self._store.nodes(), asyncio.gather(*(self._store.holders(kind) for kind in LeaseKind))
+        nodes, lists, holders_of = await asyncio.gather(
+            self._store.nodes(),
+            self._store.replica_lists(),
+            asyncio.gather(*(self._store.holders(kind) for kind in LeaseKind)),
         )
         holders = {grant.lease: grant for of_kind in holders_of for grant in of_kind.values()}
+        for lease, grant in holders.items():
+            if grant.announced:
+                self._announced_epochs[lease] = max(grant.epoch, self._announced_epochs.get(lease, 0))
+        replicas = {Lease(LeaseKind.REPLICAS, number): each for each, number in lists.items()}
         for node in nodes:
             self._heard_ms.pop(node.node_id, None)  # the one that was heard of last stands last
             self._heard_ms[node.node_id] = seen_ms - node.age_ms
         while len(self._heard_ms) > _HEARD_MAX:
             del self._heard_ms[next(iter(self._heard_ms))]
-        self._reading = _Reading({node.node_id: node for node in nodes}, holders, seen_ms)
+        self._reading = _Reading({node.node_id: node for node in nodes}, holders, replicas, seen_ms)
         self._topology = None
         return self._reading
 
@@ -483,7 +532,7 @@ class Membership:
     async def _awaited(self) -> list[Grant]:
         """The leases that another node will take as soon as they are released, as far as can be seen; none
         once they have not been taken."""
-        nodes, holders, seen_ms = await self._read()
+        nodes, holders, replicas, seen_ms = await self._read()
         overdue = self._moves.settle(holders, self._self.node_id, self._held, seen_ms)
         takers = [
             node.node_id for node in nodes.values() if not node.drained and node.node_id != self._self.node_id
@@ -494,7 +543,7 @@ class Membership:
             grant
             for grant in self._held.grants()
             # One that has not renewed in time may be dead, and keep its share waiting.
-            if (node_id := home(grant.lease, takers, self._pins)) is not None
+            if (node_id := home(grant.lease, takers, self._pins, replicas)) is not None
             and nodes[node_id].age_ms < self._term_ms * 2 // 3
         ]
 

@@ -15,7 +15,7 @@ from muster.coordinator.cluster.placement import (
     internal_topic_id,
     shard_of,
 )
-from muster.coordinator.storage.store import Grant, Lease, LeaseKind, NodeRow
+from muster.coordinator.storage.store import Assignment, Grant, Lease, LeaseKind, NodeRow, Replicas
 
 NO_NODE = -1
 
@@ -35,7 +35,8 @@ def shard_topics(cluster_id: UUID) -> frozenset[UUID]:
 def partition_lease(
     shard_topics: Collection[UUID], counts: Mapping[LeaseKind, int], topic_id: UUID, partition: int
 ) -> Lease:
-    """The lease whose holder leads the partition: of one of `shard_topics` that of the group shard."""
+    """The lease whose holder leads a partition without a replica list: of one of `shard_topics` that of the
+    group shard."""
     if topic_id in shard_topics:
         return Lease(LeaseKind.GROUP, partition)
     return Lease(LeaseKind.DATA, data_shard(topic_id, partition, counts[LeaseKind.DATA]))
@@ -52,11 +53,17 @@ class Topology:
     holders: Mapping[Lease, Grant]
     """Leases held by live nodes; clients are sent only to holders that have announced them."""
     counts: Mapping[LeaseKind, int]
+    replicas: Mapping[Lease, Replicas] = field(default_factory=dict)
+    """The replica list of each lease that is for the partitions with that list."""
+    announced_epochs: Mapping[Lease, int] = field(default_factory=dict)
+    """The highest epoch of each lease that was ever seen announced, by whomever."""
     shard_topics: frozenset[UUID] = field(init=False)
     """Those led by who holds the group shards."""
+    _of_replicas: Mapping[Replicas, Lease] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shard_topics", shard_topics(self.cluster_id))
+        object.__setattr__(self, "_of_replicas", {each: lease for lease, each in self.replicas.items()})
 
     @property
     def controller_id(self) -> int:
@@ -67,9 +74,40 @@ class Topology:
     def group_lease(self, group_id: str) -> Lease:
         return Lease(LeaseKind.GROUP, shard_of(group_id, self.counts[LeaseKind.GROUP]))
 
-    def data_lease(self, topic_id: UUID, partition: int) -> Lease:
-        """The lease whose holder leads the partition."""
-        return partition_lease(self.shard_topics, self.counts, topic_id, partition)
+    @property
+    def leases(self) -> list[Lease]:
+        """Every lease that some node should hold, by kind and number."""
+        numbered = [
+            Lease(kind, number)
+            for kind, count in self.counts.items()
+            if kind is not LeaseKind.REPLICAS
+            for number in range(count)
+        ]
+        return numbered + sorted(self.replicas)
+
+    @property
+    def keeps_replicas(self) -> bool:
+        """Whether all live brokers know replica lists. Those of an earlier version would lead partitions that
+        have one by their data shard, so none is made while there are any."""
+        return all(node.keeps_replicas for node in self.nodes.values())
+
+    def data_lease(
+        self, topic_id: UUID, partition: int, assignment: Assignment | None = None
+    ) -> Lease | None:
+        """The lease whose holder leads the partition. None where a partition with an `assignment` is led
+        under none yet: the replica list has not been heard of, or whoever led the partition before it was
+        reassigned may not have heard of that."""
+        if assignment is None:
+            return partition_lease(self.shard_topics, self.counts, topic_id, partition)
+        return self._of_replicas.get(assignment.replicas) if self.has_moved(assignment) else None
+
+    def has_moved(self, assignment: Assignment) -> bool:
+        """Whether a reassigned partition may be led under its new lease: nobody serves it any more who led it
+        before."""
+        if assignment.moved_from is None:
+            return True
+        # Whoever has claimed the old lease since has read the topics before it announced itself.
+        return self.announced_epochs.get(assignment.moved_from, 0) > assignment.moved_epoch
 
     def coordinator(self, group_id: str) -> NodeRow | None:
         """The node that coordinates the group; None while its shard has no holder that is ready
@@ -77,10 +115,14 @@ class Topology:
         grant = self._announced(self.group_lease(group_id))
         return None if grant is None else self.nodes[grant.node_id]
 
-    def leader(self, topic_id: UUID, partition: int) -> Leader:
-        """The partition's leader and leader epoch: holder and epoch of its lease."""
-        grant = self._announced(self.data_lease(topic_id, partition))
-        return Leader(NO_NODE, -1) if grant is None else Leader(grant.node_id, grant.epoch)
+    def leader(self, topic_id: UUID, partition: int, assignment: Assignment | None = None) -> Leader:
+        """The partition's leader and leader epoch: holder and epoch of its lease, the latter from the base of
+        its `assignment` on."""
+        lease = self.data_lease(topic_id, partition, assignment)
+        grant = None if lease is None else self._announced(lease)
+        if grant is None:
+            return Leader(NO_NODE, -1)
+        return Leader(grant.node_id, grant.epoch + (0 if assignment is None else assignment.epoch_base))
 
     def _announced(self, lease: Lease) -> Grant | None:
         grant = self.holders.get(lease)

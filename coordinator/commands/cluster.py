@@ -27,7 +27,7 @@ JSON: {"cluster_id": text, "controller": node id or -1,
                     "drained": true or false, "group_shards": number, "data_shards": number,
                     "loading": number, "renewed_ago_ms": number, "term_ms": number}],
        with --leases also
-       "leases": [{"kind": "group" or "data", "number": number, "holder": node id or null,
+       "leases": [{"kind": "group", "data" or "replicas", "number": number, "holder": node id or null,
                    "epoch": number or null, "remaining_ms": number or null,
                    "announced": true, false or null}]}
        What only brokers of muster tell is null with others."""
@@ -103,7 +103,7 @@ def _served(leases: Leases | None, node_id: int) -> dict[str, Any]:
     values = (
         registration.drained,
         len(leases.of(node_id, "group")),
-        len(leases.of(node_id, "data")),
+        len(leases.of(node_id, "data")) + len(leases.of(node_id, "replicas")),
         sum(not each.announced for each in leases.of(node_id)),
         registration.registered_ago_ms,
         registration.term_ms,

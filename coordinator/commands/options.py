@@ -125,6 +125,30 @@ def setting(text: str) -> tuple[str, str]:
     return name, value
 
 
+def replicas(text: str) -> list[int]:
+    """Reads node ids with colons between them, such as 3:1."""
+    if not re.fullmatch(r"[0-9]{1,9}(:[0-9]{1,9})*", text):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not allowed; it takes node ids with : between them, such as 3:1"
+        )
+    return [int(each) for each in text.split(":")]
+
+
+def replica_lists(text: str) -> list[list[int]]:
+    """Reads the replicas of each partition, with commas between partitions, such as 3:1,2:3."""
+    return [replicas(each) for each in text.split(",")]
+
+
+def partition_replicas(text: str) -> tuple[int, list[int]]:
+    """Reads PARTITION=REPLICAS, such as 0=3:1."""
+    partition, equals, wanted = text.partition("=")
+    if not (equals and re.fullmatch(r"[0-9]{1,9}", partition)):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not allowed; it takes PARTITION=REPLICAS, such as 0=3:1"
+        )
+    return int(partition), replicas(wanted)
+
+
 def timestamp_ms(text: str) -> int:
     """Reads a moment: epoch milliseconds, or ISO 8601 (without a zone: local time)."""
     if re.fullmatch(r"[0-9]{1,18}", text):

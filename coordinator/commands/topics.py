@@ -1,4 +1,4 @@
-"""`muster topics`: list, create, describe, alter, delete."""
+"""`muster topics`: list, create, describe, alter, reassign, delete."""
 
 from __future__ import annotations
 
@@ -9,13 +9,22 @@ from itertools import count
 from typing import Any, Final
 
 from muster.client.admin import configs as config_calls
+from muster.client.admin import replicas as replica_calls
 from muster.client.admin import topics as topic_calls
 from muster.client.admin.configs import Config, ConfigChange, ConfigResource, ConfigSource
 from muster.client.admin.topics import CreatedTopic, NewTopic, TopicDescription
 from muster.client.network.cluster import Cluster
 from muster.client.network.connection import deadline
+from muster.client.partitions import TopicPartition
 from muster.coordinator.commands import output
-from muster.coordinator.commands.options import actions, command, number, setting
+from muster.coordinator.commands.options import (
+    actions,
+    command,
+    number,
+    partition_replicas,
+    replica_lists,
+    setting,
+)
 from muster.coordinator.commands.run import Usage, distinct, report_outcomes
 from muster.protocol.errors import ErrorCode, KafkaError
 
@@ -64,6 +73,13 @@ def declare(commands: Any, name: str, summary: str) -> None:
         help="copies of each partition (default: what the broker is set to)",
     )
     create.add_argument(
+        "--replica-assignment",
+        type=replica_lists,
+        metavar="LISTS",
+        help="the brokers of each partition in place of both numbers, the preferred leader first, "
+        "such as 3:1,2:3",
+    )
+    create.add_argument(
         "--config",
         type=setting,
         action="append",
@@ -95,6 +111,18 @@ def declare(commands: Any, name: str, summary: str) -> None:
     )
     alter.set_defaults(work=alter_topic)
 
+    reassign = command(below, "reassign", "assign partitions to other brokers", _ALTER_JSON)
+    reassign.add_argument("topic", metavar="TOPIC")
+    reassign.add_argument(
+        "--partition",
+        type=partition_replicas,
+        action="append",
+        required=True,
+        metavar="PARTITION=REPLICAS",
+        help="a partition and its brokers, the preferred leader first, such as 0=3:1; may be repeated",
+    )
+    reassign.set_defaults(work=reassign_topic)
+
     delete = command(below, "delete", "delete topics with their records and committed offsets", _DELETE_JSON)
     delete.add_argument("topics", metavar="TOPIC", nargs="+")
     delete.add_argument("--if-exists", action="store_true", help="a topic that is not there is no failure")
@@ -116,7 +144,9 @@ async def list_topics(cluster: Cluster, given: Namespace) -> int:
 
 async def create_topic(cluster: Cluster, given: Namespace) -> int:
     """Create a topic."""
-    until = deadline(given.timeout)
+    until, lists = deadline(given.timeout), given.replica_assignment
+    if lists is not None and (given.partitions, given.replication_factor) != (-1, -1):
+        raise Usage("--replica-assignment says it all: leave out --partitions and --replication-factor")
     topic = await _existing(cluster, given.topic, until) if given.if_not_exists else None
     state = "exists"
     if topic is None:
@@ -124,6 +154,7 @@ async def create_topic(cluster: Cluster, given: Namespace) -> int:
             name=given.topic,
             num_partitions=given.partitions,
             replication_factor=given.replication_factor,
+            replica_assignments=None if lists is None else dict(enumerate(lists)),
             configs=distinct(given.config, "--config"),
         )
         outcomes = await topic_calls.create_topics(cluster, [new], until)
@@ -181,6 +212,22 @@ async def alter_topic(cluster: Cluster, given: Namespace) -> int:
     if changes:
         await change(validate_only=False)
         await _until_shown(cluster, given.topic, changes, min(until, deadline(_SHOWN_S)))
+    found = await topic_calls.describe_topics(cluster, [given.topic], until)
+    await _show(cluster, given, list(found.raise_for_failures().values()), until, all_configs=False)
+    return 0
+
+
+async def reassign_topic(cluster: Cluster, given: Namespace) -> int:
+    """Assign partitions of a topic to other brokers."""
+    until = deadline(given.timeout)
+    lists: dict[TopicPartition, list[int]] = {}
+    for index, replicas in given.partition:
+        where = TopicPartition(given.topic, index)
+        if where in lists:
+            raise Usage(f"--partition {index} is given twice")
+        lists[where] = replicas
+    outcomes = await replica_calls.alter_partition_reassignments(cluster, lists, until)
+    outcomes.raise_for_failures()
     found = await topic_calls.describe_topics(cluster, [given.topic], until)
     await _show(cluster, given, list(found.raise_for_failures().values()), until, all_configs=False)
     return 0

@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, Final
-from uuid import uuid4
+from uuid import UUID, uuid4
 
-from muster.coordinator.cluster.handover import Rest
 from muster.coordinator.cluster.membership import LeaseHolder, Membership
-from muster.coordinator.cluster.topology import Topology, partition_lease, shard_topics
+from muster.coordinator.cluster.topology import Leader, Topology, partition_lease, shard_topics
 from muster.coordinator.config import Settings
 from muster.coordinator.endpoints import Endpoint, Listening
 from muster.coordinator.group.config import GroupConfig
@@ -44,15 +43,16 @@ from muster.coordinator.server.listener import BindError, Listener
 from muster.coordinator.server.pausing import PausableStore
 from muster.coordinator.server.producer_ids import ProducerIds
 from muster.coordinator.server.router import APIS_AT_ONCE, HANDLERS, Router
+from muster.coordinator.server.shards import DataShards, GroupShards, LogShards
 from muster.coordinator.server.unserved import REFUSED
 from muster.coordinator.storage.store import Lease, LeaseKind, NodeRow, Store, StoreCounts, StoreError
-from muster.coordinator.topics.catalogue import Catalogue, Change, events_topic, offsets_topic
+from muster.coordinator.topics.catalogue import Catalogue, Change, Topic, events_topic, offsets_topic
 from muster.coordinator.topics.config import defaults_from
 from muster.coordinator.topics.consumer_offsets import ConsumerOffsets
 from muster.coordinator.topics.group_events import GroupEvents
 from muster.coordinator.topics.logs import Logs
 from muster.coordinator.topics.partitions import Partitions
-from muster.coordinator.topics.rows import RowPartitions
+from muster.coordinator.topics.replicas import Hosts
 from muster.protocol.api import ApiKey
 
 _READ_AGAIN_S: Final = 1.0
@@ -162,7 +162,9 @@ class Broker:
             records_written=self.consumer_offsets.written,
             journal_written=self.group_events.written,
         )
-        of_shards = shard_topics(counts.cluster_id)
+        self._shard_topics = shard_topics(counts.cluster_id)
+        self._counts = counts
+        self._log_shards = shards = LogShards(counts.leases[LeaseKind.DATA])
         self.partitions = Partitions(
             node_id=node_id,
             catalogue=self.catalogue,
@@ -172,19 +174,23 @@ class Broker:
             upkeep_executor=shared.upkeep_thread,
             validation_executor=shared.validation_thread,
             shards=counts.leases[LeaseKind.DATA],
-            shard_of=lambda *partition: _log_shard(partition_lease(of_shards, counts.leases, *partition)),
-            lease_of=_log_lease,
+            shard_of=self._shard_of,
+            lease_of=shards.lease,
             elsewhere={offsets.topic_id: self.consumer_offsets, events.topic_id: self.group_events},
-            serving=lambda shard: self.membership.serving(_log_lease(shard)),
+            serving=lambda shard: self.membership.serving(shards.lease(shard)),
             retention_check_interval_ms=settings.log_retention_check_interval_ms,
             cleaner_backoff_ms=settings.log_cleaner_backoff_ms,
             producer_expiration_ms=settings.producer_id_expiration_ms,
         )
+        self._data_shards = [
+            DataShards(kind, self.partitions, shards, self.read_topics, self._make_way)
+            for kind in (LeaseKind.DATA, LeaseKind.REPLICAS)
+        ]
         self.holders: Mapping[LeaseKind, LeaseHolder] = {
-            LeaseKind.GROUP: _GroupShards(
-                self.runtime, self.partitions, (self.consumer_offsets, self.group_events)
+            LeaseKind.GROUP: GroupShards(
+                self.runtime, self.partitions, (self.consumer_offsets, self.group_events), shards
             ),
-            LeaseKind.DATA: self.partitions,
+            **dict(zip((LeaseKind.DATA, LeaseKind.REPLICAS), self._data_shards, strict=True)),
         }
         self.lag = Lag(
             self.clock,
@@ -380,6 +386,8 @@ class Broker:
         self.connections.freeze()  # the dead do not answer that they are no coordinator any more
         self.membership.kill()
         self.runtime.kill()
+        for each in self._data_shards:
+            each.abandon()
         self.partitions.abandon()
         self.consumer_offsets.abandon()
         self.group_events.abandon()
@@ -495,48 +503,42 @@ class Broker:
         live = {topic.name: topic.topic_id for topic in topics}
         partitions = {topic.name: topic.partitions for topic in topics}
         self.runtime.topics_changed(TopicsImage(deleted, live, partitions))
+        self._make_way()
 
+    def _make_way(self) -> None:
+        """Let those lead partitions who got them by reassignments: what this broker still holds under the
+        epoch of the time it claims anew, which tells them that it knows."""
+        for lease, epoch in self.catalogue.moved.items():
+            self.membership.begin_anew(lease, epoch)
 
-class _GroupShards:
-    """Who holds a group shard also leads the partitions of `__consumer_offsets` and `__group_events` that
-    stand for it."""
+    def _shard_of(self, topic_id: UUID, partition: int) -> int | None:
+        topic = self.catalogue.by_id(topic_id)
+        assignment = None if topic is None else topic.assignments.get(partition)
+        if assignment is None:
+            lease = partition_lease(self._shard_topics, self._counts.leases, topic_id, partition)
+            return self._log_shards.of(lease)
+        if not self.membership.started:
+            return None
+        assigned = self.topology.data_lease(topic_id, partition, assignment)
+        return None if assigned is None else self._log_shards.of(assigned)
 
-    def __init__(self, runtime: Runtime, partitions: Partitions, topics: Sequence[RowPartitions]) -> None:
-        self._runtime = runtime
-        self._partitions = partitions
-        self._topics = topics
+    def leader(self, topic: Topic, partition: int) -> Leader:
+        """Who leads a partition, as last read."""
+        return self.topology.leader(topic.topic_id, partition, topic.assignments.get(partition))
 
-    def own(self, number: int, epoch: int) -> Awaitable[object]:
-        self._partitions.own(_log_shard(Lease(LeaseKind.GROUP, number)), epoch)
-        for topic in self._topics:
-            topic.own(number, epoch)
-        return self._runtime.own(number, epoch)
-
-    def disown(self, number: int) -> Awaitable[object]:
-        for topic in self._topics:
-            topic.disown(number)
-        logs = self._partitions.disown(_log_shard(Lease(LeaseKind.GROUP, number)))
-        return Rest(partial(self._at_rest, self._runtime.disown(number), logs))
-
-    async def _at_rest(self, shard: Awaitable[object], logs: Awaitable[object]) -> None:
-        try:
-            await shard
-        finally:
-            await logs
+    @property
+    def hosts(self) -> Hosts:
+        """The live brokers that partitions can be assigned to."""
+        nodes = self.topology.nodes.values()
+        return Hosts(
+            {node.node_id: node.rack for node in nodes},
+            frozenset(node.node_id for node in nodes if node.drained),
+            self.topology.keeps_replicas,
+        )
 
 
 def _kafka_listeners(endpoints: Iterable[Endpoint]) -> str:
     return ",".join(str(each if each.listener else each._replace(listener="PLAINTEXT")) for each in endpoints)
-
-
-def _log_shard(lease: Lease) -> int:
-    """The number by which `Partitions` knows the partitions of a lease: those of groups are negative."""
-    return lease.number if lease.kind is LeaseKind.DATA else -1 - lease.number
-
-
-def _log_lease(shard: int) -> Lease:
-    """The other way round."""
-    return Lease(LeaseKind.DATA, shard) if shard >= 0 else Lease(LeaseKind.GROUP, -1 - shard)
 
 
 def group_config(settings: Settings, *, real_time: bool = False) -> GroupConfig:

@@ -86,6 +86,12 @@ from muster.protocol.messages.offsets import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
+from muster.protocol.messages.reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
 from muster.protocol.messages.topics import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -109,6 +115,9 @@ FetchedPartitionData = FetchResponse.FetchableTopicResponse.PartitionData
 ListedPartition = ListOffsetsResponse.ListOffsetsTopicResponse.ListOffsetsPartitionResponse
 EpochEndOffset = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult.EpochEndOffset
 LogDir = DescribeLogDirsResponse.DescribeLogDirsResult
+PartitionReassignment = (
+    AlterPartitionReassignmentsResponse.ReassignableTopicResponse.ReassignablePartitionResponse
+)
 PartitionElection = ElectLeadersResponse.ReplicaElectionResult.PartitionResult
 ProducersOfPartition = DescribeProducersResponse.TopicResponse.PartitionResponse
 CutPartition = DeleteRecordsResponse.DeleteRecordsTopicResult.DeleteRecordsPartitionResult
@@ -187,6 +196,35 @@ def election_error(partition: int, error: KafkaError) -> PartitionElection:
     return PartitionElection(
         partition_id=partition, error_code=error.code, error_message=_partition_why(error)
     )
+
+
+def alter_partition_reassignments(
+    request: AlterPartitionReassignmentsRequest, version: int, error: KafkaError
+) -> AlterPartitionReassignmentsResponse:
+    return AlterPartitionReassignmentsResponse(
+        allow_replication_factor_change=request.allow_replication_factor_change,
+        error_code=error.code,
+        error_message=error.why,
+        responses=[
+            AlterPartitionReassignmentsResponse.ReassignableTopicResponse(
+                name=topic.name,
+                partitions=[reassignment_error(each.partition_index, error) for each in topic.partitions],
+            )
+            for topic in request.topics
+        ],
+    )
+
+
+def reassignment_error(partition: int, error: KafkaError) -> PartitionReassignment:
+    return PartitionReassignment(
+        partition_index=partition, error_code=error.code, error_message=_partition_why(error)
+    )
+
+
+def list_partition_reassignments(
+    request: ListPartitionReassignmentsRequest, version: int, error: KafkaError
+) -> ListPartitionReassignmentsResponse:
+    return ListPartitionReassignmentsResponse(error_code=error.code, error_message=error.why, topics=[])
 
 
 def coordinator_error(key: str, error: KafkaError) -> FindCoordinatorResponse.Coordinator:
@@ -609,6 +647,8 @@ REFUSALS: Final[dict[ApiKey, Refusal]] = {
     ApiKey.DESCRIBE_CLUSTER: describe_cluster,
     ApiKey.DESCRIBE_LOG_DIRS: describe_log_dirs,
     ApiKey.ELECT_LEADERS: elect_leaders,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: alter_partition_reassignments,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: list_partition_reassignments,
     ApiKey.DESCRIBE_PRODUCERS: describe_producers,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions,
     ApiKey.CONSUMER_GROUP_HEARTBEAT: consumer_group_heartbeat,

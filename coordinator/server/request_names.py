@@ -91,6 +91,8 @@ NAMES: Final[dict[ApiKey, Names]] = {
     ApiKey.OFFSET_DELETE: Names(group=True, topics=(_TOPICS,)),
     ApiKey.DESCRIBE_LOG_DIRS: Names(topics=(_TOPICS_BY_TOPIC,)),
     ApiKey.ELECT_LEADERS: Names(topics=(Listed("topic_partitions", _by("topic")),)),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: Names(topics=(_TOPICS,)),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: Names(topics=(_TOPICS,)),
     ApiKey.DESCRIBE_PRODUCERS: Names(topics=(_TOPICS,)),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: Names(topics=(_TOPICS,)),
 }

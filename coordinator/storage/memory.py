@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import merge
 from itertools import islice
 from operator import attrgetter
+from types import MappingProxyType
 from uuid import UUID, uuid4
 
+from muster.coordinator.storage.assignments import numbered
 from muster.coordinator.storage.clock import monotonic_ms
 from muster.coordinator.storage.store import (
     FIRST_SEQ,
@@ -23,6 +25,7 @@ from muster.coordinator.storage.store import (
     NodeRow,
     Outcome,
     RecordBounds,
+    Replicas,
     StoreClosed,
     StoreConflict,
     StoreCounts,
@@ -73,6 +76,7 @@ class MemoryImage:
 
     leases: Mapping[Lease, _LeaseRow]
     topics: Mapping[UUID, TopicRow]
+    replica_lists: Mapping[Replicas, int]
     broker_configs: Mapping[str, BrokerConfigsRow]
 
 
@@ -90,13 +94,14 @@ class MemoryStore:
         lease_counts: Mapping[LeaseKind, int] | None = None,
         cluster_id: UUID | None = None,
     ) -> None:
-        counts = dict.fromkeys(LeaseKind, LEASE_COUNTS_DEFAULT) | dict(lease_counts or {})
+        counts = {**LEASE_COUNTS_DEFAULT, **(lease_counts or {})}
         self.changed: list[Callable[[], None]] = []
         self._now_ms = now_ms
         self._open = False
         self._counts = StoreCounts(cluster_id or uuid4(), counts)
         self._leases = {Lease(kind, n): _LeaseRow() for kind, count in counts.items() for n in range(count)}
         self._topics: dict[UUID, TopicRow] = {}
+        self._replica_lists: dict[Replicas, int] = {}
         self._broker_configs: dict[str, BrokerConfigsRow] = {}
         self._tenancy = Tenancy()
         self._revision = 0
@@ -117,7 +122,7 @@ class MemoryStore:
     def image(self) -> MemoryImage:
         """What is stored now."""
         leases = {lease: row.copy() for lease, row in self._leases.items()}
-        return MemoryImage(leases, dict(self._topics), dict(self._broker_configs))
+        return MemoryImage(leases, dict(self._topics), dict(self._replica_lists), dict(self._broker_configs))
 
     def restore(self, image: MemoryImage) -> None:
         """Put back what an image of this store has. Epochs stay: whoever has read what was stored before has
@@ -127,6 +132,7 @@ class MemoryStore:
             self._leases[lease] = row.copy()
             self._leases[lease].epoch = epoch
         self._topics = dict(image.topics)
+        self._replica_lists |= image.replica_lists  # numbers are never given twice
         self._broker_configs = dict(image.broker_configs)
         self._change()
 
@@ -274,13 +280,21 @@ class MemoryStore:
         self._topics[topic.topic_id] = topic
         self._change()
 
-    async def update_topic(self, topic: TopicRow, *, expected: TopicRow | None = None) -> None:
+    async def update_topic(
+        self,
+        topic: TopicRow,
+        *,
+        expected: TopicRow | None = None,
+        epochs: Mapping[Lease, int] = MappingProxyType({}),
+    ) -> None:
         self._check_open()
         stored = self._topics.get(topic.topic_id)
         if stored is None:
             raise StoreConflict(f"updating topic {topic.name!r}: there is no topic with id {topic.topic_id}")
         if expected is not None and stored != expected:
             raise StoreConflict(f"updating topic {topic.name!r}: it was changed in the meantime")
+        if any(self._lease_row(lease).epoch != epoch for lease, epoch in epochs.items()):
+            raise StoreConflict(f"updating topic {topic.name!r}: a lease has moved in the meantime")
         self._check_name_free(topic)
         self._topics[topic.topic_id] = topic
         self._change()
@@ -295,6 +309,19 @@ class MemoryStore:
     async def topics(self) -> list[TopicRow]:
         self._check_open()
         return sorted(self._topics.values(), key=lambda topic: topic.name)
+
+    # --- replica lists ----------------------------------------------------------------------------
+
+    async def replica_lists(self) -> dict[Replicas, int]:
+        self._check_open()
+        return dict(self._replica_lists)
+
+    async def add_replica_lists(self, lists: Collection[Replicas]) -> None:
+        self._check_open()
+        new = numbered(self._replica_lists, lists, self._counts.leases[LeaseKind.REPLICAS])
+        if new:
+            self._replica_lists |= new
+            self._change()
 
     # --- broker configs ---------------------------------------------------------------------------
 

@@ -12,12 +12,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import sqlite3
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeVar
 from uuid import UUID
 
@@ -37,6 +38,7 @@ from muster.coordinator.storage.store import (
     NodeRow,
     Outcome,
     RecordBounds,
+    Replicas,
     StoreClosed,
     StoreConflict,
     StoreCounts,
@@ -109,7 +111,7 @@ class SqliteStore:
         self.changed: list[Callable[[], None]] = []
         self._path = directory
         self._now_ms = now_ms
-        self._lease_counts = dict.fromkeys(LeaseKind, LEASE_COUNTS_DEFAULT) | dict(lease_counts or {})
+        self._lease_counts = {**LEASE_COUNTS_DEFAULT, **(lease_counts or {})}
         self._pending_bytes_max = pending_bytes_max
         self._given_executors = (writer, reader)
         self._own_executors: list[Executor] = []
@@ -341,14 +343,27 @@ class SqliteStore:
     async def create_topic(self, topic: TopicRow) -> None:
         await self._change(lambda c: statements.create_topic(c, topic))
 
-    async def update_topic(self, topic: TopicRow, *, expected: TopicRow | None = None) -> None:
-        await self._change(lambda c: statements.update_topic(c, topic, expected))
+    async def update_topic(
+        self,
+        topic: TopicRow,
+        *,
+        expected: TopicRow | None = None,
+        epochs: Mapping[Lease, int] = MappingProxyType({}),
+    ) -> None:
+        await self._change(lambda c: statements.update_topic(c, topic, expected, epochs))
 
     async def delete_topic(self, topic_id: UUID) -> bool:
         return await self._change(lambda c: statements.delete_topic(c, topic_id))
 
     async def topics(self) -> list[TopicRow]:
         return await self._read(statements.topics)
+
+    async def replica_lists(self) -> dict[Replicas, int]:
+        return await self._read(statements.replica_lists)
+
+    async def add_replica_lists(self, lists: Collection[Replicas]) -> None:
+        leases = self._opened_files().counts.leases[LeaseKind.REPLICAS]
+        await self._change(lambda c: statements.add_replica_lists(c, lists, leases))
 
     async def broker_configs(self) -> list[BrokerConfigsRow]:
         return await self._read(statements.broker_configs)

@@ -10,7 +10,7 @@ from zlib import crc32
 
 from muster.coordinator.storage.store import LeaseKind, StoreCounts, StoreError
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """Kept in the file's user_version; grows with every change that an older muster could not read."""
 
 APPLICATION_ID = 0x4D555354  # "MUST": tells our files from other sqlite databases
@@ -48,9 +48,11 @@ CREATE TABLE topics (
     name TEXT NOT NULL UNIQUE,
     partitions INTEGER NOT NULL,
     configs TEXT NOT NULL,
-    created_ms INTEGER NOT NULL
+    created_ms INTEGER NOT NULL,
+    assignments TEXT NOT NULL DEFAULT ''
 );
 """
+_REPLICA_LISTS = "CREATE TABLE replica_lists (number INTEGER PRIMARY KEY, replicas TEXT NOT NULL UNIQUE)"
 # Not in every file of this version, since a muster that does not know them leaves them as they are and misses
 # nothing. A lease has a row in `journals` from its first journal row on. `tombstones` say which records were
 # deleted, for whoever reads them as a log; the coordinator itself never reads them.
@@ -126,6 +128,7 @@ def prepare(connection: sqlite3.Connection, path: Path, lease_counts: Mapping[Le
         if application_id != APPLICATION_ID:
             raise StoreError(f"{path} is a sqlite database, but not one of muster's")
         _add_checksums(connection)
+        _add_replicas(connection, lease_counts[LeaseKind.REPLICAS])
         for table in _ADDED:
             connection.execute(table)
         (cluster_id,) = connection.execute("SELECT cluster_id FROM store").fetchone()
@@ -144,11 +147,9 @@ def _create(connection: sqlite3.Connection, path: Path, lease_counts: Mapping[Le
         raise StoreError(f"{path} is a sqlite database, but not one of muster's")
     for statement in _TABLES.split(";"):
         connection.execute(statement)
+    connection.execute(_REPLICA_LISTS)
     connection.execute("INSERT INTO store (only_row, cluster_id) VALUES (1, ?)", (uuid4().bytes,))
-    connection.executemany(
-        "INSERT INTO leases (kind, number) VALUES (?, ?)",
-        [(kind.value, number) for kind, count in lease_counts.items() for number in range(count)],
-    )
+    _add_leases(connection, lease_counts)
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
@@ -160,7 +161,24 @@ def _add_checksums(connection: sqlite3.Connection) -> None:
         connection.create_function("checksum", 2, checksum, deterministic=True)
         connection.execute("ALTER TABLE records ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0")
         connection.execute("UPDATE records SET checksum = checksum(key, value)")
-        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        connection.execute("PRAGMA user_version = 2")
+
+
+def _add_replicas(connection: sqlite3.Connection, lists: int) -> None:
+    """Bring a file of schema 2 up to 3."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version == 2:
+        connection.execute("ALTER TABLE topics ADD COLUMN assignments TEXT NOT NULL DEFAULT ''")
+        connection.execute(_REPLICA_LISTS)
+        _add_leases(connection, {LeaseKind.REPLICAS: lists})
+        connection.execute("PRAGMA user_version = 3")
+
+
+def _add_leases(connection: sqlite3.Connection, lease_counts: Mapping[LeaseKind, int]) -> None:
+    connection.executemany(
+        "INSERT INTO leases (kind, number) VALUES (?, ?)",
+        [(kind.value, number) for kind, count in lease_counts.items() for number in range(count)],
+    )
 
 
 def checksum(key: bytes | None, value: bytes) -> int:

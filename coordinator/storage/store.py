@@ -29,16 +29,15 @@ Rules that hold for every method of `Store`:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
+from types import MappingProxyType
 from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 from uuid import UUID
 
 FIRST_SEQ = 1
 """The `seq` of the first record of a lease that never had any."""
-LEASE_COUNTS_DEFAULT = 50
-"""Leases of each kind in a new store: offsets.topic.num.partitions, and as many shards for topic data."""
 
 
 class LeaseKind(StrEnum):
@@ -49,7 +48,20 @@ class LeaseKind(StrEnum):
     GROUP = "group"
     """A shard of groups; `number` is Kafka's partition of `__consumer_offsets`."""
     DATA = "data"
-    """A shard of topic partitions; its epoch is their leader epoch."""
+    """A shard of topic partitions that may be led by any broker; its epoch is their leader epoch."""
+    REPLICAS = "replicas"
+    """A shard of the topic partitions with one replica list; `number` is that of the list
+    (`Store.replica_lists`), its epoch counts into their leader epoch (`Assignment`)."""
+
+
+LEASE_COUNTS_DEFAULT: Mapping[LeaseKind, int] = MappingProxyType(
+    {LeaseKind.GROUP: 50, LeaseKind.DATA: 50, LeaseKind.REPLICAS: 1_000}
+)
+"""Leases of each kind in a new store: offsets.topic.num.partitions, as many shards for topic data, and as
+many replica lists as a cluster may ever use."""
+
+Replicas = tuple[int, ...]
+"""A replica list: node ids, the preferred leader first."""
 
 
 class Lease(NamedTuple):
@@ -183,14 +195,31 @@ class Outcome(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Assignment:
+    """Which brokers a partition is assigned to. The holder of the list's lease leads it, in the leader epoch
+    `epoch_base` + the lease's epoch.
+
+    A partition that was reassigned names the lease it was led under before, and that lease's epoch at the
+    time: it may be led under the new lease once the old one has been claimed anew since.
+    """
+
+    replicas: Replicas
+    epoch_base: int = 0
+    moved_from: Lease | None = None
+    moved_epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class TopicRow:
-    """One topic: `configs` has only what differs from the broker's defaults, `created_ms` is epoch time."""
+    """One topic: `configs` has only what differs from the broker's defaults, `created_ms` is epoch time.
+    `assignments` are those of the partitions that have a replica list; the others belong to a data shard."""
 
     topic_id: UUID
     name: str
     partitions: int
     configs: Mapping[str, str] = field(default_factory=dict)
     created_ms: int = 0
+    assignments: Mapping[int, Assignment] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +248,8 @@ class NodeRow:
     drained: bool = False
     listeners: str = ""
     """Where each of its listeners is reached, if it has several: `NAME://HOST:PORT`, with commas."""
+    keeps_replicas: bool = True
+    """Whether it knows replica lists; a broker of an earlier version, on its way out, does not."""
     age_ms: int = field(default=0, compare=False)
     """Set in answers: how long ago it registered last, by the store's clock."""
 
@@ -404,12 +435,19 @@ class Store(Protocol):
     async def create_topic(self, topic: TopicRow) -> None:
         """StoreConflict when the name or the id is taken."""
 
-    async def update_topic(self, topic: TopicRow, *, expected: TopicRow | None = None) -> None:
+    async def update_topic(
+        self,
+        topic: TopicRow,
+        *,
+        expected: TopicRow | None = None,
+        epochs: Mapping[Lease, int] = MappingProxyType({}),
+    ) -> None:
         """Replace the row with the same `topic_id`.
 
-        StoreConflict when there is none, when it is not `expected`, or when the new name is taken. `expected`
-        is the row that the change was computed from: two brokers that change a topic at once cannot undo each
-        other's change.
+        StoreConflict when there is none, when it is not `expected`, when the new name is taken, or when one
+        of `epochs` is not the lease's present one. `expected` is the row that the change was computed from:
+        two brokers that change a topic at once cannot undo each other's change. Who claims one of the leases
+        in `epochs` after the change finds it when it reads the topics.
         """
 
     async def delete_topic(self, topic_id: UUID) -> bool:
@@ -417,6 +455,18 @@ class Store(Protocol):
 
     async def topics(self) -> list[TopicRow]:
         """Every topic, by name."""
+
+    # --- replica lists ----------------------------------------------------------------------------
+
+    async def replica_lists(self) -> dict[Replicas, int]:
+        """The numbers of the replica lists that have one: the lease `REPLICAS` of that number is for the
+        partitions with that list."""
+
+    async def add_replica_lists(self, lists: Collection[Replicas]) -> None:
+        """Give those of `lists` a number that have none. Numbers are never given twice.
+
+        StoreConflict when there are not enough leases left.
+        """
 
     # --- broker configs ---------------------------------------------------------------------------
 
@@ -450,8 +500,8 @@ class Store(Protocol):
         """The cluster id and the number of leases per kind."""
 
     async def revision(self) -> int:
-        """Grows with every change of topics, broker configs, nodes and lease holders; equal revisions mean no
-        change.
+        """Grows with every change of topics, replica lists, broker configs, nodes and lease holders; equal
+        revisions mean no change.
 
         That a lease or a registration ran out changes no row and does not move it.
         """

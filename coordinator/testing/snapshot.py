@@ -12,7 +12,6 @@ from muster.coordinator.server.broker import Broker as Node
 from muster.coordinator.server.brokers import Brokers
 from muster.coordinator.storage.files import MemoryFolder
 from muster.coordinator.storage.memory import MemoryImage, MemoryStore
-from muster.coordinator.storage.store import Lease, LeaseKind
 
 _LOOK_AGAIN_S = 0.001
 
@@ -44,7 +43,7 @@ async def put_back(brokers: Brokers, snapshot: Snapshot) -> None:
     if counts.cluster_id != snapshot.cluster_id:
         raise ValueError("snapshot: it was taken of other brokers")
     nodes = _all_running(brokers)
-    leases = [Lease(kind, number) for kind in LeaseKind for number in range(counts.leases[kind])]
+    leases = nodes[0].topology.leases
     async with _frozen(nodes):
         for node in nodes:
             await node.connections.cut()

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from dataclasses import replace as replace_fields
+from types import MappingProxyType
 from typing import Final
 from uuid import UUID, uuid4
 
 from muster.coordinator.cluster.placement import EVENTS_TOPIC, OFFSETS_TOPIC, internal_topic_id
 from muster.coordinator.runtime.clock import Clock
-from muster.coordinator.storage.store import Store, StoreConflict, TopicRow
+from muster.coordinator.storage.store import (
+    Assignment,
+    Grant,
+    Lease,
+    Replicas,
+    Store,
+    StoreConflict,
+    TopicRow,
+)
 from muster.coordinator.topics.config import (
     SPECS,
     ConfigChange,
@@ -19,6 +29,7 @@ from muster.coordinator.topics.config import (
     parse,
     validated,
 )
+from muster.coordinator.topics.replicas import Hosts, factor_of, lists_of
 from muster.protocol.errors import ErrorCode, KafkaError
 
 INTERNAL_TOPICS: Final = frozenset(
@@ -33,6 +44,7 @@ loop."""
 
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 _ATTEMPTS: Final = 8
+_ONE_HOST: Final = Hosts({1: None})
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +58,24 @@ class Topic:
     configs: Mapping[str, str]
     created_ms: int
     config: TopicConfig = field(compare=False)
+    assignments: Mapping[int, Assignment] = field(default_factory=dict)
+    """Of the partitions that have a replica list; the others are led by any broker, their only replica."""
 
     @property
     def internal(self) -> bool:
         """Kafka's own topics, and ours: listed as internal in Metadata, and clients may not produce to
         them."""
         return self.name in INTERNAL_TOPICS
+
+    @property
+    def replication_factor(self) -> int:
+        """Replicas of the first partition: Kafka has no number for the topic."""
+        return factor_of(self.assignments)
+
+    def epoch_base(self, partition: int) -> int:
+        """What the leader epoch of the partition has beyond the epoch of its lease."""
+        assignment = self.assignments.get(partition)
+        return 0 if assignment is None else assignment.epoch_base
 
 
 def offsets_topic(cluster_id: UUID, partitions: int) -> Topic:
@@ -130,6 +154,7 @@ class Catalogue:
         self._partitions_total = 0
         self._folded: dict[str, str] = {}  # names with "." as "_", to find those whose metrics would collide
         self._subscribers: list[Callable[[Change], None]] = []
+        self._moved: dict[Lease, int] = {}
         self._refreshes = 0  # begun
         self._taken = 0  # the one that the present picture is from
 
@@ -158,6 +183,10 @@ class Catalogue:
                 continue
             topic, known = self._topic(row), self._by_id.get(row.topic_id)
             self._by_id[row.topic_id] = topic
+            for assignment in row.assignments.values():
+                lease = assignment.moved_from
+                if lease is not None:
+                    self._moved[lease] = max(assignment.moved_epoch, self._moved.get(lease, 0))
             if known is None:
                 created.append(topic)
             else:
@@ -194,7 +223,15 @@ class Catalogue:
 
     def _topic(self, row: TopicRow) -> Topic:
         config = parse({**self._defaults, **row.configs})
-        return Topic(row.topic_id, row.name, row.partitions, dict(row.configs), row.created_ms, config)
+        return Topic(
+            row.topic_id,
+            row.name,
+            row.partitions,
+            dict(row.configs),
+            row.created_ms,
+            config,
+            row.assignments,
+        )
 
     def subscribe(self, callback: Callable[[Change], None]) -> Callable[[], None]:
         """Call `callback` on the loop after each change, with the catalogue already new; returns the
@@ -206,6 +243,12 @@ class Catalogue:
                 self._subscribers.remove(callback)
 
         return unsubscribe
+
+    @property
+    def moved(self) -> Mapping[Lease, int]:
+        """Leases under which partitions were led before they were reassigned, with the highest epoch at which
+        that was so: a higher one says that its holder knows."""
+        return self._moved
 
     def topics(self) -> list[Topic]:
         """Every topic, by name."""
@@ -255,15 +298,15 @@ class Catalogue:
         replication_factor: int = -1,
         assignments: Mapping[int, Sequence[int]] | None = None,
         configs: Mapping[str, str | None] | None = None,
-        brokers: Collection[int] = (1,),
+        brokers: Hosts = _ONE_HOST,
         validate_only: bool = False,
     ) -> Topic:
-        """CreateTopics for one topic: -1 means the broker's default; `brokers` are the ids of those alive.
+        """CreateTopics for one topic: -1 means the broker's default, which is one replica; `brokers` are
+        those alive.
 
         Codes: 17 bad or colliding name, 36 exists, 37 partitions, 38 replication factor, 39 assignments, 40
         configs, 42 assignments together with counts, 44 more partitions than one topic, or all of them, may
-        have. Who leads a partition is decided by leases, so `assignments` are checked, and then only the
-        number of partitions counts.
+        have, or more replica lists than there may be.
         """
         check_name(name)
         self._check_free(name)
@@ -277,23 +320,24 @@ class Catalogue:
                     ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                     f"partitions are numbered from 0 without gaps, not {sorted(assignments)}",
                 )
-            _check_replicas(list(assignments.values()), brokers)
             partitions = len(assignments)
         elif partitions == -1:
             partitions = self._num_partitions
         if partitions < 1:
             raise KafkaError(ErrorCode.INVALID_PARTITIONS, f"a topic cannot have {partitions} partitions")
         self._check_partitions_max(partitions, partitions)
-        if not assignments and (replication_factor == 0 or not -1 <= replication_factor <= len(brokers)):
-            raise KafkaError(
-                ErrorCode.INVALID_REPLICATION_FACTOR,
-                f"replication factor {replication_factor} with {len(brokers)} brokers",
-            )
+        topic_id = self._new_id()
+        if assignments:
+            assigned = brokers.assigned({index: tuple(assignments[index]) for index in sorted(assignments)})
+        else:
+            factor = 1 if replication_factor == -1 else replication_factor
+            assigned = brokers.spread(topic_id, range(partitions), factor)
         overrides = _overrides(configs or {})
         validated({**self._defaults, **overrides})
-        row = TopicRow(self._new_id(), name, partitions, overrides, self._clock.now_ms())
+        row = TopicRow(topic_id, name, partitions, overrides, self._clock.now_ms(), assigned)
         if validate_only:
             return self._topic(row)
+        await self._number_lists(assigned)
         try:
             await self._store.create_topic(row)
         except StoreConflict:
@@ -340,11 +384,12 @@ class Catalogue:
         total: int,
         *,
         assignments: Sequence[Sequence[int]] | None = None,
-        brokers: Collection[int] = (1,),
+        brokers: Hosts = _ONE_HOST,
         validate_only: bool = False,
     ) -> Topic:
-        """CreatePartitions: grow to `total`. 37 unless it grows, 39 for assignments that do not match, 44
-        beyond the same bounds as in `create`, 3 unknown."""
+        """CreatePartitions: grow to `total`, with as many replicas as the first partition has. 37 unless it
+        grows, 38 for more replicas than there are brokers, 39 for assignments that do not match, 44 beyond
+        the same bounds as in `create`, 3 unknown."""
 
         def grown(row: TopicRow) -> TopicRow:
             if total <= row.partitions:
@@ -353,13 +398,17 @@ class Catalogue:
                     f"topic {name} has {row.partitions} partitions already, asked for {total}",
                 )
             self._check_partitions_max(total, total - row.partitions)
-            if assignments is not None and len(assignments) != total - row.partitions:
+            new, factor = range(row.partitions, total), factor_of(row.assignments)
+            if assignments is not None and len(assignments) != len(new):
                 raise KafkaError(
                     ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                    f"{len(assignments)} assignments for {total - row.partitions} new partitions",
+                    f"{len(assignments)} assignments for {len(new)} new partitions",
                 )
-            _check_replicas(assignments or (), brokers)
-            return TopicRow(row.topic_id, row.name, total, row.configs, row.created_ms)
+            if assignments is None:
+                assigned = brokers.spread(row.topic_id, new, factor)
+            else:
+                assigned = brokers.assigned(dict(zip(new, map(tuple, assignments), strict=True)), factor)
+            return replace_fields(row, partitions=total, assignments={**row.assignments, **assigned})
 
         return await self._update(name, grown, validate_only=validate_only)
 
@@ -383,7 +432,7 @@ class Catalogue:
             return configs
 
         def altered_row(row: TopicRow) -> TopicRow:
-            return TopicRow(row.topic_id, row.name, row.partitions, altered(row.configs), row.created_ms)
+            return replace_fields(row, configs=altered(row.configs))
 
         check_name(name)
         if name not in self._by_name:
@@ -413,6 +462,7 @@ class Catalogue:
             updated = change(row)
             if validate_only:
                 return self._topic(updated)
+            await self._number_lists(updated.assignments, row.assignments)
             try:
                 await self._store.update_topic(updated, expected=row)
             except StoreConflict:
@@ -423,6 +473,54 @@ class Catalogue:
         raise KafkaError(
             ErrorCode.REQUEST_TIMED_OUT, f"topic {name} is being changed from elsewhere all the time"
         )
+
+    async def reassign(
+        self, topic: Topic, lists: Mapping[int, Replicas], led_under: Callable[[Topic, int], Grant | None]
+    ) -> Topic | None:
+        """Assign partitions of the topic to other brokers, which have been checked; `led_under` is the lease
+        under which a partition is led, with its present epoch, None where that is not known.
+
+        None when nothing was changed, since leases are moving or another broker changed the topic: it may be
+        tried again soon. 17 for a topic that is kept, 44 for more replica lists than there may be.
+        """
+        self._check_changeable(topic)
+        row = self._rows[topic.topic_id]
+        topic = self._by_id[topic.topic_id]
+        assigned = dict(row.assignments)
+        epochs: dict[Lease, int] = {}
+        for partition, replicas in lists.items():
+            before = assigned.get(partition)
+            if before is not None and before.replicas == replicas:
+                continue
+            grant = led_under(topic, partition)
+            if grant is None:
+                return None
+            epochs[grant.lease] = grant.epoch
+            # Leases are claimed from epoch 1 on, so the leader epoch grows.
+            base = topic.epoch_base(partition) + grant.epoch
+            assigned[partition] = Assignment(replicas, base, grant.lease, grant.epoch)
+        if assigned == row.assignments:
+            return topic
+        updated = replace_fields(row, assignments=assigned)
+        await self._number_lists(assigned, row.assignments)
+        try:
+            await self._store.update_topic(updated, expected=row, epochs=epochs)
+        except StoreConflict:
+            await self.refresh()
+            return None
+        await self.refresh()
+        return self._by_id.get(updated.topic_id) or self._topic(updated)
+
+    async def _number_lists(
+        self, assignments: Mapping[int, Assignment], known: Mapping[int, Assignment] = MappingProxyType({})
+    ) -> None:
+        """Give the lists their shards; POLICY_VIOLATION (44) when there are too many."""
+        new = lists_of(assignments.values()) - lists_of(known.values())
+        if new:
+            try:
+                await self._store.add_replica_lists(new)
+            except StoreConflict as conflict:
+                raise KafkaError(ErrorCode.POLICY_VIOLATION, str(conflict)) from None
 
     def _check_changeable(self, topic: Topic) -> None:
         if self._kept.get(topic.name) == topic:
@@ -464,19 +562,6 @@ def _fold(name: str) -> str:
 
 def _exists(name: str) -> KafkaError:
     return KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name} exists already")
-
-
-def _check_replicas(assignments: Sequence[Sequence[int]], brokers: Collection[int]) -> None:
-    """INVALID_REPLICA_ASSIGNMENT (39) unless each is to at least one broker, to none twice, to live ones only
-    and to as many as the others."""
-    for replicas in assignments:
-        if not replicas or len(set(replicas)) != len(replicas) or len(replicas) != len(assignments[0]):
-            why = f"a partition is assigned to the brokers {list(replicas)}"
-        elif not set(replicas) <= set(brokers):
-            why = f"of the brokers {list(replicas)}, only {sorted(set(replicas) & set(brokers))} are alive"
-        else:
-            continue
-        raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, why)
 
 
 def _overrides(configs: Mapping[str, str | None]) -> dict[str, str]:

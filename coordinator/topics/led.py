@@ -31,6 +31,7 @@ class Led:
         "damage",
         "ended",
         "leader_epoch",
+        "lease_epoch",
         "lock",
         "log",
         "partition",
@@ -38,11 +39,12 @@ class Led:
         "topic",
     )
 
-    def __init__(self, topic: Topic, partition: int, shard: int, leader_epoch: int) -> None:
+    def __init__(self, topic: Topic, partition: int, shard: int, lease_epoch: int) -> None:
         self.topic = topic
         self.partition = partition
         self.shard = shard
-        self.leader_epoch = leader_epoch
+        self.lease_epoch = lease_epoch
+        self.leader_epoch = topic.epoch_base(partition) + lease_epoch
         self.lock = Lock()  # held while the log is opened or given up, both in the executor
         self.log: PartitionLog | None = None
         self.ended = False

@@ -90,9 +90,11 @@ class Logs:
         lease: Lease,
         leader_epoch: int,
         now_ms: Callable[[], int],
+        *,
+        lease_epoch: int | None = None,
     ) -> PartitionLog:
-        """Open the log for the leader, who holds `lease` in `leader_epoch`; NOT_LEADER_OR_FOLLOWER (6) if a
-        later one has had it."""
+        """Open the log for the leader, who holds `lease` in `lease_epoch` (by default the leader epoch);
+        NOT_LEADER_OR_FOLLOWER (6) if a later one has had it."""
         with self._lock:
             holder = self._holders.setdefault((topic_id, partition), _Holder())
         with holder.lock:
@@ -104,7 +106,8 @@ class Logs:
             if holder.log is not None:
                 holder.log.fence()
             holder.epoch, holder.log = leader_epoch, None
-            place = self._storage.place(topic_id, partition, lease, leader_epoch)
+            held_in = leader_epoch if lease_epoch is None else lease_epoch
+            place = self._storage.place(topic_id, partition, lease, held_in)
             holder.log = PartitionLog(place, name, config, leader_epoch, now_ms, holder.refused)
             return holder.log
 

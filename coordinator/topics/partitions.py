@@ -79,7 +79,7 @@ class Partitions:
         validation_executor: Executor | None = None,
         upkeep_executor: Executor | None = None,
         shards: int,
-        shard_of: Callable[[UUID, int], int] | None = None,
+        shard_of: Callable[[UUID, int], int | None] | None = None,
         lease_of: Callable[[int], Lease] = lambda shard: Lease(LeaseKind.DATA, shard),
         elsewhere: Mapping[UUID, Elsewhere] = MappingProxyType({}),
         serving: Callable[[int], bool] = lambda shard: True,
@@ -89,11 +89,11 @@ class Partitions:
         cleaner_backoff_ms: int = 15_000,
         producer_expiration_ms: int = 86_400_000,
     ) -> None:
-        """`shards`: how many data leases the store has; `shard_of`: which of them is a partition's, by
-        default as `placement.data_shard` says; `lease_of`: the lease of a shard, under which its logs are
-        written; `elsewhere`: what has the records of topics that are in no log, by topic id; `serving`:
-        whether the lease of such a shard certainly still is this broker's, asked at each use.
-        `validation_executor` runs what takes long to validate, by default `executor` does;
+        """`shards`: how many data leases the store has; `shard_of`: which shard a partition is led under, by
+        default as `placement.data_shard` says, None while nobody may lead it; `lease_of`: the lease of a
+        shard, under which its logs are written; `elsewhere`: what has the records of topics that are in no
+        log, by topic id; `serving`: whether the lease of such a shard certainly still is this broker's, asked
+        at each use. `validation_executor` runs what takes long to validate, by default `executor` does;
         `upkeep_executor`, of one thread, runs what nobody waits for. The intervals are Kafka's
         log.retention.check.interval.ms, log.cleaner.backoff.ms and producer.id.expiration.ms. At
         `fetches_parked_max` waiting fetches a further one is answered at once with what there is; at
@@ -105,7 +105,7 @@ class Partitions:
         self._logs = logs
         self._clock = clock
         self._executor = executor
-        self._shard_of = shard_of or partial(data_shard, count=shards)
+        self._shard_of: Callable[[UUID, int], int | None] = shard_of or partial(data_shard, count=shards)
         self._lease_of = lease_of
         self._serving = serving
         self._elsewhere = elsewhere
@@ -188,7 +188,7 @@ class Partitions:
 
     def own(self, shard: int, epoch: int) -> None:
         """This broker holds data shard `shard` with lease epoch `epoch`, which is the leader epoch of its
-        partitions."""
+        partitions, or counts into it (`Topic.epoch_base`)."""
         if self._closed or self._epochs.get(shard, -1) >= epoch:
             return
         self._give_up(shard)
@@ -205,7 +205,13 @@ class Partitions:
 
     def leader_epoch(self, topic: Topic, partition: int) -> int | None:
         """The leader epoch if this broker leads the partition, else None."""
-        return self._epochs.get(self._shard_of(topic.topic_id, partition))
+        return self._leader_epoch(topic.topic_id, partition)
+
+    def _leader_epoch(self, topic_id: UUID, partition: int) -> int | None:
+        shard = self._shard_of(topic_id, partition)
+        epoch = None if shard is None else self._epochs.get(shard)
+        topic = self._catalogue.by_id(topic_id)
+        return epoch if epoch is None or topic is None else topic.epoch_base(partition) + epoch
 
     def _give_up(self, shard: int) -> list[asyncio.Future[None]]:
         self._epochs.pop(shard, None)
@@ -263,13 +269,14 @@ class Partitions:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic.name} stands in no log")
         shard = self._shard_of(topic.topic_id, partition)
         self._check_serving(shard, topic, partition)
+        assert shard is not None
         led = Led(current, partition, shard, self._epochs[shard])
         self._led[topic.topic_id, partition] = led
         return led
 
-    def _check_serving(self, shard: int, topic: Topic, partition: int) -> None:
+    def _check_serving(self, shard: int | None, topic: Topic, partition: int) -> None:
         # A broker that was stopped for longer than its term is asked before it has heard of the loss.
-        if shard not in self._epochs or not self._serving(shard):
+        if shard is None or shard not in self._epochs or not self._serving(shard):
             raise KafkaError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
                 f"broker {self._node_id} does not lead {topic.name}-{partition}",
@@ -292,6 +299,7 @@ class Partitions:
                     self._lease_of(led.shard),
                     led.leader_epoch,
                     self._clock.now_ms,
+                    lease_epoch=led.lease_epoch,
                 )
                 report_recovery(led.log)
             return led.log
@@ -536,7 +544,7 @@ class Partitions:
             return led.ready_log.start_offset, led.ready_log.high_watermark
         epoch, bounds = self._looked.get(partition, (-1, (0, 0)))
         # Nobody has opened it since, so nothing can have been appended.
-        if led is None and epoch == self._epochs.get(self._shard_of(*partition)):
+        if led is None and epoch == self._leader_epoch(*partition):
             return bounds
         self._looked.pop(partition, None)
         return self._logs.known(partition)

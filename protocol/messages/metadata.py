@@ -162,9 +162,9 @@ class DescribeClusterResponse(Message):
 
     The tagged fields are muster's own, and are sent only when the request has `include_leases`.
     `answering_id` is the broker that answers. A broker registers anew all the time; the last time was
-    `registered_ago_ms` ago, and `term_ms` after it the broker counts as gone. A lease of `kind` "group" or
-    "data" runs out in `remaining_ms`, unless its holder renews it; `announced`: the holder has loaded what it
-    is for. One without a holder has `holder_id` -1.
+    `registered_ago_ms` ago, and `term_ms` after it the broker counts as gone. A lease of `kind` "group",
+    "data" or "replicas" runs out in `remaining_ms`, unless its holder renews it; `announced`: the holder has
+    loaded what it is for. One without a holder has `holder_id` -1.
     """
 
     @struct

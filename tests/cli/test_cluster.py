@@ -183,6 +183,24 @@ def test_a_drained_broker_hands_its_shards_over_until_it_is_undrained(
     assert muster("cluster", "undrain", "2", "--output", "json").json == {"node_id": 2, "drained": False}
 
 
+def test_draining_moves_leaders_within_replica_lists_too(cluster: Cluster, muster: Muster) -> None:
+    muster.done("topics", "create", "listed", "--replica-assignment", "2:3,2:1,1:2")
+
+    def leaders() -> list[int]:
+        (topic,) = muster("topics", "describe", "listed", "--output", "json").json
+        assert [each["replicas"] for each in topic["partitions"]] == [[2, 3], [2, 1], [1, 2]]
+        return [each["leader"] for each in topic["partitions"]]
+
+    assert leaders() == [2, 2, 1]
+    assert muster.done("cluster", "drain", "2") == "broker 2 is drained: it has no shards\n"
+    deadline = time.monotonic() + DEADLINE_S
+    while leaders() != [3, 1, 1]:
+        assert time.monotonic() < deadline
+    muster.done("cluster", "undrain", "2")
+    while leaders() != [2, 2, 1]:
+        assert time.monotonic() < deadline
+
+
 def _shards_of(muster: Muster, node_id: int) -> int:
     brokers = muster("cluster", "describe", "--output", "json").json["brokers"]
     broker = next(each for each in brokers if each["node_id"] == node_id)

@@ -125,6 +125,12 @@ def test_what_is_or_is_not_there_already_need_not_be_a_failure(muster: Muster) -
         (["create", "t", "--partitions", "0"], "it takes a whole number, 1 to 2147483647"),
         (["create", "t", "--config", "x"], "it takes NAME=VALUE"),
         (["create", "t", "--config", "x=1", "--config", "x=2"], "--config: x is given twice"),
+        (["create", "t", "--replica-assignment", "1,"], "node ids with : between them"),
+        (["create", "t", "--replica-assignment", "1", "--partitions", "1"], "leave out --partitions"),
+        (["reassign", "t"], "the following arguments are required: --partition"),
+        (["reassign", "t", "--partition", "1:2"], "it takes PARTITION=REPLICAS, such as 0=3:1"),
+        (["reassign", "t", "--partition", "0=a"], "node ids with : between them"),
+        (["reassign", "t", "--partition", "0=1", "--partition", "0=2"], "--partition 0 is given twice"),
         (["alter", "t"], "it takes --partitions, --config or --delete-config"),
         (["alter", "t", "--config", "x=1", "--delete-config", "x"], "x is to be set and deleted"),
         (["list", "--timeout", "0"], "a number of seconds, above 0"),
@@ -147,6 +153,28 @@ def test_partitions_of_several_brokers(capfd: pytest.CaptureFixture[str]) -> Non
         muster.done("topics", "create", "t", "--partitions", "12")
         (topic,) = muster("topics", "describe", "t", "--output", "json").json
         assert {each["leader"] for each in topic["partitions"]} == {1, 2, 3}
+
+
+def test_replicas_are_assigned_and_reassigned(capfd: pytest.CaptureFixture[str]) -> None:
+    from muster.coordinator.testing import Cluster
+
+    with Cluster(3) as cluster:
+        muster = Muster(cluster.bootstrap, capfd)
+        muster.done("topics", "create", "t", "--replica-assignment", "3:1,2:3")
+        assert muster.done("topics", "describe", "t").splitlines()[1:] == [
+            "PARTITION  LEADER  REPLICAS  ISR  OFFLINE",
+            "        0       3  3,1       3,1  -",
+            "        1       2  2,3       2,3  -",
+        ]
+        shown = muster.done("topics", "reassign", "t", "--partition", "0=1:2:3", "--partition", "1=2")
+        assert shown.splitlines()[1:] == [
+            "PARTITION  LEADER  REPLICAS  ISR    OFFLINE",
+            "        0       1  1,2,3     1,2,3  -",
+            "        1       2  2         2      -",
+        ]
+        assert "INVALID_REPLICA_ASSIGNMENT" in muster.refused(
+            "topics", "reassign", "t", "--partition", "0=1:9"
+        )
 
 
 def test_a_broker_may_forbid_deleting(capfd: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from uuid import UUID
 
-from muster.coordinator.cluster.lease import HeldLeases, Moves, Plan, placeable, wanted
+from muster.coordinator.cluster.lease import HeldLeases, Moves, Plan, home, placeable, wanted
 from muster.coordinator.cluster.placement import place
 from muster.coordinator.storage.store import Grant, Lease, LeaseKind, NodeRow
 
@@ -112,7 +112,7 @@ def test_what_is_no_longer_wanted_is_given_up() -> None:
 def test_every_lease_is_wanted_by_exactly_one_live_node() -> None:
     shares = [wanted(node_id, [1, 2, 3], COUNTS) for node_id in (1, 2, 3)]
     assert sum(len(share) for share in shares) == 100
-    assert set().union(*shares) == {Lease(kind, n) for kind in LeaseKind for n in range(50)}
+    assert set().union(*shares) == {Lease(kind, n) for kind in COUNTS for n in range(50)}
     assert all(place(lease.kind.value, lease.number, [1, 2, 3]) == 1 for lease in shares[0])
 
 
@@ -123,6 +123,20 @@ def test_a_pinned_lease_is_wanted_by_its_node_as_long_as_that_is_there() -> None
     assert sum(len(share) for share in shares.values()) == 100
     assert shares[2] == wanted(2, [1, 2, 3], COUNTS)
     assert here in wanted(1, [1, 2], COUNTS, {here: 3})
+
+
+def test_a_lease_with_a_replica_list_is_wanted_by_the_first_of_it_that_is_there() -> None:
+    listed = Lease(LeaseKind.REPLICAS, 4)
+    replicas = {listed: (3, 1)}
+
+    def wanting(*live: int) -> list[int]:
+        return [node_id for node_id in live if listed in wanted(node_id, live, COUNTS, {}, replicas)]
+
+    assert wanting(1, 2, 3) == [3]
+    assert wanting(1, 2) == [1]
+    assert len(wanting(2, 4)) == 1  # nobody of the list: any other
+    assert [home(listed, [1, 2, 3], {listed: 2}, replicas)] == [2]
+    assert home(listed, [], {}, replicas) is None
 
 
 def test_no_more_is_claimed_in_one_call_or_given_up_at_a_time_than_was_said() -> None:

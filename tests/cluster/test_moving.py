@@ -7,7 +7,7 @@ import asyncio
 
 from muster.coordinator.cluster.membership import CLAIMS_MAX, MOVES_AT_ONCE
 from muster.coordinator.storage.store import Grant, Lease, LeaseKind, StoreError
-from tests.cluster.support import ALL, MARGIN_MS, TERM_MS, Cluster, Node, share
+from tests.cluster.support import ALL, KINDS, MARGIN_MS, TERM_MS, Cluster, Node, share
 from tests.support.facts import turns, until
 
 
@@ -167,7 +167,7 @@ async def test_all_may_leave_at_the_same_time(cluster: Cluster) -> None:
     nodes = await cluster.start(1, 2, 3)
     await asyncio.gather(*(node.membership.stop() for node in nodes))
     assert all(node.owns() == set() for node in nodes)
-    for kind in LeaseKind:
+    for kind in KINDS:
         assert await cluster.store.holders(kind) == {}
     assert await cluster.store.nodes() == []
 

@@ -7,8 +7,8 @@ import asyncio
 
 import pytest
 
-from muster.coordinator.storage.store import LeaseKind, NodeIdTaken, StoreClosed
-from tests.cluster.support import ALL, TERM_MS, Cluster, Node, share
+from muster.coordinator.storage.store import NodeIdTaken, StoreClosed
+from tests.cluster.support import ALL, KINDS, TERM_MS, Cluster, Node, share
 from tests.support.facts import turns, until
 
 
@@ -104,4 +104,4 @@ async def test_nodes_may_be_registered_long_before_they_start(cluster: Cluster) 
         await node.start()
     await until(lambda: cluster.agree(1, 2), "agreement")
     assert {node.epoch(lease) for node in nodes for lease in node.owns()} == {1}
-    assert {lease.kind for lease in nodes[0].owns()} == set(LeaseKind)
+    assert {lease.kind for lease in nodes[0].owns()} == set(KINDS)

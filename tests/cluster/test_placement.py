@@ -1,4 +1,4 @@
-"""Which shard has a group or a partition, and which node a shard."""
+"""Which shard has a group or a partition, which node a shard, and which brokers a new partition."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from muster.coordinator.cluster.placement import data_shard, place, shard_of
+from muster.coordinator.cluster.placement import data_shard, place, shard_of, spread
 from muster.protocol.java import java_hash
 
 # Confirmed with a JVM.
@@ -83,3 +83,43 @@ def test_kinds_are_placed_independently_and_the_order_of_nodes_does_not_matter()
 
 def test_without_nodes_there_is_no_place() -> None:
     assert place("group", 0, []) is None
+
+
+def replica_lists(partitions: int, factor: int, racks: dict[int, str | None]) -> list[tuple[int, ...]]:
+    lists = spread(TOPIC, range(partitions), factor, racks)
+    assert list(lists) == list(range(partitions))
+    return list(lists.values())
+
+
+@pytest.mark.parametrize("factor", [1, 2, 3, 5])
+def test_replicas_are_on_different_brokers_and_leaders_and_replicas_even(factor: int) -> None:
+    lists = replica_lists(100, factor, dict.fromkeys((4, 7, 8, 9, 11)))
+    assert all(len(set(each)) == factor for each in lists)
+    assert set(Counter(each[0] for each in lists).values()) == {20}
+    counts = Counter(node_id for each in lists for node_id in each).values()
+    assert max(counts) - min(counts) <= 20
+
+
+def test_the_replicas_beside_one_leader_differ() -> None:
+    """So that what a broker led that dies goes to several others."""
+    lists = replica_lists(60, 2, dict.fromkeys(range(1, 7)))
+    assert {len({each[1] for each in lists if each[0] == leader}) for leader in range(1, 7)} == {5}
+
+
+def test_few_lists_are_made_whatever_the_number_of_brokers_and_partitions() -> None:
+    assert len(set(replica_lists(10_000, 3, dict.fromkeys(range(50))))) <= 50 * 8
+
+
+def test_each_rack_has_a_replica_before_one_has_two() -> None:
+    racks: dict[int, str | None] = {1: "a", 2: "a", 3: "a", 4: "b", 5: "b", 6: "c"}
+    for factor in (2, 3, 4):
+        for each in replica_lists(60, factor, racks):
+            counts = Counter(racks[node_id] for node_id in each)
+            assert len(counts) == min(factor, 3)
+            assert max(counts.values()) <= (1 if factor <= 3 else 2)
+
+
+def test_further_partitions_go_on_where_the_first_ended() -> None:
+    racks: dict[int, str | None] = dict.fromkeys((1, 2, 3))
+    whole = spread(TOPIC, range(9), 2, racks)
+    assert spread(TOPIC, range(4, 9), 2, racks) == {each: whole[each] for each in range(4, 9)}

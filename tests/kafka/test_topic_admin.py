@@ -13,6 +13,10 @@ from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.cluster import DescribeLogDirsRequest, ElectLeadersRequest
 from muster.protocol.messages.data import ProduceRequest
 from muster.protocol.messages.metadata import DescribeTopicPartitionsRequest, MetadataRequest
+from muster.protocol.messages.reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ListPartitionReassignmentsRequest,
+)
 from muster.protocol.messages.topics import CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest
 from muster.protocol.record_batch import Record, build
 from muster.protocol.types import ZERO_UUID
@@ -275,6 +279,48 @@ def elect_leaders(side: Side) -> None:
         assert not any(each.partition_result for each in every.replica_election_results)
 
 
+def reassign_partitions(side: Side) -> None:
+    side.create(t=3)
+    Alter, Listing = AlterPartitionReassignmentsRequest, ListPartitionReassignmentsRequest
+
+    def reassigning(name: str = "t", **fields: Any) -> AlterPartitionReassignmentsRequest:
+        lists: dict[int, list[int] | None] = fields.pop("lists")
+        parts = [
+            Alter.ReassignablePartition(partition_index=index, replicas=replicas)
+            for index, replicas in lists.items()
+        ]
+        topic = Alter.ReassignableTopic(name=side.name(name), partitions=parts)
+        return Alter(topics=[topic], timeout_ms=10_000, **fields)
+
+    for version in range(2):
+        for title, replicas in {
+            "to where it is": [1],
+            "to nobody": [],
+            "to an unknown broker": [7],
+            "to a broker below 0": [-1],
+            "to an unknown and a known broker": [1, 7],
+            "to a broker twice": [1, 1],
+            "cancelled": None,
+        }.items():
+            side.ask(f"{title}, v{version}", reassigning(lists={0: replicas}), version)
+        some = reassigning(lists={0: [1], 1: None, 2: [7], 3: [1], -1: [1]})
+        side.ask(f"some of them, v{version}", some, version)
+        side.ask(f"of a topic that is not there, v{version}", reassigning("none", lists={0: [1]}), version)
+        side.ask(f"cancelled of none, v{version}", reassigning("none", lists={0: None}), version)
+    for title, more in {"to where it is": [1], "to more": [1, 7], "to nobody": []}.items():
+        fixed = reassigning(lists={0: more}, allow_replication_factor_change=False)
+        side.ask(f"{title}, with as many replicas", fixed, 1)
+    side.ask("no partition", reassigning(lists={}), 1)
+    side.ask("nothing", Alter(topics=[], timeout_ms=10_000), 1)
+    side.ask("all that go on", Listing(), 0)
+    for name, partitions in {"t": [0, 9], "none": [0]}.items():
+        named = Listing.ListPartitionReassignmentsTopics(name=side.name(name), partition_indexes=partitions)
+        side.ask(f"those of {name}", Listing(topics=[named]), 0)
+    side.ask("those of nothing", Listing(topics=[]), 0)
+    described = MetadataRequest(topics=[MetadataRequest.Topic(name=side.name("t"))])
+    side.ask("what clients are told then", described, 12)
+
+
 def describe_log_dirs(side: Side) -> None:
     side.create(t=2, empty=1)
     data = build([Record(0, 1_000, b"k", b"v" * 500)])
@@ -311,6 +357,7 @@ def describe_log_dirs(side: Side) -> None:
         delete_topics,
         describe_topic_partitions,
         elect_leaders,
+        reassign_partitions,
         describe_log_dirs,
     ],
 )

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from traceback import format_exception
+from uuid import UUID
 
+import asyncpg
 import pytest
 
 from muster.coordinator.storage.postgres import PostgresStore, migrate, schema, server_of
 from muster.coordinator.storage.postgres.schema import SCHEMA_VERSION
 from muster.coordinator.storage.store import (
     Append,
+    Assignment,
     JournalBounds,
     JournalRow,
     Lease,
     LeaseKind,
+    NodeRow,
     Outcome,
     StoreBusy,
     StoreError,
+    TopicRow,
 )
 from tests.support.ports import free_ports
 from tests.support.postgres import Postgres
@@ -33,7 +39,7 @@ def no_secret(error: BaseException) -> bool:
 
 async def test_migrating_makes_the_tables_once_and_is_harmless_again(postgres: Postgres) -> None:
     url = postgres.empty_database()
-    counts = {LeaseKind.GROUP: 3, LeaseKind.DATA: 2}
+    counts = {LeaseKind.GROUP: 3, LeaseKind.DATA: 2, LeaseKind.REPLICAS: 4}
     assert await migrate(url, lease_counts=counts) == (None, SCHEMA_VERSION)
     store = PostgresStore(url)
     await store.open()
@@ -52,7 +58,7 @@ async def test_migrations_at_the_same_time_make_one_store(postgres: Postgres) ->
     assert {migration.after for migration in done} == {SCHEMA_VERSION}
     assert [migration.before for migration in done].count(None) == 1
     database = url.rpartition("/")[2]
-    assert postgres.execute("SELECT count(*) FROM muster.leases", database=database) == "100"
+    assert postgres.execute("SELECT count(*) FROM muster.leases", database=database) == "1100"
     assert postgres.execute("SELECT count(*) FROM muster.store", database=database) == "1"
 
 
@@ -101,7 +107,7 @@ async def test_tables_of_version_1_get_journals_and_tombstones_and_keep_what_the
     done = await asyncio.gather(*(migrate(url) for _ in range(3)))
     assert sorted(migration.before or 0 for migration in done) == [1, SCHEMA_VERSION, SCHEMA_VERSION]
     await store.open()
-    assert (await store.counts()).leases == counts
+    assert (await store.counts()).leases == {**counts, LeaseKind.REPLICAS: 1_000}
     assert [row[1:] for row in await store.load(lease)] == [(b"key", b"value")]
     for kind, count in counts.items():
         for number in range(count):
@@ -113,6 +119,43 @@ async def test_tables_of_version_1_get_journals_and_tombstones_and_keep_what_the
     assert await store.append([Append(lease, old.epoch, [(b"key", None)], at_ms=8)]) == [Outcome.WRITTEN]
     (tombstone,) = await store.read_records(lease, 0, rows_max=9, bytes_max=9)
     assert tombstone[1:] == (b"key", None, 8)
+    await store.close()
+
+
+async def test_tables_of_version_2_learn_of_replica_lists_while_a_broker_of_that_version_runs(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = postgres.empty_database()
+    with monkeypatch.context() as at_version_2:
+        at_version_2.setattr(schema, "SCHEMA_VERSION", 2)
+        at_version_2.setattr(schema, "_VERSIONS", schema._VERSIONS[:2])
+        assert await migrate(url) == (None, 2)
+    connection = await asyncpg.connect(url)
+    insert = "INSERT INTO muster.topics (topic_id, name, partitions, configs, created_ms)"
+    await connection.execute(f"{insert} VALUES ($1, 'orders', 3, '{{}}', 5)", UUID(int=1))
+    assert await migrate(url) == (2, 3)
+    # As the version before registers, and goes on creating topics.
+    await connection.execute(
+        "INSERT INTO muster.nodes (node_id, host, port, rack, term_ms, incarnation, drained, listeners, "
+        "registered_ms) VALUES (1, 'one', 9092, NULL, 60000, $1, false, '', "
+        "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint))",
+        UUID(int=2),
+    )
+    await connection.execute(f"{insert} VALUES ($1, 'audit', 1, '{{}}', 6)", UUID(int=3))
+    await connection.close()
+    store = PostgresStore(url)
+    await store.open()
+    old = TopicRow(UUID(int=1), "orders", 3, {}, 5)
+    assert await store.topics() == [TopicRow(UUID(int=3), "audit", 1, {}, 6), old]
+    await store.register_node(NodeRow(2, "two", 9092, None, 60_000, UUID(int=4)))
+    assert [node.keeps_replicas for node in await store.nodes()] == [False, True]
+    await store.add_replica_lists([(2, 1)])
+    (grant,) = await store.claim([Lease(LeaseKind.REPLICAS, 999)], 2, 60_000)
+    assert grant is not None
+    assert await store.journal_bounds(grant.lease) == JournalBounds(0, 0, 0)
+    assigned = replace(old, assignments={0: Assignment((2, 1))})
+    await store.update_topic(assigned, expected=old, epochs={grant.lease: grant.epoch})
+    assert (await store.topics())[1] == assigned
     await store.close()
 
 

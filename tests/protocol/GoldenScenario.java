@@ -9,6 +9,7 @@ import org.apache.kafka.clients.admin.AlterConfigOp;
 import org.apache.kafka.clients.admin.ConfigEntry;
 import org.apache.kafka.clients.admin.ListConsumerGroupOffsetsSpec;
 import org.apache.kafka.clients.admin.ListTopicsOptions;
+import org.apache.kafka.clients.admin.NewPartitionReassignment;
 import org.apache.kafka.clients.admin.NewPartitions;
 import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.admin.OffsetSpec;
@@ -66,6 +67,9 @@ public class GoldenScenario {
             admin.describeLogDirs(List.of(1)).allDescriptions().get();
             admin.describeProducers(List.of(partition)).all().get();
             admin.electLeaders(ElectionType.PREFERRED, Set.of(partition)).partitions().get();
+            var replicas = Optional.of(new NewPartitionReassignment(List.of(1)));
+            admin.alterPartitionReassignments(Map.of(partition, replicas)).all().get();
+            admin.listPartitionReassignments(Set.of(partition)).reassignments().get();
             admin.deleteRecords(Map.of(partition, RecordsToDelete.beforeOffset(1))).all().get();
             admin.createPartitions(Map.of(topic, NewPartitions.increaseTo(3))).all().get();
             admin.listTopics(new ListTopicsOptions().listInternal(true)).names().get();

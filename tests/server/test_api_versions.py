@@ -58,6 +58,10 @@ from muster.protocol.messages.metadata import (
 )
 from muster.protocol.messages.offsets import OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest
 from muster.protocol.messages.quotas import AlterClientQuotasRequest, DescribeClientQuotasRequest
+from muster.protocol.messages.reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ListPartitionReassignmentsRequest,
+)
 from muster.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 from muster.protocol.messages.scram import (
     AlterUserScramCredentialsRequest,
@@ -242,6 +246,12 @@ def smallest_request(api_key: ApiKey, version: int) -> Message:
         case ApiKey.ELECT_LEADERS:
             elected = ElectLeadersRequest.TopicPartitions(topic="t", partitions=[0])
             return ElectLeadersRequest(topic_partitions=[elected])
+        case ApiKey.ALTER_PARTITION_REASSIGNMENTS:
+            moved = AlterPartitionReassignmentsRequest.ReassignablePartition(partition_index=0)
+            of_topic = AlterPartitionReassignmentsRequest.ReassignableTopic(name="t", partitions=[moved])
+            return AlterPartitionReassignmentsRequest(topics=[of_topic])
+        case ApiKey.LIST_PARTITION_REASSIGNMENTS:
+            return ListPartitionReassignmentsRequest()
         case ApiKey.DESCRIBE_PRODUCERS:
             written = DescribeProducersRequest.TopicRequest(name="t", partition_indexes=[0])
             return DescribeProducersRequest(topics=[written])

@@ -427,7 +427,6 @@ async def test_more_partitions_reach_the_clients_of_every_broker(start_brokers: 
 
 
 async def test_a_topic_may_ask_for_as_many_replicas_as_there_are_brokers(start_brokers: StartBrokers) -> None:
-    """One copy is kept, and told: records are the store's to keep."""
     brokers = await start_brokers(brokers=3)
 
     def assigned(*replicas: list[int]) -> dict[str, Any]:
@@ -452,4 +451,6 @@ async def test_a_topic_may_ask_for_as_many_replicas_as_there_are_brokers(start_b
             (created,) = (await wire.call(creating(f"t{number}", **fields), 7)).topics
             assert (created.error_code, created.replication_factor) == (code, told), fields
         (topic,) = (await wire.call(asking("t0"), 12)).topics
+        assert [sorted(each.replica_nodes) for each in topic.partitions] == [[1, 2, 3]]
+        (topic,) = (await wire.call(asking("t1"), 12)).topics
         assert [each.replica_nodes for each in topic.partitions] == [[topic.partitions[0].leader_id]]

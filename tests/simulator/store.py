@@ -10,11 +10,12 @@ import asyncio
 import math
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
+from types import MappingProxyType
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -30,6 +31,7 @@ from muster.coordinator.storage.store import (
     NodeRow,
     Outcome,
     RecordBounds,
+    Replicas,
     StoreBusy,
     StoreClosed,
     StoreCounts,
@@ -364,14 +366,27 @@ class SimulatedStore:
     async def create_topic(self, topic: TopicRow) -> None:
         await self._change(lambda: run(self._durable.memory.create_topic(topic)))
 
-    async def update_topic(self, topic: TopicRow, *, expected: TopicRow | None = None) -> None:
-        await self._change(lambda: run(self._durable.memory.update_topic(topic, expected=expected)))
+    async def update_topic(
+        self,
+        topic: TopicRow,
+        *,
+        expected: TopicRow | None = None,
+        epochs: Mapping[Lease, int] = MappingProxyType({}),
+    ) -> None:
+        memory = self._durable.memory
+        await self._change(lambda: run(memory.update_topic(topic, expected=expected, epochs=epochs)))
 
     async def delete_topic(self, topic_id: UUID) -> bool:
         return await self._change(lambda: run(self._durable.memory.delete_topic(topic_id)))
 
     async def topics(self) -> list[TopicRow]:
         return await self._read(lambda: run(self._durable.memory.topics()))
+
+    async def replica_lists(self) -> dict[Replicas, int]:
+        return await self._read(lambda: run(self._durable.memory.replica_lists()))
+
+    async def add_replica_lists(self, lists: Collection[Replicas]) -> None:
+        await self._change(lambda: run(self._durable.memory.add_replica_lists(lists)))
 
     async def broker_configs(self) -> list[BrokerConfigsRow]:
         return await self._read(lambda: run(self._durable.memory.broker_configs()))

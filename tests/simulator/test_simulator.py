@@ -38,7 +38,7 @@ CAUGHT_BY = {
     "commits-of-any-generation": (30, "went back|is not told"),
     "instances-not-fenced": (6, "went back|is not told|has not settled"),
     "someone-elses-assignment": (0, "two owners|two assignments|before it was durable"),
-    "parked-syncs-forgotten": (24, "neither answered nor closed in time"),
+    "parked-syncs-forgotten": (40, "neither answered nor closed in time"),
 }
 """A seed that catches it, and what the first violation says, as a pattern: several checkers may be the first
 to see a bug."""

@@ -8,7 +8,9 @@ from uuid import UUID
 
 import pytest
 
+from muster.coordinator.storage.assignments import assignments_of, assignments_text
 from muster.coordinator.storage.store import (
+    Assignment,
     BrokerConfigsRow,
     Lease,
     LeaseKind,
@@ -87,6 +89,94 @@ async def test_a_deleted_topics_name_is_free(store: Store) -> None:
     reborn = replace(ORDERS, topic_id=UUID(int=9))
     await store.create_topic(reborn)
     assert await store.topics() == [reborn]
+
+
+# --- replica lists ------------------------------------------------------------------------------------
+
+LED = Lease(LeaseKind.DATA, 2)
+MOVED = Assignment((2, 3), epoch_base=7, moved_from=LED, moved_epoch=4)
+ASSIGNED = replace(ORDERS, assignments={0: Assignment((3, 1)), 2: MOVED})
+
+
+async def test_assignments_are_kept_and_outlive_the_store_object(store: Store, backend: Backend) -> None:
+    await store.create_topic(ASSIGNED)
+    await store.create_topic(AUDIT)
+    assert await store.topics() == [AUDIT, ASSIGNED]
+    moved_back = Assignment((1,), 12, Lease(LeaseKind.REPLICAS, 1), 3)
+    other = replace(ASSIGNED, assignments={**ASSIGNED.assignments, 1: moved_back})
+    await store.update_topic(other, expected=ASSIGNED)
+    with pytest.raises(StoreConflict, match="changed in the meantime"):
+        await store.update_topic(ASSIGNED, expected=replace(other, assignments={}))
+    await store.close()
+    reopened = backend.store()
+    await reopened.open()
+    assert await reopened.topics() == [AUDIT, other]
+    await reopened.close()
+
+
+async def test_replica_lists_are_numbered_once_and_for_ever(store: Store, backend: Backend) -> None:
+    assert await store.replica_lists() == {}
+    before = await store.revision()
+    await asyncio.gather(store.add_replica_lists([(3, 1), (1, 3)]), store.add_replica_lists([(1, 3)]))
+    assert await store.revision() > before
+    numbers = await store.replica_lists()
+    assert sorted(numbers.values()) == [0, 1]
+    before = await store.revision()
+    await store.add_replica_lists([(3, 1)])
+    assert await store.revision() == before
+    with pytest.raises(StoreConflict, match="3 different replica lists; 2 have been used"):
+        await store.add_replica_lists([(1,), (2,)])
+    await store.add_replica_lists([(2,)])
+    assert await store.replica_lists() == {**numbers, (2,): 2}
+    (grant,) = await store.claim([Lease(LeaseKind.REPLICAS, 2)], 1, 60_000)
+    assert grant is not None
+    await store.close()
+    reopened = backend.store()
+    await reopened.open()
+    assert await reopened.replica_lists() == {**numbers, (2,): 2}
+    await reopened.close()
+
+
+async def test_a_change_computed_from_an_epoch_that_is_over_is_refused(store: Store) -> None:
+    """Whoever claims the lease after the change reads it."""
+    await store.create_topic(ORDERS)
+    (first,) = await store.claim([LED], 1, 60_000)
+    assert first is not None
+    await store.update_topic(ASSIGNED, expected=ORDERS, epochs={LED: first.epoch})
+    assert await store.claim([LED], 1, 60_000) != [first]
+    other = replace(ASSIGNED, partitions=9)
+    with pytest.raises(StoreConflict, match="lease"):
+        await store.update_topic(other, expected=ASSIGNED, epochs={LED: first.epoch})
+    assert await store.topics() == [ASSIGNED]
+    never = Lease(LeaseKind.DATA, 1)
+    await store.update_topic(other, expected=ASSIGNED, epochs={LED: first.epoch + 1, never: 0})
+    assert await store.topics() == [other]
+
+
+async def test_a_change_and_a_claim_at_the_same_time_come_one_after_the_other(store: Store) -> None:
+    await store.create_topic(ORDERS)
+    (grant,) = await store.claim([LED], 1, 60_000)
+    assert grant is not None
+    for _ in range(20):
+        (before,) = await store.topics()
+        after = replace(before, partitions=before.partitions + 1)
+        changing = store.update_topic(after, expected=before, epochs={LED: grant.epoch})
+        refused, claimed = await asyncio.gather(
+            changing, store.claim([LED], 1, 60_000), return_exceptions=True
+        )
+        assert isinstance(claimed, list)
+        assert await store.topics() == [before if isinstance(refused, StoreConflict) else after]
+        grant = claimed[0] or grant
+
+
+def test_assignments_are_written_as_people_can_read_them() -> None:
+    assert assignments_text({}) == ""
+    text = assignments_text(ASSIGNED.assignments)
+    assert text == (
+        '[[3,1],null,{"replicas":[2,3],"epochBase":7,"movedFrom":["data",2,4]}]'  # rows of earlier versions
+    )
+    assert assignments_of(text) == ASSIGNED.assignments
+    assert assignments_of("") == {}
 
 
 # --- broker configs -------------------------------------------------------------------------------

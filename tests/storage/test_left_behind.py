@@ -8,7 +8,9 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
@@ -16,7 +18,15 @@ from muster.coordinator.storage.directory import DataDirectory
 from muster.coordinator.storage.left_behind import first_damage, frame_sums, sums
 from muster.coordinator.storage.sqlite import SqliteStore
 from muster.coordinator.storage.sqlite_schema import connect
-from muster.coordinator.storage.store import Append, Lease, LeaseKind, Outcome, StoreDamaged
+from muster.coordinator.storage.store import (
+    Append,
+    Assignment,
+    Lease,
+    LeaseKind,
+    Outcome,
+    StoreDamaged,
+    TopicRow,
+)
 
 PAGE_BYTES = 4_096
 HEADER_BYTES = 32
@@ -291,11 +301,41 @@ def test_a_store_that_is_missing_is_not_begun_anew_over_what_it_knew(
     DataDirectory.acquire(tmp_path).release()
 
 
+async def test_a_store_of_the_second_schema_learns_of_replica_lists(tmp_path: Path) -> None:
+    left = tmp_path / "left"
+    everything = await filled(left)
+    connection = sqlite3.connect(left / "store.sqlite", isolation_level=None)
+    connection.execute("ALTER TABLE topics DROP COLUMN assignments")
+    connection.execute("DROP TABLE replica_lists")
+    connection.execute("DELETE FROM leases WHERE kind = 'replicas'")
+    connection.execute("INSERT INTO topics VALUES (?, 'orders', 3, '{}', 5)", (bytes(16),))
+    connection.execute("PRAGMA user_version = 2")
+    connection.close()
+    store = SqliteStore(left)
+    await store.open()
+    assert await held(store) == everything
+    old = TopicRow(UUID(int=0), "orders", 3, {}, 5)
+    assert await store.topics() == [old]
+    await store.add_replica_lists([(2, 1)])
+    (grant,) = await store.claim([Lease(LeaseKind.REPLICAS, 999)], 1, 60_000)
+    assert grant is not None
+    assigned = replace(old, assignments={0: Assignment((2, 1))})
+    await store.update_topic(assigned, expected=old)
+    await store.close()
+    again = SqliteStore(left)
+    await again.open()
+    assert await again.topics() == [assigned]
+    await again.close()
+
+
 async def test_a_store_of_the_first_schema_gets_its_checksums(tmp_path: Path) -> None:
     left = tmp_path / "left"
     everything = await filled(left)
-    connection = sqlite3.connect(left / "store.sqlite")
+    connection = sqlite3.connect(left / "store.sqlite", isolation_level=None)
     connection.execute("ALTER TABLE records DROP COLUMN checksum")
+    connection.execute("ALTER TABLE topics DROP COLUMN assignments")
+    connection.execute("DROP TABLE replica_lists")
+    connection.execute("DELETE FROM leases WHERE kind = 'replicas'")
     connection.execute("PRAGMA user_version = 1")
     connection.close()
     store = SqliteStore(left)

@@ -94,7 +94,7 @@ class Postgres:
 
     def new_database(self, lease_counts: Mapping[LeaseKind, int] | None = None) -> str:
         """The url of a new database with muster's schema and so many leases of each kind."""
-        counts = dict.fromkeys(LeaseKind, LEASE_COUNTS_DEFAULT) | dict(lease_counts or {})
+        counts = {**LEASE_COUNTS_DEFAULT, **(lease_counts or {})}
         key = tuple(sorted((kind.value, count) for kind, count in counts.items()))
         if key not in self._templates:
             self._templates[key] = self._migrated(counts)

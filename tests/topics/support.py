@@ -77,7 +77,7 @@ class TestRows:
     in_use: ClassVar[TestRows | None] = None
     """Where the logs of the present test are; None: in files."""
 
-    def __init__(self, url: str, *, first_lease: int = 1_000) -> None:
+    def __init__(self, url: str, *, first_lease: int = 10_000) -> None:
         """`first_lease`: from which number on its leases are new."""
         self.storage = Rows.at(url, "test")
         self._numbers = count(first_lease)

@@ -13,8 +13,12 @@ from muster.coordinator.cluster.placement import EVENTS_TOPIC
 from muster.coordinator.storage.store import TopicRow
 from muster.coordinator.topics.catalogue import Catalogue, Change, events_topic
 from muster.coordinator.topics.config import ConfigChange, Operation
+from muster.coordinator.topics.replicas import Hosts
 from muster.protocol.errors import ErrorCode, KafkaError
 from tests.topics.support import NOW_MS, Brokers
+
+TWO = Hosts({1: None, 2: None})
+THREE = Hosts({1: None, 2: None, 3: None})
 
 
 @pytest.fixture
@@ -97,12 +101,12 @@ async def test_names_that_differ_in_dot_and_underscore_only_collide(catalogue: C
         ({"partitions": 10_001}, ErrorCode.POLICY_VIOLATION),
         ({"replication_factor": 0}, ErrorCode.INVALID_REPLICATION_FACTOR),
         ({"replication_factor": -2}, ErrorCode.INVALID_REPLICATION_FACTOR),
-        ({"replication_factor": 4, "brokers": {1, 2, 3}}, ErrorCode.INVALID_REPLICATION_FACTOR),
+        ({"replication_factor": 4, "brokers": THREE}, ErrorCode.INVALID_REPLICATION_FACTOR),
         ({"assignments": {0: [1], 2: [1]}}, ErrorCode.INVALID_REPLICA_ASSIGNMENT),
         ({"assignments": {0: []}}, ErrorCode.INVALID_REPLICA_ASSIGNMENT),
         ({"assignments": {0: [1, 1]}}, ErrorCode.INVALID_REPLICA_ASSIGNMENT),
         ({"assignments": {0: [7]}}, ErrorCode.INVALID_REPLICA_ASSIGNMENT),
-        ({"assignments": {0: [1], 1: [1, 2]}, "brokers": {1, 2}}, ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        ({"assignments": {0: [1], 1: [1, 2]}, "brokers": TWO}, ErrorCode.INVALID_REPLICA_ASSIGNMENT),
         ({"assignments": {0: [1]}, "partitions": 1}, ErrorCode.INVALID_REQUEST),
         ({"configs": {"retention.minutes": "5"}}, ErrorCode.INVALID_CONFIG),
         ({"configs": {"retention.ms": "soon"}}, ErrorCode.INVALID_CONFIG),
@@ -122,9 +126,9 @@ async def test_topics_that_are_refused(catalogue: Catalogue, asked: dict[str, An
 async def test_counts_come_from_the_defaults_or_the_assignments(brokers: Brokers) -> None:
     catalogue = Catalogue(brokers.store, brokers.clock, num_partitions=6, defaults={"retention.ms": "77"})
     assert (await catalogue.create("a")).partitions == 6
-    assigned = await catalogue.create("b", assignments={0: [1, 2], 1: [2, 1]}, brokers={1, 2})
+    assigned = await catalogue.create("b", assignments={0: [1, 2], 1: [2, 1]}, brokers=TWO)
     assert assigned.partitions == 2
-    assert (await catalogue.create("c", replication_factor=3, brokers={1, 2, 3})).config.retention_ms == 77
+    assert (await catalogue.create("c", replication_factor=3, brokers=THREE)).config.retention_ms == 77
     assert (await catalogue.create("d", configs={"retention.ms": "1"})).config.retention_ms == 1
     assert catalogue.named("c").configs == {}
 
@@ -150,7 +154,7 @@ async def test_partitions_only_grow(catalogue: Catalogue) -> None:
     assert (await refusal(wrong)).code is ErrorCode.INVALID_REPLICA_ASSIGNMENT
     wrong = catalogue.add_partitions("orders", 6, assignments=[[1], [2]])
     assert (await refusal(wrong)).code is ErrorCode.INVALID_REPLICA_ASSIGNMENT
-    grown = await catalogue.add_partitions("orders", 6, assignments=[[1], [2]], brokers={1, 2})
+    grown = await catalogue.add_partitions("orders", 6, assignments=[[1], [2]], brokers=TWO)
     assert grown.partitions == 6
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, Final
 
 from aiohttp import web
@@ -9,7 +10,7 @@ from aiohttp import web
 from muster.coordinator.observe.web import cluster_facts, facts
 from muster.coordinator.observe.web.guard import refusal, whole_number
 from muster.coordinator.observe.web.keys import BROKERS
-from muster.coordinator.storage.store import Lease, LeaseKind
+from muster.coordinator.storage.store import LeaseKind
 
 SHARDS_MAX: Final = 1_000
 
@@ -25,13 +26,14 @@ async def brokers(request: web.Request) -> web.Response:
     known = request.app[BROKERS]
     broker = facts.any_broker(known)
     topology = broker.topology
+    leases = topology.leases
     return web.json_response(
         {
             "at_ms": broker.clock.now_ms(),
             "cluster_id": broker.cluster_id,
             "brokers": cluster_facts.nodes(known),
-            "shards": {kind.value: count for kind, count in topology.counts.items()},
-            "without_broker": sum(topology.counts.values()) - len(topology.holders),
+            "shards": Counter(lease.kind.value for lease in leases),
+            "without_broker": sum(lease not in topology.holders for lease in leases),
         }
     )
 
@@ -48,26 +50,26 @@ async def shards(request: web.Request) -> web.Response:
     partitions = await cluster_facts.partitions_led(broker)
     here = cluster_facts.shards_here(known)
     found: list[dict[str, Any]] = []
-    for kind, count in broker.topology.counts.items():
-        for lease in (Lease(kind, number) for number in range(count)) if kind in kinds else ():
-            grant = grants.get(lease)
-            if node_id is not None and (grant is None or grant.node_id != node_id):
-                continue
-            status, groups = here.get(lease.number, (None, None)) if kind is LeaseKind.GROUP else (None, None)
-            found.append(
-                {
-                    "kind": kind.value,
-                    "number": lease.number,
-                    "broker": None if grant is None else grant.node_id,
-                    "epoch": None if grant is None else grant.epoch,
-                    "announced": None if grant is None else grant.announced,
-                    "remaining_ms": grant.remaining_ms if grant is not None and fresh else None,
-                    "state": None if status is None else status.state,
-                    "failure": None if status is None else status.failure,
-                    "groups": groups,
-                    "partitions": None if partitions is None else partitions[lease],
-                }
-            )
+    for lease in (each for each in broker.topology.leases if each.kind in kinds):
+        grant = grants.get(lease)
+        if node_id is not None and (grant is None or grant.node_id != node_id):
+            continue
+        of_groups = lease.kind is LeaseKind.GROUP
+        status, groups = here.get(lease.number, (None, None)) if of_groups else (None, None)
+        found.append(
+            {
+                "kind": lease.kind.value,
+                "number": lease.number,
+                "broker": None if grant is None else grant.node_id,
+                "epoch": None if grant is None else grant.epoch,
+                "announced": None if grant is None else grant.announced,
+                "remaining_ms": grant.remaining_ms if grant is not None and fresh else None,
+                "state": None if status is None else status.state,
+                "failure": None if status is None else status.failure,
+                "groups": groups,
+                "partitions": None if partitions is None else partitions[lease],
+            }
+        )
     return web.json_response(
         {
             "at_ms": broker.clock.now_ms(),
@@ -83,5 +85,5 @@ def _kinds(request: web.Request) -> list[LeaseKind]:
     if wanted is None:
         return list(LeaseKind)
     if wanted not in list(LeaseKind):
-        raise refusal(web.HTTPBadRequest, f"kind: {wanted[:40]!r} is neither group nor data")
+        raise refusal(web.HTTPBadRequest, f"kind: {wanted[:40]!r} is neither group, data nor replicas")
     return [LeaseKind(wanted)]

@@ -66,7 +66,11 @@ async def partitions_led(broker: Broker) -> Counter[Lease] | None:
     found: Counter[Lease] = Counter()
     for topic in topics:
         await turns.next()
-        found.update(topology.data_lease(topic.topic_id, number) for number in range(topic.partitions))
+        leases = (
+            topology.data_lease(topic.topic_id, number, topic.assignments.get(number))
+            for number in range(topic.partitions)
+        )
+        found.update(lease for lease in leases if lease is not None)
     return found
 
 

@@ -61,8 +61,8 @@ def leader_here(brokers: Brokers, topic: Topic, partition: int) -> Broker:
     for broker in brokers.running:
         if _leads(broker, topic, partition):
             return broker
-    topology = facts.any_broker(brokers).topology
-    node = topology.nodes.get(topology.leader(topic.topic_id, partition).node_id)
+    known = facts.any_broker(brokers)
+    node = known.topology.nodes.get(known.leader(topic, partition).node_id)
     name = f"{topic.name}-{partition}"
     if node is None or node.node_id in {each.node_id for each in brokers.running}:
         why = f"no broker leads {name} at the moment: its shard is on the move"

@@ -103,12 +103,12 @@ async def topic(request: web.Request) -> web.Response:
     numbers = range(found.partitions)[skip : skip + limit]
     measured = await topic_facts.measure(brokers, [(found, each) for each in numbers])
     readers = await topic_facts.readers(brokers, found.name)
-    topology = facts.any_broker(brokers).topology
+    broker = facts.any_broker(brokers)
     partitions = []
     turns = facts.Turns()
     for number in numbers:
         await turns.next()
-        leader = topology.leader(found.topic_id, number)
+        leader = broker.leader(found, number)
         bounds = measured.get(PartitionId(found.topic_id, number), Measured())
         reading = readers.get(number, [])
         partitions.append(

@@ -1,4 +1,4 @@
-"""DescribeLogDirs, ElectLeaders: what operators ask of any Kafka."""
+"""DescribeLogDirs: what operators ask of any Kafka."""
 
 from __future__ import annotations
 
@@ -6,17 +6,14 @@ from typing import TYPE_CHECKING, Final
 
 from muster.coordinator.group.effects import RequestContext
 from muster.coordinator.observe.log import Logger
-from muster.coordinator.server.handlers.several import Attempts, Turns, heard_of_all
-from muster.coordinator.server.refusals import LogDir, PartitionElection, election_error
+from muster.coordinator.server.handlers.several import Turns
+from muster.coordinator.server.refusals import LogDir
 from muster.coordinator.topics.catalogue import Topic
 from muster.coordinator.topics.logs import PartitionId
-from muster.protocol.api import ApiKey
-from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.cluster import (
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
-    ElectLeadersRequest,
-    ElectLeadersResponse,
 )
 
 if TYPE_CHECKING:
@@ -25,12 +22,7 @@ if TYPE_CHECKING:
 _MEASURED_AT_ONCE: Final = 500
 """Partitions whose files one turn in an executor looks at, so that fetches come in between."""
 
-_PREFERRED, _UNCLEAN = 0, 1
-
 _log = Logger(part="cluster")
-
-
-# --- DescribeLogDirs ----------------------------------------------------------------------------------------
 
 
 async def describe_log_dirs(
@@ -87,62 +79,10 @@ async def _log_dir(broker: Broker, asked: list[tuple[Topic, list[int]]]) -> LogD
         for each in partitions:
             await turns.next()
             of_topic.partitions.append(
-                # The leader is the only replica, so nothing lags and nothing is being moved.
+                # Nothing is copied, so nothing lags and nothing is being moved.
                 LogDir.DescribeLogDirsPartition(
                     partition_index=each, partition_size=next(size), offset_lag=0, is_future_key=False
                 )
             )
         found.topics.append(of_topic)
     return found
-
-
-# --- ElectLeaders -------------------------------------------------------------------------------------------
-
-
-async def elect_leaders(
-    broker: Broker, request: ElectLeadersRequest, context: RequestContext
-) -> ElectLeadersResponse:
-    """Leases elect by themselves, and a partition's leader is its only replica: whoever leads is preferred.
-
-    So there is nothing to do for a partition that has a leader (ELECTION_NOT_NEEDED), and nobody to choose
-    for one that has none right now.
-    """
-    if request.election_type not in (_PREFERRED, _UNCLEAN):
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown election type {request.election_type}")
-    asked = request.topic_partitions
-    everything = asked is None
-    if asked is None:
-        asked = [
-            ElectLeadersRequest.TopicPartitions(topic=topic.name, partitions=list(range(topic.partitions)))
-            for topic in broker.catalogue.topics()
-        ]
-    attempts = Attempts(ApiKey.ELECT_LEADERS, context, request.timeout_ms)
-    await heard_of_all(broker, attempts, None not in (broker.catalogue.by_name(each.topic) for each in asked))
-    response = ElectLeadersResponse(replica_election_results=[])
-    turns = Turns()
-    for of_topic in asked:
-        outcomes = []
-        for partition in of_topic.partitions:
-            await turns.next()
-            outcome = _election(broker, of_topic.topic, partition, request.election_type)
-            if not everything or outcome.error_code != ErrorCode.ELECTION_NOT_NEEDED:
-                outcomes.append(outcome)
-        response.replica_election_results.append(
-            ElectLeadersResponse.ReplicaElectionResult(topic=of_topic.topic, partition_result=outcomes)
-        )
-    return response
-
-
-def _election(broker: Broker, name: str, partition: int, election_type: int) -> PartitionElection:
-    topic = broker.catalogue.by_name(name)
-    if topic is None:
-        code, why = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such topic as {name}"
-    elif not 0 <= partition < topic.partitions:
-        code, why = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such partition as {name}-{partition}"
-    elif broker.topology.leader(topic.topic_id, partition).node_id >= 0:
-        code, why = ErrorCode.ELECTION_NOT_NEEDED, "the partition has its leader"
-    elif election_type == _UNCLEAN:
-        code, why = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, "no live broker holds the partition's lease yet"
-    else:
-        code, why = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, "no live broker holds the partition's lease yet"
-    return election_error(partition, KafkaError(code, why))

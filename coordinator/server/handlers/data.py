@@ -186,7 +186,7 @@ def _point_to_leader(
     leaders: dict[int, NodeRow],
 ) -> None:
     """Name node and leader epoch, so that the client need not ask for Metadata first (KIP-951)."""
-    leader, epoch = broker.topology.leader(topic.topic_id, partition)
+    leader, epoch = broker.leader(topic, partition)
     node = broker.topology.nodes.get(leader)
     # While our own leadership is only starting we would send the client to ourselves, without a pause.
     if node is not None and leader != broker.node_id:

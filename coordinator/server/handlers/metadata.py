@@ -114,22 +114,20 @@ def _topic(broker: Broker, topic: Topic, operations: int) -> MetadataResponse.To
 
 
 def _partition(broker: Broker, topic: Topic, index: int) -> MetadataResponse.Topic.Partition:
-    leader, epoch = broker.topology.leader(topic.topic_id, index)
-    if leader < 0:
-        return MetadataResponse.Topic.Partition(
-            error_code=ErrorCode.LEADER_NOT_AVAILABLE,
-            partition_index=index,
-            leader_id=-1,
-            replica_nodes=[],
-            isr_nodes=[],
-        )
-    # One copy each: the records are the store's to keep, not replicas'.
+    leader, epoch = broker.leader(topic, index)
+    assignment = topic.assignments.get(index)
+    # The records are the store's to keep, so every live replica is in sync; without a list, whoever leads
+    # is the only one.
+    replicas = list(assignment.replicas) if assignment is not None else [leader] if leader >= 0 else []
+    nodes = broker.topology.nodes
     return MetadataResponse.Topic.Partition(
+        error_code=ErrorCode.LEADER_NOT_AVAILABLE if leader < 0 else 0,
         partition_index=index,
         leader_id=leader,
         leader_epoch=epoch,
-        replica_nodes=[leader],
-        isr_nodes=[leader],
+        replica_nodes=replicas,
+        isr_nodes=[node_id for node_id in replicas if node_id in nodes],
+        offline_replicas=[node_id for node_id in replicas if node_id not in nodes],
     )
 
 
@@ -188,6 +186,7 @@ def _described_topic(broker: Broker, topic: Topic, page: range) -> DescribeTopic
                 leader_epoch=each.leader_epoch,
                 replica_nodes=each.replica_nodes,
                 isr_nodes=each.isr_nodes,
+                offline_replicas=each.offline_replicas,
                 eligible_leader_replicas=[],
                 last_known_elr=[],
             )
@@ -248,11 +247,7 @@ async def _add_leases(broker: Broker, response: DescribeClusterResponse, listene
         told.registered_ago_ms, told.term_ms = node.age_ms, node.term_ms
         response.brokers.append(told)
     response.answering_id = broker.node_id
-    response.leases = [
-        _lease(Lease(kind, number), grants.get(Lease(kind, number)))
-        for kind, count in broker.topology.counts.items()
-        for number in range(count)
-    ]
+    response.leases = [_lease(lease, grants.get(lease)) for lease in broker.topology.leases]
 
 
 def _lease(lease: Lease, grant: Grant | None) -> DescribeClusterResponse.Lease:

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from muster.coordinator.group.effects import RequestContext
 from muster.coordinator.server.broker_configs import Source, source_of
+from muster.coordinator.server.handlers.replicas import until_new_are_led
 from muster.coordinator.server.handlers.several import Attempts, Turns, heard_of_all
 from muster.coordinator.server.refusals import created_topic_error, deleted_topic_error, new_partitions_error
 from muster.coordinator.topics.catalogue import Topic
@@ -40,6 +41,7 @@ async def create_topics(
     times = Counter(topic.name for topic in request.topics)
     _check_created_max(broker, request)
     results: dict[str, CreateTopicsResponse.CreatableTopicResult] = {}
+    created: list[Topic] = []
     inherited: dict[str, CreatedConfig] = {}
     attempts = Attempts(ApiKey.CREATE_TOPICS, context, request.timeout_ms)
     await heard_of_all(broker, attempts, all(map(broker.catalogue.is_free, times)))
@@ -52,20 +54,20 @@ async def create_topics(
         except KafkaError as error:
             results[asked.name] = created_topic_error(asked.name, error)
         else:
-            replicas = max(asked.replication_factor, 1)
-            if asked.assignments:
-                replicas = len(asked.assignments[0].broker_ids)
+            created.append(topic)
             inherited = inherited or _inherited_configs(broker)  # once: there may be ten thousand topics
             results[asked.name] = CreateTopicsResponse.CreatableTopicResult(
                 name=topic.name,
                 topic_id=ZERO_UUID if request.validate_only else topic.topic_id,
                 num_partitions=topic.partitions,
-                replication_factor=replicas,
+                replication_factor=topic.replication_factor,
                 configs=[
                     _config(name, topic.config, Source.TOPIC) if name in topic.configs else config
                     for name, config in inherited.items()
                 ],
             )
+    if not request.validate_only:
+        await until_new_are_led(broker, [(topic, 0) for topic in created], request.timeout_ms)
     return CreateTopicsResponse(topics=list(results.values()))
 
 
@@ -105,7 +107,7 @@ async def _create(broker: Broker, asked: CreateTopicsRequest.CreatableTopic, *, 
         replication_factor=asked.replication_factor,
         assignments={each.partition_index: each.broker_ids for each in asked.assignments} or None,
         configs={each.name: each.value for each in asked.configs},
-        brokers=broker.topology.nodes.keys(),
+        brokers=broker.hosts,
         validate_only=validate_only,
     )
 
@@ -185,6 +187,7 @@ async def create_partitions(
     """Give topics more partitions."""
     times = Counter(topic.name for topic in request.topics)
     results: dict[str, CreatePartitionsResponse.CreatePartitionsTopicResult] = {}
+    grown: list[tuple[Topic, int]] = []
     attempts = Attempts(ApiKey.CREATE_PARTITIONS, context, request.timeout_ms)
     await heard_of_all(broker, attempts, None not in map(broker.catalogue.by_name, times))
     turns = Turns()
@@ -192,24 +195,28 @@ async def create_partitions(
         await turns.next()
         try:
             _refuse_repeated(asked.name, times)
-            await attempts.make(_add_partitions(broker, asked, validate_only=request.validate_only))
+            before = broker.catalogue.by_name(asked.name)
+            topic = await attempts.make(_add_partitions(broker, asked, validate_only=request.validate_only))
         except KafkaError as error:
             results[asked.name] = new_partitions_error(asked.name, error)
         else:
             results[asked.name] = CreatePartitionsResponse.CreatePartitionsTopicResult(name=asked.name)
+            grown.append((topic, 0 if before is None else before.partitions))
+    if not request.validate_only:
+        await until_new_are_led(broker, grown, request.timeout_ms)
     return CreatePartitionsResponse(results=list(results.values()))
 
 
 async def _add_partitions(
     broker: Broker, asked: CreatePartitionsRequest.CreatePartitionsTopic, *, validate_only: bool
-) -> None:
+) -> Topic:
     assignments = None
     if asked.assignments is not None:
         assignments = [each.broker_ids for each in asked.assignments]
-    await broker.catalogue.add_partitions(
+    return await broker.catalogue.add_partitions(
         asked.name,
         asked.count,
         assignments=assignments,
-        brokers=broker.topology.nodes.keys(),
+        brokers=broker.hosts,
         validate_only=validate_only,
     )

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 SCHEMA_VERSION: Final = 3
 """Grows with every change of the tables; `_VERSIONS` has the way to each."""
 
+_KINDS_AT_FIRST: Final = (LeaseKind.GROUP, LeaseKind.DATA)
 _TIMEOUT_MS: Final = 60_000
 _ATTEMPTS: Final = 10
 
@@ -106,9 +107,16 @@ _SECOND: Final = (
     "SELECT lease_id, 0, 0, 0 FROM muster.leases",
 )
 
-# Which records were deleted, for whoever reads them as a log; the coordinator itself never reads them. Keys
-# stand as they are, however long, since no index has them.
+# Brokers of the version before go on for a while: they register without knowing the column of `nodes`.
+# `tombstones` say which records were deleted, for whoever reads them as a log; the coordinator itself never
+# reads them. Their keys stand as they are, however long, since no index has them.
 _THIRD: Final = (
+    "ALTER TABLE muster.topics ADD COLUMN assignments text NOT NULL DEFAULT ''",
+    "ALTER TABLE muster.nodes ADD COLUMN keeps_replicas boolean NOT NULL DEFAULT false",
+    """CREATE TABLE muster.replica_lists (
+        number integer PRIMARY KEY,
+        replicas text NOT NULL UNIQUE
+    )""",
     """CREATE TABLE muster.tombstones (
         lease_id integer NOT NULL,
         seq bigint NOT NULL,
@@ -156,7 +164,7 @@ async def migrate(
     `lease_counts` are fixed with the first. Raises StoreError, also for a schema that is newer.
     """
     server = parse(url)
-    counts = dict.fromkeys(LeaseKind, LEASE_COUNTS_DEFAULT) | dict(lease_counts or {})
+    counts = {**LEASE_COUNTS_DEFAULT, **(lease_counts or {})}
     connection = await connect(server, name=name, statement_timeout_ms=_TIMEOUT_MS)
     try:
         async with asyncio.timeout(_TIMEOUT_MS / 1000):
@@ -217,7 +225,14 @@ async def _migrate(connection: Connection, server: Server, counts: Mapping[Lease
         for statement in statements:
             await connection.execute(statement)
         if version == 1:
-            await _fill(connection, counts)
+            await _fill(connection)
+            await _add_leases(connection, {kind: counts[kind] for kind in _KINDS_AT_FIRST})
+        if version == 3:
+            await _add_leases(connection, {LeaseKind.REPLICAS: counts[LeaseKind.REPLICAS]})
+            await connection.execute(
+                "INSERT INTO muster.journals (lease_id, start_offset, next_offset, size_bytes) "
+                "SELECT lease_id, 0, 0, 0 FROM muster.leases WHERE kind = 'replicas'"
+            )
     if before < SCHEMA_VERSION:
         for statement in _TUNING:
             with suppress(_refused()):
@@ -233,21 +248,25 @@ def _refused() -> type[Exception]:
     return asyncpg.PostgresError  # type: ignore[no-any-return]
 
 
-async def _fill(connection: Connection, counts: Mapping[LeaseKind, int]) -> None:
+async def _fill(connection: Connection) -> None:
     await connection.execute(
         "INSERT INTO muster.store (only_row, cluster_id, next_producer_id) VALUES (1, $1, 0)", uuid4()
     )
     await connection.execute("INSERT INTO muster.revision (only_row, revision) VALUES (1, 1)")
+
+
+async def _add_leases(connection: Connection, counts: Mapping[LeaseKind, int]) -> None:
     # Ids in the order of kind and number, in which rows are locked.
     leases = [(kind.value, number) for kind in sorted(counts) for number in range(counts[kind])]
+    first: int = await connection.fetchval("SELECT COALESCE(max(lease_id) + 1, 0) FROM muster.leases")
     await connection.executemany(
         "INSERT INTO muster.leases (lease_id, kind, number, epoch, next_seq) VALUES ($1, $2, $3, 0, 1)",
-        [(lease_id, *lease) for lease_id, lease in enumerate(leases)],
+        [(lease_id, *lease) for lease_id, lease in enumerate(leases, start=first)],
     )
     await connection.executemany(
         "INSERT INTO muster.tenancies (lease_id, node_id, epoch, expires_ms, announced) "
         "VALUES ($1, NULL, 0, 0, false)",
-        [(lease_id,) for lease_id in range(len(leases))],
+        [(lease_id,) for lease_id in range(first, first + len(leases))],
     )
 
 

@@ -12,11 +12,18 @@ A change that moves the revision answers the new one, or None.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
+from muster.coordinator.storage.assignments import (
+    assignments_of,
+    assignments_text,
+    numbered,
+    replicas_of,
+    replicas_text,
+)
 from muster.coordinator.storage.store import (
     FIRST_SEQ,
     BrokerConfigsRow,
@@ -25,6 +32,7 @@ from muster.coordinator.storage.store import (
     NodeIdTaken,
     NodeRow,
     RecordBounds,
+    Replicas,
     StoreConflict,
     StoredJournalRow,
     TopicRow,
@@ -508,8 +516,9 @@ async def _registered(
 
 async def create_topic(connection: Connection, topic: TopicRow) -> int | None:
     revision: int | None = await connection.fetchval(
-        "WITH made AS (INSERT INTO muster.topics (topic_id, name, partitions, configs, created_ms) "
-        "VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING RETURNING topic_id), "
+        "WITH made AS ("
+        "INSERT INTO muster.topics (topic_id, name, partitions, configs, created_ms, assignments) "
+        "VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING RETURNING topic_id), "
         f"{_moving('made')} SELECT revision FROM moved",
         *_topic_columns(topic),
     )
@@ -519,17 +528,37 @@ async def create_topic(connection: Connection, topic: TopicRow) -> int | None:
     return revision
 
 
-async def update_topic(connection: Connection, topic: TopicRow, expected: TopicRow | None) -> int | None:
+# Rows of `leases` are locked, in order, against claims: who claims one after this finds the change.
+_UPDATE_TOPIC: Final = f"""
+WITH fence AS MATERIALIZED (
+    SELECT lease_id FROM muster.leases JOIN unnest($13::integer[], $14::bigint[]) AS seen (lease_id, epoch)
+        USING (lease_id, epoch)
+    ORDER BY lease_id FOR SHARE OF leases
+), changed AS (
+    UPDATE muster.topics
+    SET name = $2, partitions = $3, configs = $4, created_ms = $5, assignments = $6
+    WHERE topic_id = $1
+        AND (NOT $7::boolean OR (name = $8 AND partitions = $9 AND configs = $10 AND created_ms = $11
+            AND assignments = $12))
+        AND (SELECT count(*) FROM fence) = cardinality($13::integer[])
+    RETURNING topic_id
+), {_moving("changed")}
+SELECT revision FROM moved
+"""
+
+
+async def update_topic(
+    connection: Connection, topic: TopicRow, expected: TopicRow | None, epochs: Mapping[int, int]
+) -> int | None:
+    """`epochs` by lease id."""
     try:
         revision: int | None = await connection.fetchval(
-            "WITH changed AS (UPDATE muster.topics "
-            "SET name = $2, partitions = $3, configs = $4, created_ms = $5 "
-            "WHERE topic_id = $1 AND (NOT $6::boolean OR "
-            "(name = $7 AND partitions = $8 AND configs = $9 AND created_ms = $10)) RETURNING topic_id), "
-            f"{_moving('changed')} SELECT revision FROM moved",
+            _UPDATE_TOPIC,
             *_topic_columns(topic),
             expected is not None,
             *_topic_columns(expected or topic)[1:],
+            list(epochs.keys()),
+            list(epochs.values()),
         )
     except Exception as error:
         if getattr(error, "sqlstate", None) == "23505":
@@ -541,7 +570,7 @@ async def update_topic(connection: Connection, topic: TopicRow, expected: TopicR
             "SELECT count(*) FROM muster.topics WHERE topic_id = $1", topic.topic_id
         ):
             raise StoreConflict(f"updating topic {topic.name!r}: there is no topic with id {topic.topic_id}")
-        raise StoreConflict(f"updating topic {topic.name!r}: it was changed in the meantime")
+        raise StoreConflict(f"updating topic {topic.name!r}: it or a lease was changed in the meantime")
     return revision
 
 
@@ -556,10 +585,19 @@ async def delete_topic(connection: Connection, topic_id: UUID) -> int | None:
 
 async def topics(connection: Connection) -> list[TopicRow]:
     # By name as Python orders strings, whatever the database's collation.
-    rows = await connection.fetch("SELECT topic_id, name, partitions, configs, created_ms FROM muster.topics")
+    rows = await connection.fetch(
+        "SELECT topic_id, name, partitions, configs, created_ms, assignments FROM muster.topics"
+    )
     found = [
-        TopicRow(UUID(int=topic_id.int), name, partitions, json.loads(configs), created_ms)
-        for topic_id, name, partitions, configs, created_ms in rows
+        TopicRow(
+            UUID(int=topic_id.int),
+            name,
+            partitions,
+            json.loads(configs),
+            created_ms,
+            assignments_of(assignments),
+        )
+        for topic_id, name, partitions, configs, created_ms, assignments in rows
     ]
     return sorted(found, key=lambda topic: topic.name)
 
@@ -573,12 +611,43 @@ async def _check_name_free(connection: Connection, topic: TopicRow) -> None:
 
 
 def _topic_columns(topic: TopicRow) -> tuple[Any, ...]:
-    return topic.topic_id, topic.name, topic.partitions, _dump(topic.configs), topic.created_ms
+    assignments = assignments_text(topic.assignments)
+    return topic.topic_id, topic.name, topic.partitions, _dump(topic.configs), topic.created_ms, assignments
 
 
 def _dump(configs: Mapping[str, str]) -> str:
     """Equal configs are equal texts."""
     return json.dumps(dict(configs), sort_keys=True)
+
+
+# --- replica lists --------------------------------------------------------------------------------
+
+
+async def replica_lists(connection: Connection) -> dict[Replicas, int]:
+    rows = await connection.fetch("SELECT replicas, number FROM muster.replica_lists")
+    return {replicas_of(replicas): number for replicas, number in rows}
+
+
+async def add_replica_lists(connection: Connection, lists: Collection[Replicas], leases: int) -> int | None:
+    """The new revision; None when all of them had numbers. Raises StoreConflict."""
+    for _ in range(_ATTEMPTS_MAX):
+        new = numbered(await replica_lists(connection), lists, leases)
+        if not new:
+            return None
+        revision: int | None = await connection.fetchval(
+            "WITH made AS (INSERT INTO muster.replica_lists (number, replicas) "
+            "SELECT number, replicas FROM unnest($1::integer[], $2::text[]) AS new (number, replicas) "
+            "WHERE NOT EXISTS (SELECT 1 FROM muster.replica_lists WHERE number >= $3) "
+            "ON CONFLICT DO NOTHING RETURNING number), "
+            f"{_moving('made')} SELECT revision FROM moved",
+            list(new.values()),
+            list(map(replicas_text, new)),
+            min(new.values()),
+        )
+        if revision is not None and new.keys() <= (await replica_lists(connection)).keys():
+            return revision
+        # Another broker was quicker with one of the numbers.
+    raise StoreConflict("numbering replica lists: others do so all the time")
 
 
 # --- broker configs -------------------------------------------------------------------------------

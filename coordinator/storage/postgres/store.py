@@ -7,9 +7,10 @@ next. Leases and registrations are renewed on another, which never waits for a w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import UUID
 
@@ -35,6 +36,7 @@ from muster.coordinator.storage.store import (
     NodeRow,
     Outcome,
     RecordBounds,
+    Replicas,
     StoreBusy,
     StoreClosed,
     StoreConflict,
@@ -406,8 +408,15 @@ class PostgresStore:
         change = partial(statements.create_topic, topic=topic)
         self._moved(await self._change(f"creating topic {topic.name!r}", change))
 
-    async def update_topic(self, topic: TopicRow, *, expected: TopicRow | None = None) -> None:
-        change = partial(statements.update_topic, topic=topic, expected=expected)
+    async def update_topic(
+        self,
+        topic: TopicRow,
+        *,
+        expected: TopicRow | None = None,
+        epochs: Mapping[Lease, int] = MappingProxyType({}),
+    ) -> None:
+        by_id = dict(zip(self._ids(list(epochs)), epochs.values(), strict=True))
+        change = partial(statements.update_topic, topic=topic, expected=expected, epochs=by_id)
         self._moved(await self._change(f"updating topic {topic.name!r}", change))
 
     async def delete_topic(self, topic_id: UUID) -> bool:
@@ -416,6 +425,15 @@ class PostgresStore:
 
     async def topics(self) -> list[TopicRow]:
         return await self._read("reading the topics", statements.topics)
+
+    async def replica_lists(self) -> dict[Replicas, int]:
+        return await self._read("reading the replica lists", statements.replica_lists)
+
+    async def add_replica_lists(self, lists: Collection[Replicas]) -> None:
+        self._opened()
+        leases = self._counts.leases[LeaseKind.REPLICAS]
+        change = partial(statements.add_replica_lists, lists=lists, leases=leases)
+        self._moved(await self._change("numbering replica lists", change))
 
     async def broker_configs(self) -> list[BrokerConfigsRow]:
         return await self._read("reading broker configs", statements.broker_configs)

@@ -73,6 +73,21 @@ async def test_elections(admin: Admin, orders: list[TopicPartition]) -> None:
     assert await admin.elect_leaders() == {}
 
 
+async def test_reassignments(admin: Admin, orders: list[TopicPartition]) -> None:
+    first, second = orders
+    beyond = TopicPartition("orders", 2)
+    outcomes = await admin.alter_partition_reassignments({first: [1], second: None, beyond: [1]})
+    assert outcomes.succeeded == {first: None}
+    assert outcomes.failed[second].code == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+    assert outcomes.failed[beyond].code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    outcomes = await admin.alter_partition_reassignments(
+        {first: [1, 9], second: []}, allow_replication_factor_change=False
+    )
+    assert {each.code for each in outcomes.failed.values()} == {ErrorCode.INVALID_REPLICA_ASSIGNMENT}
+    assert await admin.list_partition_reassignments() == {}
+    assert await admin.list_partition_reassignments([first]) == {}
+
+
 async def test_partitions_nobody_numbered(admin: Admin, orders: list[TopicPartition]) -> None:
     full, empty = orders
     beyond = TopicPartition("orders", 2)

@@ -24,12 +24,7 @@ _NOT_SERVED_BY_FEATURE: Final = {
         "fenceproducers",
         "kafkatransactionslist",
     },
-    "several replicas": {
-        "alterpartitionreassignments",
-        "listpartitionreassignments",
-        "alterreplicalogdirs",
-        "kafkareassignpartitions",
-    },
+    "several log directories": {"alterreplicalogdirs"},
     "KRaft": {"describemetadataquorum", "kafkametadataquorum"},
     "KIP-848 groups": {"describeconsumergroupsofkip"},
     "share groups": {"describesharegroups", "listsharegroupoffsets"},

@@ -8,6 +8,7 @@ from muster.coordinator.observe.web import cluster_facts
 from muster.protocol.errors import ErrorCode
 from tests.observe.web.conftest import Show, Shown
 from tests.observe.web.member import Member
+from tests.server.test_replicas import create
 from tests.support.facts import until
 from tests.support.wire import Wire
 from tests.support.wire_configs import BROKER, SET, altering
@@ -81,4 +82,19 @@ async def test_shards_come_in_pages_and_by_broker(show: Show) -> None:
     _, theirs = await shown.get("/api/shards?broker=2")
     assert {each["broker"] for each in theirs["shards"]} == {2}
     status, refused = await shown.get("/api/shards?kind=other")
-    assert (status, refused) == (400, {"error": "kind: 'other' is neither group nor data"})
+    assert (status, refused) == (400, {"error": "kind: 'other' is neither group, data nor replicas"})
+
+
+async def test_partitions_with_replica_lists_are_led_under_shards_of_their_own(show: Show) -> None:
+    shown = await show(brokers=2)
+    assert (await create(shown.broker, assigned=[[2, 1], [1, 2]])).error_code == ErrorCode.NONE
+    _, shards = await shown.get("/api/shards?kind=replicas")
+    led = [(each["kind"], each["broker"], each["partitions"]) for each in shards["shards"]]
+    assert sorted(led) == [("replicas", 1, 1), ("replicas", 2, 1)]
+    _, data = await shown.get("/api/shards?kind=data")
+    assert sum(each["partitions"] for each in data["shards"]) == 0
+    _, topic = await shown.get("/api/topics/t")
+    assert [each["leader"] for each in topic["partitions"]] == [2, 1]
+    _, body = await shown.get("/api/brokers")
+    assert body["shards"]["replicas"] == 2
+    assert body["without_broker"] == 0

@@ -5,10 +5,11 @@ import { $, button, put, redraw, showFacts, sync, tag } from "/static/dom.js";
 import { age, clock, count, duration, number, zone } from "/static/format.js";
 import { table } from "/static/table.js";
 
-const KINDS = [["groups", "group"], ["topic data", "data"]];
+const KINDS = [["groups", "group"], ["topic data", "data"], ["replica lists", "replicas"]];
 const NOTES = {
   group: "Each group shard is one partition of __consumer_offsets; its leader coordinates the shard's groups.",
   data: "Each data shard has a share of all topic partitions; its leader leads those partitions.",
+  replicas: "Each replica list has a shard; its leader leads the partitions with that list.",
 };
 const FORGOTTEN_MS = 3600e3; // a broker that was gone for so long is not expected back
 const state = { known: null, gone: new Map(), kind: "group" };

@@ -1,0 +1,127 @@
+"""What a broker does with the leases of each kind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Final
+
+from muster.coordinator.cluster.handover import Rest
+from muster.coordinator.runtime.runtime import Runtime
+from muster.coordinator.storage.store import Lease, LeaseKind, StoreClosed, StoreError
+from muster.coordinator.topics.partitions import Partitions
+from muster.coordinator.topics.rows import RowPartitions
+
+_READ_AGAIN_S: Final = 1.0
+
+
+class LogShards:
+    """The numbers by which `Partitions` knows the partitions of a lease: those of data shards are the
+    lease's, those of replica lists follow, those of group shards are negative."""
+
+    def __init__(self, data_shards: int) -> None:
+        self._data_shards = data_shards
+
+    def of(self, lease: Lease) -> int:
+        if lease.kind is LeaseKind.GROUP:
+            return -1 - lease.number
+        return lease.number if lease.kind is LeaseKind.DATA else self._data_shards + lease.number
+
+    def lease(self, shard: int) -> Lease:
+        """The other way round."""
+        if shard < 0:
+            return Lease(LeaseKind.GROUP, -1 - shard)
+        if shard < self._data_shards:
+            return Lease(LeaseKind.DATA, shard)
+        return Lease(LeaseKind.REPLICAS, shard - self._data_shards)
+
+
+class GroupShards:
+    """Who holds a group shard also leads the partitions of `__consumer_offsets` and `__group_events` that
+    stand for it."""
+
+    def __init__(
+        self, runtime: Runtime, partitions: Partitions, topics: Sequence[RowPartitions], shards: LogShards
+    ) -> None:
+        self._runtime = runtime
+        self._partitions = partitions
+        self._topics = topics
+        self._shards = shards
+
+    def own(self, number: int, epoch: int) -> Awaitable[object]:
+        self._partitions.own(self._shards.of(Lease(LeaseKind.GROUP, number)), epoch)
+        for topic in self._topics:
+            topic.own(number, epoch)
+        return self._runtime.own(number, epoch)
+
+    def disown(self, number: int) -> Awaitable[object]:
+        for topic in self._topics:
+            topic.disown(number)
+        logs = self._partitions.disown(self._shards.of(Lease(LeaseKind.GROUP, number)))
+        return Rest(partial(self._at_rest, self._runtime.disown(number), logs))
+
+    async def _at_rest(self, shard: Awaitable[object], logs: Awaitable[object]) -> None:
+        try:
+            await shard
+        finally:
+            await logs
+
+
+class DataShards:
+    """The leases of one kind that are for partitions of topics.
+
+    Which partitions are led under a lease changes when they are reassigned, so the topics are read before it
+    is served: who sees that a lease was claimed anew after a reassignment may rely on its holder knowing.
+    """
+
+    def __init__(
+        self,
+        kind: LeaseKind,
+        partitions: Partitions,
+        shards: LogShards,
+        read_topics: Callable[[], Awaitable[object]],
+        topics_read: Callable[[], None],
+    ) -> None:
+        """`topics_read` is called when a lease is served whose holder may have heard of a reassignment before
+        it heard that it had the lease."""
+        self._kind = kind
+        self._partitions = partitions
+        self._shards = shards
+        self._read_topics = read_topics
+        self._topics_read = topics_read
+        self._loading: dict[int, asyncio.Task[None]] = {}
+
+    def own(self, number: int, epoch: int) -> Awaitable[object]:
+        at_rest = self.disown(number)
+        loading = asyncio.get_running_loop().create_task(
+            self._load(number, epoch, at_rest), name=f"{self._kind} shard {number}"
+        )
+        self._loading[number] = loading
+        return loading
+
+    def disown(self, number: int) -> Awaitable[object]:
+        loading = self._loading.pop(number, None)
+        if loading is not None:
+            loading.cancel()
+        return self._partitions.disown(self._shards.of(Lease(self._kind, number)))
+
+    def abandon(self) -> None:
+        """As if the process died."""
+        for loading in self._loading.values():
+            loading.cancel()
+        self._loading.clear()
+
+    async def _load(self, number: int, epoch: int, at_rest: Awaitable[object]) -> None:
+        await at_rest
+        while True:
+            try:
+                await self._read_topics()
+                break
+            except StoreClosed:
+                raise
+            except StoreError:  # whoever keeps the catalogue logs it
+                await asyncio.sleep(_READ_AGAIN_S)
+        del self._loading[number]
+        self._partitions.own(self._shards.of(Lease(self._kind, number)), epoch)
+        asyncio.get_running_loop().call_soon(self._topics_read)
