@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from muster.coordinator.observe.explain import explain_all
+from muster.coordinator.observe.explain import Explanation, explain_all
 from muster.coordinator.testing import Cluster
 from tests.causes.acting import Stage
 from tests.causes.cases import GROUP, OTHER_TOPIC, PARTITIONS, TOPIC, Case, Scene, Truth
@@ -53,10 +54,17 @@ def judge(case: Case, client: str, folder: Path) -> Judged:
     """Play the case, and ask. Once more, if the client did something of its own accord in between: then the
     truth is not what the script knows."""
     for _ in range(_PLAYS_MAX - 1):
-        judged = _play(case, client, folder)
+        try:
+            judged = _play(case, client, folder)
+        except _Disturbed:
+            continue
         if not (judged.wrong and judged.disturbed):
             return judged
     return _play(case, client, folder)
+
+
+class _Disturbed(AssertionError):
+    """The client did something of its own accord, so that the script did not come to its end."""
 
 
 def _play(case: Case, client: str, folder: Path) -> Judged:
@@ -66,13 +74,22 @@ def _play(case: Case, client: str, folder: Path) -> Judged:
         cluster.create_topic(TOPIC, PARTITIONS)
         cluster.create_topic(OTHER_TOPIC, 1)
         group = cluster.group(GROUP)
-        truth = case.act(Scene(cluster, stage, client))
+        try:
+            truth = case.act(Scene(cluster, stage, client))
+        except AssertionError as error:
+            if client == "kafka_python" and _rejoined(explain_all(group.timeline())):
+                raise _Disturbed(str(error)) from error
+            raise
         try:
             said = group.why(generation=truth.generation)
         except LookupError:
             said = None
         timeline = group.timeline()
-        again = [each for each in explain_all(timeline) if each.diagnosis == "leader-rejoined"]
         silent = truth.cause == "member left" and said is not None and said.cause == "session expired"
-        disturbed = client == "kafka_python" and (bool(again) or silent)
+        disturbed = client == "kafka_python" and (_rejoined(explain_all(timeline)) or silent)
         return Judged(case, client, truth, said, str(timeline), disturbed)
+
+
+def _rejoined(explained: Iterable[Explanation]) -> bool:
+    """Whether a leader joined again with nothing changed."""
+    return any(each.diagnosis == "leader-rejoined" for each in explained)

@@ -62,7 +62,7 @@ _KAFKAS_THREADS: Final[Mapping[str, str]] = {
 _ABSENT: Final = "(absent)"
 _AT_START_ONLY: Final = "muster takes this setting when it starts"
 _ONE_REPLICA: Final = (
-    "Kafka's replication sets this cluster-wide when it is made (ELR); muster has one replica"
+    "Kafka's replication sets this cluster-wide when it is made (ELR); the store has one copy"
 )
 _NEEDS_SETTING: Final = "the tests' Kafka has this in its file; in muster it is the default, or not a setting"
 _NO_GROUP_CONFIGS: Final = "muster has classic groups only, to which Kafka's group configs do not apply"
