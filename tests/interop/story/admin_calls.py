@@ -32,9 +32,16 @@ _NOT_SERVED_BY_FEATURE: Final = {
 }
 NOT_SERVED: Final = {call: feature for feature, calls in _NOT_SERVED_BY_FEATURE.items() for call in calls}
 """By the call's name, as `plain` makes it."""
-SWITCHED_OFF: Final = {"describeacls", "deleteacls", "updatefeatures"}
-"""What muster answers in the API's own words. Some clients raise these answers and others return them, and
-not every level of a feature can be had; whether muster answers as Kafka is for tests/kafka to say."""
+SWITCHED_OFF: Final = {
+    "describeacls",
+    "deleteacls",
+    "describeuserscramcredentials",
+    "describeuserscrams",
+    "updatefeatures",
+}
+"""What muster answers in the API's own words. Some clients raise these answers and others return them; some
+ask for users that cannot be made, or for levels of a feature that cannot be had. Whether muster answers as
+Kafka is for tests/kafka to say."""
 
 
 @dataclass(frozen=True)
