@@ -79,6 +79,10 @@ def _bounded(arguments: Sequence[str]) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
+_OF_BROKERS = '{"part": "'
+"""How a line begins that a broker in this process logs while a command runs."""
+
+
 class Muster:
     """The command in this process, against one broker."""
 
@@ -95,7 +99,8 @@ class Muster:
             except SystemExit as ended:
                 code = int(ended.code or 0)
         captured = self._capture.readouterr()
-        return Ended(code, captured.out, captured.err)
+        said = [line for line in captured.err.splitlines(keepends=True) if not line.startswith(_OF_BROKERS)]
+        return Ended(code, captured.out, "".join(said))
 
     def done(self, *arguments: str) -> str:
         """What a command printed that went well."""
