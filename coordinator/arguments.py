@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import textwrap
 from collections.abc import Iterable
 from typing import Any, Final, NoReturn
 
@@ -19,6 +18,8 @@ class Help(argparse.RawDescriptionHelpFormatter):
 
     def _split_lines(self, text: str, width: int) -> list[str]:
         """Names such as muster-kafka[http] stay whole."""
+        import textwrap  # for a help that is shown, so not for a broker that starts
+
         return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
 
 

@@ -73,8 +73,6 @@ if sys.platform == "win32":
 else:
     import fcntl
     import resource
-    import termios
-    import tty
 
     def try_lock(descriptor: int) -> None:
         """Lock this file against other processes until it is closed. Raises OSError if one has it."""
@@ -122,6 +120,9 @@ else:
     def unbuffer_keys(descriptor: int) -> Callable[[], None] | None:
         """Have a terminal hand over each key as it is pressed; what takes that back, None if it cannot.
         Ctrl-C stays what it is; Ctrl-Z does nothing."""
+        import termios
+        import tty
+
         before = termios.tcgetattr(descriptor)
         tty.setcbreak(descriptor)
         changed = termios.tcgetattr(descriptor)

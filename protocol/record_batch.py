@@ -189,10 +189,13 @@ def batches(data: bytes | memoryview) -> Iterator[tuple[int, Header]]:
         position += header.size
 
 
-def crc_matches(data: bytes, position: int, header: Header) -> bool:
+def crc_matches(data: bytes | memoryview, position: int, header: Header) -> bool:
     """Whether the whole batch at `position` is there and unharmed."""
     end = position + header.size
-    return end <= len(data) and google_crc32c.value(data[position + _CRC_START : end]) == header.crc
+    if end > len(data):
+        return False
+    # One copy, of what is summed up alone: google_crc32c takes no view.
+    return bool(google_crc32c.value(bytes(data[position + _CRC_START : end])) == header.crc)
 
 
 def payload(data: bytes, position: int, header: Header, *, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> bytes:

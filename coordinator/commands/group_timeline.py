@@ -17,7 +17,7 @@ from muster.coordinator.commands.options import command
 from muster.coordinator.commands.run import Failed
 from muster.coordinator.observe.explain import Explanation, describe, explained, rebalances
 from muster.coordinator.observe.explain.facts import everybody, present
-from muster.coordinator.observe.explain.names import Names
+from muster.coordinator.observe.explain.names import names_in
 from muster.coordinator.observe.journal.entries import Entry, Member
 
 _LOOK_BACK_MS: Final = 60 * 60_000
@@ -77,7 +77,7 @@ class _Told:
         self._group = group
         self.entries = list(entries)
         self._there = there
-        self.names = Names.of(self.entries, there)
+        self.names = names_in(self.entries, there)
 
     def add(self, entries: Sequence[Entry]) -> None:
         if self._there is not None:
@@ -85,7 +85,7 @@ class _Told:
             now = present(entries, [each.id for each in self._there])
             self._there = [each for each in known.values() if each.id in now]
         self.entries = [*self.entries, *entries][-_REMEMBERED_MAX:]
-        self.names = Names.of(self.entries, self._there)
+        self.names = names_in(self.entries, self._there)
 
     def explanations(self) -> dict[int, Explanation]:
         """By the id of the entry that says it is completed."""

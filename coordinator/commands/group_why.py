@@ -11,7 +11,7 @@ from muster.coordinator.commands.group_events import GroupEvents, now_ms
 from muster.coordinator.commands.options import command, number
 from muster.coordinator.commands.run import Failed
 from muster.coordinator.observe.explain import explain
-from muster.coordinator.observe.explain.names import Names
+from muster.coordinator.observe.explain.names import names_in
 
 _LOOK_BACK_MS: Final = 60 * 60_000
 """What happened before the time asked for may explain what happened in it."""
@@ -50,7 +50,7 @@ async def why(cluster: Cluster, given: Namespace) -> int:
     since_ms = None if given.since is None else max(asked_ms - given.since, 0)
     async with GroupEvents(cluster, given) as events:
         entries = await events.read(None if since_ms is None else max(since_ms - _LOOK_BACK_MS, 0))
-        names = Names.of(entries, await events.members())
+        names = names_in(entries, await events.members())
     explanation = explain(
         entries, group=given.group, generation=given.generation, now_ms=asked_ms, names=names
     )

@@ -13,9 +13,9 @@ from muster.coordinator.group.events import (
     RebalanceCompleted,
     Trigger,
 )
-from muster.coordinator.observe.explain.names import Names
 from muster.coordinator.observe.journal.recorder import member_of
 from muster.coordinator.observe.log import Logger
+from muster.coordinator.observe.names import Names
 
 _NAMES_MAX: Final = 5
 

@@ -481,7 +481,7 @@ def _look_at(
     if group is None:
         out.reply(ticket, View("Dead", 0, (), (), committed, {}))
         return
-    from muster.coordinator.observe.explain.names import Names
+    from muster.coordinator.observe.names import Names
 
     members = group.members.values()
     names = Names(

@@ -13,13 +13,11 @@ each read looks at every row of its shard.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
 from muster.coordinator.observe.log import Logger
-from muster.coordinator.runtime.clock import Clock
-from muster.coordinator.storage.store import FIRST_SEQ, Lease, Store, StoredRecord, StoreError
-from muster.coordinator.topics.catalogue import Topic
+from muster.coordinator.storage.store import FIRST_SEQ, Lease, StoredRecord, StoreError
 from muster.coordinator.topics.log import ListTimestamp
 from muster.coordinator.topics.rows import BATCH_RECORDS_MAX, RowBounds, RowPartitions
 from muster.protocol.errors import DecodeError
@@ -42,14 +40,6 @@ class ConsumerOffsets(RowPartitions):
 
     gapless = False
     read_rows_max = READ_ROWS_MAX
-
-    def __init__(
-        self, topic: Topic, store: Store, clock: Clock, *, node_id: int, serving: Callable[[Lease], bool]
-    ) -> None:
-        """As `RowPartitions`."""
-        super().__init__(topic, node_id=node_id, serving=serving)
-        self._store = store
-        self._clock = clock
 
     def written(self, number: int, records: Sequence[tuple[bytes, bytes | None]]) -> None:
         """`records` of group lease `number` are durable. Does not raise."""

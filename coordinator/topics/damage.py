@@ -51,7 +51,7 @@ class Damage:
         if not found:
             return
         header = peek(found)
-        if crc_matches(bytes(found[: header.size]), 0, header) or not self._is_new(header.base_offset):
+        if crc_matches(found, 0, header) or not self._is_new(header.base_offset):
             return
         _log.error(
             "log is damaged",

@@ -37,9 +37,7 @@ class GroupEvents(RowPartitions):
         self, topic: Topic, store: Store, clock: Clock, *, node_id: int, serving: Callable[[Lease], bool]
     ) -> None:
         """As `RowPartitions`."""
-        super().__init__(topic, node_id=node_id, serving=serving)
-        self._store = store
-        self._clock = clock
+        super().__init__(topic, store, clock, node_id=node_id, serving=serving)
         self._grown_bytes: dict[int, int] = {}  # of partitions led here, since they were trimmed
         self._trimming = asyncio.Lock()
         self._trims: dict[int, asyncio.Task[None]] = {}

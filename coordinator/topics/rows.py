@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from typing import ClassVar, Final, NamedTuple
 
 from muster.coordinator.observe.log import Logger
-from muster.coordinator.storage.store import Lease, LeaseKind, StoreDamaged, StoreError
+from muster.coordinator.runtime.clock import Clock
+from muster.coordinator.storage.store import Lease, LeaseKind, Store, StoreDamaged, StoreError
 from muster.coordinator.topics.catalogue import Topic
 from muster.coordinator.topics.log import NOTHING_LISTED, Listed, ListTimestamp
 from muster.coordinator.topics.producers import ActiveProducer
@@ -93,10 +94,14 @@ class RowPartitions(ABC):
     read_rows_max: ClassVar[int]
     """Rows that one read brings at most."""
 
-    def __init__(self, topic: Topic, *, node_id: int, serving: Callable[[Lease], bool]) -> None:
+    def __init__(
+        self, topic: Topic, store: Store, clock: Clock, *, node_id: int, serving: Callable[[Lease], bool]
+    ) -> None:
         """`topic` says how many partitions there are and what is kept; `serving`: whether a lease certainly
         still is this broker's, asked at each use."""
         self.topic = topic
+        self._store = store
+        self._clock = clock
         self._node_id = node_id
         self._serving = serving
         self._led: dict[int, LedRows] = {}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from muster.coordinator.commands.group_picture import draw
-from muster.coordinator.observe.explain.names import Names
+from muster.coordinator.observe.explain.names import names_in
 from muster.coordinator.observe.journal.entries import Entry
 from tests.observe.explain.test_anything import any_entry
 from tests.observe.explain.test_words import stall
@@ -20,7 +20,7 @@ from tests.observe.explain.writing import T0, WEB_1, Life, member
 def drawn(entries: list[Entry], width: int = 110, since: int = -(10**12), now: int = 100_000) -> str:
     paper = io.StringIO()
     console = Console(file=paper, width=width, force_terminal=True, color_system=None, highlight=False)
-    draw("billing", entries, Names.of(entries), since_ms=T0 + since, now_ms=T0 + now, console=console)
+    draw("billing", entries, names_in(entries), since_ms=T0 + since, now_ms=T0 + now, console=console)
     return paper.getvalue()
 
 

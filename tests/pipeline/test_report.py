@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from muster.coordinator.observe.explain import names as explain_names
+from muster.coordinator.observe import names as explained
 from muster.coordinator.observe.explain.vocabulary import Diagnosis
 from muster.coordinator.observe.journal.entries import Member
 from muster.pipeline.cli import main
@@ -361,7 +361,7 @@ def test_members_are_called_as_everywhere_else(is_there: bool) -> None:
     ]
     present = {each.id for each in members[1:]} if is_there else set()
     ours = Names({"g": [Known(*each[:2], each.instance, each.id in present) for each in members]})
-    theirs = explain_names.Names(members, present)
+    theirs = explained.Names(members, present)
     for each in (*(each.id for each in members), f"other-{uuid}", f"rdkafka-{uuid[::-1]}"):
         assert ours.short("g", each) == theirs.short(each), each
     assert ours.short("g", None) is None

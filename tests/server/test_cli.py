@@ -236,11 +236,12 @@ async def test_memory_of_one_answer_is_there_for_the_next(tmp_path: Path) -> Non
 
 def test_what_is_imported_only_when_needed_is_not_imported_to_start() -> None:
     """They would cost a third of the time to ready, and more of the memory: structlog (with rich), what only
-    refusals, packed batches and tests want."""
+    refusals, packed batches and tests want, and the rules of why."""
     script = (
         "import sys, muster.coordinator.cli\n"
         "import muster.coordinator.server.brokers, muster.coordinator.storage.sqlite\n"
-        "heavy = ('structlog', 'rich', 'uvloop', 'pydoc', 'construct', 'cramjam', 'decimal', 'difflib')\n"
+        "heavy = ('structlog', 'rich', 'uvloop', 'pydoc', 'construct', 'cramjam', 'decimal', 'difflib',"
+        " 'termios', 'muster.coordinator.observe.explain')\n"
         "print([name for name in heavy if name in sys.modules])"
     )
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

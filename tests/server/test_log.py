@@ -13,8 +13,8 @@ import pytest
 
 from muster.coordinator.group.events import MemberIdentity, MemberRemoved, RebalanceCompleted, Trigger
 from muster.coordinator.observe import log
-from muster.coordinator.observe.explain.names import Names
 from muster.coordinator.observe.journal.recorder import member_of
+from muster.coordinator.observe.names import Names
 from muster.coordinator.observe.rebalances import RebalanceLog, cause
 from tests.server.conftest import StartBrokers
 from tests.server.test_classic_group import stable_member

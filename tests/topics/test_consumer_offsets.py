@@ -5,15 +5,12 @@ What it has in common with `__group_events` is tested there.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from muster.coordinator.runtime.clock import ManualClock
-from muster.coordinator.storage.memory import MemoryStore
 from muster.coordinator.storage.store import (
     Append,
     Lease,
@@ -25,12 +22,11 @@ from muster.coordinator.storage.store import (
     StoredRecord,
     StoreError,
 )
-from muster.coordinator.topics.catalogue import Catalogue, offsets_topic
+from muster.coordinator.topics.catalogue import offsets_topic
 from muster.coordinator.topics.consumer_offsets import READ_ROWS_MAX, TOMBSTONES_MAX, ConsumerOffsets
-from muster.coordinator.topics.logs import Logs
-from muster.coordinator.topics.partitions import ListTimestamp, Partitions
+from muster.coordinator.topics.partitions import ListTimestamp
 from muster.coordinator.topics.rows import BATCH_RECORDS_MAX
-from muster.coordinator.topics.sources import FetchedPartition, FetchPartition
+from muster.coordinator.topics.sources import FetchedPartition
 from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.coordinator_records import (
     GroupMetadataKey,
@@ -41,52 +37,37 @@ from muster.protocol.messages.coordinator_records import (
     encode_value,
 )
 from muster.protocol.record_batch import Record, batches
-from tests.topics.support import NOW_MS, InlineExecutor, read_records
-from tests.topics.test_partitions import ask, code_of, fetch, parked, settled
+from tests.topics.rows_node import CHECK_INTERVAL_MS, SHARDS, GatedStore, RowsNode
+from tests.topics.support import NOW_MS, read_records
+from tests.topics.test_partitions import code_of, fetch, parked, settled
 
-SHARDS = 3
-CHECK_INTERVAL_MS = 300_000
 DELETE_RETENTION_MS = 86_400_000
 
 Row = tuple[bytes, bytes | None]
 
 
-class CountingStore(MemoryStore):
-    """Counts the looks at records, lets a test hold them up, and fails on demand."""
-
-    def __init__(self) -> None:
-        super().__init__(lease_counts=dict.fromkeys(LeaseKind, SHARDS))
-        self.looks = 0
-        self.open_gate = asyncio.Event()
-        self.open_gate.set()
-        self.failing: StoreError | None = None
-
-    async def _look(self) -> None:
-        self.looks += 1
-        await self.open_gate.wait()
-        if self.failing is not None:
-            raise self.failing
+class RecordStore(GatedStore):
+    """Of its looks, those at records are held up."""
 
     async def read_records(
         self, lease: Lease, seq: int, *, rows_max: int, bytes_max: int
     ) -> list[StoredRecord]:
         found = await super().read_records(lease, seq, rows_max=rows_max, bytes_max=bytes_max)
-        await self._look()
+        await self.look()
         return found
 
     async def record_bounds(self, lease: Lease) -> RecordBounds:
         bounds = await super().record_bounds(lease)
-        await self._look()
+        await self.look()
         return bounds
 
     async def next_seq(self, lease: Lease) -> int:
         found = await super().next_seq(lease)
-        await self._look()
+        await self.look()
         return found
 
     async def remove_tombstones(self, lease: Lease, epoch: int, *, before_ms: int, count_max: int) -> int:
-        if self.failing is not None:
-            raise self.failing
+        self.fail()
         return await super().remove_tombstones(lease, epoch, before_ms=before_ms, count_max=count_max)
 
     def leave_a_gap(self, number: int, seqs: int) -> None:
@@ -94,45 +75,11 @@ class CountingStore(MemoryStore):
         self._leases[Lease(LeaseKind.GROUP, number)].next_seq += seqs
 
 
-class Node:
+class Node(RowsNode[RecordStore, ConsumerOffsets]):
     """A broker's partitions, with those of `__consumer_offsets` among them."""
 
     def __init__(self) -> None:
-        self.clock = ManualClock(NOW_MS)
-        self.store = CountingStore()
-        self.serving = True
-        self.epochs: dict[int, int] = {}
-        self.topic = offsets_topic(UUID(int=7), SHARDS)
-        self.offsets = ConsumerOffsets(
-            self.topic, self.store, self.clock, node_id=1, serving=lambda lease: self.serving
-        )
-        self.partitions = Partitions(
-            node_id=1,
-            catalogue=Catalogue(self.store, self.clock, kept=[self.topic]),
-            logs=Logs.in_memory(),
-            clock=self.clock,
-            executor=InlineExecutor(),
-            shards=SHARDS,
-            elsewhere={self.topic.topic_id: self.offsets},
-            retention_check_interval_ms=CHECK_INTERVAL_MS,
-        )
-
-    async def start(self) -> None:
-        await self.store.open()
-        self.partitions.start()
-        for number in range(SHARDS):
-            await self.own(number)
-
-    async def own(self, number: int) -> None:
-        (grant,) = await self.store.claim([Lease(LeaseKind.GROUP, number)], 1, 10_000)
-        assert grant is not None
-        self.epochs[number] = grant.epoch
-        self.offsets.own(number, grant.epoch)
-
-    async def close(self) -> None:
-        await self.partitions.close()
-        await self.offsets.close()
-        await self.store.close()
+        super().__init__(offsets_topic(UUID(int=7), SHARDS), RecordStore(), ConsumerOffsets)
 
     async def store_only(self, rows: Sequence[Row], number: int = 0) -> None:
         append = Append(Lease(LeaseKind.GROUP, number), self.epochs[number], rows, at_ms=self.clock.now_ms())
@@ -140,10 +87,7 @@ class Node:
 
     async def write(self, *rows: Row, number: int = 0) -> None:
         await self.store_only(rows, number)
-        self.offsets.written(number, rows)
-
-    def ask(self, offset: int = 0, partition: int = 0, **options: int) -> FetchPartition:
-        return ask(self.topic, offset, partition, **options)
+        self.rows.written(number, rows)
 
     async def read(self, offset: int = 0, **limits: Any) -> list[Record]:
         (answer,) = await fetch(self.partitions, self.ask(offset, **limits))
@@ -286,9 +230,9 @@ async def test_ends_and_sizes_are_known_without_a_leader(node: Node) -> None:
     key, value = commit(0)
     await node.write((key, value), commit(1), number=1)
     await node.write((key, None), number=1)
-    node.offsets.disown(1)
-    assert await node.offsets.look(1) == (0, 3)
-    assert await node.offsets.size(1) == 2 * len(key) + len(value)
+    node.rows.disown(1)
+    assert await node.rows.look(1) == (0, 3)
+    assert await node.rows.size(1) == 2 * len(key) + len(value)
 
 
 # --- who waits, and who does not ------------------------------------------------------------------
@@ -297,7 +241,7 @@ async def test_ends_and_sizes_are_known_without_a_leader(node: Node) -> None:
 async def test_nobody_who_reads_costs_the_store_nothing(node: Node) -> None:
     for number in range(10):
         await node.write(commit(number))
-    await node.offsets.expire()
+    await node.rows.expire()
     assert node.store.looks == 0
 
 
@@ -336,7 +280,7 @@ async def test_a_lease_that_goes_while_the_store_is_asked(node: Node) -> None:
     await node.write(commit(0))
     node.store.open_gate.clear()
     reading = await parked(fetch(node.partitions, node.ask(0)))
-    node.offsets.disown(0)
+    node.rows.disown(0)
     node.store.open_gate.set()
     (answer,) = await reading
     assert answer.error is not None
@@ -349,7 +293,7 @@ async def test_the_next_holder_has_all_under_the_same_offsets(node: Node) -> Non
     before = await node.read()
     await node.own(0)
     assert await node.read() == before
-    assert await node.offsets.end_offset_for_epoch(node.topic, 0, node.epochs[0] - 1) == (
+    assert await node.rows.end_offset_for_epoch(node.topic, 0, node.epochs[0] - 1) == (
         node.epochs[0] - 1,
         3,
     )
@@ -414,9 +358,9 @@ async def test_the_end_answers_fetches_that_wait(way: str) -> None:
     await node.start()
     waiting = await parked(fetch(node.partitions, node.ask(0), max_wait_ms=60_000))
     if way == "close":
-        await node.offsets.close()
+        await node.rows.close()
     else:
-        node.offsets.abandon()
+        node.rows.abandon()
     answers: list[FetchedPartition] = await waiting
     assert answers[0].error is not None
     assert answers[0].error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER

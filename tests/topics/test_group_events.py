@@ -8,7 +8,6 @@ from uuid import UUID
 
 import pytest
 
-from muster.coordinator.runtime.clock import ManualClock
 from muster.coordinator.storage.memory import MemoryStore
 from muster.coordinator.storage.store import (
     Append,
@@ -22,104 +21,51 @@ from muster.coordinator.storage.store import (
     StoredJournalRow,
     StoreError,
 )
-from muster.coordinator.topics.catalogue import Catalogue, Topic, events_topic
+from muster.coordinator.topics.catalogue import Topic, events_topic
 from muster.coordinator.topics.group_events import TRIMMED_ROWS_MAX, GroupEvents
-from muster.coordinator.topics.logs import Logs, PartitionId
-from muster.coordinator.topics.partitions import ListTimestamp, Partitions
+from muster.coordinator.topics.logs import PartitionId
+from muster.coordinator.topics.partitions import ListTimestamp
 from muster.coordinator.topics.rows import BATCH_RECORDS_MAX
-from muster.coordinator.topics.sources import FetchedPartition, FetchPartition
+from muster.coordinator.topics.sources import FetchedPartition
 from muster.protocol.errors import ErrorCode
 from muster.protocol.record_batch import HEADER_BYTES, batches
-from tests.topics.support import NOW_MS, InlineExecutor, batch, read_records
+from tests.topics.rows_node import CHECK_INTERVAL_MS, SHARDS, GatedStore, RowsNode
+from tests.topics.support import NOW_MS, batch, read_records
 from tests.topics.test_partitions import ask, code_of, fetch, parked, settled, values
 
-SHARDS = 3
 CLUSTER_ID = UUID(int=7)
 RETENTION_MS = 60_000
 RETENTION_BYTES = 100_000
-CHECK_INTERVAL_MS = 300_000
 SOON_MS = 500
 DEADLINE_S = 30
 
 
-class SlowStore(MemoryStore):
-    """Counts what is asked about journals, lets a test hold it up, and fails on demand."""
-
-    def __init__(self) -> None:
-        super().__init__(lease_counts=dict.fromkeys(LeaseKind, SHARDS))
-        self.asked = 0
-        self.open_gate = asyncio.Event()
-        self.open_gate.set()
-        self.failing: StoreError | None = None
-
-    async def _pass(self) -> None:
-        self.asked += 1
-        await self.open_gate.wait()
-        if self.failing is not None:
-            raise self.failing
+class JournalStore(GatedStore):
+    """Of its looks, those at journals are held up."""
 
     async def read_journal(
         self, lease: Lease, offset: int, *, rows_max: int, bytes_max: int
     ) -> list[StoredJournalRow]:
         found = await super().read_journal(lease, offset, rows_max=rows_max, bytes_max=bytes_max)
-        await self._pass()
+        await self.look()
         return found
 
     async def journal_bounds(self, lease: Lease) -> JournalBounds:
         bounds = await super().journal_bounds(lease)
-        await self._pass()
+        await self.look()
         return bounds
 
     async def trim_journal(self, lease: Lease, epoch: int, before_offset: int) -> bool:
-        if self.failing is not None:
-            raise self.failing
+        self.fail()
         return await super().trim_journal(lease, epoch, before_offset)
 
 
-class Node:
+class Node(RowsNode[JournalStore, GroupEvents]):
     """A broker's partitions, with those of `__group_events` among them."""
 
     def __init__(self) -> None:
-        self.clock = ManualClock(NOW_MS)
-        self.store = SlowStore()
-        self.serving = True
-        self.epochs: dict[int, int] = {}
-        self.topic = events_topic(
-            CLUSTER_ID, SHARDS, retention_ms=RETENTION_MS, retention_bytes=RETENTION_BYTES
-        )
-        self.events = GroupEvents(
-            self.topic, self.store, self.clock, node_id=1, serving=lambda lease: self.serving
-        )
-        self.catalogue = Catalogue(self.store, self.clock, kept=[self.topic])
-        self.partitions = Partitions(
-            node_id=1,
-            catalogue=self.catalogue,
-            logs=Logs.in_memory(),
-            clock=self.clock,
-            executor=InlineExecutor(),
-            shards=SHARDS,
-            elsewhere={self.topic.topic_id: self.events},
-            retention_check_interval_ms=CHECK_INTERVAL_MS,
-        )
-
-    async def start(self) -> None:
-        await self.store.open()
-        await self.catalogue.refresh()
-        self.partitions.start()
-        for number in range(SHARDS):
-            self.partitions.own(number, 1)
-            await self.own(number)
-
-    async def own(self, number: int) -> None:
-        (grant,) = await self.store.claim([Lease(LeaseKind.GROUP, number)], 1, 10_000)
-        assert grant is not None
-        self.epochs[number] = grant.epoch
-        self.events.own(number, grant.epoch)
-
-    async def close(self) -> None:
-        await self.partitions.close()
-        await self.events.close()
-        await self.store.close()
+        topic = events_topic(CLUSTER_ID, SHARDS, retention_ms=RETENTION_MS, retention_bytes=RETENTION_BYTES)
+        super().__init__(topic, JournalStore(), GroupEvents)
 
     async def write(self, number: int, *rows: JournalRow) -> int:
         """How many bytes."""
@@ -130,10 +76,7 @@ class Node:
     async def tell(self, number: int, *values: bytes) -> None:
         """Write rows, and say that they are written."""
         rows = [JournalRow(self.clock.now_ms(), b"group", value) for value in values]
-        self.events.written(number, await self.write(number, *rows))
-
-    def ask(self, offset: int = 0, partition: int = 0, **options: int) -> FetchPartition:
-        return ask(self.topic, offset, partition, **options)
+        self.rows.written(number, await self.write(number, *rows))
 
     async def bounds(self, number: int = 0) -> JournalBounds:
         return await self.store.journal_bounds(Lease(LeaseKind.GROUP, number))
@@ -248,7 +191,7 @@ async def test_one_fetch_reads_logs_and_events(node: Node) -> None:
 async def test_offsets_outside_are_refused(node: Node, offset: int) -> None:
     await node.tell(0, *(b"%d" % number for number in range(5)))
     await node.store.trim_journal(Lease(LeaseKind.GROUP, 0), 1, 3)
-    node.events.written(0, 0)
+    node.rows.written(0, 0)
     (answer,) = await fetch(node.partitions, node.ask(offset))
     assert told(answer)[:2] == (ErrorCode.OFFSET_OUT_OF_RANGE, [])
 
@@ -278,16 +221,16 @@ async def test_a_fetch_waits_for_rows_and_asks_the_store_no_more_than_it_must(no
     orders = await topic_in_a_log(node)
     asked = [node.ask(), node.ask(partition=1), ask(orders, 1)]
     waiting = await parked(fetch(node.partitions, *asked, max_wait_ms=SOON_MS))
-    assert node.store.asked == 2, "where the two partitions end"
+    assert node.store.looks == 2, "where the two partitions end"
     await node.tell(2, b"elsewhere")
     await settled()
     assert not waiting.done()
     await node.tell(1, b"here")
     assert [told(answer)[1] for answer in await ended(waiting)] == [[], [b"here"], []]
-    before = node.store.asked
+    before = node.store.looks
     for _ in range(5):
         await fetch(node.partitions, node.ask(), node.ask(1, 1))
-    assert node.store.asked == before, "nothing is new"
+    assert node.store.looks == before, "nothing is new"
     waiting = await parked(fetch(node.partitions, node.ask(), ask(orders, 1), max_wait_ms=SOON_MS))
     await node.partitions.append(orders, 0, batch(b"more"))
     assert [told(answer)[1] for answer in await ended(waiting)] == [[], [b"more"]]
@@ -328,7 +271,7 @@ async def test_a_fetch_that_is_cancelled_leaves_nothing_behind(node: Node) -> No
     waiting.cancel()
     await settled()
     assert "parked=0" in repr(node.partitions)
-    assert not node.events._led[0].watchers
+    assert not node.rows._led[0].watchers
     await node.tell(0, b"a")
 
 
@@ -337,7 +280,7 @@ async def test_a_fetch_that_is_cancelled_leaves_nothing_behind(node: Node) -> No
 
 async def test_a_lost_lease_is_not_the_leader(node: Node) -> None:
     waiting = await parked(fetch(node.partitions, node.ask(), max_wait_ms=SOON_MS))
-    node.events.disown(0)
+    node.rows.disown(0)
     assert told((await ended(waiting))[0])[0] is ErrorCode.NOT_LEADER_OR_FOLLOWER
     source = node.partitions.of(node.topic)
     for call in (
@@ -376,8 +319,8 @@ async def test_fetches_that_wait_look_again_in_a_new_epoch(node: Node) -> None:
 
 async def test_an_older_claim_changes_nothing(node: Node) -> None:
     await node.own(0)
-    node.events.own(0, 1)
-    node.events.own(0, 2)
+    node.rows.own(0, 1)
+    node.rows.own(0, 2)
     assert (await fetch(node.partitions, node.ask()))[0].leader_epoch == 2
 
 
@@ -431,7 +374,7 @@ async def test_offsets_by_time(node: Node) -> None:
     node.clock.advance(10)
     await node.tell(0, b"2")
     await node.write(0, JournalRow(NOW_MS + 5, None, b"by a clock that is behind"))
-    node.events.written(0, 1)
+    node.rows.written(0, 1)
     first, later = NOW_MS, NOW_MS + 10
     assert await node.listed(ListTimestamp.LATEST) == (4, -1, 2)
     for timestamp in (ListTimestamp.EARLIEST, ListTimestamp.EARLIEST_LOCAL):
@@ -458,7 +401,7 @@ async def test_ends_and_sizes_beside_those_of_logs(node: Node) -> None:
     events, log, empty = await node.partitions.sizes(asked)
     assert (events, empty) == (len(b"group12345"), 0)
     assert log > len(batch(b"logged")) - 1
-    node.events.disown(0)
+    node.rows.disown(0)
     assert (await node.partitions.look(asked))[0] == (0, 1), "the store is everybody's"
     node.store.failing = StoreError("no answer")
     with pytest.raises(OSError, match="no answer"):
@@ -545,10 +488,10 @@ async def test_who_lost_the_lease_removes_nothing(node: Node) -> None:
     await node.tell(0, b"old")
     node.clock.advance(RETENTION_MS + 1)
     await node.store.claim([Lease(LeaseKind.GROUP, 0)], 1, 10_000)  # and nobody has told it yet
-    await node.events.expire()
+    await node.rows.expire()
     assert await node.bounds(0) == JournalBounds(0, 1, 8)
-    node.events.disown(0)
-    await node.events.expire()
+    node.rows.disown(0)
+    await node.rows.expire()
     assert await node.bounds(0) == JournalBounds(0, 1, 8)
 
 
@@ -566,7 +509,7 @@ async def test_a_store_that_fails_is_trimmed_another_time(node: Node) -> None:
 async def test_nothing_goes_for_its_age_if_all_is_to_be_kept() -> None:
     node = Node()
     node.topic = events_topic(CLUSTER_ID, SHARDS, retention_ms=-1, retention_bytes=RETENTION_BYTES)
-    node.events.topic = node.topic
+    node.rows.topic = node.topic
     await node.start()
     await node.tell(0, b"ancient")
     node.clock.advance(10**12)
@@ -584,11 +527,11 @@ async def test_the_end_answers_fetches_that_wait(way: str) -> None:
     await node.start()
     waiting = await parked(fetch(node.partitions, node.ask(), max_wait_ms=SOON_MS))
     if way == "close":
-        await node.events.close()
+        await node.rows.close()
     else:
-        node.events.abandon()
+        node.rows.abandon()
     assert told((await ended(waiting))[0])[0] is ErrorCode.NOT_LEADER_OR_FOLLOWER
-    node.events.own(0, 5)
+    node.rows.own(0, 5)
     assert told((await fetch(node.partitions, node.ask()))[0])[0] is ErrorCode.NOT_LEADER_OR_FOLLOWER
     await node.close()
 
@@ -599,16 +542,16 @@ async def test_a_trim_under_way_ends_with_the_broker(way: str) -> None:
     await node.start()
     await node.tell(0, *[b"v" * 200] * 700)
     node.store.open_gate.clear()
-    node.events.written(0, RETENTION_BYTES)
+    node.rows.written(0, RETENTION_BYTES)
     await settled()
     if way == "close":
-        ending = asyncio.ensure_future(node.events.close())
+        ending = asyncio.ensure_future(node.rows.close())
         await settled()
         assert not ending.done()
         node.store.open_gate.set()
         await ending
     else:
-        node.events.abandon()
+        node.rows.abandon()
         await settled()
         node.store.open_gate.set()
     await node.close()

@@ -13,7 +13,7 @@ from muster.coordinator.observe.explain.causes import diagnose
 from muster.coordinator.observe.explain.cost import Cost, Moved
 from muster.coordinator.observe.explain.facts import text, whole
 from muster.coordinator.observe.explain.findings import LOOK_BACK_MS, Case, Finding
-from muster.coordinator.observe.explain.names import Names, count, duration, ids_in, listed
+from muster.coordinator.observe.explain.names import count, duration, ids_in, listed
 from muster.coordinator.observe.explain.phases import Awaited, Phases, awaited, phases
 from muster.coordinator.observe.explain.rebalances import (
     LOOK_ENTRIES_MAX,
@@ -25,6 +25,7 @@ from muster.coordinator.observe.explain.rebalances import (
 )
 from muster.coordinator.observe.explain.vocabulary import EMPTY, UNKNOWN_CAUSE, Certainty, Diagnosis, Trigger
 from muster.coordinator.observe.journal.entries import Entry, Member
+from muster.coordinator.observe.names import Names
 
 _NAMED_MAX: Final = 8
 _OFTEN_MIN: Final = 5

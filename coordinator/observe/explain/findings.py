@@ -8,10 +8,11 @@ from functools import cached_property
 from typing import Final, NamedTuple
 
 from muster.coordinator.observe.explain.facts import flag, same_client, text, whole
-from muster.coordinator.observe.explain.names import Names
+from muster.coordinator.observe.explain.names import owners
 from muster.coordinator.observe.explain.rebalances import LOOK_ENTRIES_MAX, Rebalance, Start
 from muster.coordinator.observe.explain.vocabulary import CERTAINTIES, Certainty, Diagnosis, Trigger
 from muster.coordinator.observe.journal.entries import Entry, Member
+from muster.coordinator.observe.names import Names
 
 GAVE: Final = "it gave as its reason: "
 LOOK_BACK_MS: Final = 10 * 60_000
@@ -168,7 +169,7 @@ class Case:
             if each.member is not None and each.member.id != mine.id and same_client(each.member, mine)
         }
         return len(others) > 1 or any(
-            each.id != mine.id and same_client(each, mine) for each in self.names.owners(self.rebalance)
+            each.id != mine.id and same_client(each, mine) for each in owners(self.rebalance, self.names)
         )
 
 

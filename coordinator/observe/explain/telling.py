@@ -16,9 +16,10 @@ from muster.coordinator.observe.explain.facts import (
     texts,
     whole,
 )
-from muster.coordinator.observe.explain.names import Names, count, duration, listed
+from muster.coordinator.observe.explain.names import count, duration, listed, names_in
 from muster.coordinator.observe.explain.vocabulary import COMPLETING, PREPARING, STABLE, Trigger
 from muster.coordinator.observe.journal.entries import Entry
+from muster.coordinator.observe.names import Names
 
 
 def describe(entry: Entry, names: Names | None = None) -> str:
@@ -33,7 +34,7 @@ def describe(entry: Entry, names: Names | None = None) -> str:
 
 def about(entries: list[Entry]) -> list[tuple[Entry, str]]:
     """Each entry of a group with its line."""
-    names = Names.of(entries)
+    names = names_in(entries)
     return [(each, describe(each, names)) for each in entries]
 
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from muster.coordinator.observe.explain.facts import counts, members, text
-from muster.coordinator.observe.explain.names import Names
+from muster.coordinator.observe.explain.names import names_in
 from muster.coordinator.observe.explain.vocabulary import COMPLETING, DEAD, EMPTY, PREPARING, STABLE
 from muster.coordinator.observe.journal.entries import Entry, Member
+from muster.coordinator.observe.names import Names
 
 
 class Standing(StrEnum):
@@ -66,7 +67,7 @@ class Tracks:
     """The group's row and its members', in the order of their first appearance."""
 
     def __init__(self, entries: Sequence[Entry], names: Names | None = None) -> None:
-        self._names = Names.of(entries) if names is None else names
+        self._names = names_in(entries) if names is None else names
         self.group = Track("", "")
         self._rows: dict[str, Track] = {}
         self._ids: dict[str, str] = {}  # member id -> key of its row, for those present

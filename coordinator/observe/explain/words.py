@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 from muster.coordinator.observe.explain.facts import flag, text
 from muster.coordinator.observe.explain.findings import GAVE, Case, Finding
 from muster.coordinator.observe.explain.names import (
-    Names,
     count,
     duration,
     listed,
@@ -22,6 +21,7 @@ from muster.coordinator.observe.explain.pace import WINDOW_MS, FallingBehind, Pa
 from muster.coordinator.observe.explain.phases import Awaited, Phases
 from muster.coordinator.observe.explain.rebalances import Outcome
 from muster.coordinator.observe.explain.vocabulary import EMPTY, Certainty, Trigger
+from muster.coordinator.observe.names import Names
 
 if TYPE_CHECKING:
     from muster.coordinator.observe.explain.cost import Cost, Lag, Moved

@@ -15,10 +15,11 @@ from muster.coordinator.group.classic_member import ClassicMember
 from muster.coordinator.group.events import MemberIdentity
 from muster.coordinator.group.hard_state import TopicPartition
 from muster.coordinator.observe.explain import Explanation, explain, explain_all
-from muster.coordinator.observe.explain.names import Names, ids_in
+from muster.coordinator.observe.explain.names import ids_in
 from muster.coordinator.observe.journal.entries import Entry
 from muster.coordinator.observe.journal.recorder import member_of
 from muster.coordinator.observe.lag import PartitionLag
+from muster.coordinator.observe.names import Names
 from muster.coordinator.observe.web import facts
 from muster.coordinator.observe.web.entries_json import entries_json
 from muster.coordinator.observe.web.guard import refusal, whole_number
@@ -268,23 +269,23 @@ async def timeline(request: web.Request) -> web.Response:
     group_id = request.match_info["group"]
     limit = whole_number(request, "limit", _TIMELINE, _TIMELINE_MAX)
     zone = _zone(request)
-    entries, now_ms = _past(request, group_id)
-    names = facts.names_of(facts.group_of(request.app[BROKERS], group_id), entries)
+    entries, names, now_ms = _past(request, group_id)
     body = await asyncio.to_thread(_timeline_json, group_id, entries, names, limit, now_ms, zone)
     return web.Response(body=body, content_type="application/json")
 
 
-def _past(request: web.Request, group_id: str) -> tuple[list[Entry], int]:
-    """The entries of a group that is here, or was removed while it was. Raises what `facts.find` does."""
+def _past(request: web.Request, group_id: str) -> tuple[list[Entry], Names, int]:
+    """The entries of a group that is here, or was removed while it was, what its members are called, and the
+    time. Raises what `facts.find` does."""
     brokers = request.app[BROKERS]
     entries = facts.journalled(brokers, group_id)
     try:
-        broker = facts.find(brokers, group_id).broker
+        broker, group, _ = facts.find(brokers, group_id)
     except web.HTTPNotFound:
         if not any(each.group == group_id for each in entries):
             raise
-        broker = facts.any_broker(brokers)
-    return entries, broker.clock.now_ms()
+        broker, group = facts.any_broker(brokers), None
+    return entries, facts.names_of(group, entries), broker.clock.now_ms()
 
 
 def _zone(request: web.Request) -> tzinfo:
@@ -325,8 +326,7 @@ async def why(request: web.Request) -> web.Response:
     group_id = request.match_info["group"]
     wanted = whole_number(request, "generation", None, 2**31 - 1)
     zone = _zone(request)
-    entries, now_ms = _past(request, group_id)
-    names = facts.names_of(facts.group_of(request.app[BROKERS], group_id), entries)
+    entries, names, now_ms = _past(request, group_id)
     explanation = await asyncio.to_thread(
         explain, entries, group=group_id, generation=wanted, now_ms=now_ms, names=names
     )

@@ -7,8 +7,8 @@ import json
 from collections.abc import Callable, Iterable
 
 from muster.coordinator.observe.explain import describe
-from muster.coordinator.observe.explain.names import Names
 from muster.coordinator.observe.journal.entries import Entry
+from muster.coordinator.observe.names import Names
 
 NamesOf = Callable[[str | None], Names]
 """The names of a group's members, by group id."""

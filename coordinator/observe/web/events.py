@@ -10,8 +10,8 @@ from typing import Final
 
 from aiohttp import web
 
-from muster.coordinator.observe.explain.names import Names
 from muster.coordinator.observe.journal.entries import Entry
+from muster.coordinator.observe.names import Names
 from muster.coordinator.observe.web.entries_json import NamesOf, entries_json, entry_json
 from muster.coordinator.observe.web.facts import any_broker, group_of, journalled, names_of, newest
 from muster.coordinator.observe.web.feed import Feed, Numbered, Subscription, TooManySubscribers, Watched

@@ -18,10 +18,11 @@ from muster.coordinator.endpoints import page_of
 from muster.coordinator.group.classic import CONSUMER, ClassicGroup, GroupState
 from muster.coordinator.group.classic_member import ClassicMember
 from muster.coordinator.group.hard_state import CommittedOffset, TopicPartition
-from muster.coordinator.observe.explain.names import Names
+from muster.coordinator.observe.explain.names import names_in
 from muster.coordinator.observe.journal.entries import Entry, Member
 from muster.coordinator.observe.journal.recorder import member_of
 from muster.coordinator.observe.journal.ring import together
+from muster.coordinator.observe.names import Names
 from muster.coordinator.observe.web.guard import refusal
 from muster.coordinator.runtime.shard_host import HostState
 from muster.coordinator.server.broker import Broker
@@ -213,9 +214,9 @@ def names_of(group: ClassicGroup | None, entries: Iterable[Entry] = ()) -> Names
     """What the members of a group are called, those included that its `entries` mention. None: there is no
     such group here, and only the entries tell who is in it."""
     if group is None:
-        return Names.of(entries)
+        return names_in(entries)
     there = [member_of(each.identity) for each in group.members.values()]
-    return Names.of(entries, there)
+    return names_in(entries, there)
 
 
 def named(member: Member, names: Names) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from typing import Any, Final, NamedTuple
 
 from muster.coordinator.group.classic import ClassicGroup
 from muster.coordinator.observe.explain import Outcome, explained, rebalances
-from muster.coordinator.observe.explain.names import Names
 from muster.coordinator.observe.journal.entries import Entry
+from muster.coordinator.observe.names import Names
 from muster.coordinator.observe.web import facts
 from muster.coordinator.observe.web.tallies import Tallies
 from muster.coordinator.observe.web.trends import Point

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from muster.coordinator.observe.explain import about, explain
 from muster.coordinator.observe.explain.facts import present
-from muster.coordinator.observe.explain.names import Names
+from muster.coordinator.observe.explain.names import names_in
 from muster.coordinator.observe.journal.entries import Member
+from muster.coordinator.observe.names import Names
 from tests.observe.explain.writing import WEB_1, Life, member
 
 UUID = "2f4c1f9a-6f39-4b7e-9b0e-1c2d3e005299"
@@ -68,9 +69,9 @@ def test_who_may_be_meant_by_a_name() -> None:
 def test_a_journal_tells_who_is_there() -> None:
     one, other = member("app", tail="111111"), member("app", tail="222222")
     life = Life().at(0).add("member_added", one).add("member_added", other)
-    assert Names.of(life.entries).short(one) == "app/111111"
+    assert names_in(life.entries).short(one) == "app/111111"
     life.add("member_removed", one, trigger="member left")
-    names = Names.of(life.entries)
+    names = names_in(life.entries)
     assert (names.short(one), names.short(other)) == ("app/111111", "app")
 
 
@@ -79,11 +80,11 @@ def test_who_is_there_may_be_known_better_than_from_the_entries() -> None:
     one, other = member("app", tail="111111"), member("app", tail="222222")
     life = Life().at(0).add("heartbeat_late", one, late_ms=16_000)
     assert "app at" in about(life.entries)[0][1]
-    names = Names.of(life.entries, [one, other])
+    names = names_in(life.entries, [one, other])
     assert names.short(one) == "app/111111"
     life.at(1_000).add("member_added", WEB_1, trigger="member joined").rebalanced(WEB_1, "member joined")
     life.add("heartbeat_late", one, late_ms=16_000)
-    found = explain(life.entries, names=Names.of(life.entries, [one, other, WEB_1]))
+    found = explain(life.entries, names=names_in(life.entries, [one, other, WEB_1]))
     assert found is not None
     assert "heartbeats of app/111111 were late" in " ".join(found.since)
     assert present(life.entries, [other.id]) == {one.id, other.id, WEB_1.id}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from muster.coordinator.observe.explain import describe
-from muster.coordinator.observe.explain.names import Names
+from muster.coordinator.observe.names import Names
 from tests.observe.explain.writing import WEB_1, WEB_2, Life, member
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from muster.coordinator.observe.explain import Diagnosis, describe, explain
-from muster.coordinator.observe.explain.names import Names, count, duration, listed, partitions
+from muster.coordinator.observe.explain.names import count, duration, listed, names_in, partitions
 from muster.coordinator.observe.explain.telling import about
 from muster.coordinator.observe.journal.entries import Entry
 from tests.observe.explain.writing import T0, WEB_1, WEB_2, Life, member
@@ -111,7 +111,7 @@ def test_members_of_one_client_id_are_told_apart() -> None:
     assert "orders-0: app/111111 → app/222222" in " ".join(found.lines(UTC))
     assert found.to_json()["names"] == {one.id: "app/111111", other.id: "app/222222", third.id: "app/333333"}
     assert next(said for _, said in about(life.entries)).startswith("member left: app/111111 at ")
-    assert Names.of(life.entries).short(WEB_1) == "web-1"
+    assert names_in(life.entries).short(WEB_1) == "web-1"
 
 
 @pytest.mark.parametrize(
