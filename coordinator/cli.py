@@ -20,9 +20,9 @@ from muster.coordinator.arguments import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USA
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from muster.coordinator.observe.web.app import Running
-    from muster.coordinator.observe.web.binding import Prepared
     from muster.coordinator.server.brokers import Brokers
+    from muster.coordinator.web.app import Running
+    from muster.coordinator.web.binding import Prepared
 
 _GARBAGE_THRESHOLDS = (5_000, 5, 40)
 """How many objects are made before Python looks for garbage that refers to itself, of which a broker makes
@@ -84,11 +84,11 @@ def _serve(settings: config.Settings, began: float) -> int:
 def _run(settings: config.Settings, began: float) -> int:
     import asyncio
 
-    from muster.coordinator.observe.log import configure, drain
-    from muster.coordinator.observe.web.binding import MissingPackages
+    from muster.coordinator.base.log import configure, drain
+    from muster.coordinator.base.system import raise_open_files_limit
     from muster.coordinator.server.listener import BindError
     from muster.coordinator.storage.store import NodeIdTaken, StoreError
-    from muster.coordinator.system import raise_open_files_limit
+    from muster.coordinator.web.binding import MissingPackages
 
     configure(settings.log_level, settings.log_format, background=True)
     raise_open_files_limit()
@@ -114,9 +114,9 @@ def _loop_factory() -> Any:
 async def _serve_until_stopped(settings: config.Settings, began: float) -> int:
     import asyncio
 
-    from muster.coordinator.observe.log import Logger, warm_up
+    from muster.coordinator.base.log import Logger, warm_up
+    from muster.coordinator.base.system import keep_freed_memory
     from muster.coordinator.server.brokers import Brokers
-    from muster.coordinator.system import keep_freed_memory
 
     brokers = Brokers(settings)
     http = None if settings.http is None else await _prepare_http(brokers)
@@ -155,7 +155,7 @@ async def _serve_until_stopped(settings: config.Settings, began: float) -> int:
 
 
 async def _prepare_http(brokers: Brokers) -> Prepared:
-    from muster.coordinator.observe.web.binding import prepare
+    from muster.coordinator.web.binding import prepare
 
     return await prepare(brokers)
 
@@ -164,7 +164,7 @@ async def _serve_http(prepared: Prepared) -> Running:
     """The brokers serve already; what is imported now takes as long as they took to start."""
     import asyncio
 
-    app = await asyncio.to_thread(import_module, "muster.coordinator.observe.web.app")
+    app = await asyncio.to_thread(import_module, "muster.coordinator.web.app")
     running: Running = await app.start(prepared)
     return running
 
@@ -185,7 +185,7 @@ def _handle_signals(stopped: Any) -> None:
     import os
     import signal
 
-    from muster.coordinator.system import on_signals
+    from muster.coordinator.base.system import on_signals
 
     def on_signal(number: int) -> None:
         if stopped.is_set():

@@ -14,7 +14,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from itertools import pairwise
 from typing import Any, Final
 
-from muster.coordinator.endpoints import Endpoint, Listening, read_endpoints
+from muster.coordinator.base.endpoints import Endpoint, Listening, read_endpoints
 
 INT32_MAX: Final = 2**31 - 1
 INT64_MAX: Final = 2**63 - 1

@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any
 
-from muster.coordinator.cluster.worker import Clock, Worker
-from muster.coordinator.observe.log import Logger
+from muster.coordinator.base.clock import Clock
+from muster.coordinator.base.log import Logger
+from muster.coordinator.cluster.worker import Worker
 from muster.coordinator.storage.store import Grant, Lease, Store, StoreError
 
 

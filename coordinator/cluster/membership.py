@@ -8,11 +8,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
+from muster.coordinator.base.clock import Clock, Timer
+from muster.coordinator.base.log import Logger
 from muster.coordinator.cluster.handover import Handovers
 from muster.coordinator.cluster.lease import HeldLeases, Moves, Plan, home, placeable, wanted
 from muster.coordinator.cluster.topology import Topology
-from muster.coordinator.cluster.worker import Alarm, Clock, Timer, Worker
-from muster.coordinator.observe.log import Logger
+from muster.coordinator.cluster.worker import Alarm, Worker
 from muster.coordinator.storage.store import (
     Grant,
     Lease,

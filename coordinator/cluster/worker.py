@@ -5,22 +5,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Protocol
 
-from muster.coordinator.observe.log import Logger
+from muster.coordinator.base.clock import Clock
+from muster.coordinator.base.log import Logger
 from muster.coordinator.storage.store import StoreError
-
-
-class Timer(Protocol):
-    def cancel(self) -> None: ...
-
-
-class Clock(Protocol):
-    """What this package needs of `muster.coordinator.runtime.clock.Clock`, which stands above it."""
-
-    def now_ms(self) -> int: ...
-
-    def at(self, when_ms: int, callback: Callable[[], None]) -> Timer: ...
 
 
 class Alarm:

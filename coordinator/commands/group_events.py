@@ -18,10 +18,10 @@ from muster.client.fetch.requests import FetchSettings
 from muster.client.network.cluster import Cluster
 from muster.client.network.connection import deadline
 from muster.client.partitions import TopicPartition
-from muster.coordinator import durations
+from muster.coordinator.base import durations
 from muster.coordinator.commands.group_views import members_of
 from muster.coordinator.commands.run import Failed
-from muster.coordinator.observe.journal.entries import Entry, Member
+from muster.coordinator.journal.entries import Entry, Member
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.java import java_hash
 

@@ -12,11 +12,11 @@ from rich.console import Console
 from rich.text import Text
 
 from muster.coordinator.arguments import printable
-from muster.coordinator.observe.explain import Explanation, Tracks, explain, explained, rebalances
-from muster.coordinator.observe.explain.names import moment
-from muster.coordinator.observe.explain.tracks import Span, Standing, Track
-from muster.coordinator.observe.journal.entries import Entry
-from muster.coordinator.observe.names import Names
+from muster.coordinator.journal.entries import Entry
+from muster.coordinator.journal.explain import Explanation, Tracks, explain, explained, rebalances
+from muster.coordinator.journal.explain.names import moment
+from muster.coordinator.journal.explain.tracks import Span, Standing, Track
+from muster.coordinator.journal.names import Names
 
 _BARS: Final = {
     Standing.PENDING: ("?", "magenta"),

@@ -15,10 +15,10 @@ from muster.coordinator.commands import group_events, output, streams
 from muster.coordinator.commands.group_events import GroupEvents, now_ms
 from muster.coordinator.commands.options import command
 from muster.coordinator.commands.run import Failed
-from muster.coordinator.observe.explain import Explanation, describe, explained, rebalances
-from muster.coordinator.observe.explain.facts import everybody, present
-from muster.coordinator.observe.explain.names import names_in
-from muster.coordinator.observe.journal.entries import Entry, Member
+from muster.coordinator.journal.entries import Entry, Member
+from muster.coordinator.journal.explain import Explanation, describe, explained, rebalances
+from muster.coordinator.journal.explain.facts import everybody, present
+from muster.coordinator.journal.explain.names import names_in
 
 _LOOK_BACK_MS: Final = 60 * 60_000
 _REMEMBERED_MAX: Final = 2_000

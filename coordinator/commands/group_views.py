@@ -10,8 +10,8 @@ from muster.client.admin.groups import GroupDescription, MemberDescription
 from muster.client.admin.offsets import GroupOffsets
 from muster.client.network.cluster import Cluster
 from muster.client.partitions import OffsetAndMetadata, TopicPartition
-from muster.coordinator.observe.journal.entries import Member
-from muster.coordinator.observe.names import Names
+from muster.coordinator.journal.entries import Member
+from muster.coordinator.journal.names import Names
 from muster.protocol.errors import ErrorCode
 
 

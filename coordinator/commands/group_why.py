@@ -10,8 +10,8 @@ from muster.coordinator.commands import group_events, output
 from muster.coordinator.commands.group_events import GroupEvents, now_ms
 from muster.coordinator.commands.options import command, number
 from muster.coordinator.commands.run import Failed
-from muster.coordinator.observe.explain import explain
-from muster.coordinator.observe.explain.names import names_in
+from muster.coordinator.journal.explain import explain
+from muster.coordinator.journal.explain.names import names_in
 
 _LOOK_BACK_MS: Final = 60 * 60_000
 """What happened before the time asked for may explain what happened in it."""

@@ -16,9 +16,9 @@ from typing import Final
 from muster.client.errors import ClientError, Unreachable
 from muster.client.network.cluster import Cluster, parse_bootstrap
 from muster.coordinator.arguments import EXIT_FAILED, EXIT_USAGE, fail, printable
+from muster.coordinator.base.system import on_signals
 from muster.coordinator.commands import output
 from muster.coordinator.commands.options import BOOTSTRAP_DEFAULT, BOOTSTRAP_VARIABLE
-from muster.coordinator.system import on_signals
 from muster.protocol.errors import EncodeError, ErrorCode, KafkaError
 
 _SIGNALLED: Final = 128  # what a shell adds to the number of the signal that ended a process

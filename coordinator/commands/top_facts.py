@@ -20,7 +20,7 @@ from muster.client.network.cluster import Cluster
 from muster.client.network.connection import deadline
 from muster.client.partitions import TopicPartition
 from muster.coordinator.commands.group_events import TOPIC, now_ms
-from muster.coordinator.observe.journal.entries import Entry
+from muster.coordinator.journal.entries import Entry
 from muster.protocol.errors import ErrorCode, KafkaError
 
 GROUPS_MAX: Final = 200

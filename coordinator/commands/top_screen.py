@@ -18,9 +18,9 @@ from rich.table import Table
 from rich.text import Text
 
 from muster.coordinator.arguments import printable
+from muster.coordinator.base.system import unbuffer_keys
 from muster.coordinator.commands.top_facts import Look, Row
 from muster.coordinator.commands.top_rows import COLUMNS, KEYS, SORTS, cells, more_said, sort
-from muster.coordinator.system import unbuffer_keys
 
 _AROUND_LINES: Final = 5
 """Lines of the screen that are no rows: two above, the headings, two below."""

@@ -12,16 +12,16 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from muster.coordinator.base.deadlines import Deadlines
 from muster.coordinator.group import records
 from muster.coordinator.group.classic_member import ClassicMember, Protocols
 from muster.coordinator.group.config import GroupConfig
 from muster.coordinator.group.connections import Connections
-from muster.coordinator.group.deadlines import Deadlines
 from muster.coordinator.group.effects import BrokenInvariant, Effects, RequestContext, Ticket
 from muster.coordinator.group.events import Event, MemberIdentity, StateChanged, Trigger
 from muster.coordinator.group.hard_state import UNKNOWN_TIME, HardState, StoredGroup
 from muster.coordinator.group.ownership import Ownership
-from muster.coordinator.group.rations import Rations
+from muster.coordinator.group.rate_limiters import RateLimiters
 from muster.coordinator.group.subscriptions import PartitionCounts, partition_counts
 from muster.protocol.embedded import subscribed_topics
 from muster.protocol.errors import DecodeError, ErrorCode, KafkaError
@@ -142,7 +142,7 @@ class Shared(NamedTuple):
     deadlines: Deadlines[TimerKey]
     connections: Connections
     topics: Topics
-    rations: Rations
+    rate_limiters: RateLimiters
     noted: list[Event]
 
 
@@ -175,7 +175,7 @@ class ClassicGroup:
         "previous_state",
         "protocol_name",
         "protocol_type",
-        "rations",
+        "rate_limiters",
         "rebalance",
         "state",
         "state_timestamp",
@@ -192,7 +192,7 @@ class ClassicGroup:
         self.deadlines = shared.deadlines
         self.connections = shared.connections
         self.topics = shared.topics
-        self.rations = shared.rations
+        self.rate_limiters = shared.rate_limiters
         self._noted = shared.noted
         self.state = GroupState.EMPTY
         self.previous_state = GroupState.EMPTY

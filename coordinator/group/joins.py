@@ -122,7 +122,7 @@ def _tell_refused(
 ) -> None:
     full = error is ErrorCode.GROUP_MAX_SIZE_REACHED
     who = (group.group_id, context.client_id, context.client_host)
-    if group.rations.joins_refused.allows(who, now_ms):
+    if group.rate_limiters.joins_refused.allows(who, now_ms):
         identity = MemberIdentity(
             request.member_id, context.client_id, context.client_host, request.group_instance_id
         )

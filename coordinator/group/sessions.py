@@ -96,7 +96,7 @@ def fenced(
 ) -> list[MemberFenced]:
     """What there is to tell of a request that was refused with FENCED_INSTANCE_ID: nothing, or one event."""
     owner = group.members.get(group.static_members.get(group_instance_id or "", ""))
-    if owner is None or not group.rations.fenced.allows((group.group_id, group_instance_id), now_ms):
+    if owner is None or not group.rate_limiters.fenced.allows((group.group_id, group_instance_id), now_ms):
         return []
     return [
         MemberFenced(

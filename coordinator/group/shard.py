@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
+from muster.coordinator.base.deadlines import Deadlines
 from muster.coordinator.group import joins, offsets, ownership, rebalance, records, sessions, syncs
 from muster.coordinator.group.classic import (
     Cause,
@@ -19,7 +20,6 @@ from muster.coordinator.group.classic import (
 )
 from muster.coordinator.group.config import GroupConfig
 from muster.coordinator.group.connections import Connections
-from muster.coordinator.group.deadlines import Deadlines
 from muster.coordinator.group.effects import (
     BrokenInvariant,
     Effects,
@@ -46,7 +46,7 @@ from muster.coordinator.group.hard_state import (
     TopicPartition,
 )
 from muster.coordinator.group.presumption import Presumption
-from muster.coordinator.group.rations import Rations
+from muster.coordinator.group.rate_limiters import RateLimiters
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.classic_group import (
     HeartbeatRequest,
@@ -102,7 +102,7 @@ class Shard:
         self.deadlines: Deadlines[TimerKey] = Deadlines()
         self.connections = Connections()
         self.topics = Topics()
-        self.rations = Rations()
+        self.rate_limiters = RateLimiters()
         self.noted: list[Event] = []
         """What happened where there was no `out`: in `beat`. `tell_noted` tells it."""
         self._presumption: Presumption | None = None
@@ -425,7 +425,7 @@ class Shard:
         now_ms: int,
         out: Effects,
     ) -> None:
-        if not self.rations.commits_refused.allows(group.group_id, now_ms):
+        if not self.rate_limiters.commits_refused.allows(group.group_id, now_ms):
             return
         identity = MemberIdentity(
             request.member_id, context.client_id, context.client_host, request.group_instance_id
@@ -544,7 +544,7 @@ class Shard:
             self.deadlines,
             self.connections,
             self.topics,
-            self.rations,
+            self.rate_limiters,
             self.noted,
         )
 

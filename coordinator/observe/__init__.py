@@ -1,1 +1,1 @@
-"""What a broker tells about itself. Leaves: nothing here imports the server."""
+"""What a broker tells about its groups: lag, recovery, a log line per rebalance."""

@@ -14,9 +14,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from muster.coordinator.base.clock import Clock, Timer
+from muster.coordinator.base.log import Logger
 from muster.coordinator.group.hard_state import CommittedOffset, TopicPartition
-from muster.coordinator.observe.log import Logger
-from muster.coordinator.runtime.clock import Clock, Timer
 from muster.coordinator.storage.store import StoreError
 from muster.coordinator.topics.logs import PartitionId
 

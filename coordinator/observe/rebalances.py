@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from muster.coordinator.base.log import Logger
 from muster.coordinator.group.events import (
     Event,
     GroupRemoved,
@@ -13,9 +14,8 @@ from muster.coordinator.group.events import (
     RebalanceCompleted,
     Trigger,
 )
-from muster.coordinator.observe.journal.recorder import member_of
-from muster.coordinator.observe.log import Logger
-from muster.coordinator.observe.names import Names
+from muster.coordinator.journal.names import Names
+from muster.coordinator.runtime.recorder import member_of
 
 _NAMES_MAX: Final = 5
 

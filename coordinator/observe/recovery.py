@@ -12,10 +12,10 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Any, Final, Protocol
 
-from muster.coordinator.observe.journal.entries import Entry
+from muster.coordinator.base.clock import Clock, Timer
+from muster.coordinator.base.log import Logger
+from muster.coordinator.journal.entries import Entry
 from muster.coordinator.observe.lag import Lag
-from muster.coordinator.observe.log import Logger
-from muster.coordinator.runtime.clock import Clock, Timer
 
 _log: Final = Logger(part="lag")
 

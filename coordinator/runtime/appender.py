@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from muster.coordinator.observe.log import Logger
-from muster.coordinator.runtime.clock import Clock, Timer
+from muster.coordinator.base.clock import Clock, Timer
+from muster.coordinator.base.log import Logger
 from muster.coordinator.storage.store import Append, JournalRow, Lease, Outcome, Store, StoreBusy, StoreFull
 
 _log: Final = Logger(part="groups")

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Final
 
-from muster.coordinator.runtime.clock import Clock
+from muster.coordinator.base.clock import Clock
 
 HOLD_DEFAULT_MS: Final = 60_000
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 import asyncio
 from typing import Final, cast
 
+from muster.coordinator.base.log import Logger
 from muster.coordinator.group.effects import Record
 from muster.coordinator.group.shard import Shard
-from muster.coordinator.observe.journal.entries import Entry
-from muster.coordinator.observe.log import Logger
+from muster.coordinator.journal.entries import Entry
 from muster.coordinator.storage.store import Lease, Store, StoreError
 from muster.protocol.message import Message
 from muster.protocol.messages.coordinator_records import decode_record

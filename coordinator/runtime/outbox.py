@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from muster.coordinator.observe.log import Logger
-from muster.coordinator.runtime.clock import Clock, Timer
+from muster.coordinator.base.clock import Clock, Timer
+from muster.coordinator.base.log import Logger
 
 _log: Final = Logger(part="groups")
 

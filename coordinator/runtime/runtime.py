@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+from muster.coordinator.base.clock import Clock, Timer
+from muster.coordinator.base.log import Logger
 from muster.coordinator.cluster.lease import Tenure
 from muster.coordinator.cluster.placement import shard_of
 from muster.coordinator.group.config import GroupConfig
@@ -15,14 +17,12 @@ from muster.coordinator.group.effects import Event, RequestContext, TopicsImage
 from muster.coordinator.group.events import MemberIdentity
 from muster.coordinator.group.hard_state import CommittedOffset, TopicPartition
 from muster.coordinator.group.shard import Shard
-from muster.coordinator.observe.journal.entries import WHOLE_BROKER, Member
-from muster.coordinator.observe.journal.recorder import Recorder
-from muster.coordinator.observe.log import Logger
+from muster.coordinator.journal.entries import WHOLE_BROKER, Member
 from muster.coordinator.runtime.appender import FULL_PAUSE_MS, Appender, RecordsWritten
-from muster.coordinator.runtime.clock import Clock, Timer
 from muster.coordinator.runtime.holds import LoadHolds
 from muster.coordinator.runtime.loader import load, newest_entries
 from muster.coordinator.runtime.outbox import Deliver, Outbox
+from muster.coordinator.runtime.recorder import Recorder
 from muster.coordinator.runtime.shard_host import UNWRITTEN, Answered, HostState, Limits, Operation, ShardHost
 from muster.coordinator.storage.store import (
     Lease,

@@ -31,12 +31,12 @@ from itertools import islice
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol
 
+from muster.coordinator.base.clock import Clock, Timer
 from muster.coordinator.group.effects import Effects, Event, Record, Reply, RequestContext, Ticket
 from muster.coordinator.group.shard import Shard
-from muster.coordinator.observe.journal.entries import Entry
-from muster.coordinator.observe.journal.recorder import Recorder
+from muster.coordinator.journal.entries import Entry
 from muster.coordinator.runtime.appender import Appender
-from muster.coordinator.runtime.clock import Clock, Timer
+from muster.coordinator.runtime.recorder import Recorder
 from muster.coordinator.storage.store import JournalRow, Lease, Outcome, StoreBusy, StoreFull
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.coordinator_records import encode_key, encode_value

@@ -25,9 +25,9 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
+from muster.coordinator.base.movable_clock import MovableClock
 from muster.coordinator.group.effects import Effects
 from muster.coordinator.group.shard import Shard
-from muster.coordinator.runtime.movable_clock import MovableClock
 from muster.coordinator.runtime.shard_host import HostState, Notice, ShardHost
 from muster.coordinator.server.broker import Broker
 from muster.coordinator.storage.store import Ageing, StoreClosed

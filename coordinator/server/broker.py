@@ -17,22 +17,22 @@ from functools import partial
 from typing import Any, Final
 from uuid import UUID, uuid4
 
+from muster.coordinator.base.clock import Clock, PausableClock
+from muster.coordinator.base.endpoints import Endpoint, Listening
+from muster.coordinator.base.log import Logger
+from muster.coordinator.base.movable_clock import MovableClock
 from muster.coordinator.cluster.membership import LeaseHolder, Membership
 from muster.coordinator.cluster.topology import Leader, Topology, partition_lease, shard_topics
 from muster.coordinator.config import Settings
-from muster.coordinator.endpoints import Endpoint, Listening
 from muster.coordinator.group.config import GroupConfig
 from muster.coordinator.group.effects import TopicsImage
-from muster.coordinator.observe.journal.entries import Member
-from muster.coordinator.observe.journal.recorder import Recorder
-from muster.coordinator.observe.journal.ring import Journal
+from muster.coordinator.journal.entries import Member
 from muster.coordinator.observe.lag import Lag
-from muster.coordinator.observe.log import Logger
 from muster.coordinator.observe.rebalances import RebalanceLog
 from muster.coordinator.observe.recovery import Recovery
-from muster.coordinator.runtime.clock import Clock, PausableClock
 from muster.coordinator.runtime.holds import LoadHolds
-from muster.coordinator.runtime.movable_clock import MovableClock
+from muster.coordinator.runtime.recorder import Recorder
+from muster.coordinator.runtime.ring import Journal
 from muster.coordinator.runtime.runtime import Runtime
 from muster.coordinator.runtime.shard_host import Limits
 from muster.coordinator.server.broker_configs import BrokerConfigs

@@ -12,19 +12,19 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
+from muster.coordinator.base.clock import Clock, LoopClock
+from muster.coordinator.base.endpoints import Endpoint, Listening
+from muster.coordinator.base.log import Logger
+from muster.coordinator.base.movable_clock import MovableClock
+from muster.coordinator.base.system import connections_max
 from muster.coordinator.config import Settings
-from muster.coordinator.endpoints import Endpoint, Listening
-from muster.coordinator.observe.journal.entries import Entry
-from muster.coordinator.observe.log import Logger
-from muster.coordinator.runtime.clock import Clock, LoopClock
+from muster.coordinator.journal.entries import Entry
 from muster.coordinator.runtime.holds import HOLD_DEFAULT_MS
-from muster.coordinator.runtime.movable_clock import MovableClock
 from muster.coordinator.server.advancing import Advancing, ClockFixed
 from muster.coordinator.server.broker import Broker, Shared
 from muster.coordinator.server.cluster_faults import ClusterFaults
 from muster.coordinator.server.faults import FaultError, Faults, NotAsThingsAre, Rule
 from muster.coordinator.storage.store import Ageing, LeaseKind, Store, StoreError, StoreLocked
-from muster.coordinator.system import connections_max
 from muster.coordinator.topics.logs import Logs
 
 _log: Final = Logger(part="topics")

@@ -21,8 +21,8 @@ from itertools import takewhile
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from muster.coordinator.base.log import Logger
 from muster.coordinator.group.effects import RequestContext
-from muster.coordinator.observe.log import Logger
 from muster.coordinator.runtime.shard_host import LATER, Later
 from muster.coordinator.server.limits import check_request_size
 from muster.coordinator.server.memory import SMALL_BYTES, RequestShare, ResponseShare

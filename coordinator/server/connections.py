@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from muster.coordinator.runtime.clock import Clock, Timer
+from muster.coordinator.base.clock import Clock, Timer
 from muster.coordinator.server.connection import Answer, AnswerAtOnce, Connection
 from muster.coordinator.server.memory import RequestMemory, ResponseMemory
 from muster.coordinator.server.unserved import Unserved

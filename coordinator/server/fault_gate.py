@@ -13,9 +13,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from muster.coordinator.observe.journal.entries import Member
-from muster.coordinator.observe.log import Logger
-from muster.coordinator.runtime.clock import Clock
+from muster.coordinator.base.clock import Clock
+from muster.coordinator.base.log import Logger
+from muster.coordinator.journal.entries import Member
 from muster.coordinator.runtime.shard_host import Later
 from muster.coordinator.server import request_names
 from muster.coordinator.server.connection import Connection

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Final
 
-from muster.coordinator.observe.log import Logger
+from muster.coordinator.base.log import Logger
 from muster.coordinator.storage.store import StoreError
 from muster.protocol.api import ApiKey
 from muster.protocol.errors import ErrorCode, KafkaError

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
+from muster.coordinator.base.clock import Clock
+from muster.coordinator.base.log import Logger
+from muster.coordinator.base.rate_limiter import RateLimiter
 from muster.coordinator.group.effects import RequestContext
-from muster.coordinator.group.rations import Ration
-from muster.coordinator.observe.log import Logger
-from muster.coordinator.runtime.clock import Clock
 from muster.protocol import foreign
 from muster.protocol.api import ApiKey, versions
 from muster.protocol.errors import (
@@ -239,11 +239,11 @@ class Unserved:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._ration = Ration(1, _EVERY_MS, keys_max=_TOLD_MAX)
+        self._limiter = RateLimiter(1, _EVERY_MS, keys_max=_TOLD_MAX)
 
     def tell(self, host: str, cause: Cause, client_id: str = "") -> None:
         """A client at `host` met this cause; `client_id` where it gave one."""
-        withheld = self._ration.take((host, cause.why), self._clock.now_ms())
+        withheld = self._limiter.take((host, cause.why), self._clock.now_ms())
         if withheld is None:
             return
         why = f"{cause.why}: {cause.detail}" if cause.detail else cause.why

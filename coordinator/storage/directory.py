@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
+from muster.coordinator.base.system import try_lock
 from muster.coordinator.storage.left_behind import inspect
 from muster.coordinator.storage.store import StoreError, StoreLocked
 from muster.coordinator.storage.tenancy import Tenancy
-from muster.coordinator.system import try_lock
 
 _STORE = "store.sqlite"
 _TOPICS = "topics"

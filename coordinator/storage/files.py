@@ -15,7 +15,7 @@ from errno import EEXIST, EOPNOTSUPP
 from pathlib import Path
 from typing import Final, Protocol
 
-from muster.coordinator import system
+from muster.coordinator.base import system
 
 _CACHED_BYTES_MAX: Final = 2 << 20
 """Of one `read_cached`: copied within some hundred microseconds."""

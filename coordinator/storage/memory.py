@@ -11,8 +11,8 @@ from operator import attrgetter
 from types import MappingProxyType
 from uuid import UUID, uuid4
 
+from muster.coordinator.base.clock import monotonic_ms
 from muster.coordinator.storage.assignments import numbered
-from muster.coordinator.storage.clock import monotonic_ms
 from muster.coordinator.storage.store import (
     FIRST_SEQ,
     LEASE_COUNTS_DEFAULT,

@@ -22,8 +22,8 @@ from types import MappingProxyType
 from typing import TypeVar
 from uuid import UUID
 
+from muster.coordinator.base.clock import monotonic_ms
 from muster.coordinator.storage import sqlite_statements as statements
-from muster.coordinator.storage.clock import monotonic_ms
 from muster.coordinator.storage.directory import DataDirectory
 from muster.coordinator.storage.group_commit import GroupCommit
 from muster.coordinator.storage.sqlite_schema import connect, prepare

@@ -12,8 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from muster.coordinator.base.clock import Clock as Time
 from muster.coordinator.config import Settings
-from muster.coordinator.runtime.clock import Clock as Time
 from muster.coordinator.testing.clock import AsyncClock, Clock
 from muster.coordinator.testing.core import Core
 from muster.coordinator.testing.faces import CALL_S, Async, Blocking, Calls, both, finished, waits

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from muster.coordinator.durations import parse
+from muster.coordinator.base.durations import parse
 from muster.coordinator.server.advancing import ClockFixed, NotAtRest
 from muster.coordinator.testing.faces import Async, Blocking, Calls, both
 

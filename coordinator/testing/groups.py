@@ -10,8 +10,8 @@ from muster.coordinator.group.classic import ClassicGroup, GroupState
 from muster.coordinator.group.classic_member import ClassicMember
 from muster.coordinator.group.effects import Effects, RequestContext, Ticket
 from muster.coordinator.group.shard import Shard
-from muster.coordinator.observe.journal.entries import Entry
-from muster.coordinator.observe.journal.entries import Member as KnownMember
+from muster.coordinator.journal.entries import Entry
+from muster.coordinator.journal.entries import Member as KnownMember
 from muster.coordinator.server.faults import CLOSE_BEFORE, Rule
 from muster.coordinator.testing.faces import Async, Blocking, Calls, both, waits
 from muster.coordinator.testing.faults import AsyncFaultRule, FaultRule
@@ -22,7 +22,7 @@ from muster.protocol.errors import DecodeError, ErrorCode, KafkaError
 from muster.protocol.messages.classic_group import LeaveGroupRequest, LeaveGroupResponse
 
 if TYPE_CHECKING:
-    from muster.coordinator.observe.explain import Explanation
+    from muster.coordinator.journal.explain import Explanation
     from muster.coordinator.testing.core import Core
 
 TopicPartition = tuple[str, int]
@@ -139,7 +139,7 @@ class GroupCalls(Calls):
 
     def why(self, *, generation: int | None = None) -> Explanation:
         """Why it rebalanced: the last time, or into that generation. LookupError when it never did."""
-        from muster.coordinator.observe.explain import explain
+        from muster.coordinator.journal.explain import explain
 
         found = explain(self.timeline(), group=self.group_id, generation=generation)
         if found is None:
@@ -221,8 +221,8 @@ class GroupCalls(Calls):
         """Wait until the group has completed a rebalance, for that `cause` if given ("session expired",
         "member joined", as in `why().cause`) and into a generation later than `after`; the explanation of
         the latest such one. Raises WaitFailed, and ValueError for what is no cause."""
-        from muster.coordinator.observe.explain import Outcome, explain_all
-        from muster.coordinator.observe.explain.vocabulary import UNKNOWN_CAUSE, Trigger
+        from muster.coordinator.journal.explain import Outcome, explain_all
+        from muster.coordinator.journal.explain.vocabulary import UNKNOWN_CAUSE, Trigger
 
         if cause is not None:
             _check_known("cause", cause, [*Trigger, UNKNOWN_CAUSE])
@@ -481,7 +481,7 @@ def _look_at(
     if group is None:
         out.reply(ticket, View("Dead", 0, (), (), committed, {}))
         return
-    from muster.coordinator.observe.names import Names
+    from muster.coordinator.journal.names import Names
 
     members = group.members.values()
     names = Names(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import Final
 
-from muster.coordinator.observe.journal.entries import Entry
+from muster.coordinator.journal.entries import Entry
 
 _STORY_MAX: Final = 60
 """Lines shown of a group when a wait for it has failed."""
@@ -33,7 +33,7 @@ class Timeline(list[Entry]):
     def _lines(self) -> list[str]:
         if not self:
             return []
-        from muster.coordinator.observe.explain import about
+        from muster.coordinator.journal.explain import about
 
         # A client that is kept away, say, meets the same fault many times a second.
         runs = [(line, len(list(alike))) for line, alike in groupby(line for _, line in about(self))]

@@ -10,8 +10,8 @@ from types import MappingProxyType
 from typing import Final
 from uuid import UUID, uuid4
 
+from muster.coordinator.base.clock import Clock
 from muster.coordinator.cluster.placement import EVENTS_TOPIC, OFFSETS_TOPIC, internal_topic_id
-from muster.coordinator.runtime.clock import Clock
 from muster.coordinator.storage.store import (
     Assignment,
     Grant,

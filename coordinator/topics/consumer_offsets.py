@@ -16,7 +16,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
-from muster.coordinator.observe.log import Logger
+from muster.coordinator.base.log import Logger
 from muster.coordinator.storage.store import FIRST_SEQ, Lease, StoredRecord, StoreError
 from muster.coordinator.topics.log import ListTimestamp
 from muster.coordinator.topics.rows import BATCH_RECORDS_MAX, RowBounds, RowPartitions

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from muster.coordinator.observe.log import Logger
+from muster.coordinator.base.log import Logger
 from muster.coordinator.topics.log import PartitionLog
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.record_batch import crc_matches, peek

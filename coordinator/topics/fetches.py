@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from muster.coordinator.runtime.clock import Clock, Timer
+from muster.coordinator.base.clock import Clock, Timer
 from muster.coordinator.topics.catalogue import Topic
 from muster.coordinator.topics.sources import Available, FetchedPartition, FetchPartition, Parked, Source
 

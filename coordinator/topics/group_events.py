@@ -10,8 +10,8 @@ from collections.abc import Callable
 from math import ceil
 from typing import Final
 
-from muster.coordinator.observe.log import Logger
-from muster.coordinator.runtime.clock import Clock
+from muster.coordinator.base.clock import Clock
+from muster.coordinator.base.log import Logger
 from muster.coordinator.storage.store import Lease, Store, StoreError
 from muster.coordinator.topics.catalogue import Topic
 from muster.coordinator.topics.log import ListTimestamp

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from threading import Lock
 
-from muster.coordinator.observe.log import Logger
+from muster.coordinator.base.log import Logger
 from muster.coordinator.storage.files import WouldBlock
 from muster.coordinator.storage.records import LogOffsetMetadata
 from muster.coordinator.topics.catalogue import Topic

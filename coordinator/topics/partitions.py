@@ -11,10 +11,10 @@ from types import MappingProxyType
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
+from muster.coordinator.base.clock import Clock
+from muster.coordinator.base.log import Logger
 from muster.coordinator.cluster.handover import Rest
 from muster.coordinator.cluster.placement import data_shard
-from muster.coordinator.observe.log import Logger
-from muster.coordinator.runtime.clock import Clock
 from muster.coordinator.storage.files import WouldBlock
 from muster.coordinator.storage.records import LogOffsetMetadata
 from muster.coordinator.storage.store import Lease, LeaseKind

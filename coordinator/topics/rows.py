@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import ClassVar, Final, NamedTuple
 
-from muster.coordinator.observe.log import Logger
-from muster.coordinator.runtime.clock import Clock
+from muster.coordinator.base.clock import Clock
+from muster.coordinator.base.log import Logger
 from muster.coordinator.storage.store import Lease, LeaseKind, Store, StoreDamaged, StoreError
 from muster.coordinator.topics.catalogue import Topic
 from muster.coordinator.topics.log import NOTHING_LISTED, Listed, ListTimestamp

@@ -9,8 +9,8 @@ from functools import partial
 from typing import Final, Protocol
 from uuid import UUID
 
-from muster.coordinator.observe.log import Logger
-from muster.coordinator.runtime.clock import Clock, Timer
+from muster.coordinator.base.clock import Clock, Timer
+from muster.coordinator.base.log import Logger
 from muster.coordinator.topics.compaction import compact
 from muster.coordinator.topics.log import PartitionLog
 from muster.coordinator.topics.logs import Logs, PartitionId

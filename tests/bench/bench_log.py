@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from muster.coordinator.runtime.clock import LoopClock
+from muster.coordinator.base.clock import LoopClock
 from muster.coordinator.storage.memory import MemoryStore
 from muster.coordinator.topics.catalogue import Catalogue
 from muster.coordinator.topics.logs import Logs

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from muster.coordinator.observe.explain import Explanation, explain_all
+from muster.coordinator.journal.explain import Explanation, explain_all
 from muster.coordinator.testing import Cluster
 from tests.causes.acting import Stage
 from tests.causes.cases import GROUP, OTHER_TOPIC, PARTITIONS, TOPIC, Case, Scene, Truth

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from muster.coordinator.commands.group_picture import draw
-from muster.coordinator.observe.explain.names import names_in
-from muster.coordinator.observe.journal.entries import Entry
-from tests.observe.explain.test_anything import any_entry
-from tests.observe.explain.test_words import stall
-from tests.observe.explain.writing import T0, WEB_1, Life, member
+from muster.coordinator.journal.entries import Entry
+from muster.coordinator.journal.explain.names import names_in
+from tests.journal.explain.test_anything import any_entry
+from tests.journal.explain.test_words import stall
+from tests.journal.explain.writing import T0, WEB_1, Life, member
 
 
 def drawn(entries: list[Entry], width: int = 110, since: int = -(10**12), now: int = 100_000) -> str:

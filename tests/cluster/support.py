@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from uuid import uuid4
 
+from muster.coordinator.base.clock import ManualClock, PausableClock
 from muster.coordinator.cluster.membership import Membership
 from muster.coordinator.cluster.placement import place
-from muster.coordinator.runtime.clock import ManualClock, PausableClock
 from muster.coordinator.server.pausing import PausableStore
 from muster.coordinator.storage.memory import MemoryStore
 from muster.coordinator.storage.store import Grant, Lease, LeaseKind, NodeRow, StoreError

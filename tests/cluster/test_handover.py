@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 
+from muster.coordinator.base.clock import ManualClock
+from muster.coordinator.base.log import Logger
 from muster.coordinator.cluster.handover import Handovers, Rest
-from muster.coordinator.observe.log import Logger
-from muster.coordinator.runtime.clock import ManualClock
 from muster.coordinator.storage.memory import MemoryStore
 from muster.coordinator.storage.store import Lease, LeaseKind
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Any, Final, TypeVar
 
+from muster.coordinator.base.clock import Clock
 from muster.coordinator.cluster.placement import GROUP_SHARDS, place, shard_of
 from muster.coordinator.group.classic import ClassicGroup
-from muster.coordinator.runtime.clock import Clock
 from muster.coordinator.storage.store import LeaseKind, Store
 from muster.coordinator.testing import Cluster
 from muster.protocol.errors import ErrorCode

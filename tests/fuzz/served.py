@@ -12,10 +12,10 @@ import json
 import sys
 from typing import Final
 
+from muster.coordinator.base import log
+from muster.coordinator.base.system import raise_open_files_limit
 from muster.coordinator.config import Settings
-from muster.coordinator.observe import log
 from muster.coordinator.server.brokers import Brokers
-from muster.coordinator.system import raise_open_files_limit
 from tests.fuzz.run import limit_memory
 from tests.support.held import held
 

@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 
+from muster.coordinator.base.deadlines import Deadlines
 from muster.coordinator.group.classic import (
     Cause,
     ClassicGroup,
@@ -17,11 +18,10 @@ from muster.coordinator.group.classic import (
 )
 from muster.coordinator.group.config import GroupConfig
 from muster.coordinator.group.connections import Connections, Former
-from muster.coordinator.group.deadlines import Deadlines
 from muster.coordinator.group.effects import BrokenInvariant, Effects
 from muster.coordinator.group.events import MemberIdentity, StateChanged, Trigger
 from muster.coordinator.group.hard_state import HardState
-from muster.coordinator.group.rations import Rations
+from muster.coordinator.group.rate_limiters import RateLimiters
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.classic_group import JoinGroupResponse
 from tests.group.requests import member, subscription
@@ -42,7 +42,7 @@ LEGAL = {
 @pytest.fixture
 def group() -> ClassicGroup:
     deadlines: Deadlines[TimerKey] = Deadlines()
-    shared = Shared(GroupConfig(), HardState(), deadlines, Connections(), Topics(), Rations(), [])
+    shared = Shared(GroupConfig(), HardState(), deadlines, Connections(), Topics(), RateLimiters(), [])
     return ClassicGroup("orders", shared, 1000)
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.coordinator.group.deadlines import Deadlines
+from muster.coordinator.base.deadlines import Deadlines
 
 
 def due(deadlines: Deadlines[str], now_ms: int) -> list[str]:

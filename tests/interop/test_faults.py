@@ -11,7 +11,7 @@ import confluent_kafka
 import kafka
 import pytest
 
-from muster.coordinator.observe.explain import explain_all
+from muster.coordinator.journal.explain import explain_all
 from muster.coordinator.testing import Cluster
 
 pytestmark = pytest.mark.interop

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
-from muster.coordinator.runtime.clock import ManualClock, Timer
+from muster.coordinator.base.clock import ManualClock, Timer
 from muster.coordinator.testing import Broker, Cluster
 from tests.group.scenario import Answer, Scenario
 from tests.kafka.wire_driver import WireDriver

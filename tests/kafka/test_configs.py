@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from muster.coordinator.observe import log
+from muster.coordinator.base import log
 from muster.coordinator.server.broker_config_specs import BROKER_SPECS, DRAINED
 from muster.coordinator.testing import Broker
 from muster.protocol.compression import Codec

@@ -22,7 +22,7 @@ print(muster.__file__)
 print(muster.protocol.__file__)
 """
 
-STATIC = Path("coordinator/observe/web/static")
+STATIC = Path("coordinator/web/static")
 """What the page is made of."""
 FORMAT = "pyspark_muster.py"
 """Beside the package: where Spark looks for the format "muster"."""

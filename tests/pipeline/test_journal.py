@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from muster.coordinator.observe.explain import Explanation, explain_all
-from muster.coordinator.observe.journal.entries import Entry
+from muster.coordinator.journal.entries import Entry
+from muster.coordinator.journal.explain import Explanation, explain_all
 from muster.coordinator.testing.topics import Record
 from muster.pipeline.journal import tables
 from muster.pipeline.journal.bronze import transitions

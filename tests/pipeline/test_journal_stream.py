@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from muster.coordinator.observe.explain import explain_all
-from muster.coordinator.observe.journal.entries import Entry as JournalEntry
+from muster.coordinator.journal.entries import Entry as JournalEntry
+from muster.coordinator.journal.explain import explain_all
 from muster.pipeline.errors import PipelineError
 from muster.pipeline.journal import tables
 from muster.pipeline.journal.folders import Span, spans, to_merge
 from muster.pipeline.journal.pieces import AHEAD_MS, Entry, Group, Piece, Shard
-from tests.observe.explain.writing import WEB_2, Life
+from tests.journal.explain.writing import WEB_2, Life
 from tests.pipeline.generator import PATIENT_MS, SEED, driven, finished, generate
 from tests.pipeline.jobs import Job
 from tests.pipeline.replays import Replay, Row, as_read, batches, stretched

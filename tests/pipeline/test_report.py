@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from muster.coordinator.observe import names as explained
-from muster.coordinator.observe.explain.vocabulary import Diagnosis
-from muster.coordinator.observe.journal.entries import Member
+from muster.coordinator.journal import names as explained
+from muster.coordinator.journal.entries import Member
+from muster.coordinator.journal.explain.vocabulary import Diagnosis
 from muster.pipeline.cli import main
 from muster.pipeline.journal import tables
 from muster.pipeline.report import drawing, moments, words

@@ -21,8 +21,8 @@ import pytest
 
 import muster
 from muster.client import Consumer, TopicPartition
-from muster.coordinator.observe.explain import explain_all
-from muster.coordinator.observe.journal.entries import Entry
+from muster.coordinator.journal.entries import Entry
+from muster.coordinator.journal.explain import explain_all
 from muster.coordinator.testing import Broker
 from muster.pipeline.cli import main
 from tests.pipeline.logs import committed, fill

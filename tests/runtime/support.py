@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
 
+from muster.coordinator.base.clock import ManualClock
 from muster.coordinator.group.effects import Effects, Record, RequestContext, Ticket, TopicsImage
 from muster.coordinator.group.shard import Shard
-from muster.coordinator.observe.journal.recorder import Recorder
-from muster.coordinator.runtime.clock import ManualClock
+from muster.coordinator.runtime.recorder import Recorder
 from muster.coordinator.runtime.runtime import Runtime
 from muster.coordinator.runtime.shard_host import LATER, Limits
 from muster.coordinator.storage.memory import MemoryStore

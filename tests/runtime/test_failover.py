@@ -9,13 +9,13 @@ from uuid import uuid4
 
 import pytest
 
+from muster.coordinator.base.clock import ManualClock, PausableClock
 from muster.coordinator.cluster.membership import Membership
 from muster.coordinator.cluster.placement import place, shard_of
 from muster.coordinator.group.config import GroupConfig
 from muster.coordinator.group.effects import RequestContext
 from muster.coordinator.group.offsets import FetchOffsets
 from muster.coordinator.group.shard import Shard
-from muster.coordinator.runtime.clock import ManualClock, PausableClock
 from muster.coordinator.runtime.runtime import Runtime
 from muster.coordinator.server.pausing import PausableStore
 from muster.coordinator.storage.store import LeaseKind, NodeRow

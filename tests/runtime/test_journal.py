@@ -10,11 +10,11 @@ from muster.coordinator.group.effects import Effects, RequestContext, Ticket
 from muster.coordinator.group.events import Event, GroupCreated, Trigger
 from muster.coordinator.group.hard_state import HardState
 from muster.coordinator.group.shard import Shard
-from muster.coordinator.observe.journal.entries import WHOLE_BROKER, Entry, Member
-from muster.coordinator.observe.journal.recorder import Recorder
-from muster.coordinator.observe.journal.ring import Journal
+from muster.coordinator.journal.entries import WHOLE_BROKER, Entry, Member
 from muster.coordinator.runtime import appender, loader
 from muster.coordinator.runtime.appender import FULL_PAUSE_MS, LINGER_MS
+from muster.coordinator.runtime.recorder import Recorder
+from muster.coordinator.runtime.ring import Journal
 from muster.coordinator.runtime.shard_host import HostState
 from muster.coordinator.storage.store import (
     Append,

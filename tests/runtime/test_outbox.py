@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from muster.coordinator.runtime.clock import ManualClock
+from muster.coordinator.base.clock import ManualClock
 from muster.coordinator.runtime.outbox import Outbox
 from tests.support.facts import turns, until
 

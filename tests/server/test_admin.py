@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from muster.coordinator.observe import log
+from muster.coordinator.base import log
 from muster.coordinator.server.broker import Broker
 from muster.coordinator.topics.catalogue import Topic
 from muster.coordinator.topics.logs import Logs

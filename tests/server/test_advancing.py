@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from muster.coordinator.config import SettingError, Settings
-from muster.coordinator.observe.journal.entries import Entry
+from muster.coordinator.journal.entries import Entry
 from muster.coordinator.server.advancing import ClockFixed, NotAtRest
 from muster.coordinator.server.broker import Broker
 from muster.coordinator.server.brokers import Brokers

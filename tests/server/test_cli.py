@@ -241,7 +241,7 @@ def test_what_is_imported_only_when_needed_is_not_imported_to_start() -> None:
         "import sys, muster.coordinator.cli\n"
         "import muster.coordinator.server.brokers, muster.coordinator.storage.sqlite\n"
         "heavy = ('structlog', 'rich', 'uvloop', 'pydoc', 'construct', 'cramjam', 'decimal', 'difflib',"
-        " 'termios', 'muster.coordinator.observe.explain')\n"
+        " 'termios', 'muster.coordinator.journal.explain')\n"
         "print([name for name in heavy if name in sys.modules])"
     )
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
@@ -252,7 +252,7 @@ def test_what_a_broker_logs_with_brings_nothing_that_it_does_not_print_with() ->
     """structlog alone would import rich and pygments; who wants rich afterwards gets it."""
     script = (
         "import sys\n"
-        "from muster.coordinator.observe.log import Logger, warm_up\n"
+        "from muster.coordinator.base.log import Logger, warm_up\n"
         "warm_up()\n"
         "Logger().error('a line')\n"
         "print([name for name in ('structlog', 'rich', 'pygments') if name in sys.modules])\n"

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pytest
 
-from muster.coordinator.observe import log
+from muster.coordinator.base import log
 from muster.coordinator.server.broker import Broker
 from muster.coordinator.server.broker_config_specs import BROKER_SPECS, DRAINED
 from muster.coordinator.server.broker_configs import Source

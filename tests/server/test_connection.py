@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from muster.coordinator.runtime.clock import ManualClock
+from muster.coordinator.base.clock import ManualClock
 from muster.coordinator.server import unserved
 from muster.coordinator.server.connection import AnswerAtOnce, CloseConnection, Connection
 from muster.coordinator.server.connections import Connections

@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from muster.coordinator.observe import log
+from muster.coordinator.base import log
 from muster.coordinator.server.brokers import Brokers
 from muster.coordinator.server.handlers import data as handlers
 from muster.coordinator.topics.partitions import Partitions

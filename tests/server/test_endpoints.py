@@ -6,8 +6,8 @@ import socket
 
 import pytest
 
+from muster.coordinator.base.endpoints import Endpoint, reached_at
 from muster.coordinator.config import SettingError, Settings
-from muster.coordinator.endpoints import Endpoint, reached_at
 from muster.coordinator.server.listener import BindError
 from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.data import FetchRequest, ProduceRequest

@@ -13,9 +13,9 @@ from uuid import UUID
 
 import pytest
 
+from muster.coordinator.base.log import Logger
 from muster.coordinator.cluster.placement import EVENTS_TOPIC, OFFSETS_TOPIC, shard_of
 from muster.coordinator.config import Settings
-from muster.coordinator.observe.log import Logger
 from muster.coordinator.server.broker import Broker
 from muster.coordinator.server.brokers import Brokers
 from muster.coordinator.storage.sqlite import SqliteStore

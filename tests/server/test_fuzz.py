@@ -13,7 +13,7 @@ import random
 
 import pytest
 
-from muster.coordinator.observe import log
+from muster.coordinator.base import log
 from muster.coordinator.server.router import HANDLERS
 from muster.protocol.api import versions
 from muster.protocol.header import encode_request

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from muster.coordinator.base.clock import ManualClock
 from muster.coordinator.cluster.placement import shard_of
 from muster.coordinator.config import Settings
-from muster.coordinator.observe.journal.entries import Entry
+from muster.coordinator.journal.entries import Entry
 from muster.coordinator.observe.lag import PartitionLag
 from muster.coordinator.runtime.appender import LINGER_MS
-from muster.coordinator.runtime.clock import ManualClock
 from muster.coordinator.server.broker import Broker
 from muster.coordinator.server.brokers import Brokers
 from muster.coordinator.storage.store import Lease, LeaseKind

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import uvloop
 
+from muster.coordinator.base.system import raise_open_files_limit
 from muster.coordinator.server.listener import BindError, Listener
-from muster.coordinator.system import raise_open_files_limit
 from tests.server.conftest import StartBrokers
 from tests.server.test_api_versions import SOFTWARE
 from tests.support.ports import free_ports

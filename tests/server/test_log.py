@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from muster.coordinator.base import log
 from muster.coordinator.group.events import MemberIdentity, MemberRemoved, RebalanceCompleted, Trigger
-from muster.coordinator.observe import log
-from muster.coordinator.observe.journal.recorder import member_of
-from muster.coordinator.observe.names import Names
+from muster.coordinator.journal.names import Names
 from muster.coordinator.observe.rebalances import RebalanceLog, cause
+from muster.coordinator.runtime.recorder import member_of
 from tests.server.conftest import StartBrokers
 from tests.server.test_classic_group import stable_member
 from tests.support.wire import Wire

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from muster.coordinator.observe import log
+from muster.coordinator.base import log
 from muster.coordinator.server.broker import Broker
 from muster.coordinator.storage.store import StoreFull
 from muster.protocol import codec

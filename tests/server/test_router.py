@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from muster.coordinator.observe import log
+from muster.coordinator.base import log
 from muster.coordinator.server import router
 from muster.coordinator.storage.store import StoreError
 from muster.protocol.api import ApiKey

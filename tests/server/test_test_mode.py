@@ -15,10 +15,10 @@ import aiohttp
 import pytest
 
 from muster.coordinator.config import Settings
-from muster.coordinator.observe.web import app
-from muster.coordinator.observe.web.binding import prepare
-from muster.coordinator.observe.web.test_mode import NOT_IN_TEST_MODE
 from muster.coordinator.server.brokers import Brokers
+from muster.coordinator.web import app
+from muster.coordinator.web.binding import prepare
+from muster.coordinator.web.test_mode import NOT_IN_TEST_MODE
 from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.classic_group import HeartbeatRequest
 from tests.server.test_classic_group import stable_member

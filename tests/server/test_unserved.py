@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from muster.coordinator.base import log
+from muster.coordinator.base.clock import ManualClock
 from muster.coordinator.config import Settings
-from muster.coordinator.observe import log
-from muster.coordinator.runtime.clock import ManualClock
 from muster.coordinator.server import unserved
 from muster.coordinator.server.broker import Broker
 from muster.coordinator.server.router import HANDLERS

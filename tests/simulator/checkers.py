@@ -17,7 +17,7 @@ from typing import Any
 from muster.coordinator.group.config import GroupConfig
 from muster.coordinator.group.effects import Record
 from muster.coordinator.group.shard import Shard
-from muster.coordinator.observe.journal.entries import Entry
+from muster.coordinator.journal.entries import Entry
 from muster.coordinator.storage.store import Append, Lease
 from muster.protocol.api import ApiKey
 from muster.protocol.embedded import decode_assignment

@@ -9,11 +9,11 @@ from concurrent.futures import Executor, Future
 from functools import partial
 from typing import Any
 
+from muster.coordinator.base.clock import LoopClock
+from muster.coordinator.base.endpoints import Endpoint, Listening
 from muster.coordinator.cluster.placement import shard_of
 from muster.coordinator.config import Settings
-from muster.coordinator.endpoints import Endpoint, Listening
 from muster.coordinator.group.shard import Shard
-from muster.coordinator.runtime.clock import LoopClock
 from muster.coordinator.runtime.shard_host import HostState
 from muster.coordinator.server.broker import Broker, Shared
 from muster.coordinator.server.listener import Listener

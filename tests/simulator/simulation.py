@@ -22,8 +22,8 @@ from hashlib import sha256
 from typing import Any
 from unittest import mock
 
+from muster.coordinator.base.log import Logger
 from muster.coordinator.config import Settings
-from muster.coordinator.observe.log import Logger
 from muster.coordinator.storage.memory import MemoryStore
 from muster.coordinator.storage.store import Append, LeaseKind, TopicRow
 from muster.coordinator.storage.store import Outcome as Appended

@@ -21,9 +21,9 @@ from functools import lru_cache
 from typing import Any, Final
 
 from muster.coordinator import cli
-from muster.coordinator.observe.journal.ring import Journal
-from muster.coordinator.observe.web.tallies import Tallies
+from muster.coordinator.runtime.ring import Journal
 from muster.coordinator.server import brokers as brokers_of_process
+from muster.coordinator.web.tallies import Tallies
 from tests.soak.lag import LoopLag
 from tests.support.held import held
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
-from muster.coordinator.observe.journal.entries import COMMON, CUT, Entry
-from muster.coordinator.observe.journal.schema import TYPES
+from muster.coordinator.journal.entries import COMMON, CUT, Entry
+from muster.coordinator.journal.schema import TYPES
 
 SCHEMA = Path(__file__).parents[2] / "docs" / "journal.schema.json"
 

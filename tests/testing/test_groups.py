@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from muster.client import Consumer
-from muster.coordinator.observe.explain.vocabulary import Trigger
+from muster.coordinator.journal.explain.vocabulary import Trigger
 from muster.coordinator.testing import AsyncBroker, AsyncCluster, Broker, Cluster, MemberFacts, WaitFailed
 from muster.protocol.errors import KafkaError
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 
-from muster.coordinator.runtime.clock import ManualClock
+from muster.coordinator.base.clock import ManualClock
 from muster.coordinator.storage.memory import MemoryStore
 from muster.coordinator.storage.store import Lease, LeaseKind, StoreError
 from muster.coordinator.topics.catalogue import Catalogue, Topic

@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 
 import google_crc32c
 
-from muster.coordinator.runtime.clock import ManualClock
+from muster.coordinator.base.clock import ManualClock
 from muster.coordinator.storage.files import Folder, MemoryFolder
 from muster.coordinator.storage.folders import FolderPlace
 from muster.coordinator.storage.memory import MemoryStore

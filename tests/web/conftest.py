@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 from playwright.async_api import Browser, BrowserContext, Page, Request, async_playwright, expect
 
-from tests.observe.web.conftest import Shown, member, show, shown
+from tests.http.conftest import Shown, member, show, shown
 
 __all__ = ["member", "show", "shown"]
 

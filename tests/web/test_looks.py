@@ -8,8 +8,8 @@ from typing import Any
 from playwright.async_api import Page, expect
 
 from muster.protocol.errors import ErrorCode
-from tests.observe.web.conftest import Shown
-from tests.observe.web.member import Member
+from tests.http.conftest import Shown
+from tests.http.member import Member
 from tests.web.conftest import Open, look_again
 
 _VIEWS = {

@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 from playwright.async_api import Page, expect
 
-from muster.coordinator.observe.web import app
-from muster.coordinator.observe.web.binding import prepare
+from muster.coordinator.web import app
+from muster.coordinator.web.binding import prepare
 from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.group_admin import DeleteGroupsRequest
-from tests.observe.web.conftest import Show, Shown
-from tests.observe.web.member import Member
+from tests.http.conftest import Show, Shown
+from tests.http.member import Member
 from tests.web.conftest import Open
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from playwright.async_api import Page, expect
 
 from muster.protocol.errors import ErrorCode
-from tests.observe.web.conftest import Show, Shown
-from tests.observe.web.member import Member
-from tests.observe.web.test_topics_api import produce, values
+from tests.http.conftest import Show, Shown
+from tests.http.member import Member
+from tests.http.test_topics_api import produce, values
 from tests.support.facts import until
 from tests.web.conftest import Open, look_again
 

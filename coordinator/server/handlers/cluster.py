@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from muster.coordinator.base.log import Logger
 from muster.coordinator.group.effects import RequestContext
-from muster.coordinator.observe.log import Logger
 from muster.coordinator.server.handlers.several import Turns
 from muster.coordinator.server.refusals import LogDir
 from muster.coordinator.topics.catalogue import Topic

@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from muster.coordinator.base import log
 from muster.coordinator.group.effects import RequestContext
-from muster.coordinator.observe import log
 from muster.coordinator.server.broker_config_specs import BrokerConfigSpec
 from muster.coordinator.server.broker_configs import (
     Source,

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from muster.coordinator.endpoints import reached_at
+from muster.coordinator.base.endpoints import reached_at
 from muster.coordinator.group.effects import RequestContext
 from muster.coordinator.server.connection import CloseConnection
 from muster.coordinator.server.handlers.several import Turns

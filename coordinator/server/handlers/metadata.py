@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from muster.coordinator.endpoints import reached_at
+from muster.coordinator.base.endpoints import reached_at
 from muster.coordinator.group.effects import RequestContext
 from muster.coordinator.server.handlers.operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from muster.coordinator.server.handlers.several import Turns

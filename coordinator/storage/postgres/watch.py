@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from muster.coordinator.observe.log import Logger
+from muster.coordinator.base.log import Logger
 from muster.coordinator.storage.postgres import statements
 from muster.coordinator.storage.postgres.connect import Link, Server
 from muster.coordinator.storage.store import StoreError

@@ -1,0 +1,212 @@
+"""Time, as everything outside the pure core sees it.
+
+All times are epoch milliseconds that never go back: the wall clock is read once, and only a monotonic source
+moves it on. Timers run on the thread of the loop (or of the caller of `ManualClock.advance`) and never before
+their time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from heapq import heappop, heappush
+from itertools import count
+from typing import Protocol
+
+from muster.coordinator.base.log import Logger
+
+_log = Logger(part="clock")
+
+
+def monotonic_ms() -> int:
+    """Milliseconds that the wall clock's steps leave alone: it is set back and forth, and no term may follow
+    it.
+
+    One source for every store object of a process, since they compare their times with each other's; it means
+    nothing to another process.
+    """
+    return time.monotonic_ns() // 1_000_000
+
+
+class Timer(Protocol):
+    """A callback to come."""
+
+    def cancel(self) -> None:
+        """Take it back; harmless after it ran and when called twice."""
+
+
+class Clock(Protocol):
+    """Where the runtime, the topics and the membership get their time from."""
+
+    def now_ms(self) -> int:
+        """Epoch milliseconds; never goes back."""
+
+    def at(self, when_ms: int, callback: Callable[[], None]) -> Timer:
+        """Run `callback` when `now_ms() >= when_ms`; never from within this call."""
+
+
+class LoopClock:
+    """The wall time of the start plus what has passed on the loop since; a virtual-time loop is obeyed.
+
+    The loop's time has to pass within a turn too, as asyncio's and uvloop's does: a process that was stopped
+    in the middle of one must not take its leases for good.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, start_ms: int | None = None) -> None:
+        self._loop = loop
+        self._time = loop.time
+        self._start_s = loop.time()
+        self._start_ms = time.time_ns() // 1_000_000 if start_ms is None else start_ms
+
+    def now_ms(self) -> int:
+        return self._start_ms + int((self._time() - self._start_s) * 1000)
+
+    def at(self, when_ms: int, callback: Callable[[], None]) -> Timer:
+        return _LoopTimer(self, self._loop, when_ms, callback)
+
+
+class _LoopTimer:
+    __slots__ = ("_callback", "_clock", "_handle", "_loop", "_when_ms")
+
+    def __init__(
+        self, clock: LoopClock, loop: asyncio.AbstractEventLoop, when_ms: int, callback: Callable[[], None]
+    ) -> None:
+        self._clock = clock
+        self._loop = loop
+        self._when_ms = when_ms
+        self._callback = callback
+        self._arm(when_ms - clock.now_ms())
+
+    def _arm(self, delay_ms: int) -> None:
+        self._handle: asyncio.TimerHandle | None = self._loop.call_later(max(delay_ms, 0) / 1000, self._fire)
+
+    def _fire(self) -> None:
+        # Loops round: uvloop to whole milliseconds, asyncio by its clock's resolution. A callback that runs
+        # early would find nothing due and arm itself again and again, so the rest of the time is waited for
+        # here.
+        early_ms = self._when_ms - self._clock.now_ms()
+        if early_ms > 0:
+            self._arm(early_ms)
+        else:
+            self._handle = None  # which refers to this: garbage that only a search would find
+            self._callback()
+
+    def cancel(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+
+class _QueuedTimer:
+    """A timer of the clocks below, which keep their own queue."""
+
+    __slots__ = ("callback", "cancelled", "when_ms")
+
+    def __init__(self, when_ms: int, callback: Callable[[], None]) -> None:
+        self.when_ms = when_ms
+        self.callback = callback
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class ManualClock:
+    """A clock that stands still until a test moves it."""
+
+    def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
+        self._now_ms = now_ms
+        self._order = count()
+        self._timers: list[tuple[int, int, _QueuedTimer]] = []
+
+    def now_ms(self) -> int:
+        return self._now_ms
+
+    def at(self, when_ms: int, callback: Callable[[], None]) -> Timer:
+        timer = _QueuedTimer(when_ms, callback)
+        heappush(self._timers, (when_ms, next(self._order), timer))
+        return timer
+
+    def advance(self, ms: int) -> None:
+        """Let `ms` pass: what falls due runs in order of time, each callback seeing the time it asked for.
+
+        Timers armed by those callbacks run too if they fall due within the span.
+        """
+        if ms < 0:
+            raise ValueError(f"time does not go back: {ms} ms")
+        end_ms = self._now_ms + ms
+        while self._timers and self._timers[0][0] <= end_ms:
+            when_ms, _, timer = heappop(self._timers)
+            if not timer.cancelled:
+                self._now_ms = max(self._now_ms, when_ms)
+                timer.callback()
+        self._now_ms = end_ms
+
+    def next_ms(self) -> int | None:
+        """When the next timer falls due; None without timers."""
+        while self._timers and self._timers[0][2].cancelled:
+            heappop(self._timers)
+        return self._timers[0][0] if self._timers else None
+
+
+class PausableClock:
+    """Another clock whose timers can be held back: what a process that is stopped and continued sees.
+
+    Time goes on during a pause, only nothing runs; at `resume` all that fell due meanwhile runs, in order. As
+    on a loop, a callback that raises is logged and takes no other with it.
+    """
+
+    now_ms: Callable[[], int]
+
+    def __init__(self, clock: Clock) -> None:
+        self.now_ms = clock.now_ms  # not by way of a method: every request asks several times
+        self._clock = clock
+        self._paused = False
+        self._held: list[_QueuedTimer] = []
+
+    def at(self, when_ms: int, callback: Callable[[], None]) -> Timer:
+        return _PausableTimer(self, self._clock, when_ms, callback)
+
+    def hold(self, timer: _QueuedTimer) -> bool:
+        """Keep a due timer until `resume`; False when the clock is not paused."""
+        if self._paused:
+            self._held.append(timer)
+        return self._paused
+
+    def pause(self) -> None:
+        self._paused = True
+
+    def resume(self) -> None:
+        self._paused = False
+        held, self._held = self._held, []
+        for timer in held:
+            # A callback may cancel one that is held behind it.
+            if timer.cancelled:
+                continue
+            try:
+                timer.callback()
+            except Exception as error:
+                _log.error("a timer failed", exc_info=error)
+
+
+class _PausableTimer(_QueuedTimer):
+    __slots__ = ("_pausable", "_timer")
+
+    def __init__(
+        self, pausable: PausableClock, clock: Clock, when_ms: int, callback: Callable[[], None]
+    ) -> None:
+        super().__init__(when_ms, callback)
+        self._pausable = pausable
+        self._timer: Timer | None = clock.at(when_ms, self._fire)
+
+    def _fire(self) -> None:
+        self._timer = None  # which refers to this
+        if not self._pausable.hold(self):
+            self.callback()
+
+    def cancel(self) -> None:
+        super().cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

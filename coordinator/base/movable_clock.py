@@ -1,0 +1,94 @@
+"""A clock that can be moved forward: what tests and `serve --test-mode` give groups and topics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from muster.coordinator.base.clock import Clock, Timer
+from muster.coordinator.base.deadlines import Deadlines
+from muster.coordinator.base.log import Logger
+
+_log = Logger(part="clock")
+
+
+class MovableClock:
+    """Another clock, which runs on, plus what it has been moved by.
+
+    Timers go by the sum. Those that a move makes due run within it, in order of their deadlines; so whoever
+    wants each callback to see its own time moves from one `next_ms` to the next. As on a loop, a callback
+    that raises is logged and takes no other with it.
+    """
+
+    def __init__(self, base: Clock) -> None:
+        self._base = base
+        self._base_now_ms = base.now_ms
+        self._shift_ms = 0
+        self._deadlines: Deadlines[_MovableTimer] = Deadlines()
+        self._armed: Timer | None = None
+        self._armed_ms = 0
+
+    def __repr__(self) -> str:
+        return f"<MovableClock moved by {self._shift_ms} ms, timers={len(self._deadlines)}>"
+
+    def now_ms(self) -> int:
+        return self._base_now_ms() + self._shift_ms
+
+    def at(self, when_ms: int, callback: Callable[[], None]) -> Timer:
+        timer = _MovableTimer(self._deadlines, callback)
+        self._deadlines.set(timer, when_ms)
+        self._arm()
+        return timer
+
+    def next_ms(self) -> int | None:
+        """When the next timer falls due, in the past if that is about to run; None without timers."""
+        return self._deadlines.next()
+
+    def move_to(self, when_ms: int) -> int:
+        """Let it be `when_ms`, and run what is due; by how much that is later than it was. A time that has
+        passed moves nothing."""
+        by_ms = max(when_ms - self.now_ms(), 0)
+        self._shift_ms += by_ms
+        if by_ms and self._armed is not None:
+            self._armed.cancel()
+            self._armed = None
+        self._run_due()
+        return by_ms
+
+    def _run_due(self) -> None:
+        # Taken together beforehand: a timer armed by one of them for the present waits for the next turn of
+        # the loop, so that whoever arms one again and again holds up nobody.
+        for timer in list(self._deadlines.due(self.now_ms())):
+            if timer.cancelled:  # by one that ran before it
+                continue
+            try:
+                timer.callback()
+            except Exception as error:
+                _log.error("a timer failed", exc_info=error)
+        self._arm()
+
+    def _arm(self) -> None:
+        """See to it that the base clock wakes us for the first timer; it may do so too early."""
+        first_ms = self._deadlines.bound()
+        if first_ms is None or (self._armed is not None and self._armed_ms <= first_ms):
+            return
+        if self._armed is not None:
+            self._armed.cancel()
+        self._armed_ms = first_ms
+        self._armed = self._base.at(first_ms - self._shift_ms, self._on_base)
+
+    def _on_base(self) -> None:
+        self._armed = None
+        self._run_due()
+
+
+class _MovableTimer:
+    __slots__ = ("_deadlines", "callback", "cancelled")
+
+    def __init__(self, deadlines: Deadlines[_MovableTimer], callback: Callable[[], None]) -> None:
+        self._deadlines = deadlines
+        self.callback = callback
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+        self._deadlines.cancel(self)

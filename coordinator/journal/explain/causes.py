@@ -1,0 +1,74 @@
+"""The inference table: for each trigger, the rules that say what was behind it.
+
+A rule sees one start of a rebalance with all that came before and after, and returns what it found or None.
+The surest finding is the diagnosis, the others are alternatives; where they are as sure, the order here
+decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from muster.coordinator.journal.explain import incidents, joining, leaving
+from muster.coordinator.journal.explain.findings import Case, Finding, Rule, weigh
+from muster.coordinator.journal.explain.vocabulary import Certainty, Diagnosis, Trigger
+
+RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
+    Trigger.SESSION_EXPIRED: (
+        leaving.crashed,
+        leaving.stalled,
+        leaving.never_came_along,
+        joining.rolling_restart,
+        leaving.static_and_closed,
+        leaving.static_past_poll_deadline,
+        leaving.vanished,
+        leaving.expired_for_unknown_reasons,
+        leaving.stalled_or_not,
+    ),
+    Trigger.MEMBER_LEFT: (
+        leaving.removed_by_admin,
+        leaving.said_poll_deadline,
+        leaving.said_closing,
+        leaving.left_and_closed,
+        leaving.left_and_came_back,
+        leaving.left_and_stays,
+        leaving.just_left,
+    ),
+    Trigger.MEMBER_JOINED: (joining.rolling_restart, joining.came_back, joining.new_member),
+    Trigger.METADATA_CHANGED: (
+        joining.subscription_changed,
+        joining.assignor_changed,
+        joining.topics_grown,
+        joining.cooperative_follow_up,
+        joining.other_metadata,
+        joining.other_assignor,
+    ),
+    Trigger.LEADER_REJOINED: (
+        joining.topics_grown,
+        joining.cooperative_follow_up,
+        joining.said_metadata,
+        joining.leader_rejoined,
+    ),
+    Trigger.STATIC_MEMBER_REPLACED: (
+        joining.duplicate_instance,
+        joining.rolling_restart,
+        joining.static_replaced,
+    ),
+    Trigger.SYNC_TIMED_OUT: (leaving.sync_timed_out,),
+    Trigger.GROUP_FULL: (incidents.full, leaving.group_is_full),
+    Trigger.LOADED_OVERSIZE: (leaving.group_is_full,),
+    Trigger.NEW_MEMBER_EXPIRED: (leaving.waited_in_vain,),
+    Trigger.SHARD_UNLOADED: (incidents.moved,),
+    Trigger.JOIN_REFUSED: (incidents.refused,),
+}
+
+_UNKNOWN: Final = Finding(
+    Diagnosis.UNKNOWN, Certainty.CERTAIN, "the journal does not have how it began, or does not say why"
+)
+
+
+def diagnose(case: Case) -> list[Finding]:
+    """What was behind it, the surest first; at least one."""
+    found = [rule(case) for rule in RULES.get(case.trigger or "", ())]
+    return weigh([each for each in found if each is not None]) or [_UNKNOWN]

@@ -1,0 +1,284 @@
+"""What a rebalance moved, and what it cost: partitions without an owner, and lag."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from muster.coordinator.journal.explain import pace
+from muster.coordinator.journal.explain.facts import Move, counts, flag, lag, lag_before, moves, text, whole
+from muster.coordinator.journal.explain.pace import BEFORE_MS, WINDOW_MS, FallingBehind
+from muster.coordinator.journal.explain.rebalances import LOOK_ENTRIES_MAX, Rebalance
+from muster.coordinator.journal.explain.vocabulary import EMPTY, Trigger
+
+_SILENT_MS: Final = 1_000
+"""In less than that no lag worth telling comes up."""
+_FIRST_MS: Final = 15_000
+"""The first lag after a rebalance is told after ten seconds: it stands for that at the end where that is not
+known."""
+_SLACK: Final = 10
+"""Lag goes up and down with the commits: all but one part in so many of its growth made up for is all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What the leader's assignment changed; None is not known."""
+
+    partitions: int | None
+    kept: int | None
+    moved: int | None
+    lost: int | None
+    moves: tuple[Move, ...]
+    owned: dict[str, int]
+    truncated: bool
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "partitions": self.partitions,
+            "kept": self.kept,
+            "moved": self.moved,
+            "lost": self.lost,
+            "moves": [list(each) for each in self.moves],
+            "owned": self.owned,
+            "truncated": self.truncated,
+        }
+
+
+class Unowned(NamedTuple):
+    """Partitions that nobody worked on for so long."""
+
+    partitions: tuple[tuple[str, int], ...]
+    ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """Records behind, in all; None is not known."""
+
+    before: int | None
+    """Before it began, or before a member of it fell silent."""
+    after: int | None
+    """At its end."""
+    peak: int | None
+    """The largest seen until it had recovered, ten minutes after the end at most."""
+    recovered_ms: int | None = None
+    """When lag was back at what it was, epoch ms; None: it was not seen to be within those ten minutes."""
+    recovered_in: int | None = None
+    """The generation in which that was, where another rebalance had begun before."""
+    next_ms: int | None = None
+    """When the next rebalance began, if that was before lag had recovered and within those ten minutes."""
+
+    @property
+    def growth(self) -> int | None:
+        """Records that came to wait while it went on. What comes to wait later is not its doing: every
+        partition has an owner again, and lag grows only if that reads more slowly than records arrive."""
+        if self.before is None or self.after is None:
+            return None
+        return max(self.after - self.before, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What it meant for the records; None is not known."""
+
+    unowned: tuple[Unowned, ...]
+    """The longest first."""
+    arrived: int | None
+    """About how many records arrived while partitions had no owner: their rates times those times."""
+    lag: Lag
+    falling_behind: FallingBehind | None
+    """Lag that grew after it for another reason."""
+    commits_refused: int
+    """OffsetCommits of the generation that ended: what they were for is delivered again."""
+
+    @property
+    def lag_before(self) -> int | None:
+        """See `Lag.before`."""
+        return self.lag.before
+
+    @property
+    def lag_peak(self) -> int | None:
+        """See `Lag.peak`."""
+        return self.lag.peak
+
+    @property
+    def lag_growth(self) -> int | None:
+        """See `Lag.growth`."""
+        return self.lag.growth
+
+    @property
+    def recovered_ms(self) -> int | None:
+        """See `Lag.recovered_ms`."""
+        return self.lag.recovered_ms
+
+    @property
+    def waited(self) -> int | None:
+        """Records that came to wait because of it: those that arrived in partitions without an owner, or
+        where the rates are not known, the growth of the lag while it went on."""
+        return self.lag.growth if self.arrived is None else self.arrived
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "unowned": [
+                {"partitions": [list(part) for part in each.partitions], "ms": each.ms}
+                for each in self.unowned
+            ],
+            "arrived": self.arrived,
+            "lag_before": self.lag.before,
+            "lag_after": self.lag.after,
+            "lag_peak": self.lag.peak,
+            "lag_growth": self.lag.growth,
+            "recovered_ms": self.lag.recovered_ms,
+            "recovered_in": self.lag.recovered_in,
+            "next_ms": self.lag.next_ms,
+            "falling_behind": None if self.falling_behind is None else self.falling_behind.to_json(),
+            "commits_refused": self.commits_refused,
+        }
+
+
+def moved(rebalance: Rebalance) -> Moved | None:
+    """What its assignment changed; None without one, or one that the coordinator cannot read."""
+    entry = rebalance.assigned
+    if entry is None or (whole(entry, "partitions") is None and not moves(entry)):
+        return None
+    return Moved(
+        whole(entry, "partitions"),
+        whole(entry, "kept"),
+        whole(entry, "moved"),
+        whole(entry, "lost"),
+        tuple(moves(entry)),
+        counts(entry, "owned"),
+        bool(flag(entry, "truncated")),
+    )
+
+
+def cost(rebalance: Rebalance) -> Cost | None:
+    """What it cost, as far as the journal says; None when it says nothing."""
+    unowned = _unowned(rebalance)
+    found = _lag(rebalance)
+    refused = _commits_refused(rebalance)
+    if not unowned and found.peak is None and not refused:
+        return None
+    arrived = pace.arrived(rebalance, unowned) if unowned else None
+    return Cost(tuple(unowned), arrived, found, pace.falling_behind(rebalance), refused)
+
+
+# --- partitions ---------------------------------------------------------------------------------------------
+
+
+def _unowned(rebalance: Rebalance) -> list[Unowned]:
+    """By how long: from when the former owner stopped to the end of the rebalance. One that went stopped with
+    its last sign of life or its LeaveGroup; one that is still there when it rejoined, for until it hears of
+    the rebalance it works on; where nobody noted when that was, at the start of the rebalance."""
+    if rebalance.assigned is None or rebalance.ended_ms is None or rebalance.state == EMPTY:
+        return []
+    stopped = _rejoined(rebalance) | _stopped(rebalance)
+    withheld = _withheld(rebalance)
+    by_ms: dict[int, list[tuple[str, int]]] = {}
+    for each in moves(rebalance.assigned):
+        where = (each.topic, each.partition)
+        if each.to_member is None:
+            continue  # nobody has it yet: the next rebalance tells
+        if each.from_member is not None:
+            since_ms = stopped.get(each.from_member, rebalance.started_ms)
+        elif where in withheld:
+            since_ms = withheld[where]
+        else:
+            continue
+        by_ms.setdefault(max(rebalance.ended_ms - since_ms, 0), []).append(where)
+    return [Unowned(tuple(sorted(by_ms[ms])), ms) for ms in sorted(by_ms, reverse=True)]
+
+
+def _stopped(rebalance: Rebalance) -> dict[str, int]:
+    """When members that are gone stopped working, by member id."""
+    stopped: dict[str, int] = {}
+    for each in rebalance.entries:
+        if each.type == "member_removed" and each.member is not None:
+            silent_ms = 0
+            if each.trigger == Trigger.SESSION_EXPIRED:
+                silent_ms = max(whole(each, "silent_ms") or 0, 0)
+            stopped[each.member.id] = each.at_ms - silent_ms
+        elif each.type == "member_replaced" and (old := text(each, "old_member_id")) is not None:
+            stopped[old] = each.at_ms - max(whole(each, "old_silent_ms") or 0, 0)
+    return stopped
+
+
+def _rejoined(rebalance: Rebalance) -> dict[str, int]:
+    """When members gave up what they had, by member id."""
+    rejoined: dict[str, int] = {}
+    for each in rebalance.entries:
+        if each.type == "member_rejoined" and each.member is not None:
+            rejoined.setdefault(each.member.id, each.at_ms)
+    return rejoined
+
+
+def _withheld(rebalance: Rebalance) -> dict[tuple[str, int], int]:
+    """Partitions that the assignment before took from somebody and gave to nobody (KIP-429), and when."""
+    for index in range(rebalance.first - 1, max(-1, rebalance.first - LOOK_ENTRIES_MAX), -1):
+        entry = rebalance.stream[index]
+        if entry.type == "assigned":
+            return {
+                (each.topic, each.partition): entry.at_ms
+                for each in moves(entry)
+                if each.to_member is None and each.from_member is not None
+            }
+    return {}
+
+
+# --- lag ----------------------------------------------------------------------------------------------------
+
+
+def _lag(rebalance: Rebalance) -> Lag:
+    since_ms = min([rebalance.started_ms, *_stopped(rebalance).values()])
+    done = rebalance.completed
+    noted = None if done is None else lag_before(done)
+    # What is noted is the lag as the rebalance began: by then that of a member that fell silent has grown.
+    silent = since_ms < rebalance.started_ms - _SILENT_MS
+    before = None if silent else noted
+    for each in rebalance.earlier(BEFORE_MS) if before is None else ():
+        if each.at_ms <= since_ms and each.type in ("lag_at_commit", "rebalance_completed"):
+            before = lag(each)
+            if before is not None:
+                break
+    if before is not None and noted is not None:
+        before = min(before, noted)
+    after = None if done is None else lag(done)
+    if after is None and rebalance.ended_ms is not None:
+        after = _first_lag(rebalance, rebalance.ended_ms + _FIRST_MS)
+    peak = after
+    if rebalance.ended_ms is None:
+        return Lag(before, after, peak)
+    stream, last = rebalance.stream, rebalance.last
+    next_ms: int | None = None
+    for index in range(last, min(len(stream), last + LOOK_ENTRIES_MAX)):
+        each = stream[index]
+        if each.at_ms > rebalance.ended_ms + WINDOW_MS:
+            continue
+        if index == rebalance.until:
+            next_ms = each.at_ms
+        if each.type not in ("lag_at_commit", "rebalance_completed") or (found := lag(each)) is None:
+            continue
+        peak = found if peak is None else max(found, peak)
+        # Said of another rebalance it is the lag before that one.
+        said = flag(each, "recovered") is True and not silent and index < rebalance.until
+        if said or (before is not None and found - before <= max(peak - before, 0) // _SLACK):
+            other = None if index < rebalance.until else each.generation
+            return Lag(before, after, peak, each.at_ms, other, next_ms)
+    return Lag(before, after, peak, next_ms=next_ms)
+
+
+def _first_lag(rebalance: Rebalance, until_ms: int) -> int | None:
+    """The first that was told after it and before the next one."""
+    told = (each for each in rebalance.after[:LOOK_ENTRIES_MAX] if each.type == "lag_at_commit")
+    return next((lag(each) for each in told if each.at_ms <= until_ms), None)
+
+
+def _commits_refused(rebalance: Rebalance) -> int:
+    """Refused commits of generations that this rebalance ended."""
+    generation = rebalance.generation
+    return sum(
+        1
+        for each in (*rebalance.entries, *rebalance.after[:LOOK_ENTRIES_MAX])
+        if each.type == "commit_refused"
+        and (generation is None or (whole(each, "committed_generation_id") or 0) < generation)
+    )

@@ -1,0 +1,339 @@
+"""The explanation of one rebalance, put together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import tzinfo
+from typing import Any, Final, NamedTuple
+
+from muster.coordinator.journal.entries import Entry, Member
+from muster.coordinator.journal.explain import cost as costs
+from muster.coordinator.journal.explain import incidents, words
+from muster.coordinator.journal.explain.causes import diagnose
+from muster.coordinator.journal.explain.cost import Cost, Moved
+from muster.coordinator.journal.explain.facts import text, whole
+from muster.coordinator.journal.explain.findings import LOOK_BACK_MS, Case, Finding
+from muster.coordinator.journal.explain.names import count, duration, ids_in, listed
+from muster.coordinator.journal.explain.phases import Awaited, Phases, awaited, phases
+from muster.coordinator.journal.explain.rebalances import (
+    LOOK_ENTRIES_MAX,
+    Outcome,
+    Rebalance,
+    cut,
+    rebalances,
+    streams,
+)
+from muster.coordinator.journal.explain.vocabulary import EMPTY, UNKNOWN_CAUSE, Certainty, Diagnosis, Trigger
+from muster.coordinator.journal.names import Names
+
+_NAMED_MAX: Final = 8
+_OFTEN_MIN: Final = 5
+"""A deploy of some processes makes fewer."""
+_HANGS_MS: Final = 3_000
+"""A rebalance that waits for longer than this is asked about for its waiting, not for its beginning."""
+
+
+class Alternative(NamedTuple):
+    """What else the evidence allows."""
+
+    diagnosis: Diagnosis
+    certainty: Certainty
+    why: str
+
+    def to_json(self) -> dict[str, str]:
+        return {"diagnosis": self.diagnosis, "certainty": self.certainty, "why": self.why}
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a group rebalanced, how that went and what it cost; or something worth knowing that was no
+    rebalance."""
+
+    group: str
+    generation: int | None
+    """What the rebalance led to, or will lead to."""
+    started_ms: int
+    ended_ms: int | None
+    """None: it is under way."""
+    outcome: Outcome
+    state: str
+    """Kafka's name of the group's state at the end, or now."""
+    cause: str
+    """What triggered it, as recorded: a value of `group.events.Trigger`, or "unknown"."""
+    diagnosis: Diagnosis
+    certainty: Certainty
+    member: Member | None
+    """Who triggered it, or who is waited for."""
+    what: str
+    """A sentence: what was seen."""
+    meaning: str
+    """A sentence: what that means."""
+    evidence: tuple[str, ...]
+    alternatives: tuple[Alternative, ...]
+    also: tuple[str, ...]
+    """What began it anew before it was over, and who else came and went meanwhile."""
+    waiting: tuple[Awaited, ...]
+    phases: Phases | None
+    moved: Moved | None
+    cost: Cost | None
+    before: str | None
+    """The rebalance before, in a line, where this was none."""
+    since: tuple[str, ...]
+    """Near misses after it: members that may be the next to go."""
+    now_ms: int
+    names: Names
+    ids: tuple[str, ...]
+    """The ids of the members that it mentions."""
+
+    @property
+    def rebalanced(self) -> bool:
+        """Whether it was a rebalance."""
+        return self.outcome is not Outcome.NONE
+
+    def to_json(self) -> dict[str, Any]:
+        """For programs: plain JSON values."""
+        return {
+            "group": self.group,
+            "generation": self.generation,
+            "started_ms": self.started_ms,
+            "ended_ms": self.ended_ms,
+            "outcome": self.outcome.value,
+            "state": self.state,
+            "rebalanced": self.rebalanced,
+            "cause": self.cause,
+            "diagnosis": self.diagnosis.value,
+            "certainty": self.certainty.value,
+            "member": None if self.member is None else self.member.to_json(),
+            "what": self.what,
+            "meaning": self.meaning,
+            "evidence": list(self.evidence),
+            "alternatives": [each.to_json() for each in self.alternatives],
+            "also": list(self.also),
+            "waiting": [each.to_json() for each in self.waiting],
+            "phases": None if self.phases is None else self.phases.to_json(),
+            "moved": None if self.moved is None else self.moved.to_json(),
+            "cost": None if self.cost is None else self.cost.to_json(),
+            "before": self.before,
+            "since": list(self.since),
+            "names": self.names.by_id(self.ids),
+        }
+
+    def lines(self, zone: tzinfo | None = None) -> list[str]:
+        """For people: lines of 110 columns at most, times in local time or in `zone`."""
+        return words.lines(self, zone)
+
+    def member_lines(self) -> list[str]:
+        """Which members the names stand for: lines to go on with."""
+        return words.members(self)
+
+
+def explain(
+    entries: Iterable[Entry],
+    *,
+    group: str | None = None,
+    generation: int | None = None,
+    now_ms: int | None = None,
+    names: Names | None = None,
+) -> Explanation | None:
+    """Why the group last rebalanced, or how it came to `generation`; None if the entries do not tell.
+
+    Without `group` that of the last entry is meant. Without `generation` the last thing that happened is
+    explained, also one that was no rebalance (a coordinator that moved, say). `now_ms` is the moment from
+    which what hangs is looked at; without it that of the last entry. `names` are those of the group's
+    members; without it they are made from the entries.
+    """
+    found = streams(entries)
+    if group is None:
+        latest = max(found.values(), key=lambda stream: stream[-1].at_ms, default=None)
+        group = None if latest is None else next(each.group for each in latest if each.group is not None)
+    stream = found.get(group or "")
+    if group is None or not stream:
+        return None
+    moment_ms = max(stream[-1].at_ms, stream[-1].at_ms if now_ms is None else now_ms)
+    known = cut(stream)
+    if generation is not None:
+        for each in reversed(known):
+            if each.generation == generation:
+                return explained(each, moment_ms, lately=_lately(known, each), names=names)
+            if generation in each.reached:
+                return explained(each, moment_ms, given_up=generation, names=names)
+        return None
+    last = known[-1] if known else None
+    if last is None or last.outcome is not Outcome.UNDER_WAY:
+        incident = incidents.newest(stream, 0 if last is None else last.last)
+        if incident is not None:
+            before = None if last is None else words.brief(explained(last, moment_ms, names=names))
+            return explained(incident, moment_ms, before=before, names=names)
+    return None if last is None else explained(last, moment_ms, lately=_lately(known, last), names=names)
+
+
+def explain_all(
+    entries: Iterable[Entry], *, now_ms: int | None = None, names: Names | None = None
+) -> list[Explanation]:
+    """Every rebalance that the entries tell of, oldest first, the one under way last. `names` is for entries
+    of one group; see `explain`."""
+    entries = list(entries)
+    latest_ms = max((each.at_ms for each in entries), default=0)
+    moment_ms = latest_ms if now_ms is None else max(latest_ms, now_ms)
+    return [explained(each, moment_ms, names=names) for each in rebalances(entries)]
+
+
+def explained(
+    rebalance: Rebalance,
+    now_ms: int,
+    *,
+    before: str | None = None,
+    given_up: int | None = None,
+    lately: int = 0,
+    names: Names | None = None,
+) -> Explanation:
+    """The explanation of one of those that `rebalances` cut out, as things stand at `now_ms`; with `given_up`
+    that of a generation which it made on the way. `lately`: how many began within LOOK_BACK_MS, up to it."""
+    if names is None:
+        names = Names(rebalance.members.values(), rebalance.present)
+    cases = [Case(rebalance, start, names, now_ms) for start in rebalance.starts]
+    also: list[str] = []
+    if given_up is not None:
+        cases = cases[rebalance.reached[given_up] :]
+        also = [f"generation {given_up} was given up: the group went on to {rebalance.generation}"]
+    case = cases[0]
+    findings = diagnose(case)
+    waiting = awaited(rebalance)
+    member, what = case.member, words.what(case)
+    hanging = _hanging(rebalance, waiting, names, now_ms)
+    if hanging is not None:
+        # How it began is no alternative to why it is not over.
+        began = f"it began with this: {findings[0].says} ({findings[0].diagnosis})"
+        findings = [hanging._replace(evidence=(*hanging.evidence, began))]
+        member = waiting[0].member
+    best, *others = findings
+    return Explanation(
+        group=rebalance.group,
+        generation=rebalance.generation if given_up is None else given_up,
+        started_ms=rebalance.started_ms,
+        ended_ms=rebalance.ended_ms,
+        outcome=rebalance.outcome,
+        state=rebalance.state,
+        cause=case.trigger or UNKNOWN_CAUSE,
+        diagnosis=best.diagnosis,
+        certainty=best.certainty,
+        member=member,
+        what=what,
+        meaning=best.says,
+        evidence=(*best.evidence, *_staged(case)),
+        alternatives=tuple(Alternative(each.diagnosis, each.certainty, each.says) for each in others),
+        also=(
+            *also,
+            *(words.again(each, diagnose(each)[0]) for each in cases[1:]),
+            *_meanwhile(rebalance, names),
+            *_again_and_again(lately),
+        ),
+        waiting=tuple(waiting),
+        phases=phases(rebalance),
+        moved=costs.moved(rebalance),
+        cost=costs.cost(rebalance),
+        before=before,
+        since=(*_loaded_again(rebalance), *_near_misses(rebalance, names)),
+        now_ms=now_ms,
+        names=names,
+        ids=tuple(dict.fromkeys([*ids_in(rebalance.entries), *(each.member.id for each in waiting)])),
+    )
+
+
+def _lately(known: list[Rebalance], this: Rebalance) -> int:
+    """How many rebalances began in the time before this one, itself included."""
+    since_ms = this.started_ms - LOOK_BACK_MS
+    return sum(1 for each in known if since_ms < each.started_ms <= this.started_ms)
+
+
+def _again_and_again(lately: int) -> list[str]:
+    if lately < _OFTEN_MIN:
+        return []
+    return [f"{lately} rebalances within {duration(LOOK_BACK_MS)}: groups timeline shows them"]
+
+
+def _hanging(rebalance: Rebalance, waiting: list[Awaited], names: Names, now_ms: int) -> Finding | None:
+    """What a rebalance under way waits for, once it has waited for some time."""
+    if rebalance.outcome is not Outcome.UNDER_WAY or not waiting:
+        return None
+    first = waiting[0]
+    waited_ms = now_ms - first.since_ms
+    if waited_ms < _HANGS_MS or (rebalance.from_state == EMPTY and _in_initial_delay(rebalance, now_ms)):
+        return None
+    who = names.short(first.member)
+    if first.pending:
+        says = f"{who} took a member id and has not come back with it: everybody waits for it"
+        return Finding(
+            Diagnosis.PENDING_MEMBER, Certainty.CERTAIN, says, (f"it took the id {duration(waited_ms)} ago",)
+        )
+    if rebalance.joined is not None:
+        says = f"{who} joined and has not sent SyncGroup for {duration(waited_ms)}"
+        return Finding(Diagnosis.SYNC_TIMEOUT, Certainty.LIKELY, says)
+    says = f"{who} has not rejoined: its user has not polled, or the process is gone"
+    return Finding(
+        Diagnosis.SLOW_JOIN, Certainty.CERTAIN, says, (f"it is waited for since {duration(waited_ms)}",)
+    )
+
+
+def _meanwhile(rebalance: Rebalance, names: Names) -> list[str]:
+    """Who else came and went before it was over."""
+    named = {each.member.id for each in rebalance.starts if each.member is not None}
+    who: dict[str, list[str]] = {}
+    for each in rebalance.entries:
+        if (
+            each.type in ("member_added", "member_removed", "member_replaced")
+            and each.member is not None
+            and each.member.id not in named
+            and each.trigger != Trigger.REBALANCE_TIMED_OUT
+        ):
+            who.setdefault(each.trigger or UNKNOWN_CAUSE, []).append(names.short(each.member))
+    return [f"{trigger} ({listed(some, _NAMED_MAX)})" for trigger, some in who.items()]
+
+
+def _in_initial_delay(rebalance: Rebalance, now_ms: int) -> bool:
+    until_ms = whole(rebalance.starts[-1].entry, "until_ms")
+    return until_ms is None or now_ms <= until_ms
+
+
+def _loaded_again(rebalance: Rebalance) -> list[str]:
+    """That its broker was restarted after it: the newest time."""
+    for index in range(min(rebalance.until, rebalance.last + LOOK_ENTRIES_MAX) - 1, rebalance.last - 1, -1):
+        if incidents.is_loaded_again(rebalance.stream, index):
+            entry = rebalance.stream[index]
+            later = duration(entry.at_ms - (rebalance.ended_ms or rebalance.started_ms))
+            kept = "members and generation are as they were"
+            return [f"broker {entry.broker} was restarted or loaded the group again {later} later; {kept}"]
+    return []
+
+
+def _near_misses(rebalance: Rebalance, names: Names) -> list[str]:
+    """Whose heartbeats were late after it and before the next rebalance."""
+    late: dict[str, list[int]] = {}
+    limits: dict[str, int | None] = {}
+    for each in rebalance.after[:LOOK_ENTRIES_MAX]:
+        if each.type == "heartbeat_late" and each.member is not None:
+            who = names.short(each.member)
+            late.setdefault(who, []).append(whole(each, "late_ms") or 0)
+            limits[who] = whole(each, "session_timeout_ms")
+    found: list[str] = []
+    for who, gaps in late.items():
+        limit_ms = limits[who]
+        of = "" if limit_ms is None else f" of the {duration(limit_ms)} it has"
+        found.append(
+            f"heartbeats of {who} were late {count(len(gaps), 'time')}, up to {duration(max(gaps))}{of}"
+        )
+    return found
+
+
+def _staged(case: Case) -> tuple[str, ...]:
+    """What a test did to make it happen."""
+    since_ms = case.rebalance.started_ms - max(case.silent_ms or 0, 1_000)
+    staged: list[str] = []
+    before = case.rebalance.stream[case.rebalance.first : case.start.index][::-1]
+    for each in (*before, *case.rebalance.earlier(case.rebalance.started_ms - since_ms)):
+        if each.type == "fault_fired":
+            staged.append(f"a fault fired: {text(each, 'action')} on {text(each, 'api')}")
+        elif each.type == "clock_moved" and (by_ms := whole(each, "by_ms")) is not None:
+            staged.append(f"the clock was moved by {duration(by_ms)}")
+    return tuple(dict.fromkeys(staged[::-1]))

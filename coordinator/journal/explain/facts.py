@@ -1,0 +1,214 @@
+"""Reading entries that may lack fields or hold something else in them: written by a newer broker, an older
+one, or by nobody one knows. What is not as expected counts as absent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from muster.coordinator.journal.entries import Entry, Member
+from muster.coordinator.journal.explain.vocabulary import DEAD, EMPTY
+
+_SAME_INSTANCE: Final = ("member_replaced", "member_fenced")
+"""Their old_member_id is an older one of the member that they are about."""
+
+
+class Move(NamedTuple):
+    """A partition that changed hands; None stands for nobody."""
+
+    topic: str
+    partition: int
+    from_member: str | None
+    to_member: str | None
+
+
+class Position(NamedTuple):
+    """How far a group is in a partition, and where that ends."""
+
+    committed: int
+    end: int
+
+
+class Growth(NamedTuple):
+    """Partitions of a topic, before and now; 0 where there was or is no such topic."""
+
+    topic: str
+    before: int
+    now: int
+
+
+def whole(entry: Entry, name: str) -> int | None:
+    """A field that holds a whole number."""
+    return _whole(entry.data.get(name))
+
+
+def flag(entry: Entry, name: str) -> bool | None:
+    """A field that holds true or false."""
+    value = entry.data.get(name)
+    return value if isinstance(value, bool) else None
+
+
+def text(entry: Entry, name: str) -> str | None:
+    """A field that holds text."""
+    value = entry.data.get(name)
+    return value if isinstance(value, str) else None
+
+
+def texts(entry: Entry, name: str) -> list[str]:
+    """A field that lists texts."""
+    return [each for each in _list(entry.data.get(name)) if isinstance(each, str)]
+
+
+def member(entry: Entry, name: str) -> Member | None:
+    """A field that holds a member."""
+    return _member(entry.data.get(name))
+
+
+def members(entry: Entry, name: str) -> list[Member]:
+    """A field that lists members."""
+    found = [_member(each) for each in _list(entry.data.get(name))]
+    return [each for each in found if each is not None]
+
+
+def joins(entry: Entry) -> list[tuple[Member, int]]:
+    """The slowest to join and how long each took in ms, of a rebalance_completed."""
+    found: list[tuple[Member, int]] = []
+    for each in _list(entry.data.get("joins")):
+        match each:
+            case [value, int(after_ms)] if (who := _member(value)) is not None:
+                found.append((who, after_ms))
+    return found
+
+
+def moves(entry: Entry) -> list[Move]:
+    """What an `assigned` moved."""
+    found: list[Move] = []
+    for each in _list(entry.data.get("moves")):
+        match each:
+            case [str(topic), int(partition), (str() | None) as old, (str() | None) as new]:
+                found.append(Move(topic, partition, old, new))
+    return found
+
+
+def growths(entry: Entry) -> list[Growth]:
+    """The topics of a topics_grown."""
+    found: list[Growth] = []
+    for each in _list(entry.data.get("topics")):
+        match each:
+            case [str(topic), (int() | None) as before, (int() | None) as now]:
+                found.append(Growth(topic, before or 0, now or 0))
+    return found
+
+
+def counts(entry: Entry, name: str) -> dict[str, int]:
+    """A field that holds a number for each name."""
+    value = entry.data.get(name)
+    if not isinstance(value, Mapping):
+        return {}
+    return {key: each for key, each in value.items() if isinstance(key, str) and _whole(each) is not None}
+
+
+def positions(entry: Entry) -> dict[tuple[str, int], Position]:
+    """Where a group is in its partitions, as a lag_at_commit or rebalance_completed says it; of those that
+    are furthest behind, where they are many."""
+    found: dict[tuple[str, int], Position] = {}
+    of_lag = {"lag_at_commit": "partitions", "rebalance_completed": "lag_partitions"}
+    for each in _list(entry.data.get(of_lag.get(entry.type, ""))):
+        match each:
+            case [str(topic), int(partition), int(committed), int(behind)]:
+                found[topic, partition] = Position(committed, committed + behind)
+    return found
+
+
+def lag(entry: Entry) -> int | None:
+    """Records between what is committed and the ends of the logs, as a lag_at_commit or rebalance_completed
+    says it."""
+    return _lag(entry.data.get("total" if entry.type == "lag_at_commit" else "lag"))
+
+
+def lag_before(entry: Entry) -> int | None:
+    """The lag that a rebalance_completed says there was before."""
+    return _lag(entry.data.get("lag_before"))
+
+
+def _lag(value: object) -> int | None:
+    return _whole(value.get("total")) if isinstance(value, Mapping) else _whole(value)
+
+
+def same_client(one: Member, other: Member) -> bool:
+    """Whether both ids are likely to be one client's: the same instance id, or for dynamic members the same
+    client id from the same host."""
+    if one.instance is not None or other.instance is not None:
+        return one.instance == other.instance
+    return (one.client_id, one.host) == (other.client_id, other.host)
+
+
+def mentioned(entry: Entry) -> list[Member]:
+    """Every member in an entry, with an id."""
+    found = [*members(entry, "waiting_for"), *members(entry, "dropped"), *(who for who, _ in joins(entry))]
+    for name in ("last_joined", "last", "owner"):
+        one = member(entry, name)
+        if one is not None:
+            found.append(one)
+    if entry.member is not None:
+        found.append(entry.member)
+        # A leader_changed has one too, of somebody else.
+        old = text(entry, "old_member_id") if entry.type in _SAME_INSTANCE else None
+        if old is not None:
+            host = text(entry, "old_client_host") or entry.member.host
+            found.append(entry.member._replace(id=old, host=host.lstrip("/")))
+    return [each for each in found if each.id]
+
+
+def everybody(entries: Iterable[Entry]) -> dict[str, Member]:
+    """All members in entries, by id."""
+    return {each.id: each for entry in entries for each in mentioned(entry)}
+
+
+_THERE: Final = frozenset(
+    {
+        "member_added",
+        "member_rejoined",
+        "member_replaced",
+        "metadata_changed",
+        "leader_changed",
+        "heartbeat_late",
+    }
+)
+"""What is only recorded of members."""
+
+
+def present(entries: Iterable[Entry], before: Iterable[str] = ()) -> set[str]:
+    """The ids of the members that are in the group after the last of its entries, as far as they tell;
+    `before` were there before the first."""
+    there = set(before)
+    for entry in entries:
+        match entry.type:
+            case "state_changed":
+                if text(entry, "to_state") in (EMPTY, DEAD):
+                    there.clear()
+                else:
+                    there.update(each.id for each in members(entry, "waiting_for"))
+            case "assigned":
+                there.update(counts(entry, "owned"))
+            case "member_removed" if entry.member is not None:
+                there.discard(entry.member.id)
+            case _ if entry.type in _THERE and entry.member is not None:
+                there.discard(text(entry, "old_member_id") or "" if entry.type == "member_replaced" else "")
+                there.add(entry.member.id)
+    return there
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _list(value: object) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else ()
+
+
+def _member(value: object) -> Member | None:
+    try:
+        return Member.from_json(value)
+    except ValueError:
+        return None

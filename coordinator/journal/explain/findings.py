@@ -1,0 +1,199 @@
+"""What rules look at, and what they find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, NamedTuple
+
+from muster.coordinator.journal.entries import Entry, Member
+from muster.coordinator.journal.explain.facts import flag, same_client, text, whole
+from muster.coordinator.journal.explain.names import owners
+from muster.coordinator.journal.explain.rebalances import LOOK_ENTRIES_MAX, Rebalance, Start
+from muster.coordinator.journal.explain.vocabulary import CERTAINTIES, Certainty, Diagnosis, Trigger
+from muster.coordinator.journal.names import Names
+
+GAVE: Final = "it gave as its reason: "
+LOOK_BACK_MS: Final = 10 * 60_000
+"""How far back near misses, earlier evictions and other restarts count."""
+LOOK_AHEAD_MS: Final = 30 * 60_000
+"""How much later a client may come back and still be told to be the one that left."""
+
+
+class Finding(NamedTuple):
+    """What one rule says."""
+
+    diagnosis: Diagnosis
+    certainty: Certainty
+    says: str
+    """A sentence for people: what it means."""
+    evidence: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Case:
+    """One start of a rebalance (or a change without one) and all that may explain it."""
+
+    rebalance: Rebalance
+    start: Start
+    names: Names
+    now_ms: int
+
+    @cached_property
+    def trigger(self) -> str | None:
+        return self.start.trigger
+
+    @cached_property
+    def member(self) -> Member | None:
+        return self.start.member
+
+    @cached_property
+    def reason(self) -> str | None:
+        return self.start.entry.reason
+
+    @cached_property
+    def step(self) -> list[Entry]:
+        """What was recorded with the start, the start itself first."""
+        return [self.start.entry, *self.rebalance.step(self.start)]
+
+    def in_step(self, kind: str) -> Entry | None:
+        """The entry of that type about this member; failing that, any of the step."""
+        found = [each for each in self.step if each.type == kind]
+        return next((each for each in found if self.is_about(each)), found[0] if found else None)
+
+    def is_about(self, entry: Entry) -> bool:
+        return self.member is not None and entry.member is not None and entry.member.id == self.member.id
+
+    @cached_property
+    def removed(self) -> Entry | None:
+        """How the member was removed."""
+        return self.in_step("member_removed")
+
+    @cached_property
+    def protocol(self) -> str | None:
+        """The assignor in use before; None where the journal does not have it."""
+        return next((text(each, "protocol") for each in self._before("protocol_chosen")), None)
+
+    @cached_property
+    def is_leader(self) -> bool:
+        """Whether the member led the generation before, as far as the journal has it."""
+        leaders = (each.member for each in self._before("assigned", "leader_changed"))
+        leader = next((each for each in leaders if each is not None), None)
+        return leader is not None and self.member is not None and leader.id == self.member.id
+
+    def _before(self, *kinds: str, since_ms: int | None = None) -> Iterator[Entry]:
+        """Entries of these types before the start, the newest first; however old without `since_ms`."""
+        # Without its start in the journal, what is there of the rebalance itself is not from before it.
+        begin = self.start.index if self.rebalance.began_in_sight else self.rebalance.first
+        for index in range(begin - 1, max(-1, begin - LOOK_ENTRIES_MAX), -1):
+            each = self.rebalance.stream[index]
+            if since_ms is not None and each.at_ms < since_ms:
+                return
+            if each.type in kinds:
+                yield each
+
+    @cached_property
+    def said(self) -> tuple[str, ...]:
+        """The client's own reason as evidence, if it gave one."""
+        return (f'{GAVE}"{self.reason}"',) if self.reason else ()
+
+    @cached_property
+    def silent_ms(self) -> int | None:
+        """How long before it was removed the member was last heard of."""
+        return None if self.removed is None else whole(self.removed, "silent_ms")
+
+    def earlier(self, *kinds: str, window_ms: int = LOOK_BACK_MS) -> Iterator[Entry]:
+        """Entries of these types before the start, no more than `window_ms` before, the newest first."""
+        return self._before(*kinds, since_ms=self.start.entry.at_ms - window_ms)
+
+    def later(self, *kinds: str, window_ms: int = LOOK_AHEAD_MS) -> Iterator[Entry]:
+        """Entries of these types after the start."""
+        return (each for each in self.rebalance.later(self.start, window_ms) if each.type in kinds)
+
+    @cached_property
+    def disconnected_before_ms(self) -> int | None:
+        """How long before its removal the member's connection had closed; None if it is not known to have."""
+        if self.removed is None:
+            return None
+        noted = whole(self.removed, "disconnected_ms")
+        if noted is not None:
+            return max(noted, 0)
+        if flag(self.removed, "connected") is not None:
+            return None  # it was heard of over another connection since, or not at all
+        for each in self.earlier("member_disconnected"):
+            if self.is_about(each):
+                return max(self.removed.at_ms - each.at_ms, 0)
+        return None
+
+    @cached_property
+    def connected(self) -> bool | None:
+        """Whether the member's connection was open when it was removed; None if nothing says it."""
+        if self.disconnected_before_ms is not None:
+            return False
+        return None if self.removed is None else flag(self.removed, "connected")
+
+    @cached_property
+    def disconnected_after_ms(self) -> int | None:
+        """How long after it left the connection of the member closed; None if it is not known to have."""
+        for each in self.later("member_disconnected", "member_added", "member_id_issued"):
+            if each.type == "member_disconnected":
+                if self.is_about(each):
+                    noted = whole(each, "after_removal_ms")
+                    return max(each.at_ms - self.start.entry.at_ms if noted is None else noted, 0)
+            elif self.came_back_as(each):
+                break  # what closes from here on may be its next life
+        return None
+
+    def came_back_as(self, entry: Entry) -> bool:
+        """Whether a new member is the same process on the same connection."""
+        return self.member is not None and text(entry, "former_member_id") == self.member.id
+
+    @cached_property
+    def near_misses(self) -> int:
+        """How often the member's heartbeats had been late in the ten minutes before."""
+        seen = sum(1 for each in self.earlier("heartbeat_late") if self.is_about(each))
+        noted = None if self.removed is None else whole(self.removed, "late")
+        return max(seen, noted or 0)
+
+    @cached_property
+    def shares_its_name(self) -> bool:
+        """Whether others of the group have the same client id and host, so that it takes more than those to
+        know a client again."""
+        if self.member is None:
+            return False
+        mine = self.member
+        others = {
+            each.member.id
+            for each in (*self.earlier("member_added", "member_removed", "heartbeat_late"), *self.step)
+            if each.member is not None and each.member.id != mine.id and same_client(each.member, mine)
+        }
+        return len(others) > 1 or any(
+            each.id != mine.id and same_client(each, mine) for each in owners(self.rebalance, self.names)
+        )
+
+
+Rule = Callable[[Case], Finding | None]
+
+
+def weigh(findings: list[Finding]) -> list[Finding]:
+    """The surest first, in the order of the rules where they are as sure; each diagnosis once. Beside what is
+    certain only that is kept which is certain too."""
+    best: dict[Diagnosis, Finding] = {}
+    for each in sorted(findings, key=lambda found: CERTAINTIES.index(found.certainty)):
+        best.setdefault(each.diagnosis, each)
+    kept = list(best.values())
+    if kept and kept[0].certainty is Certainty.CERTAIN:
+        return [each for each in kept if each.certainty is Certainty.CERTAIN]
+    return kept
+
+
+def is_eviction(entry: Entry) -> bool:
+    """Whether a member was put out, rather than left."""
+    return entry.type == "member_removed" and entry.trigger in (
+        Trigger.SESSION_EXPIRED,
+        Trigger.SYNC_TIMED_OUT,
+        Trigger.REBALANCE_TIMED_OUT,
+        Trigger.NEW_MEMBER_EXPIRED,
+        Trigger.GROUP_FULL,
+    )

@@ -1,0 +1,323 @@
+"""Rules for members that came, came back, or came with something else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from muster.coordinator.journal.entries import Entry, Member
+from muster.coordinator.journal.explain.facts import flag, growths, member, same_client, text, texts, whole
+from muster.coordinator.journal.explain.findings import LOOK_BACK_MS, Case, Finding, is_eviction
+from muster.coordinator.journal.explain.names import count, duration, listed
+from muster.coordinator.journal.explain.vocabulary import EMPTY, Certainty, Diagnosis, Trigger
+
+_ALIVE_MS: Final = 15_000
+"""Who was heard of this short a time ago, over a connection that is open, is taken to be alive."""
+_FOLLOW_UP_MS: Final = 60_000
+"""How soon after partitions were withheld the rebalance that hands them out begins."""
+_RESTARTS_MIN: Final = 2
+
+
+# --- joined -------------------------------------------------------------------------------------------------
+
+
+def came_back(case: Case) -> Finding | None:
+    """A client that had been put out, or had left at its poll deadline, joins as a new member."""
+    if case.member is None:
+        return None
+    former = _former_id(case)
+    for each in case.earlier("member_removed"):
+        if each.member is None or each.member.id == case.member.id:
+            continue
+        same = each.member.id == former if former is not None else same_client(each.member, case.member)
+        if not same:
+            continue
+        by_request = member(each, "requested_by") is not None
+        evicted = is_eviction(each) or by_request
+        ago = duration(case.start.entry.at_ms - each.at_ms)
+        how = f"was put out ({each.trigger})" if evicted else "left"
+        if by_request:
+            how = "was removed at the request of another client"
+        says = f"the client that {how} {ago} before came back: this rebalance follows from that one"
+        generation = "" if each.generation is None else f", in generation {each.generation}"
+        evidence = f"{case.names.short(each.member)} {how} {ago} before{generation}"
+        if former is not None:
+            return Finding(
+                Diagnosis.REJOINED_AFTER_EVICTION,
+                Certainty.CERTAIN,
+                says,
+                (evidence, "it came on the same connection"),
+            )
+        if not evicted:
+            return None  # closed and started again, or another process of that name
+        certainty = Certainty.POSSIBLE if case.shares_its_name else Certainty.LIKELY
+        return Finding(Diagnosis.REJOINED_AFTER_EVICTION, certainty, says, (evidence,))
+    return None
+
+
+def new_member(case: Case) -> Finding | None:
+    """Nothing says that it was here before."""
+    returned = came_back(case)
+    if returned is not None:
+        if returned.certainty is Certainty.CERTAIN:
+            return None
+        return Finding(Diagnosis.NEW_MEMBER, Certainty.POSSIBLE, "another process of the same name")
+    if case.rebalance.from_state == EMPTY and case.start is case.rebalance.starts[0]:
+        return Finding(Diagnosis.NEW_MEMBER, Certainty.CERTAIN, "the first member of the group came")
+    for each in case.earlier("member_removed"):
+        if each.member is not None and case.member is not None and same_client(each.member, case.member):
+            ago = duration(case.start.entry.at_ms - each.at_ms)
+            says = f"a new process; one of the same name went {ago} before: probably a restart"
+            return Finding(Diagnosis.NEW_MEMBER, Certainty.LIKELY, says)
+    return Finding(Diagnosis.NEW_MEMBER, Certainty.CERTAIN, "a new process, or one more: the group grew")
+
+
+def _former_id(case: Case) -> str | None:
+    """The id the same connection had in this group before."""
+    for each in (*case.step, *case.earlier("member_id_issued")):
+        if each.type in ("member_added", "member_id_issued") and case.is_about(each):
+            former = text(each, "former_member_id")
+            if former is not None:
+                return former
+    return None
+
+
+# --- other metadata -----------------------------------------------------------------------------------------
+
+
+def subscription_changed(case: Case) -> Finding | None:
+    """The member joined with other topics."""
+    changed = case.in_step("metadata_changed")
+    if changed is None:
+        return None
+    added, removed = texts(changed, "topics_added"), texts(changed, "topics_removed")
+    if not added and not removed:
+        return None
+    parts = [f"now with {listed(added)}"] * bool(added) + [f"without {listed(removed)}"] * bool(removed)
+    return Finding(
+        Diagnosis.SUBSCRIPTION_CHANGED, Certainty.CERTAIN, f"its subscription changed: {', '.join(parts)}"
+    )
+
+
+def assignor_changed(case: Case) -> Finding | None:
+    """The member joined with other protocols."""
+    changed = case.in_step("metadata_changed")
+    if changed is None:
+        return None
+    before, after = texts(changed, "protocols_before"), texts(changed, "protocols_after")
+    if before == after or not before:  # without those before, nobody knows what they were
+        return None
+    says = f"its assignors changed from {listed(before) or 'none'} to {listed(after) or 'none'}"
+    return Finding(Diagnosis.ASSIGNOR_CHANGED, Certainty.CERTAIN, says)
+
+
+def cooperative_follow_up(case: Case) -> Finding | None:
+    """The rebalance before withheld partitions that were to move; those who gave them up join again."""
+    changed = case.in_step("metadata_changed")
+    if changed is not None and (subscription_changed(case) or assignor_changed(case)):
+        return None
+    if case.protocol is not None and "cooperative" not in case.protocol:
+        return None  # with any other assignor everybody gives everything up for each rebalance
+    says = "the second half of a cooperative rebalance: what was withheld is handed out now"
+    evidence: list[str] = []
+    if changed is not None and flag(changed, "owned_changed"):
+        evidence.append("its topics are the same, and it says that it gave partitions up")
+    if case.reason is not None and "revoke" in case.reason:
+        evidence.extend(case.said)
+    assigned = next(case.earlier("assigned", window_ms=_FOLLOW_UP_MS), None)
+    withheld = None if assigned is None else whole(assigned, "lost")
+    if withheld:
+        evidence.append(f"the rebalance before left {count(withheld, 'partition')} without an owner")
+    if not evidence:
+        return None
+    certainty = Certainty.CERTAIN if len(evidence) > 1 else Certainty.LIKELY
+    return Finding(Diagnosis.COOPERATIVE_FOLLOW_UP, certainty, says, tuple(evidence))
+
+
+def other_metadata(case: Case) -> Finding | None:
+    """What changed is not known, or is the assignor's own data."""
+    changed = case.in_step("metadata_changed")
+    if changed is None:
+        says = "its subscription changed, or what its assignor keeps in it"
+        return Finding(Diagnosis.SUBSCRIPTION_CHANGED, Certainty.POSSIBLE, says)
+    if subscription_changed(case) or assignor_changed(case):
+        return None
+    owned = "the partitions it owns" if flag(changed, "owned_changed") else "what its assignor keeps in it"
+    evidence = f"its topics and assignors are the same; of its metadata only {owned} had changed"
+    if case.is_leader:
+        return leader_rejoined(case)._replace(evidence=(evidence, *case.said))
+    says = "it asked for a rebalance, and nothing that the coordinator knows of says why"
+    return Finding(Diagnosis.UNKNOWN, Certainty.POSSIBLE, says, (evidence, *case.said))
+
+
+def other_assignor(case: Case) -> Finding | None:
+    """The other half of `other_metadata`, where nothing is known."""
+    if case.in_step("metadata_changed") is not None:
+        return None
+    return Finding(Diagnosis.ASSIGNOR_CHANGED, Certainty.POSSIBLE, "its assignors changed")
+
+
+# --- the leader ---------------------------------------------------------------------------------------------
+
+
+def topics_grown(case: Case) -> Finding | None:
+    """The leader watches topics for its group."""
+    during = (each for each in case.rebalance.entries if each.type == "topics_grown")
+    grown = case.in_step("topics_grown") or next(during, None)
+    if grown is None:
+        return None
+    changed = [f"{each.topic} {each.before} → {each.now}" for each in growths(grown)]
+    says = (
+        f"the number of partitions changed: {listed(changed)}"
+        if changed
+        else "the number of partitions changed"
+    )
+    return Finding(Diagnosis.TOPICS_GROWN, Certainty.CERTAIN, says)
+
+
+def said_metadata(case: Case) -> Finding | None:
+    """The leader says so itself."""
+    if case.reason is None or "metadata" not in case.reason:
+        return None
+    says = "its topics have other partitions than before"
+    return Finding(Diagnosis.TOPICS_GROWN, Certainty.LIKELY, says, case.said)
+
+
+def leader_rejoined(case: Case) -> Finding:
+    """Always a rebalance, whatever the leader's reason."""
+    says = (
+        "the leader asked for a rebalance; most often it has learnt of topics or partitions, and the "
+        "coordinator knows of none that changed"
+    )
+    return Finding(Diagnosis.LEADER_REJOINED, Certainty.LIKELY, says, case.said)
+
+
+# --- static members -----------------------------------------------------------------------------------------
+
+
+class Replacement(NamedTuple):
+    """A static member that came back under a new member id."""
+
+    entry: Entry
+    instance: str
+    host: str
+    old_host: str | None
+
+    @property
+    def old_was_alive(self) -> bool:
+        silent_ms = whole(self.entry, "old_silent_ms")
+        return flag(self.entry, "old_connected") is True and (silent_ms is None or silent_ms < _ALIVE_MS)
+
+
+def replacement(entry: Entry) -> Replacement | None:
+    """What a member_replaced says; None for another entry."""
+    member = entry.member
+    if entry.type != "member_replaced" or member is None or member.instance is None:
+        return None
+    old = text(entry, "old_client_host")
+    return Replacement(entry, member.instance, member.host, None if old is None else old.lstrip("/"))
+
+
+def duplicate_instance(case: Case) -> Finding | None:
+    """Two processes that are alive under one instance id put each other out."""
+    mine = _instance(case)
+    if mine is None:
+        return None
+    there = _replacements(case, mine)
+    fenced = [each for each in _near(case, "member_fenced") if _of_instance(each, mine)]
+    evidence: list[str] = []
+    certainty: Certainty | None = None
+    for earlier, later in pairwise(there):
+        if later.host == earlier.old_host != earlier.host:
+            evidence.append(f"{mine} went from {earlier.old_host} to {earlier.host} and back")
+            certainty = Certainty.CERTAIN
+            break
+    alive = [each for each in there if each.old_was_alive]
+    if alive:
+        evidence.append("the one that was replaced was still alive: connected, and heard of just before")
+        certainty = certainty or Certainty.LIKELY
+        if len(alive) > 1:
+            evidence.append(f"that happened {count(len(alive), 'time')} within 10 minutes")
+            certainty = Certainty.CERTAIN
+    if fenced:
+        evidence.append("requests of the one that was replaced went on, and were fenced")
+        certainty = Certainty.CERTAIN
+    if certainty is None:
+        return None
+    hosts = _hosts(there, fenced)
+    where = f" (hosts {listed(hosts)})" if len(hosts) > 1 else f" (host {hosts[0]})" if hosts else ""
+    says = f"two processes use the instance id {mine}{where} and put each other out"
+    return Finding(Diagnosis.DUPLICATE_INSTANCE_ID, certainty, says, tuple(evidence))
+
+
+def _hosts(replaced: Sequence[Replacement], fenced: Sequence[Entry]) -> list[str]:
+    """Where processes of the instance are or were."""
+    found = {host for each in replaced for host in (each.host, each.old_host)}
+    for each in fenced:
+        found |= {each.member.host if each.member is not None else None, text(each, "old_client_host")}
+    return sorted({host.lstrip("/") for host in found if host})
+
+
+def rolling_restart(case: Case) -> Finding | None:
+    """Several static members come back one after the other."""
+    mine = _instance(case)
+    if mine is None:
+        return None
+    found = [replacement(each) for each in _near(case, "member_replaced")]
+    restarted = {each.instance for each in found if each is not None and not each.old_was_alive}
+    back = {
+        each.member.instance
+        for each in _near(case, "member_added")
+        if each.member is not None and each.member.instance is not None and _had_gone(case, each.member)
+    }
+    restarted |= back
+    if mine not in restarted or len(restarted) < _RESTARTS_MIN:
+        return None
+    says = f"a rolling restart: {count(len(restarted), 'static member')} came back within 10 minutes"
+    names = listed(sorted(restarted))
+    return Finding(Diagnosis.ROLLING_RESTART, Certainty.LIKELY, says, (f"restarted: {names}",))
+
+
+def static_replaced(case: Case) -> Finding | None:
+    """A static member is a new process now."""
+    there = _replacements(case, _instance(case))
+    if not there or rolling_restart(case) is not None:
+        return None
+    this = there[-1]
+    moved = (
+        f" on another host, {this.host} instead of {this.old_host}"
+        if this.old_host not in (None, this.host)
+        else ""
+    )
+    says = f"its process was started anew{moved}"
+    certainty = Certainty.POSSIBLE if this.old_was_alive else Certainty.LIKELY
+    return Finding(Diagnosis.STATIC_MEMBER_REPLACED, certainty, says)
+
+
+def _instance(case: Case) -> str | None:
+    return None if case.member is None else case.member.instance
+
+
+def _near(case: Case, kind: str) -> list[Entry]:
+    """Entries of a type from ten minutes before to ten minutes after, in order."""
+    before = [each for each in case.rebalance.earlier(LOOK_BACK_MS) if each.type == kind][::-1]
+    here = [each for each in case.rebalance.entries if each.type == kind]
+    end_ms = case.start.entry.at_ms + LOOK_BACK_MS
+    after = [each for each in case.rebalance.stream[case.rebalance.last :][:1_000] if each.type == kind]
+    return before + here + [each for each in after if each.at_ms <= end_ms]
+
+
+def _replacements(case: Case, instance: str | None) -> list[Replacement]:
+    found = (replacement(each) for each in _near(case, "member_replaced"))
+    return [each for each in found if each is not None and each.instance == instance]
+
+
+def _of_instance(entry: Entry, instance: str) -> bool:
+    return entry.member is not None and entry.member.instance == instance
+
+
+def _had_gone(case: Case, member: Member) -> bool:
+    """Whether the static member was removed before, in sight."""
+    gone = (each for each in _near(case, "member_removed") if each.trigger != Trigger.GROUP_FULL)
+    return any(_of_instance(each, member.instance or "") for each in gone)

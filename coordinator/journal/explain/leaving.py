@@ -1,0 +1,269 @@
+"""Rules for members that went: evicted, left, removed."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from muster.coordinator.journal.entries import Entry
+from muster.coordinator.journal.explain.facts import member, same_client, whole
+from muster.coordinator.journal.explain.findings import Case, Finding
+from muster.coordinator.journal.explain.names import count, duration
+from muster.coordinator.journal.explain.vocabulary import Certainty, Diagnosis
+
+_AT_ONCE_MS: Final = 10_000
+"""A connection that closes within this time of a LeaveGroup was closed with it."""
+_CLOSING_MS: Final = 2_000
+"""A consumer that is being closed has closed its connection by this time after its LeaveGroup."""
+_LOADING_MS: Final = 1_000
+_BY_ADMIN: Final = re.compile(r"removed by an? admin|administrator", re.IGNORECASE)
+_BY_POLL_DEADLINE: Final = re.compile(
+    r"poll (timeout|interval|deadline)|max[._]poll[._]interval", re.IGNORECASE
+)
+_BY_CLOSING: Final = re.compile(r"\bclos(e|ed|ing)\b|unsubscribed|shut(s|ting)? ?down", re.IGNORECASE)
+_CRASH: Final = "the process crashed, was killed, or lost its network"
+_STALL: Final = "the process stalled (a blocked event loop, GC or CPU)"
+_POLL: Final = (
+    "the client missed its poll deadline: records took longer to handle than max.poll.interval.ms allows"
+)
+_CLOSED: Final = "somebody closed the consumer"
+
+
+# --- session expired ----------------------------------------------------------------------------------------
+
+
+def crashed(case: Case) -> Finding | None:
+    """FIN or RST without LeaveGroup, then session expiry."""
+    if case.connected is not False or _unheard_since_move(case):
+        return None
+    closed_ms = case.disconnected_before_ms
+    evidence = [] if closed_ms is None else [f"its connection closed {duration(closed_ms)} before"]
+    certainty = Certainty.LIKELY
+    if case.member is not None and case.member.instance is not None:
+        certainty = Certainty.POSSIBLE
+    return Finding(
+        Diagnosis.CRASHED, certainty, _CRASH, ("it sent no LeaveGroup", *evidence, *_heartbeats(case))
+    )
+
+
+def static_and_closed(case: Case) -> Finding | None:
+    """A static member says nothing when it is closed: that it stayed away too long is all there is to see."""
+    if case.connected is not False or case.member is None or case.member.instance is None:
+        return None
+    says = "the process was stopped, and did not come back within its session timeout"
+    evidence = "static members send no LeaveGroup when they are closed"
+    return Finding(Diagnosis.CLEAN_SHUTDOWN, Certainty.POSSIBLE, says, (evidence,))
+
+
+def stalled(case: Case) -> Finding | None:
+    """Heartbeats stop, the connection stays open."""
+    if case.connected is not True:
+        return None
+    late = case.near_misses
+    says = _STALL
+    if late:
+        says += f". It had been late {count(late, 'time')} in the 10 minutes before"
+    joins = case.later("member_id_issued", "member_added")
+    returned = next((each for each in joins if case.came_back_as(each)), None)
+    evidence = ["its connection stayed open", *_heartbeats(case)]
+    certainty = Certainty.LIKELY
+    if returned is not None:
+        away_ms = returned.at_ms - case.start.entry.at_ms
+        evidence.append(f"it came back on the same connection {duration(away_ms)} later")
+        certainty = Certainty.CERTAIN
+    return Finding(Diagnosis.STALLED, certainty, says, tuple(evidence))
+
+
+def static_past_poll_deadline(case: Case) -> Finding | None:
+    """A static member whose user does not poll goes quiet instead of leaving."""
+    if case.connected is not True or case.member is None or case.member.instance is None:
+        return None
+    evidence = "static members stop their heartbeats at the poll deadline instead of leaving"
+    return Finding(Diagnosis.POLL_DEADLINE_MISSED, Certainty.POSSIBLE, _POLL, (evidence,))
+
+
+def vanished(case: Case) -> Finding | None:
+    """A host without power or network closes nothing."""
+    if case.connected is not True or case.near_misses:
+        return None
+    says = "its host lost power or network, which closes no connection"
+    return Finding(Diagnosis.CRASHED, Certainty.POSSIBLE, says)
+
+
+def never_came_along(case: Case) -> Finding | None:
+    """Not heard of since its coordinator took the group over: it went before or meanwhile."""
+    moved = _unheard_since_move(case)
+    if moved is None:
+        return None
+    ago = duration(case.start.entry.at_ms - moved.at_ms)
+    says = f"{_CRASH} before or while the coordinator moved"
+    evidence = f"it was not heard of since broker {moved.broker} took the group over {ago} before"
+    return Finding(Diagnosis.CRASHED, Certainty.LIKELY, says, (evidence,))
+
+
+def expired_for_unknown_reasons(case: Case) -> Finding | None:
+    """Nothing says whether its connection was open."""
+    if case.connected is not None:
+        return None
+    return Finding(Diagnosis.CRASHED, Certainty.POSSIBLE, _CRASH)
+
+
+def stalled_or_not(case: Case) -> Finding | None:
+    """The other half of `expired_for_unknown_reasons`."""
+    return None if case.connected is not None else Finding(Diagnosis.STALLED, Certainty.POSSIBLE, _STALL)
+
+
+def _unheard_since_move(case: Case) -> Entry | None:
+    silent_ms = case.silent_ms
+    if case.disconnected_before_ms is not None or case.connected is True or silent_ms is None:
+        return None
+    for each in case.earlier("shard_loaded"):
+        # Who is loaded counts as heard of at that moment.
+        return each if case.start.entry.at_ms - silent_ms <= each.at_ms + _LOADING_MS else None
+    return None
+
+
+def _heartbeats(case: Case) -> list[str]:
+    """What is known of its last heartbeats."""
+    said: list[str] = []
+    if case.silent_ms is not None:
+        interval_ms = None if case.removed is None else whole(case.removed, "heartbeat_interval_ms")
+        said.append(f"heartbeats stopped {duration(case.silent_ms)} before")
+        if interval_ms is not None:
+            said.append(f"until then one came every {duration(interval_ms)}")
+    if case.near_misses:
+        said.append(f"late {count(case.near_misses, 'time')} in the 10 minutes before")
+    return said
+
+
+# --- left ---------------------------------------------------------------------------------------------------
+
+
+def removed_by_admin(case: Case) -> Finding | None:
+    """Somebody else asked for it."""
+    by = None if case.removed is None else member(case.removed, "requested_by")
+    says = "an administrator removed it; a member that still runs joins again"
+    if by is not None:
+        who = f"{by.client_id or 'a client'} at {by.host or 'an unknown host'}"
+        evidence = f"the LeaveGroup came from {who}, not over the member's own connection"
+        return Finding(Diagnosis.EVICTED_BY_ADMIN, Certainty.CERTAIN, says, (evidence, *case.said))
+    if case.reason is not None and _BY_ADMIN.search(case.reason):
+        return Finding(Diagnosis.EVICTED_BY_ADMIN, Certainty.CERTAIN, says, case.said)
+    return None
+
+
+def said_poll_deadline(case: Case) -> Finding | None:
+    """The client says so itself."""
+    if case.reason is None or not _BY_POLL_DEADLINE.search(case.reason):
+        return None
+    return Finding(Diagnosis.POLL_DEADLINE_MISSED, Certainty.CERTAIN, _POLL, case.said)
+
+
+def said_closing(case: Case) -> Finding | None:
+    """The client says so itself."""
+    if case.reason is None or not _BY_CLOSING.search(case.reason) or said_poll_deadline(case) is not None:
+        return None
+    return Finding(Diagnosis.CLEAN_SHUTDOWN, Certainty.CERTAIN, _CLOSED, case.said)
+
+
+def left_and_closed(case: Case) -> Finding | None:
+    """LeaveGroup, then FIN."""
+    closed_ms = case.disconnected_after_ms
+    if closed_ms is None or _is_told(case):
+        return None
+    at_once = closed_ms <= _AT_ONCE_MS
+    evidence = f"its connection closed {duration(closed_ms)} after it left"
+    certainty = Certainty.CERTAIN if at_once else Certainty.LIKELY
+    return Finding(Diagnosis.CLEAN_SHUTDOWN, certainty, _CLOSED, (evidence, *case.said))
+
+
+def left_and_came_back(case: Case) -> Finding | None:
+    """LeaveGroup with heartbeats on time, the connection stays open, the same client joins again."""
+    closed_ms = case.disconnected_after_ms
+    if _is_told(case):
+        return None
+    for each in case.later("member_id_issued", "member_added"):
+        if not _back(case, each) or (closed_ms is not None and closed_ms <= _AT_ONCE_MS):
+            continue
+        away = duration(each.at_ms - case.start.entry.at_ms)
+        if case.came_back_as(each):
+            certainty, how = Certainty.LIKELY, f"the same connection joined again {away} later"
+        else:
+            certainty = Certainty.POSSIBLE if case.shares_its_name else Certainty.LIKELY
+            how = f"a client of that id and host joined again {away} later"
+        return Finding(Diagnosis.POLL_DEADLINE_MISSED, certainty, _POLL, (how, *_on_time(case)))
+    return None
+
+
+def left_and_stays(case: Case) -> Finding | None:
+    """LeaveGroup with heartbeats on time, and the connection has stayed open since."""
+    open_ms = case.now_ms - case.start.entry.at_ms
+    if case.disconnected_after_ms is not None or not _on_time(case) or _is_told(case):
+        return None
+    certainty = Certainty.LIKELY if open_ms > _CLOSING_MS else Certainty.POSSIBLE
+    evidence = f"its connection was still open {duration(open_ms)} after it left"
+    return Finding(Diagnosis.POLL_DEADLINE_MISSED, certainty, _POLL, (evidence, *_on_time(case)))
+
+
+def just_left(case: Case) -> Finding | None:
+    """LeaveGroup, and nothing more is known."""
+    if _is_told(case):
+        return None
+    return Finding(
+        Diagnosis.CLEAN_SHUTDOWN, Certainty.POSSIBLE, _CLOSED, ("it sent a LeaveGroup", *case.said)
+    )
+
+
+def _is_told(case: Case) -> bool:
+    """Whether who asked for it or what it said leaves nothing to be inferred from what it did next."""
+    return any(rule(case) is not None for rule in (removed_by_admin, said_poll_deadline, said_closing))
+
+
+def _back(case: Case, entry: Entry) -> bool:
+    if "former_member_id" in entry.data:
+        return case.came_back_as(entry)  # which connection it came on is known
+    gone = case.member
+    return (
+        gone is not None
+        and entry.member is not None
+        and entry.member.id != gone.id
+        and same_client(entry.member, gone)
+    )
+
+
+def _on_time(case: Case) -> tuple[str, ...]:
+    """That its heartbeats were on time; nothing where that is not known or not so."""
+    if case.silent_ms is None or case.removed is None:
+        return ()
+    interval_ms = whole(case.removed, "heartbeat_interval_ms")
+    session_ms = whole(case.removed, "session_timeout_ms")
+    limit_ms = 2 * interval_ms if interval_ms is not None else (session_ms or 30_000) // 2
+    if case.silent_ms > limit_ms:
+        return ()
+    return ("its heartbeats were on time until then",)
+
+
+# --- other ways out -----------------------------------------------------------------------------------------
+
+
+def sync_timed_out(case: Case) -> Finding | None:
+    """JoinGroup, and then no SyncGroup within the rebalance timeout."""
+    missing = [each for each in case.step if each.type == "member_removed"]
+    says = (
+        "it joined and never sent SyncGroup: it died meanwhile, or its assignor or rebalance callback hangs"
+    )
+    evidence = f"{count(len(missing), 'member')} did not send SyncGroup within the rebalance timeout"
+    return Finding(Diagnosis.SYNC_TIMEOUT, Certainty.CERTAIN, says, (evidence,) if missing else ())
+
+
+def group_is_full(case: Case) -> Finding | None:
+    """KIP-389."""
+    return Finding(
+        Diagnosis.GROUP_FULL, Certainty.CERTAIN, "group.max.size leaves no room for more members", case.said
+    )
+
+
+def waited_in_vain(case: Case) -> Finding | None:
+    """A new member may wait five minutes in JoinGroup."""
+    says = "it had waited in JoinGroup for as long as a new member may, and the rebalance was not over"
+    return Finding(Diagnosis.SLOW_JOIN, Certainty.CERTAIN, says)

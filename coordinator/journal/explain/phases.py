@@ -1,0 +1,152 @@
+"""How long the phases of a rebalance took, and who is waited for while it goes on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from muster.coordinator.journal.entries import Entry, Member
+from muster.coordinator.journal.explain.facts import joins, member, members, texts, whole
+from muster.coordinator.journal.explain.rebalances import Outcome, Rebalance
+from muster.coordinator.journal.explain.vocabulary import COMPLETING, PREPARING, Trigger
+
+
+@dataclass(frozen=True, slots=True)
+class Phases:
+    """In ms; None is not known, or has not begun."""
+
+    join_ms: int | None
+    """Waiting for JoinGroups."""
+    assignment_ms: int | None
+    """Waiting for the leader's SyncGroup."""
+    sync_ms: int | None
+    """Waiting for the other members' SyncGroups, after which everybody has its assignment."""
+    slowest: tuple[tuple[Member, int | None], ...]
+    """The last to join, the slowest first, and how long each took."""
+    dropped: tuple[Member, ...]
+    """Members that did not rejoin in time."""
+    held_up: tuple[tuple[Member, int], ...]
+    """Clients that took a member id and did not come back with it, and how long they were waited for."""
+    ended_by: str | None
+    """What ended the wait for joins: a trigger."""
+    restarts: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "join_ms": self.join_ms,
+            "assignment_ms": self.assignment_ms,
+            "sync_ms": self.sync_ms,
+            "slowest": [[who.to_json(), ms] for who, ms in self.slowest],
+            "dropped": [who.to_json() for who in self.dropped],
+            "held_up": [[who.to_json(), ms] for who, ms in self.held_up],
+            "ended_by": self.ended_by,
+            "restarts": self.restarts,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """Somebody whom a rebalance under way waits for."""
+
+    member: Member
+    pending: bool
+    """It took a member id and has not come back with it; else it is a member that has to join or sync."""
+    since_ms: int
+    until_ms: int | None
+    """When it is given up, epoch ms; None is not known."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "member": self.member.to_json(),
+            "pending": self.pending,
+            "since_ms": self.since_ms,
+            "until_ms": self.until_ms,
+        }
+
+
+def phases(rebalance: Rebalance) -> Phases | None:
+    """The phases so far; None for what was no rebalance."""
+    if rebalance.outcome is Outcome.NONE:
+        return None
+    done, joined = rebalance.completed, rebalance.joined
+    join_ms = assignment_ms = None
+    if done is not None:
+        join_ms, assignment_ms = whole(done, "join_ms"), whole(done, "assignment_ms")
+    if joined is not None and join_ms is None:
+        join_ms = max(joined.at_ms - rebalance.started_ms, 0)
+    if joined is not None and assignment_ms is None and rebalance.ended_ms is not None:
+        assignment_ms = max(rebalance.ended_ms - joined.at_ms, 0)
+    if joined is None and assignment_ms == 0:
+        assignment_ms = None  # the group became Empty: there was no such phase
+    synced = next((each for each in rebalance.after if each.type == "all_synced"), None)
+    return Phases(
+        join_ms,
+        assignment_ms,
+        None if synced is None else whole(synced, "after_ms"),
+        _slowest(rebalance),
+        () if done is None else tuple(members(done, "dropped")),
+        tuple(_held_up(rebalance)),
+        None if joined is None else joined.trigger,
+        max(len(rebalance.starts) - 1, 0 if done is None else whole(done, "restarts") or 0),
+    )
+
+
+def awaited(rebalance: Rebalance) -> list[Awaited]:
+    """Whom a rebalance under way waits for, those that only took an id first."""
+    if rebalance.outcome is not Outcome.UNDER_WAY:
+        return []
+    if rebalance.state == COMPLETING:
+        return [] if rebalance.joined is None else _from_change(rebalance, rebalance.joined)
+    if rebalance.state != PREPARING:
+        return []
+    return _pending(rebalance) + _from_change(rebalance, rebalance.starts[-1].entry)
+
+
+def _from_change(rebalance: Rebalance, change: Entry) -> list[Awaited]:
+    """The members that a change of state says it waits for, without those that have done it since."""
+    waiting = {each.id: each for each in members(change, "waiting_for")}
+    for each in rebalance.entries:
+        if each.at_ms >= change.at_ms and each.member is not None:
+            if each.type in ("member_rejoined", "member_removed"):
+                waiting.pop(each.member.id, None)
+            elif each.type == "member_replaced":
+                waiting.pop(str(each.data.get("old_member_id")), None)
+    until_ms = whole(change, "until_ms")
+    return [Awaited(each, False, change.at_ms, until_ms) for each in waiting.values()]
+
+
+def _pending(rebalance: Rebalance) -> list[Awaited]:
+    found: dict[str, Awaited] = {}
+    for start in rebalance.starts:
+        for member_id in texts(start.entry, "pending_member_ids"):
+            found[member_id] = Awaited(Member(member_id, "", ""), True, start.entry.at_ms, None)
+    for each in rebalance.stream[: rebalance.last]:
+        if each.member is None:
+            continue
+        if each.type == "member_id_issued":
+            found[each.member.id] = Awaited(each.member, True, each.at_ms, whole(each, "expires_ms"))
+        elif each.type in ("pending_member_removed", "member_added"):
+            found.pop(each.member.id, None)
+    return list(found.values())
+
+
+def _slowest(rebalance: Rebalance) -> tuple[tuple[Member, int | None], ...]:
+    done = rebalance.completed
+    if done is None:
+        return ()
+    found: list[tuple[Member, int | None]] = list(joins(done))
+    last = member(done, "last_joined")
+    if not found and last is not None:
+        found = [(last, None)]
+    return tuple(found)
+
+
+def _held_up(rebalance: Rebalance) -> list[tuple[Member, int]]:
+    """Pending clients that were waited for in vain until the joins were over."""
+    found: list[tuple[Member, int]] = []
+    for each in rebalance.entries:
+        if each.type == "pending_member_removed" and each.trigger == Trigger.PENDING_MEMBER_EXPIRED:
+            waited_ms = whole(each, "waited_ms")
+            if each.member is not None and waited_ms is not None:
+                found.append((each.member, waited_ms))
+    return found

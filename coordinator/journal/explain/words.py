@@ -1,0 +1,377 @@
+"""The sentences of explanations, and how they stand on lines."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Mapping
+from datetime import tzinfo
+from typing import TYPE_CHECKING, Final
+
+from muster.coordinator.journal.explain.facts import flag, text
+from muster.coordinator.journal.explain.findings import GAVE, Case, Finding
+from muster.coordinator.journal.explain.names import (
+    count,
+    duration,
+    listed,
+    moment,
+    partitions,
+    per_second,
+)
+from muster.coordinator.journal.explain.pace import WINDOW_MS, FallingBehind, Pace
+from muster.coordinator.journal.explain.phases import Awaited, Phases
+from muster.coordinator.journal.explain.rebalances import Outcome
+from muster.coordinator.journal.explain.vocabulary import EMPTY, Certainty, Trigger
+from muster.coordinator.journal.names import Names
+
+if TYPE_CHECKING:
+    from muster.coordinator.journal.explain.cost import Cost, Lag, Moved
+    from muster.coordinator.journal.explain.explanation import Explanation
+
+_WIDTH: Final = 110
+_LABEL: Final = 12
+"""Columns before what a line says."""
+_PAIRS_MAX: Final = 6
+_WAITING_MAX: Final = 5
+_ALSO_MAX: Final = 8
+_SINCE_MAX: Final = 3
+
+
+# --- what was seen ------------------------------------------------------------------------------------------
+
+
+def what(case: Case) -> str:
+    """What began the rebalance, as a sentence without its full stop."""
+    who = "" if case.member is None else f" {case.names.long(case.member)}"
+    says = _WHAT.get(case.trigger or "")
+    if says is not None:
+        return says(case, who)
+    if case.trigger is None:
+        return "the journal does not have how it began"
+    return f"{case.trigger}{':' if who else ''}{who}"
+
+
+def _expired(case: Case, who: str) -> str:
+    silent = "" if case.silent_ms is None else f": heartbeats stopped {duration(case.silent_ms)} before"
+    if case.connected is True:
+        silent += ", its connection stayed open"
+    elif case.disconnected_before_ms is not None:
+        silent += f", its connection closed {duration(case.disconnected_before_ms)} before"
+    return f"member{who} was evicted{silent}"
+
+
+def _left(case: Case, who: str) -> str:
+    by = None if case.removed is None else case.removed.data.get("requested_by")
+    if by is not None:
+        return f"member{who} was removed at the request of another client{_quoted(case)}"
+    heard = "" if case.silent_ms is None else f", last heard of {duration(case.silent_ms)} before"
+    return f"member{who} left{heard}{_quoted(case)}"
+
+
+def _quoted(case: Case) -> str:
+    return f': "{case.reason}"' if case.reason else ""
+
+
+def _joined(case: Case, who: str) -> str:
+    first = case.rebalance.from_state == EMPTY and case.start is case.rebalance.starts[0]
+    return f"member{who} joined{' the empty group' if first else ''}"
+
+
+def _metadata(case: Case, who: str) -> str:
+    return f"member{who} joined with other metadata{_quoted(case)}"
+
+
+def _leader(case: Case, who: str) -> str:
+    return f"the leader{who} joined again{_quoted(case)}"
+
+
+def _static(case: Case, who: str) -> str:
+    if case.start.entry.type == "member_fenced":
+        api = text(case.start.entry, "api") or "request"
+        article = "an" if api[0] in "AEIO" else "a"
+        here = (text(case.start.entry, "old_client_host") or "").lstrip("/") or "an unknown host"
+        return (
+            f"{article} {api} of another process, at {here}, was fenced: the instance is that of member{who}"
+        )
+    entry = case.in_step("member_replaced")
+    old = None if entry is None else text(entry, "old_client_host")
+    here = "" if case.member is None else case.member.host
+    hosts = f", from host {old.lstrip('/')}" if old is not None and old.lstrip("/") != here else ""
+    alive = entry is not None and flag(entry, "old_connected") is True
+    return f"static member{who} joined anew{hosts}{' while its former self was still connected' * alive}"
+
+
+def _sync(case: Case, who: str) -> str:
+    missing = [each for each in case.step if each.type == "member_removed"]
+    others = f" and {count(len(missing) - 1, 'other')}" if len(missing) > 1 else ""
+    return f"member{who}{others} did not send SyncGroup in time and was evicted"
+
+
+def _full(case: Case, who: str) -> str:
+    if case.start.entry.type == "join_refused":
+        return f"a client{who} was refused: the group is full"
+    return f"member{who} was refused, as the group is full"
+
+
+def _moved(case: Case, who: str) -> str:
+    return f"the coordinator moved to broker {case.start.entry.broker}"
+
+
+def _refused(case: Case, who: str) -> str:
+    return f"a client{who} was refused: {text(case.start.entry, 'error') or 'no reason known'}"
+
+
+_WHAT: Final[Mapping[str, Callable[[Case, str], str]]] = {
+    Trigger.SESSION_EXPIRED: _expired,
+    Trigger.MEMBER_LEFT: _left,
+    Trigger.MEMBER_JOINED: _joined,
+    Trigger.METADATA_CHANGED: _metadata,
+    Trigger.LEADER_REJOINED: _leader,
+    Trigger.STATIC_MEMBER_REPLACED: _static,
+    Trigger.SYNC_TIMED_OUT: _sync,
+    Trigger.GROUP_FULL: _full,
+    Trigger.NEW_MEMBER_EXPIRED: lambda case, who: f"member{who} was evicted while it waited to be taken in",
+    Trigger.LOADED_OVERSIZE: lambda case, who: (
+        "the coordinator loaded the group with more members than allowed"
+    ),
+    Trigger.SHARD_UNLOADED: _moved,
+    Trigger.JOIN_REFUSED: _refused,
+}
+
+
+def again(case: Case, finding: Finding) -> str:
+    """What began it anew, in a phrase."""
+    who = case.names.short(case.member) if case.member is not None else "the group"
+    return f"{case.trigger or 'unknown'} ({who}: {finding.diagnosis})"
+
+
+def brief(explanation: Explanation) -> str:
+    """A rebalance in a line."""
+    generation = "" if explanation.generation is None else f"generation {explanation.generation}: "
+    return f"{generation}{explanation.what} ({explanation.diagnosis}, {explanation.certainty})"
+
+
+# --- lines --------------------------------------------------------------------------------------------------
+
+
+def lines(explanation: Explanation, zone: tzinfo | None) -> list[str]:
+    """All of it, for people."""
+    shown = [*_wrapped("", _header(explanation, zone), 2)]
+    shown += _line("cause", explanation.what)
+    shown += _line("", _arrow(explanation))
+    for other in explanation.alternatives:
+        shown += _line("", f"or {other.certainty}: {other.why} ({other.diagnosis})")
+    said_already = f"{explanation.what}. {explanation.meaning}"
+    more = [each for each in explanation.evidence if each.removeprefix(GAVE) not in said_already]
+    if more:
+        shown += _line("evidence", " · ".join(more))
+    if explanation.also:
+        shown += _line("also", listed(explanation.also, _ALSO_MAX))
+    for each in explanation.waiting[:_WAITING_MAX]:
+        shown += _line("waiting", _awaited(each, explanation, zone))
+    if len(explanation.waiting) > _WAITING_MAX:
+        shown += _line("", f"and {len(explanation.waiting) - _WAITING_MAX} more")
+    if explanation.phases is not None and (said := _phases(explanation.phases, explanation.names)):
+        shown += _line("phases", said)
+    if explanation.moved is not None:
+        shown += _line("moved", _moves(explanation.moved, explanation.names))
+    if explanation.cost is not None and (said := _cost(explanation.cost, explanation, zone)):
+        shown += _line("cost", said)
+    if explanation.cost is not None and explanation.cost.falling_behind is not None:
+        shown += _line("lag", _falling_behind(explanation.cost.falling_behind, explanation.names))
+    if explanation.since:
+        shown += _line("since", "; ".join(explanation.since[:_SINCE_MAX]))
+    if explanation.before is not None:
+        shown += _line("before", explanation.before)
+    return shown
+
+
+def members(explanation: Explanation) -> list[str]:
+    """Who is called what, with all that is known of them."""
+    shown: list[str] = []
+    for each, name in explanation.names.by_id(explanation.ids).items():
+        known = explanation.names.of_id(each)
+        client = "" if known is None else f" (client id {known.client_id or '-'}, host {known.host or '-'})"
+        shown += _line("" if shown else "members", f"{name}: {each}{client}")
+    return shown
+
+
+def _header(explanation: Explanation, zone: tzinfo | None) -> str:
+    began = moment(explanation.started_ms, zone, near_ms=explanation.now_ms, exact=True)
+    parts = [explanation.group]
+    if explanation.generation is not None:
+        parts.append(f"generation {explanation.generation}")
+    match explanation.outcome:
+        case Outcome.NONE:
+            parts += [began, "no rebalance"]
+        case Outcome.UNDER_WAY:
+            so_far = duration(explanation.now_ms - explanation.started_ms)
+            parts += [f"since {began} ({so_far})", f"under way: {explanation.state}"]
+        case outcome:
+            ended_ms = explanation.ended_ms or explanation.started_ms
+            ended = moment(ended_ms, zone, near_ms=explanation.started_ms, exact=True)
+            parts.append(f"{began} → {ended} ({duration(ended_ms - explanation.started_ms)})")
+            if outcome is Outcome.INTERRUPTED:
+                parts.append("interrupted: the coordinator moved or the group was deleted")
+            elif explanation.state == EMPTY:
+                parts.append("nobody left: Empty")
+    return " · ".join(parts)
+
+
+def _arrow(explanation: Explanation) -> str:
+    sure = "" if explanation.certainty is Certainty.CERTAIN else f"{explanation.certainty}: "
+    return f"→ {sure}{explanation.meaning} ({explanation.diagnosis})"
+
+
+def _awaited(each: Awaited, explanation: Explanation, zone: tzinfo | None) -> str:
+    waited = duration(explanation.now_ms - each.since_ms)
+    long = explanation.names.long(each.member)
+    if each.pending:
+        said = f"for {long}: took a member id {waited} ago and has not come back with it"
+    elif explanation.phases is not None and explanation.state == "CompletingRebalance":
+        said = f"for {long} to send SyncGroup, since {waited}"
+    else:
+        said = f"for {long} to rejoin, since {waited}"
+    if each.until_ms is None:
+        return said
+    left_ms = each.until_ms - explanation.now_ms
+    when = moment(each.until_ms, zone, near_ms=explanation.now_ms)
+    return f"{said}; given up at {when}" + (f" (in {duration(left_ms)})" if left_ms > 0 else "")
+
+
+def _phases(phases: Phases, names: Names) -> str:
+    said: list[str] = []
+    if phases.join_ms is not None:
+        notes: list[str] = []
+        if phases.ended_by == Trigger.INITIAL_DELAY_OVER:
+            notes.append("the initial rebalance delay")
+        if phases.slowest and phases.join_ms > 0:
+            who, ms = phases.slowest[0]
+            notes.append(f"slowest: {names.short(who)}" + ("" if ms is None else f", {duration(ms)}"))
+        for who, ms in phases.held_up:
+            notes.append(f"{names.short(who)} took a member id and did not come back for {duration(ms)}")
+        if phases.dropped:
+            gone = listed([names.short(each) for each in phases.dropped])
+            notes.append(f"dropped, as not back in time: {gone}")
+        said.append(
+            f"waiting for joins {duration(phases.join_ms)}" + (f" ({'; '.join(notes)})" if notes else "")
+        )
+    if phases.assignment_ms is not None:
+        said.append(f"assignment {duration(phases.assignment_ms)}")
+    if phases.sync_ms is not None:
+        said.append(f"sync {duration(phases.sync_ms)}")
+    if phases.restarts:
+        said.append(f"began anew {count(phases.restarts, 'time')}")
+    return " · ".join(said)
+
+
+def _moves(moved: Moved, names: Names) -> str:
+    pairs: dict[tuple[str | None, str | None], list[tuple[str, int]]] = {}
+    for each in moved.moves:
+        pairs.setdefault((each.from_member, each.to_member), []).append((each.topic, each.partition))
+    fresh = bool(pairs) and all(old is None for old, _ in pairs) and not moved.kept
+    if fresh or not pairs:
+        total = "" if moved.partitions is None else f"{count(moved.partitions, 'partition')}"
+        if not pairs and not moved.moved:
+            return f"nothing{f' ({total} kept)' if total else ''}"
+        owned = [f"{names.short(who)} {number}" for who, number in sorted(moved.owned.items()) if number]
+        return f"{total or 'partitions'} assigned anew" + (f": {listed(owned, _PAIRS_MAX)}" if owned else "")
+    said = [
+        f"{partitions(where, singly=3)}: {names.short(old)} → {names.short(new)}"
+        for (old, new), where in list(pairs.items())[:_PAIRS_MAX]
+    ]
+    if len(pairs) > _PAIRS_MAX:
+        said.append(f"and {len(pairs) - _PAIRS_MAX} more pairs of members")
+    notes: list[str] = []
+    changed = sum(1 for each in moved.moves if each.from_member is not None)
+    if moved.partitions is not None:
+        more = "more than " * moved.truncated
+        notes.append(f"{more}{changed} of {count(moved.partitions + (moved.lost or 0), 'partition')}")
+    new = sum(1 for each in moved.moves if each.from_member is None)
+    if new:
+        notes.append(f"{new} new")
+    if moved.kept is not None:
+        notes.append(f"{moved.kept} kept")
+    if moved.lost:
+        notes.append(f"{moved.lost} without an owner now")
+    return "; ".join(said) + (f"   ({'; '.join(notes)})" if notes else "")
+
+
+def _cost(cost: Cost, explanation: Explanation, zone: tzinfo | None) -> str:
+    said: list[str] = []
+    if cost.unowned:
+        as_long: dict[str, list[tuple[str, int]]] = {}
+        for each in cost.unowned:
+            as_long.setdefault(duration(each.ms), []).extend(each.partitions)
+        parts = [f"{partitions(where)} unowned for {ms}" for ms, where in list(as_long.items())[:3]]
+        more = sum(len(where) for where in list(as_long.values())[3:])
+        said.append(", ".join(parts) + (f", {count(more, 'partition')} for less" if more else ""))
+    waited = cost.waited
+    if waited:
+        records = count(waited, "record")
+        grew = (
+            f"lag grew by {records} meanwhile"
+            if cost.arrived is None
+            else f"about {records} arrived meanwhile"
+        )
+        said.append(grew + _recovery(cost.lag, explanation, zone))
+    elif waited is None and cost.lag.peak:
+        said.append(f"lag {count(cost.lag.peak, 'record')}")
+    if cost.commits_refused:
+        said.append(
+            f"{count(cost.commits_refused, 'commit')} under an earlier generation refused: records come again"
+        )
+    return "; ".join(said)
+
+
+def _recovery(lag: Lag, explanation: Explanation, zone: tzinfo | None) -> str:
+    """What became of the lag within the time in which it counts."""
+    if lag.before is None or not lag.growth or explanation.ended_ms is None:
+        return ""
+
+    def at(ms: int) -> str:
+        return moment(ms, zone, near_ms=explanation.started_ms)
+
+    if lag.recovered_ms is not None:
+        generation = "" if lag.recovered_in is None else f", during generation {lag.recovered_in}"
+        return f", recovered at {at(lag.recovered_ms)}{generation}"
+    if lag.next_ms is not None:
+        return f", not recovered when the next rebalance began at {at(lag.next_ms)}"
+    if explanation.now_ms > explanation.ended_ms + WINDOW_MS:
+        return f", not recovered within {duration(WINDOW_MS)}"
+    return ", not recovered yet"
+
+
+def _falling_behind(found: FallingBehind, names: Names) -> str:
+    """Why lag grows that the rebalance is not to blame for."""
+    who = [
+        f"{'the group' if each.member is None else names.short(each.member)} {_rates(each)}"
+        for each in found.members
+    ]
+    began = "rose before it already, and goes on rising" if found.already else "also rose after it"
+    return f"{began}: {listed(who)}"
+
+
+def _rates(pace: Pace) -> str:
+    """As reads 5 records/s where 40 arrive."""
+    reads, arrive = per_second(pace.reads), per_second(pace.arrive)
+    if not pace.reads:
+        return f"commits nothing where {arrive} arrive"
+    same_unit = reads.rpartition("/")[2] == arrive.rpartition("/")[2]
+    return f"reads {reads} where {arrive.split()[0] if same_unit else arrive} arrive"
+
+
+def _line(label: str, said: str) -> list[str]:
+    return _wrapped(f"  {label}".ljust(_LABEL), said, _LABEL)
+
+
+def _wrapped(label: str, said: str, indent: int) -> list[str]:
+    """Lines of at most 110 columns; what a terminal would obey is written out."""
+    plain = "".join(each if each.isprintable() else repr(each)[1:-1] for each in label + said)
+    return textwrap.wrap(
+        plain,
+        _WIDTH,
+        subsequent_indent=" " * indent,
+        break_on_hyphens=False,
+        drop_whitespace=True,
+        replace_whitespace=False,
+    ) or [""]

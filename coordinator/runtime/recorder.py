@@ -1,0 +1,179 @@
+"""From the events of the group core to entries of the journal, and to the rows that are stored.
+
+The names of the core's event classes and of their fields are those of the schema, so nothing here knows a
+type: `MemberAdded` is written as `member_added`, with the fields that the class adds to `Event`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any, Final
+
+from muster.coordinator.base.log import Logger
+from muster.coordinator.group.events import Event, MemberIdentity
+from muster.coordinator.journal.entries import CUT, Entry, Member
+from muster.coordinator.runtime.ring import Journal
+from muster.coordinator.storage.store import JournalRow
+
+_log: Final = Logger(part="groups")
+
+_TEXT_MAX: Final = 1_000
+"""Characters. Client ids, member ids and reasons are a client's, and may have 32 KB each."""
+_TAIL: Final = 60
+"""Characters of a long text that are kept at its end: what tells member ids apart."""
+_MEMBERS_MAX: Final = 100
+_ELEMENTS_MAX: Final = 1_000
+"""Of a list; those of members have `_MEMBERS_MAX`."""
+_LISTS_OF_MEMBERS: Final = frozenset({"waiting_for", "dropped"})
+
+
+class Recorder:
+    """Makes entries of one broker, and keeps them in its journal."""
+
+    def __init__(
+        self,
+        broker: int,
+        journal: Journal,
+        *,
+        stored: bool = True,
+        lag: Callable[[str], Mapping[str, Any]] = lambda group_id: {},
+    ) -> None:
+        """`stored`: whether entries are stored as well (the setting group.events). `lag` is asked at the end
+        of a group's rebalance for the entry's fields `lag_before`, `lag` and `lag_partitions`, as far
+        as they are known."""
+        self.journal = journal
+        self.stored = stored
+        self.dropped = 0
+        """Entries that were not stored, since there was no room or the store did not answer."""
+        self.broker = broker
+        self._lag = lag
+
+    def of_events(self, shard: int, events: Sequence[Event]) -> list[Entry]:
+        """The entries that say the same."""
+        entries = []
+        for event in events:
+            try:
+                entries.append(self._of_event(shard, event))
+            except Exception as error:
+                self._not_noted(error)
+        return entries
+
+    def _not_noted(self, error: Exception) -> None:
+        """The step stands, whatever can be told of it."""
+        _log.error("an event cannot be noted", broker=self.broker, exc_info=error)
+        self.dropped += 1
+
+    def _of_event(self, shard: int, event: Event) -> Entry:
+        name, own = _published(type(event))
+        data: dict[str, Any] = {}
+        for field in own:
+            value = getattr(event, field)
+            data[field] = value if value.__class__ in _AS_THEY_ARE else _own(field, value, data)
+        if name == "rebalance_completed":
+            data |= self._lag(event.group_id)
+        member, reason = event.member, event.reason
+        return Entry(
+            name,
+            event.at_ms,
+            self.broker,
+            shard,
+            event.group_id,
+            event.generation_id,
+            event.trigger.value,
+            None if member is None else member_of(member),
+            None if reason is None else _short(reason),
+            data,
+        )
+
+    def of(
+        self,
+        type: str,
+        at_ms: int,
+        shard: int,
+        data: Mapping[str, Any],
+        *,
+        group: str | None = None,
+        generation: int | None = None,
+        member: Member | None = None,
+    ) -> Entry:
+        """An entry of something that happened outside the core."""
+        return Entry(type, at_ms, self.broker, shard, group, generation, member=member, data=data)
+
+    def show(self, entries: Sequence[Entry]) -> None:
+        """They are durable, or no such promise was given: keep them in memory, and tell who listens."""
+        self.journal.add(entries)
+
+    def count_dropped(self, count: int) -> None:
+        """Entries were not stored."""
+        if not self.dropped:
+            _log.warning("entries of the journal are not stored", broker=self.broker)
+        self.dropped += count
+
+    def rows(self, entries: Iterable[Entry]) -> list[JournalRow]:
+        """What is to be stored of them."""
+        rows: list[JournalRow] = []
+        if not self.stored:
+            return rows
+        for entry in entries:
+            key = None if entry.group is None else entry.group.encode("utf-8", "replace")
+            try:
+                rows.append(JournalRow(entry.at_ms, key, entry.to_json()))
+            except (TypeError, ValueError) as error:
+                self._not_noted(error)
+        return rows
+
+
+def _published(event: type[Event]) -> tuple[str, tuple[str, ...]]:
+    """The type's name, and the fields that it has beside the common ones."""
+    found = _known.get(event.__name__)
+    if found is None:
+        name = re.sub(r"(?<!^)(?=[A-Z])", "_", event.__name__).lower()
+        own = tuple(field.name for field in fields(event) if field.name not in _COMMON)
+        found = _known[event.__name__] = name, own
+    return found
+
+
+_known: Final[dict[str, tuple[str, tuple[str, ...]]]] = {}
+_COMMON: Final = frozenset(field.name for field in fields(Event))
+_AS_THEY_ARE: Final = frozenset({int, bool, type(None)})
+
+
+def _own(field: str, value: object, data: dict[str, Any]) -> object:
+    """A field's value as JSON; what it has to leave out is noted in `data`."""
+    if isinstance(value, str) and field.endswith("_host"):
+        return _short(value.lstrip("/"))
+    if isinstance(value, Mapping) or (isinstance(value, tuple) and not isinstance(value, MemberIdentity)):
+        most = _MEMBERS_MAX if field in _LISTS_OF_MEMBERS else _ELEMENTS_MAX
+        if len(value) > most:
+            data.setdefault(CUT, {})[field] = len(value)
+            value = value[:most] if isinstance(value, tuple) else dict(list(value.items())[:most])
+    return _plain(value)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, str):
+        return _short(value)
+    if isinstance(value, MemberIdentity):
+        return member_of(value).to_json()
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, Mapping):
+        return {_short(key): each for key, each in value.items()}
+    return value
+
+
+def member_of(identity: MemberIdentity) -> Member:
+    """As the journal has it."""
+    member_id, client_id, host, instance = identity
+    return Member(
+        _short(member_id),
+        _short(client_id),
+        _short(host.lstrip("/")),
+        None if instance is None else _short(instance),
+    )
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _TEXT_MAX else f"{text[: _TEXT_MAX - _TAIL - 1]}…{text[-_TAIL:]}"

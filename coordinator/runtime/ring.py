@@ -1,0 +1,187 @@
+"""The newest entries of a broker's groups, in memory."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from heapq import merge
+from itertools import count, islice
+from typing import Any, Final
+
+from muster.coordinator.journal.entries import WHOLE_BROKER, Entry
+
+GROUP_ENTRIES_MAX: Final = 1_000
+LAG_ENTRIES_MAX: Final = 100
+"""Of a group; they come steadily, and must not push out what explains its last rebalance."""
+SHARD_ENTRIES_MAX: Final = 100
+"""Of those that concern a shard as a whole."""
+WEIGHT_MAX: Final = 100_000
+"""Of all groups' entries: one counts one, one more for every eight elements of its lists, and one more for
+every `_LONG_CHARACTERS` of long texts. That is some 100 MB at the utmost."""
+_LONG_CHARACTERS: Final = 512
+_SHORT_TEXT: Final = 128
+"""Characters of a text that are not counted: names mostly have fewer, and entries share them."""
+
+
+_Kept = tuple[int, int, Entry]
+"""An entry behind its time and a number that grows: what rings are merged by."""
+
+
+class Journal:
+    """A ring of entries for each group, and one for what concerns a shard as a whole. Used from the broker's
+    loop alone.
+
+    Beyond `group_entries_max` a ring drops its oldest entries; beyond `weight_max` for all of them the groups
+    that had no entry for longest are dropped.
+    """
+
+    def __init__(self, *, group_entries_max: int = GROUP_ENTRIES_MAX, weight_max: int = WEIGHT_MAX) -> None:
+        self.listeners: list[Callable[[Sequence[Entry]], None]] = []
+        """Told of what is added, in order; quick, and must not raise."""
+        self._entries_max = group_entries_max
+        self._weight_max = weight_max
+        self._weight = 0
+        self._groups: dict[str, _OfGroup] = {}  # the one that was added to last stands last
+        self._shards: dict[int, deque[_Kept]] = {}
+        self._number = count()
+
+    def __repr__(self) -> str:
+        return f"<Journal groups={len(self._groups)} weight={self._weight}>"
+
+    def add(self, entries: Sequence[Entry]) -> None:
+        """Entries in the order in which they happened."""
+        if entries:
+            self._add(entries)
+            for listener in self.listeners:
+                listener(entries)
+
+    def of(self, group_id: str) -> list[Entry]:
+        """The entries of a group, of its shard and of the whole broker, by time; empty for a group that has
+        none here."""
+        group = self._groups.get(group_id)
+        if group is None:
+            return []
+        wider = [self._shards.get(shard, ()) for shard in (WHOLE_BROKER, group.shard)]
+        return [kept[2] for kept in merge(*wider, group.entries, group.lags)]
+
+    def groups(self) -> list[str]:
+        """The groups that have entries."""
+        return sorted(self._groups)
+
+    def latest(self, count: int = 100) -> list[Entry]:
+        """The newest entries of all groups and shards, the newest last."""
+        rings = [*self._shards.values()]
+        for group in self._groups.values():
+            rings += group.entries, group.lags
+        newest_first = merge(*map(reversed, rings), reverse=True)
+        return [kept[2] for kept in islice(newest_first, max(count, 0))][::-1]
+
+    def restore(self, shard: int, entries: Sequence[Entry]) -> None:
+        """A shard is loaded, and `entries` were read back of it: put them in order with what is still known
+        of it here. No listener is told."""
+        known = self._take(shard)
+        # A broker may load a shard again that it had: what was stored is known twice, and what was not (there
+        # was no room) only here.
+        stored = {entry.to_json() for entry in entries}
+        self._add(list(merge(entries, [each for each in known if each.to_json() not in stored], key=_at_ms)))
+
+    def forget(self, shard: int) -> None:
+        """Drop all entries of a shard: it is another broker's now."""
+        self._take(shard)
+
+    def _take(self, shard: int) -> list[Entry]:
+        groups = [group_id for group_id, group in self._groups.items() if group.shard == shard]
+        rings = [self._shards.pop(shard, deque())]
+        for group in map(self._drop, groups):
+            rings += group.entries, group.lags
+        return [kept[2] for kept in merge(*rings)]
+
+    def _add(self, entries: Sequence[Entry]) -> None:
+        for entry in entries:
+            kept = entry.at_ms, next(self._number), entry
+            if entry.group is None:
+                self._shards.setdefault(entry.shard, deque(maxlen=SHARD_ENTRIES_MAX)).append(kept)
+                continue
+            group = self._groups.pop(entry.group, None)
+            if group is None:
+                group = _OfGroup(entry.shard)
+            self._groups[entry.group] = group
+            of_lag = entry.type == "lag_at_commit"
+            ring = group.lags if of_lag else group.entries
+            ring.append(kept)
+            self._weight += _weight(entry)
+            if len(ring) > (LAG_ENTRIES_MAX if of_lag else self._entries_max):
+                self._weight -= _weight(ring.popleft()[2])
+        while self._weight > self._weight_max:
+            longest_silent = next(iter(self._groups))
+            if len(self._groups) > 1:
+                self._drop(longest_silent)
+                continue
+            group = self._groups[longest_silent]
+            if len(group.entries) + len(group.lags) == 1:
+                break  # one entry alone may be as heavy as it is
+            self._weight -= _weight((group.lags or group.entries).popleft()[2])
+
+    def _drop(self, group_id: str) -> _OfGroup:
+        group = self._groups.pop(group_id)
+        self._weight -= sum(_weight(kept[2]) for ring in (group.entries, group.lags) for kept in ring)
+        return group
+
+
+class _OfGroup:
+    __slots__ = ("entries", "lags", "shard")
+
+    def __init__(self, shard: int) -> None:
+        self.shard = shard
+        self.entries: deque[_Kept] = deque()
+        self.lags: deque[_Kept] = deque()
+
+
+def together(journals: Sequence[Sequence[Entry]]) -> list[Entry]:
+    """What the journals of several brokers have, by time and each once: a broker that takes a shard over
+    reads the entries of those before it, and every one notes that the clock was moved."""
+    found: list[Entry] = []
+    seen: set[bytes] = set()
+    for entries in filter(None, journals):
+        if len(journals) > 1:
+            keys = [_without_broker(each).to_json() for each in entries]
+            found += [each for each, key in zip(entries, keys, strict=True) if key not in seen]
+            seen.update(keys)
+        else:
+            found += entries
+    return sorted(found, key=_at_ms)
+
+
+def _without_broker(entry: Entry) -> Entry:
+    return replace(entry, broker=0) if entry.type == "clock_moved" else entry
+
+
+def _at_ms(entry: Entry) -> int:
+    return entry.at_ms
+
+
+def _weight(entry: Entry) -> int:
+    elements = 0
+    for value in entry.data.values():
+        if isinstance(value, list | dict):
+            elements += len(value)
+    long = _long_texts(entry.data.values()) + _long_texts((entry.group, entry.reason))
+    if entry.member is not None:
+        long += _long_texts(entry.member)
+    return 1 + elements // 8 + long // _LONG_CHARACTERS
+
+
+def _long_texts(values: Iterable[Any]) -> int:
+    """Their characters, those within lists included."""
+    found = 0
+    for value in values:
+        kind = value.__class__
+        if kind is str:
+            if len(value) > _SHORT_TEXT:
+                found += len(value) - _SHORT_TEXT
+        elif kind is list:
+            found += _long_texts(value)
+        elif kind is dict:
+            found += _long_texts(value) + _long_texts(value.values())
+    return found

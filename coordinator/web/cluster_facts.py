@@ -1,0 +1,87 @@
+"""Who is in the cluster and who leads what: what a broker last read, and what its store says of leases."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Final
+
+from muster.coordinator.runtime.runtime import ShardStatus
+from muster.coordinator.server.broker import Broker
+from muster.coordinator.server.brokers import Brokers
+from muster.coordinator.storage.store import Grant, Lease, LeaseKind, StoreError
+from muster.coordinator.web import facts
+
+_ASK_S: Final = 2.0
+PARTITIONS_COUNTED_MAX: Final = 20_000
+"""Of more partitions it is not counted who leads them."""
+
+
+def nodes(brokers: Brokers) -> list[dict[str, Any]]:
+    """The live brokers of the cluster, by id."""
+    topology = facts.any_broker(brokers).topology
+    here = {each.node_id: each for each in brokers.running}
+    held: Counter[tuple[int, LeaseKind]] = Counter()
+    loading: Counter[int] = Counter()
+    for lease, grant in topology.holders.items():
+        held[grant.node_id, lease.kind] += 1
+        loading[grant.node_id] += not grant.announced
+    found = []
+    for node_id, node in topology.nodes.items():
+        broker = here.get(node_id)
+        found.append(
+            {
+                **facts.node_json(node),
+                "here": broker is not None,
+                "rack": node.rack,
+                "drained": node.drained,
+                "controller": node_id == topology.controller_id,
+                "group_shards": held[node_id, LeaseKind.GROUP],
+                "data_shards": held[node_id, LeaseKind.DATA],
+                "loading": loading[node_id],
+                "connections": None if broker is None else len(broker.connections.open),
+            }
+        )
+    return found
+
+
+async def grants(broker: Broker) -> tuple[Mapping[Lease, Grant], bool]:
+    """The leases that are held, and whether the store said so just now: one that does not answer leaves what
+    the broker read last, which does not tell how long they still last."""
+    try:
+        async with asyncio.timeout(_ASK_S):
+            found = [each for kind in LeaseKind for each in (await broker.store.holders(kind)).values()]
+    except (TimeoutError, StoreError):
+        return broker.topology.holders, False
+    return {each.lease: each for each in found}, True
+
+
+async def partitions_led(broker: Broker) -> Counter[Lease] | None:
+    """How many partitions of topics each lease stands for; None where they are too many to count."""
+    topology, turns = broker.topology, facts.Turns()
+    topics = broker.catalogue.topics()
+    if sum(each.partitions for each in topics) > PARTITIONS_COUNTED_MAX:
+        return None
+    found: Counter[Lease] = Counter()
+    for topic in topics:
+        await turns.next()
+        leases = (
+            topology.data_lease(topic.topic_id, number, topic.assignments.get(number))
+            for number in range(topic.partitions)
+        )
+        found.update(lease for lease in leases if lease is not None)
+    return found
+
+
+def shards_here(brokers: Brokers) -> dict[int, tuple[ShardStatus, int | None]]:
+    """The group shards of this process by number: how each is, and how many groups it has; None while that is
+    not known."""
+    found: dict[int, tuple[ShardStatus, int | None]] = {}
+    for broker in brokers.running:
+        groups = {
+            host.lease.number: None if host.shard is None else len(host.shard.groups)
+            for host in broker.runtime.hosts()
+        }
+        found |= {each.number: (each, groups.get(each.number)) for each in broker.runtime.shards()}
+    return found

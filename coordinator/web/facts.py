@@ -1,0 +1,245 @@
+"""What the brokers of this process have in memory about groups, read in passing: no request is stepped and
+nothing waits for the store, so that figures can be had when a store hangs. They may be some milliseconds
+ahead of what is durable."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from aiohttp import web
+
+from muster.coordinator.base.endpoints import page_of
+from muster.coordinator.cluster.topology import Topology
+from muster.coordinator.group.classic import CONSUMER, ClassicGroup, GroupState
+from muster.coordinator.group.classic_member import ClassicMember
+from muster.coordinator.group.hard_state import CommittedOffset, TopicPartition
+from muster.coordinator.journal.entries import Entry, Member
+from muster.coordinator.journal.explain.names import names_in
+from muster.coordinator.journal.names import Names
+from muster.coordinator.runtime.recorder import member_of
+from muster.coordinator.runtime.ring import together
+from muster.coordinator.runtime.shard_host import HostState
+from muster.coordinator.server.broker import Broker
+from muster.coordinator.server.brokers import Brokers
+from muster.coordinator.storage.store import LeaseKind, NodeRow
+from muster.coordinator.web.guard import refusal
+from muster.protocol.embedded import decode_assignment, subscribed_topics
+from muster.protocol.errors import DecodeError
+
+_TURN_S: Final = 0.002
+_LAG_S: Final = 2.0
+_NO_OFFSETS: Final[Mapping[TopicPartition, CommittedOffset]] = {}
+
+
+class Held(NamedTuple):
+    """A group, and the broker of this process that coordinates it."""
+
+    broker: Broker
+    group: ClassicGroup
+    offsets: Mapping[TopicPartition, CommittedOffset]
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """A broker of another process, and what can be asked there only."""
+
+    node: NodeRow
+    shards: int
+    """Of groups."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {**node_json(self.node), "group_shards": self.shards}
+
+
+def any_broker(brokers: Brokers) -> Broker:
+    """One that runs: for what each of them knows. Raises HTTPServiceUnavailable when none does."""
+    if not brokers.running:
+        raise refusal(web.HTTPServiceUnavailable, "no broker of this process is running")
+    return brokers.running[0]
+
+
+def held(brokers: Brokers) -> Iterator[Held]:
+    """The groups that brokers of this process coordinate, in no order. To be used up in one turn of the loop:
+    groups come and go in the next."""
+    for broker in brokers.running:
+        for host in broker.runtime.hosts():
+            if (
+                host.state is HostState.ACTIVE
+                and host.shard is not None
+                and broker.runtime.serving(host.lease)
+            ):
+                offsets = host.shard.hard.offsets
+                for group in host.shard.groups.values():
+                    yield Held(broker, group, offsets.get(group.group_id, _NO_OFFSETS))
+
+
+def find(brokers: Brokers, group_id: str) -> Held:
+    """A group that is coordinated here. Raises HTTPNotFound, HTTPMisdirectedRequest when a broker of another
+    process coordinates it (the answer says which), HTTPServiceUnavailable when none does at the moment."""
+    topology = any_broker(brokers).topology
+    lease = topology.group_lease(group_id)
+    for broker in brokers.running:
+        for host in broker.runtime.hosts():
+            if host.lease == lease and host.shard is not None and broker.runtime.serving(lease):
+                if host.state is not HostState.ACTIVE:
+                    continue
+                group = host.shard.groups.get(group_id)
+                if group is None:
+                    raise refusal(web.HTTPNotFound, f"there is no group {group_id!r}")
+                return Held(broker, group, host.shard.hard.offsets.get(group_id, _NO_OFFSETS))
+    raise not_here(brokers, topology, group_id)
+
+
+def not_here(brokers: Brokers, topology: Topology, group_id: str) -> web.HTTPException:
+    """What says where a group is that is not coordinated here."""
+    node = topology.coordinator(group_id)
+    if node is None or node.node_id in {each.node_id for each in brokers.running}:
+        why = f"no broker coordinates group {group_id!r} at the moment: its shard is on the move"
+        return refusal(web.HTTPServiceUnavailable, why)
+    why = f"group {group_id!r} is coordinated by broker {node.node_id}, {page_words(node)}"
+    return refusal(web.HTTPMisdirectedRequest, why, broker=node_json(node))
+
+
+def page_words(node: NodeRow) -> str:
+    """Where a broker's page is, at the end of a sentence."""
+    page = page_of(node)
+    return (
+        f"at http://{page.address}" if page is not None else "which has no page, or does not say where it is"
+    )
+
+
+def elsewhere(brokers: Brokers) -> list[Elsewhere]:
+    """The brokers of other processes."""
+    topology = any_broker(brokers).topology
+    here = {each.node_id for each in brokers.running}
+    holders = [grant.node_id for lease, grant in topology.holders.items() if lease.kind is LeaseKind.GROUP]
+    return [
+        Elsewhere(node, holders.count(node_id))
+        for node_id, node in topology.nodes.items()
+        if node_id not in here
+    ]
+
+
+def loading(brokers: Brokers) -> int:
+    """Shards of groups that are being loaded here."""
+    states = [host.state for broker in brokers.running for host in broker.runtime.hosts()]
+    return states.count(HostState.LOADING)
+
+
+def node_json(node: NodeRow) -> dict[str, Any]:
+    """A broker, and where its page is."""
+    page = page_of(node)
+    return {
+        "node_id": node.node_id,
+        "address": f"{node.host}:{node.port}",
+        "page": None if page is None else f"http://{page.address}",
+    }
+
+
+def broker_json(broker: Broker) -> dict[str, Any]:
+    """A broker of this process."""
+    hosts = broker.runtime.hosts()
+    return {
+        "node_id": broker.node_id,
+        "address": broker.address,
+        "connections": len(broker.connections.open),
+        "group_shards": len(hosts),
+        "loading": sum(host.state is HostState.LOADING for host in hosts),
+    }
+
+
+class Turns:
+    """Gives the brokers their turns of the loop while something long is put together."""
+
+    def __init__(self) -> None:
+        self._since = time.perf_counter()
+
+    async def next(self) -> None:
+        """To be called for each thing."""
+        if time.perf_counter() - self._since > _TURN_S:
+            await asyncio.sleep(0)
+            self._since = time.perf_counter()
+
+
+async def refresh_lag(brokers: Iterable[Broker], groups: Sequence[str] | None = None) -> None:
+    """Have the ends of logs read anew for the lag of groups (None: of all). What is not there in time is told
+    as it was known before: a store that hangs keeps nobody from the rest."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_LAG_S):
+            for broker in brokers:
+                await broker.lag.refresh(groups)
+
+
+# --- what members carry -------------------------------------------------------------------------------------
+
+
+def assignment_of(group: ClassicGroup, member: ClassicMember) -> list[TopicPartition] | None:
+    """What a consumer has been assigned; None where that cannot be told: the group is no group of consumers,
+    is between two assignments, or its assignor writes something else."""
+    if group.protocol_type != CONSUMER or group.state is not GroupState.STABLE:
+        return None
+    try:
+        assigned = decode_assignment(member.assignment).assigned_partitions
+    except DecodeError:
+        return [] if not member.assignment else None
+    return [(each.topic, partition) for each in assigned for partition in each.partitions]
+
+
+def topics_of(group: ClassicGroup, member: ClassicMember) -> list[str] | None:
+    """The topics a consumer subscribes to; None where that cannot be told."""
+    if group.protocol_type != CONSUMER or not member.protocols:
+        return None
+    names = dict(member.protocols)
+    try:
+        return sorted(subscribed_topics(names.get(group.protocol_name or "", member.protocols[0][1])))
+    except DecodeError:
+        return None
+
+
+def waits_for(group: ClassicGroup, member: ClassicMember) -> str | None:
+    """Which of a member's requests the group has yet to get: JoinGroup, SyncGroup or none."""
+    if group.state is GroupState.PREPARING_REBALANCE and member.parked_join is None:
+        return "JoinGroup"
+    if group.state is GroupState.COMPLETING_REBALANCE and member.member_id in group.pending_syncs:
+        return "SyncGroup"
+    return None
+
+
+def names_of(group: ClassicGroup | None, entries: Iterable[Entry] = ()) -> Names:
+    """What the members of a group are called, those included that its `entries` mention. None: there is no
+    such group here, and only the entries tell who is in it."""
+    if group is None:
+        return names_in(entries)
+    there = [member_of(each.identity) for each in group.members.values()]
+    return names_in(entries, there)
+
+
+def named(member: Member, names: Names) -> dict[str, Any]:
+    """A member as JSON, with what it is called."""
+    return {**member.to_json(), "name": names.short(member)}
+
+
+def group_of(brokers: Brokers, group_id: str) -> ClassicGroup | None:
+    """A group, if it is coordinated here."""
+    try:
+        return find(brokers, group_id).group
+    except web.HTTPException:
+        return None
+
+
+# --- the journal --------------------------------------------------------------------------------------------
+
+
+def newest(brokers: Brokers, count: int) -> list[Entry]:
+    """The newest entries of all brokers of the process, by time."""
+    return together([broker.journal.latest(count) for broker in brokers.brokers])[-count:]
+
+
+def journalled(brokers: Brokers, group_id: str) -> list[Entry]:
+    """All that is known here of a group, by time."""
+    return together([broker.journal.of(group_id) for broker in brokers.brokers])

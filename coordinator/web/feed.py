@@ -1,0 +1,159 @@
+"""Journal entries on their way to whoever watches them, a queue with a bound for each."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import Sequence
+from itertools import islice
+from typing import Final, NamedTuple
+
+from muster.coordinator.journal.entries import Entry
+
+KEPT_MAX: Final = 1_000
+"""Entries kept for those who come back after a broken connection."""
+WAITING_MAX: Final = 1_000
+"""Entries that wait for one who watches; who has more waiting is cut off."""
+SUBSCRIBERS_MAX: Final = 100
+
+
+class TooManySubscribers(Exception):
+    """Nobody more can watch at the moment."""
+
+
+class Numbered(NamedTuple):
+    """An entry and its place in the stream."""
+
+    number: int
+    entry: Entry
+
+
+class Watched(NamedTuple):
+    """One group, and the shard it is in."""
+
+    group: str
+    shard: int
+
+    def concerned(self, entry: Entry) -> bool:
+        return entry.group == self.group or (entry.group is None and entry.shard == self.shard)
+
+
+class Subscription:
+    """What waits for one who watches."""
+
+    def __init__(
+        self, watched: Watched | None, missed: bool, waiting: Sequence[Numbered], waiting_max: int
+    ) -> None:
+        self.watched = watched
+        """None: everything."""
+        self.missed = missed
+        """It asked to go on from a place that is not known any more."""
+        self.fell_behind = False
+        self.ended = False
+        """There is nothing more to come."""
+        self._waiting = deque(each for each in waiting if self._wants(each))
+        self._waiting_max = waiting_max
+        self._wake = asyncio.Event()
+        if self._waiting:
+            self._wake.set()
+
+    def _wants(self, each: Numbered) -> bool:
+        return self.watched is None or self.watched.concerned(each.entry)
+
+    def offer(self, each: Numbered) -> bool:
+        """Queue an entry; False when that was one too many, and the subscription is cut off."""
+        if self.ended or not self._wants(each):
+            return True
+        if len(self._waiting) >= self._waiting_max:
+            self.fell_behind = True
+            self._waiting.clear()
+            self.end()
+            return False
+        self._waiting.append(each)
+        self._wake.set()
+        return True
+
+    def end(self) -> None:
+        """What waits is the last."""
+        self.ended = True
+        self._wake.set()
+
+    async def next(self, timeout_s: float) -> list[Numbered]:
+        """What waits, at once or as soon as there is something; nothing after `timeout_s` or at the end."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._wake.wait()
+        except TimeoutError:
+            return []
+        found = list(self._waiting)
+        self._waiting.clear()
+        if not self.ended:
+            self._wake.clear()
+        return found
+
+
+class Feed:
+    """Numbers entries as they come, keeps the newest, and hands them to subscriptions. A number is of use in
+    this process alone, so places carry a mark of it."""
+
+    def __init__(self, *, kept_max: int = KEPT_MAX, waiting_max: int = WAITING_MAX) -> None:
+        self._mark = os.urandom(4).hex()
+        self._next = 0
+        self._kept: deque[Numbered] = deque(maxlen=kept_max)
+        self._waiting_max = waiting_max
+        self._subscriptions: set[Subscription] = set()
+        self._closed = False
+        self.cut = 0
+        """How many fell behind."""
+
+    @property
+    def subscribers(self) -> int:
+        return len(self._subscriptions)
+
+    def observe(self, entries: Sequence[Entry]) -> None:
+        """To be called with what is added to a journal."""
+        for entry in entries:
+            each = Numbered(self._next, entry)
+            self._next += 1
+            self._kept.append(each)
+            for subscription in self._subscriptions:
+                self.cut += not subscription.offer(each)
+
+    def place(self, each: Numbered) -> str:
+        """What Last-Event-ID brings back."""
+        return f"{self._mark}-{each.number}"
+
+    def subscribe(self, watched: Watched | None = None, after: str | None = None) -> Subscription:
+        """Watch from now on, or from behind a place. To be given back. Raises TooManySubscribers."""
+        if len(self._subscriptions) >= SUBSCRIBERS_MAX:
+            raise TooManySubscribers(f"{SUBSCRIBERS_MAX} are watching already")
+        missed, waiting = self._since(after)
+        subscription = Subscription(watched, missed, waiting, self._waiting_max)
+        if self._closed:
+            subscription.end()
+        self._subscriptions.add(subscription)
+        return subscription
+
+    def give_back(self, subscription: Subscription) -> None:
+        """It does not watch any more."""
+        self._subscriptions.discard(subscription)
+
+    def close(self) -> None:
+        """End all subscriptions, and those to come."""
+        self._closed = True
+        for subscription in self._subscriptions:
+            subscription.end()
+
+    def _since(self, after: str | None) -> tuple[bool, list[Numbered]]:
+        """Whether something was missed since a place, and what is known of what came behind it."""
+        if after is None:
+            return False, []
+        mark, _, number = after.rpartition("-")
+        first = self._kept[0].number if self._kept else self._next
+        if mark != self._mark or not number.isascii() or not number.isdecimal():
+            return True, []
+        wanted = int(number) + 1
+        if wanted > self._next:
+            return True, []
+        return wanted < first, list(islice(self._kept, max(wanted - first, 0), None))

@@ -1,0 +1,177 @@
+"""What all answers have in common: who may ask, how an error looks, and the headers of each."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from typing import Final, overload
+
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+from yarl import URL
+
+from muster.coordinator.base.log import Logger
+
+TEST_PREFIX: Final = "/test/"
+"""Below it things are changed; the routes are there in test mode alone."""
+
+ADVERTISED: Final = web.AppKey[str | None]("advertised", str)
+"""The name in --advertised-http."""
+
+_HEADERS: Final = {
+    # The page needs its own script, style and answers, and nothing from anywhere else.
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+_DIGITS_MAX: Final = 19
+"""Of an int64, the largest number that anything here has."""
+
+_log: Final = Logger(part="http")
+
+
+def install(app: web.Application, host: str, advertised: str | None = None) -> None:
+    """Guard an application that listens on `host`, and may be asked under `advertised` too."""
+    app[ADVERTISED] = advertised
+    app.middlewares.append(_middleware(_is_loopback(host), advertised))
+    app.on_response_prepare.append(_add_headers)
+
+
+def refusal(kind: type[web.HTTPException], why: str, **more: object) -> web.HTTPException:
+    """An error answer: a JSON object whose `error` says what is wrong."""
+    answer = web.json_response({"error": why, **more})
+    return kind(text=answer.text, content_type="application/json")
+
+
+@overload
+def whole_number(request: web.Request, name: str, default: int, highest: int, lowest: int = 1) -> int: ...
+
+
+@overload
+def whole_number(
+    request: web.Request, name: str, default: None, highest: int, lowest: int = 1
+) -> int | None: ...
+
+
+def whole_number(
+    request: web.Request, name: str, default: int | None, highest: int, lowest: int = 1
+) -> int | None:
+    """A parameter of the query, from `lowest` to `highest`. Raises HTTPBadRequest."""
+    text = request.query.get(name)
+    if text is None:
+        return default
+    number = int(text) if text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MAX else -1
+    if not lowest <= number <= highest:
+        why = f"{name}: {text[:40]!r} is not a whole number from {lowest} to {highest}"
+        raise refusal(web.HTTPBadRequest, why)
+    return number
+
+
+def check_named(request: web.Request) -> None:
+    """For what is users' own, as records are: raises HTTPMisdirectedRequest unless the request came by an
+    address, a name of this machine or the one that is advertised.
+
+    A web page can point a name of its own at any address that a browser reaches, and then read along; it
+    cannot do that to an address, and the other names are not its own.
+    """
+    host = _host_of(request.host)
+    if not (_is_loopback(host) or _is_address(host) or host == request.app[ADVERTISED]):
+        raise refusal(
+            web.HTTPMisdirectedRequest,
+            f"records are not shown under the name {host!r}: open the page by its address, or name what it "
+            "is called in --advertised-http",
+        )
+
+
+async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:
+    for name, value in _HEADERS.items():
+        response.headers.setdefault(name, value)
+    response.headers.setdefault("Cache-Control", "no-store")
+    response.headers["Server"] = "muster"
+
+
+def _middleware(local: bool, advertised: str | None) -> Middleware:
+    @web.middleware
+    async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            _check(request, local, advertised)
+            return await handler(request)
+        except web.HTTPException as answer:
+            if answer.status < 400 or answer.content_type == "application/json":
+                raise
+            # aiohttp's own refusals say no more than "404: Not Found".
+            said = (
+                answer.text if answer.text != f"{answer.status}: {answer.reason}" else _said(request, answer)
+            )
+            return web.json_response({"error": said}, status=answer.status, headers=_allowed(answer))
+        except ConnectionError:
+            raise  # whoever asked went away
+        except Exception as error:
+            reference = os.urandom(4).hex()
+            _log.error("request failed", reference=reference, path=request.path, exc_info=error)
+            why = f"this failed inside of the broker; its log says why under {reference}"
+            return web.json_response({"error": why}, status=500)
+
+    return guarded
+
+
+def _check(request: web.Request, local: bool, advertised: str | None) -> None:
+    """Raises HTTPException for what should not be answered.
+
+    A browser can be made to send requests: by any page (which cannot read the answer), and by one whose name
+    was pointed at this address meanwhile (which can). The first carry their page's origin, the second its
+    name.
+    """
+    host = _host_of(request.host)
+    if local and not _is_loopback(host) and host != advertised:
+        raise refusal(
+            web.HTTPMisdirectedRequest,
+            f"this listens on this machine alone, and is not {host!r}; open it as localhost or by its "
+            "address, or name what it is called in --advertised-http",
+        )
+    if request.method in ("GET", "HEAD"):
+        return
+    if not request.path.startswith(TEST_PREFIX):
+        raise web.HTTPMethodNotAllowed(request.method, ["GET", "HEAD"])
+    origin = request.headers.get("Origin")
+    if origin is not None and origin != f"{request.scheme}://{request.host}":
+        raise refusal(web.HTTPForbidden, f"pages of {origin} may not change anything here")
+
+
+def _said(request: web.Request, answer: web.HTTPException) -> str:
+    match answer.status:
+        case 404:
+            return f"there is nothing at {request.path}"
+        case 405:
+            return f"{request.method} is not served at {request.path}"
+    return answer.reason
+
+
+def _allowed(answer: web.HTTPException) -> dict[str, str]:
+    return {"Allow": answer.headers["Allow"]} if "Allow" in answer.headers else {}
+
+
+def _host_of(host: str) -> str:
+    """The Host header without its port."""
+    try:
+        return URL.build(scheme="http", authority=host).host or ""
+    except ValueError:
+        return host
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    return _is_address(host) and ipaddress.ip_address(host).is_loopback
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,57 @@
+"""`/healthz` and `/readyz`: whether the process lives, and whether its brokers are ready for clients."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+from aiohttp import web
+
+from muster.coordinator.server.broker import Broker
+from muster.coordinator.storage.store import LeaseKind, StoreError
+from muster.coordinator.web.keys import BROKERS, LIFE
+
+_ASK_S: Final = 4.0
+
+
+def add_routes(app: web.Application) -> None:
+    """`/healthz` and `/readyz`."""
+    app.router.add_get("/healthz", healthz)
+    app.router.add_get("/readyz", readyz)
+
+
+async def healthz(_: web.Request) -> web.Response:
+    """The event loop answers. Whether the database does is no question here: restarting would not bring it
+    back."""
+    return web.json_response({"alive": True})
+
+
+async def readyz(request: web.Request) -> web.Response:
+    """200 when every broker of the process is ready, as `muster cluster ready` means it, else 503."""
+    running = request.app[BROKERS].running
+    stopping = request.app[LIFE].stopping
+    brokers = await asyncio.gather(*(_state(each, stopping) for each in running))
+    ready = bool(brokers) and all(each["ready"] for each in brokers)
+    return web.json_response({"ready": ready, "brokers": brokers}, status=200 if ready else 503)
+
+
+async def _state(broker: Broker, stopping: bool) -> dict[str, Any]:
+    why = "it is stopping" if stopping else await why_not_ready(broker)
+    return {"node_id": broker.node_id, "ready": why is None, "why": why}
+
+
+async def why_not_ready(broker: Broker) -> str | None:
+    """What keeps a broker from being ready; None when nothing does. The store is asked, which knows better
+    than the broker: it is registered there, and has announced all that it holds."""
+    try:
+        async with asyncio.timeout(_ASK_S):
+            nodes = await broker.store.nodes()
+            grants = [each for kind in LeaseKind for each in (await broker.store.holders(kind)).values()]
+    except TimeoutError:
+        return f"its store did not answer within {_ASK_S:.0f} s"
+    except StoreError as error:
+        return f"its store cannot be read: {error}"
+    if all((each.node_id, each.incarnation) != (broker.node_id, broker.incarnation) for each in nodes):
+        return "its registration in the cluster has run out"
+    loading = sum(each.node_id == broker.node_id and not each.announced for each in grants)
+    return f"it is still loading {loading} shards" if loading else None

@@ -1,0 +1,123 @@
+"""What the overview says of a group's recent rebalances: how many, and what was behind the last one. That is
+read from the journal, explained in a thread, and kept until something new happens."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Collection, Sequence
+from typing import Any, Final, NamedTuple
+
+from muster.coordinator.group.classic import ClassicGroup
+from muster.coordinator.journal.entries import Entry
+from muster.coordinator.journal.explain import Outcome, explained, rebalances
+from muster.coordinator.journal.names import Names
+from muster.coordinator.server.brokers import Brokers
+from muster.coordinator.web import facts
+from muster.coordinator.web.tallies import Tallies
+from muster.coordinator.web.trends import Point
+
+HOUR_MS: Final = 3_600_000
+_LEARNED_AT_ONCE: Final = 200
+"""Groups that are explained for one answer; the rest are for the next one."""
+_LEARNED_S: Final = 0.5
+_SETTLED_MS: Final = 60_000
+"""What comes this soon after a rebalance may still change what is thought of it."""
+_AGAIN_MS: Final = 5_000
+
+
+class Digest(NamedTuple):
+    """What a group's journal tells in short."""
+
+    began_ms: tuple[int, ...]
+    """When its rebalances began, oldest first."""
+    known_from_ms: int
+    """How far back the journal has the group."""
+    last: dict[str, Any] | None
+    """The newest rebalance that is over."""
+    lags: tuple[Point, ...]
+    """Its lag at commits."""
+
+    def how_often(self, now_ms: int) -> dict[str, int]:
+        """How many rebalances began within the last hour, or since the group is known, if that is less."""
+        within_ms = min(max(now_ms - self.known_from_ms, 0), HOUR_MS)
+        return {"count": sum(each >= now_ms - within_ms for each in self.began_ms), "within_ms": within_ms}
+
+
+class _Known(NamedTuple):
+    digest: Digest
+    mark: object
+    """What was the newest of the group then."""
+    at_ms: int
+
+
+class Lately:
+    """The digests of groups that were asked about."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, _Known] = {}
+
+    def of(self, group_id: str) -> Digest | None:
+        """None: nobody has read its journal yet."""
+        known = self._known.get(group_id)
+        return None if known is None else known.digest
+
+    def keep(self, group_ids: Collection[str]) -> None:
+        """Forget all other groups: they have gone, or are another process's."""
+        for group_id in [each for each in self._known if each not in group_ids]:
+            del self._known[group_id]
+
+    async def learn(self, brokers: Brokers, tallies: Tallies, some: Sequence[facts.Held]) -> None:
+        """Read the journals of those groups of which there may be something new; of many, a part."""
+        since = time.perf_counter()
+        due = [each for each in some if self._is_due(each, tallies)]
+        for broker, group, _ in due[:_LEARNED_AT_ONCE]:
+            if time.perf_counter() - since > _LEARNED_S:
+                break
+            now_ms, mark = broker.clock.now_ms(), _mark(group, tallies)
+            entries = facts.journalled(brokers, group.group_id)
+            names = facts.names_of(group, entries)
+            digest = await asyncio.to_thread(digested, entries, names, now_ms)
+            self._known[group.group_id] = _Known(digest, mark, now_ms)
+
+    def _is_due(self, held: facts.Held, tallies: Tallies) -> bool:
+        known = self._known.get(held.group.group_id)
+        if known is None or known.mark != _mark(held.group, tallies):
+            return True
+        now_ms = held.broker.clock.now_ms()
+        last_ms = known.digest.began_ms[-1] if known.digest.began_ms else None
+        if known.digest.last is not None:
+            last_ms = known.digest.last["at_ms"]
+        settled = last_ms is None or known.at_ms > last_ms + _SETTLED_MS
+        return not settled and now_ms > known.at_ms + _AGAIN_MS
+
+
+def _mark(group: ClassicGroup, tallies: Tallies) -> object:
+    tally = tallies.groups.get(group.group_id)
+    return group.generation_id, group.state, None if tally is None else tally.last
+
+
+def digested(entries: Sequence[Entry], names: Names, now_ms: int) -> Digest:
+    """The digest of one group's entries, oldest first, in which members go by these names."""
+    own = [each for each in entries if each.group is not None]
+    found = rebalances(entries)
+    over = [each for each in found if each.outcome is not Outcome.UNDER_WAY]
+    last = None
+    if over:
+        told = explained(over[-1], now_ms, names=names)
+        last = {
+            "at_ms": told.started_ms if told.ended_ms is None else told.ended_ms,
+            "generation": told.generation,
+            "cause": told.cause,
+            "member": None if told.member is None else facts.named(told.member, names),
+            "diagnosis": told.diagnosis.value,
+            "certainty": told.certainty.value,
+            "meaning": told.meaning,
+        }
+    lags = [(each.at_ms, each.data.get("total")) for each in own if each.type == "lag_at_commit"]
+    return Digest(
+        began_ms=tuple(each.started_ms for each in found),
+        known_from_ms=own[0].at_ms if own else now_ms,
+        last=last,
+        lags=tuple((at_ms, total) for at_ms, total in lags if isinstance(total, int)),
+    )

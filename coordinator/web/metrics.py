@@ -1,0 +1,254 @@
+"""`/metrics`: Prometheus text, put together when somebody asks.
+
+Groups and partitions carry the names and labels that kafka_exporter and kafka-lag-exporter have given them,
+for the dashboards that there are. docs/http.md lists all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Final
+
+from aiohttp import web
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector, CollectorRegistry
+
+from muster.coordinator.web.keys import BROKERS, FEED, TALLIES
+from muster.coordinator.web.scrape import Owner, Scrape, gather
+from muster.coordinator.web.tallies import Histogram
+
+_ONE_AT_A_TIME: Final = web.AppKey("one scrape at a time", asyncio.Lock)
+_CLOSED: Final = ("undecodable", "unserved", "too_large", "idle", "unfinished")
+_PER_GROUP: Final = ("consumergroup", "topic", "partition")
+_LAG_SECONDS_LABELS: Final = (
+    "cluster_name",
+    "group",
+    "topic",
+    "partition",
+    "member_host",
+    "consumer_id",
+    "client_id",
+)
+
+
+def add_routes(app: web.Application) -> None:
+    """`/metrics`."""
+    app[_ONE_AT_A_TIME] = asyncio.Lock()
+    app.router.add_get("/metrics", metrics)
+
+
+async def metrics(request: web.Request) -> web.Response:
+    """All figures, in Prometheus' text format."""
+    async with request.app[_ONE_AT_A_TIME]:
+        scrape = await gather(request.app[BROKERS], request.app[FEED], request.app[TALLIES])
+        # Writing out some ten thousand lines takes a while, in which the brokers should have turns.
+        body = await asyncio.to_thread(_write_out, scrape)
+    return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+# --- writing out, in a thread -------------------------------------------------------------------------------
+
+
+class _Shown(Collector):
+    def __init__(self, scrape: Scrape) -> None:
+        self._scrape = scrape
+
+    def collect(self) -> Iterator[Metric]:
+        yield from _of_cluster(self._scrape)
+        yield from _of_groups(self._scrape)
+        yield from _of_rebalances(self._scrape)
+        yield from _of_brokers(self._scrape)
+
+
+def _write_out(scrape: Scrape) -> bytes:
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Shown(scrape))
+    return generate_latest(registry)
+
+
+def _of_cluster(scrape: Scrape) -> Iterator[Metric]:
+    yield GaugeMetricFamily("kafka_brokers", "Live brokers of the cluster.", value=scrape.nodes)
+    partitions = GaugeMetricFamily("kafka_topic_partitions", "Partitions of a topic.", labels=["topic"])
+    for topic, count in scrape.topics:
+        partitions.add_metric([topic], count)
+    yield partitions
+    current = GaugeMetricFamily(
+        "kafka_topic_partition_current_offset",
+        "End offset of a partition: that of the next record.",
+        labels=["topic", "partition"],
+    )
+    oldest = GaugeMetricFamily(
+        "kafka_topic_partition_oldest_offset",
+        "Offset of the first record of a partition.",
+        labels=["topic", "partition"],
+    )
+    for topic, partition, start, end in scrape.partitions:
+        oldest.add_metric([topic, str(partition)], start)
+        current.add_metric([topic, str(partition)], end)
+    yield current
+    yield oldest
+    left_out = GaugeMetricFamily(
+        "muster_metrics_left_out",
+        "Groups, partitions and offsets without series of their own, since there are too many of them.",
+        labels=["what"],
+    )
+    for what, count in scrape.left_out.items():
+        left_out.add_metric([what], count)
+    yield left_out
+
+
+def _of_groups(scrape: Scrape) -> Iterator[Metric]:
+    members = GaugeMetricFamily(
+        "kafka_consumergroup_members", "Members of a group.", labels=["consumergroup"]
+    )
+    offsets = GaugeMetricFamily(
+        "kafka_consumergroup_current_offset", "Offset a group has committed.", labels=_PER_GROUP
+    )
+    lags = GaugeMetricFamily(
+        "kafka_consumergroup_lag", "Records between a group's offset and the end.", labels=_PER_GROUP
+    )
+    seconds = GaugeMetricFamily(
+        "kafka_consumergroup_group_lag_seconds",
+        "Seconds since the end of a partition was where a group's offset is.",
+        labels=_LAG_SECONDS_LABELS,
+    )
+    states = GaugeMetricFamily(
+        "muster_group_state", "1 for the state a group is in.", labels=["group", "state"]
+    )
+    nobody = Owner("", "", "")
+    for group in scrape.groups:
+        members.add_metric([group.group_id], group.members)
+        states.add_metric([group.group_id, group.state], 1)
+        for topic, partition, offset in group.offsets:
+            labels = [group.group_id, topic, str(partition)]
+            offsets.add_metric(labels, offset)
+            lag = group.lags.get((topic, partition))
+            if lag is not None and lag.lag is not None:
+                lags.add_metric(labels, lag.lag)
+            if lag is not None and lag.seconds is not None:
+                owner = group.owners.get((topic, partition), nobody)
+                who = [owner.host, owner.member_id, owner.client_id]
+                seconds.add_metric([scrape.cluster, *labels, *who], lag.seconds)
+    yield from (members, offsets, lags, seconds, states)
+
+
+def _of_rebalances(scrape: Scrape) -> Iterator[Metric]:
+    rebalances = CounterMetricFamily(
+        "muster_group_rebalances",
+        "Rebalances completed, by what triggered them and what was behind it.",
+        labels=["group", "cause", "diagnosis"],
+    )
+    phases = SummaryMetricFamily(
+        "muster_group_rebalance_phase_seconds",
+        "How long a group waited for JoinGroups (join) and for the assignment.",
+        labels=["group", "phase"],
+    )
+    evictions = CounterMetricFamily(
+        "muster_group_evictions",
+        "Members put out of a group, by what triggered it.",
+        labels=["group", "trigger"],
+    )
+    refused = CounterMetricFamily(
+        "muster_group_commits_rejected", "Commits refused to a group's members.", labels=["group", "error"]
+    )
+    plain = {
+        name: CounterMetricFamily(f"muster_group_{name}", text, labels=["group"])
+        for name, text in (
+            ("members_joined", "Members added to a group."),
+            ("members_left", "Members that left a group of their own accord."),
+            ("heartbeats_late", "Heartbeats so late that an eviction was near."),
+            ("partitions_moved", "Partitions moved from one member of a group to another."),
+        )
+    }
+    for group in scrape.groups:
+        tally = group.tally
+        if tally is None:
+            continue
+        for (cause, diagnosis), count in tally.rebalances.items():
+            rebalances.add_metric([group.group_id, cause, diagnosis], count)
+        for phase, (count, total) in tally.phases.items():
+            phases.add_metric([group.group_id, phase], count_value=count, sum_value=total)
+        for trigger, count in tally.evicted.items():
+            evictions.add_metric([group.group_id, trigger], count)
+        for error, count in tally.commits_refused.items():
+            refused.add_metric([group.group_id, error], count)
+        plain["members_joined"].add_metric([group.group_id], tally.joined)
+        plain["members_left"].add_metric([group.group_id], tally.left)
+        plain["heartbeats_late"].add_metric([group.group_id], tally.late)
+        plain["partitions_moved"].add_metric([group.group_id], tally.moved)
+    yield from (rebalances, phases, evictions, refused, *plain.values())
+    of_all = HistogramMetricFamily(
+        "muster_rebalance_phase_seconds",
+        "How long all groups together waited for JoinGroups (join) and for assignments.",
+        labels=["phase"],
+    )
+    for phase, histogram in scrape.phases.items():
+        of_all.add_metric([phase], _buckets(histogram), histogram.sum)
+    yield of_all
+    if scrape.lateness is not None:
+        lateness = HistogramMetricFamily(
+            "muster_heartbeat_lateness_seconds",
+            "Time since the heartbeat before, of heartbeats that came so late that an eviction was near.",
+        )
+        lateness.add_metric([], _buckets(scrape.lateness), scrape.lateness.sum)
+        yield lateness
+
+
+def _of_brokers(scrape: Scrape) -> Iterator[Metric]:
+    connections = GaugeMetricFamily("muster_connections", "Connections that are open.", labels=["broker"])
+    accepted = CounterMetricFamily("muster_connections_accepted", "Connections accepted.", labels=["broker"])
+    closed = CounterMetricFamily(
+        "muster_connections_closed", "Connections the broker closed, by why.", labels=["broker", "why"]
+    )
+    requests = CounterMetricFamily("muster_requests", "Requests received.", labels=["broker"])
+    shards = GaugeMetricFamily(
+        "muster_coordinator_shards",
+        "Shards of groups that a broker has, by state.",
+        labels=["broker", "state"],
+    )
+    loads = HistogramMetricFamily(
+        "muster_coordinator_load_seconds", "How long loading a shard of groups took.", labels=["broker"]
+    )
+    unloads = CounterMetricFamily(
+        "muster_coordinator_unloads", "Shards of groups given up.", labels=["broker"]
+    )
+    dropped = CounterMetricFamily(
+        "muster_journal_entries_dropped", "Entries not stored, for want of room.", labels=["broker"]
+    )
+    for broker in scrape.brokers:
+        node = str(broker.node_id)
+        connections.add_metric([node], broker.connections)
+        accepted.add_metric([node], broker.counts.accepted)
+        closed.add_metric([node, "refused"], broker.counts.refused)
+        for why in _CLOSED:
+            closed.add_metric([node, why], getattr(broker.counts, why))
+        requests.add_metric([node], broker.counts.requests)
+        for state, count in broker.shards.items():
+            shards.add_metric([node, state], count)
+        if broker.loads is not None:
+            loads.add_metric([node], _buckets(broker.loads), broker.loads.sum)
+        unloads.add_metric([node], broker.unloads)
+        dropped.add_metric([node], broker.dropped)
+    yield from (connections, accepted, closed, requests, shards, loads, unloads, dropped)
+    yield GaugeMetricFamily("muster_event_streams", "Streams of events being read.", value=scrape.watching)
+    yield CounterMetricFamily(
+        "muster_event_streams_cut",
+        "Streams of events cut off since their reader fell behind.",
+        value=scrape.cut,
+    )
+
+
+def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
+    found, below = [], 0
+    for bound, count in zip((*histogram.bounds, float("inf")), histogram.counts, strict=True):
+        below += count
+        found.append(("+Inf" if bound == float("inf") else str(bound), float(below)))
+    return found

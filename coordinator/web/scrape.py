@@ -1,0 +1,218 @@
+"""What one answer of `/metrics` is made of, gathered on the loop in short turns."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from muster.coordinator.journal.entries import Entry
+from muster.coordinator.journal.explain import explain_all
+from muster.coordinator.observe.lag import PartitionLag
+from muster.coordinator.server.broker import Broker
+from muster.coordinator.server.brokers import Brokers
+from muster.coordinator.server.connections import Counts
+from muster.coordinator.topics.logs import PartitionId
+from muster.coordinator.web import facts
+from muster.coordinator.web.feed import Feed
+from muster.coordinator.web.tallies import UNKNOWN, GroupTally, Histogram, Tallies
+
+GROUPS_MAX: Final = 2_000
+"""Groups with series of their own; of more, the first by name have them."""
+PARTITIONS_MAX: Final = 20_000
+"""Partitions of topics with series of their own."""
+GROUP_PARTITIONS_MAX: Final = 20_000
+"""Offsets of groups with series of their own, taken together."""
+LABEL_MAX: Final = 500
+"""Characters. Kafka takes 32,767 of them for a group id, and each series of the group repeats it: those with
+more than these have no series, and other labels are cut."""
+
+_EXPLAINED_AT_ONCE: Final = 200
+"""Groups whose rebalances are explained for one answer."""
+
+_LOOK_S: Final = 5.0
+"""How long the ends of partitions are waited for."""
+
+
+# --- what is shown ------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Owner:
+    """The member that a partition is assigned to."""
+
+    host: str
+    member_id: str
+    client_id: str
+
+
+@dataclass(slots=True)
+class Group:
+    """A group, as it was at one moment."""
+
+    group_id: str
+    state: str
+    members: int
+    offsets: list[tuple[str, int, int]]
+    """Topic, partition, committed offset."""
+    lags: dict[tuple[str, int], PartitionLag]
+    owners: dict[tuple[str, int], Owner]
+    tally: GroupTally | None
+
+
+@dataclass(slots=True)
+class ScrapedBroker:
+    """A broker of the process."""
+
+    node_id: int
+    connections: int
+    counts: Counts
+    dropped: int
+    """Journal entries that were not stored."""
+    loads: Histogram | None
+    unloads: int
+    shards: dict[str, int]
+    """How many, by state."""
+
+
+@dataclass(slots=True)
+class Scrape:
+    """All of it; nothing in it changes any more, so that another thread may write it out."""
+
+    cluster: str
+    nodes: int
+    topics: list[tuple[str, int]] = field(default_factory=list)
+    partitions: list[tuple[str, int, int, int]] = field(default_factory=list)
+    """Topic, partition, oldest and current offset."""
+    groups: list[Group] = field(default_factory=list)
+    brokers: list[ScrapedBroker] = field(default_factory=list)
+    left_out: dict[str, int] = field(default_factory=dict)
+    phases: dict[str, Histogram] = field(default_factory=dict)
+    lateness: Histogram | None = None
+    watching: int = 0
+    """Readers of the stream of events."""
+    cut: int = 0
+    """Those that fell behind."""
+
+
+# --- gathering ----------------------------------------------------------------------------------------------
+
+
+async def gather(brokers: Brokers, feed: Feed, tallies: Tallies) -> Scrape:
+    """What there is to tell now. Raises HTTPServiceUnavailable without a broker that runs."""
+    topology = facts.any_broker(brokers).topology
+    scrape = Scrape(facts.any_broker(brokers).cluster_id, len(topology.nodes))
+    scrape.watching, scrape.cut = feed.subscribers, feed.cut
+    await _partitions(brokers, scrape)
+    await facts.refresh_lag(brokers.running)
+    await _explain(brokers, tallies)
+    await _groups(brokers, tallies, scrape)
+    for broker in brokers.running:
+        scrape.brokers.append(_broker(broker, tallies))
+    scrape.phases = {phase: histogram.copy() for phase, histogram in tallies.phases.items()}
+    scrape.lateness = tallies.lateness.copy()
+    return scrape
+
+
+async def _partitions(brokers: Brokers, scrape: Scrape) -> None:
+    topics = facts.any_broker(brokers).catalogue.topics()
+    scrape.topics = [(topic.name, topic.partitions) for topic in topics[:PARTITIONS_MAX]]
+    room, turns = PARTITIONS_MAX, facts.Turns()
+    for broker in brokers.running:
+        led: list[tuple[str, PartitionId]] = []
+        for topic in broker.catalogue.topics():
+            if topic.internal:
+                continue
+            for partition in range(topic.partitions):
+                await turns.next()
+                if broker.partitions.leader_epoch(topic, partition) is not None:
+                    led.append((topic.name, PartitionId(topic.topic_id, partition)))
+        _note_left_out(scrape, "partitions", len(led) - room)
+        led = led[:room]
+        room -= len(led)
+        for start in range(0, len(led), 1_000):
+            some = led[start : start + 1_000]
+            try:
+                async with asyncio.timeout(_LOOK_S):
+                    found = await broker.partitions.look([each for _, each in some])
+            except (OSError, TimeoutError):
+                break  # requests say so, and the log
+            for (name, (_, partition)), bounds in zip(some, found, strict=True):
+                if bounds is not None:
+                    scrape.partitions.append((name, partition, *bounds))
+
+
+async def _groups(brokers: Brokers, tallies: Tallies, scrape: Scrape) -> None:
+    found = sorted(facts.held(brokers), key=lambda each: each.group.group_id)
+    shards = {host.lease.number for broker in brokers.running for host in broker.runtime.hosts()}
+    tallies.keep({each.group.group_id for each in found}, shards)
+    held = [each for each in found if len(each.group.group_id) <= LABEL_MAX][:GROUPS_MAX]
+    _note_left_out(scrape, "groups", len(found) - len(held))
+    room, turns = GROUP_PARTITIONS_MAX, facts.Turns()
+    for broker, group, offsets in held:
+        committed = [(*each, offset.offset) for each, offset in list(offsets.items())[: max(room, 0)]]
+        _note_left_out(scrape, "group_partitions", len(offsets) - len(committed))
+        room -= len(committed)
+        owners: dict[tuple[str, int], Owner] = {}
+        for member in list(group.members.values()):
+            await turns.next()
+            labels = member.client_host.lstrip("/"), member.member_id, member.client_id
+            owner = Owner(*(label[:LABEL_MAX] for label in labels))
+            owners.update((each, owner) for each in facts.assignment_of(group, member) or ())
+        await turns.next()
+        tally = tallies.groups.get(group.group_id)
+        scrape.groups.append(
+            Group(
+                group_id=group.group_id,
+                state=group.state,
+                members=len(group.members),
+                offsets=committed,
+                lags={(each.topic, each.partition): each for each in broker.lag.of(group.group_id)},
+                owners=owners,
+                tally=None if tally is None else tally.copy(),
+            )
+        )
+
+
+def _note_left_out(scrape: Scrape, what: str, count: int) -> None:
+    scrape.left_out[what] = scrape.left_out.get(what, 0) + max(count, 0)
+
+
+async def _explain(brokers: Brokers, tallies: Tallies) -> None:
+    """Find out what was behind the rebalances since the last time."""
+    waiting = [(group_id, tally) for group_id, tally in tallies.groups.items() if tally.unexplained]
+    del waiting[_EXPLAINED_AT_ONCE:]
+    for group_id, tally in waiting:  # the rest when somebody asks again
+        entries = facts.journalled(brokers, group_id)
+        some = list(tally.unexplained)
+        found = await asyncio.to_thread(_explained, entries, {each.generation for each in some})
+        for each in some:
+            if tally.unexplained and tally.unexplained[0] is each:  # nobody else has asked meanwhile
+                tally.unexplained.popleft()
+                tally.count_rebalance(*found.get(each.generation, (each.trigger, UNKNOWN)))
+
+
+def _explained(entries: Sequence[Entry], wanted: set[int | None]) -> dict[int | None, tuple[str, str]]:
+    """Cause and diagnosis by generation."""
+    return {
+        each.generation: (each.cause, each.diagnosis.value)
+        for each in explain_all(entries)
+        if each.generation in wanted
+    }
+
+
+def _broker(broker: Broker, tallies: Tallies) -> ScrapedBroker:
+    tally = tallies.brokers.get(broker.node_id)
+    shards: dict[str, int] = {}
+    for status in broker.runtime.shards():
+        shards[status.state] = shards.get(status.state, 0) + 1
+    return ScrapedBroker(
+        node_id=broker.node_id,
+        connections=len(broker.connections.open),
+        counts=replace(broker.connections.counts),
+        dropped=broker.recorder.dropped,
+        loads=None if tally is None else tally.loads.copy(),
+        unloads=0 if tally is None else tally.unloads,
+        shards=shards,
+    )

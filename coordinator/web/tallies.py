@@ -1,0 +1,221 @@
+"""What is noted of the journal's entries as they come, for metrics and lists: cheap, since a step of a group
+waits for it. What takes thought (what was behind a rebalance) is left for when somebody asks."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter, deque
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final, NamedTuple, TypeVar
+
+from muster.coordinator.journal.entries import Entry, Member
+
+GROUPS_MAX: Final = 10_000
+"""Groups that are counted; of more, those that were quiet for longest are forgotten."""
+_UNEXPLAINED_MAX: Final = 100
+"""Rebalances of a group that wait for an explanation."""
+_LABELS_MAX: Final = 50
+"""Different causes, errors and so on of a group."""
+OTHER: Final = "other"
+UNKNOWN: Final = "unknown"
+"""A diagnosis: nobody could tell."""
+
+PHASE_BUCKETS: Final = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+LATENESS_BUCKETS: Final = (1.0, 3.0, 5.0, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 120.0, 300.0)
+LOAD_BUCKETS: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+
+_Label = TypeVar("_Label")
+
+REQUESTED: Final = "requested"
+"""A trigger of removals: another client asked for it, such as an admin's tool."""
+EVICTIONS: Final = frozenset(
+    {
+        "session expired",
+        "new member expired",
+        "sync timed out",
+        "rebalance timed out",
+        "group full",
+        REQUESTED,
+    }
+)
+"""Triggers of removals that were not the member's own wish."""
+
+
+class Histogram:
+    """Counts of seconds by upper bounds; the last count is of all above them."""
+
+    __slots__ = ("bounds", "counts", "sum")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+
+    def copy(self) -> Histogram:
+        """As it is now, for another thread."""
+        made = Histogram(self.bounds)
+        made.counts, made.sum = list(self.counts), self.sum
+        return made
+
+    def observe(self, seconds: float) -> None:
+        self.counts[bisect_left(self.bounds, seconds)] += 1
+        self.sum += seconds
+
+
+class Unexplained(NamedTuple):
+    """A rebalance that is over and not explained yet."""
+
+    generation: int | None
+    trigger: str
+
+
+class LastRebalance(NamedTuple):
+    """What the newest rebalance of a group was, as recorded: its trigger, not yet what was behind it."""
+
+    at_ms: int
+    generation: int | None
+    cause: str
+    member: Member | None
+
+    def to_json(self) -> dict[str, object]:
+        return {**self._asdict(), "member": None if self.member is None else self.member.to_json()}
+
+
+class GroupTally:
+    """What was counted of one group."""
+
+    __slots__ = (
+        "commits_refused",
+        "evicted",
+        "joined",
+        "last",
+        "late",
+        "left",
+        "moved",
+        "phases",
+        "rebalances",
+        "shard",
+        "unexplained",
+    )
+
+    def __init__(self, shard: int) -> None:
+        self.shard = shard
+        self.last: LastRebalance | None = None
+        self.rebalances: Counter[tuple[str, str]] = Counter()
+        """By trigger and diagnosis."""
+        self.unexplained: deque[Unexplained] = deque()
+        self.phases: dict[str, tuple[int, float]] = {}
+        """How many, and seconds, by phase."""
+        self.evicted: Counter[str] = Counter()
+        self.commits_refused: Counter[str] = Counter()
+        self.joined = self.left = self.late = self.moved = 0
+
+    def copy(self) -> GroupTally:
+        """As it is now, for another thread."""
+        made = GroupTally(self.shard)
+        made.rebalances, made.unexplained = self.rebalances.copy(), self.unexplained.copy()
+        made.phases, made.evicted = self.phases.copy(), self.evicted.copy()
+        made.commits_refused = self.commits_refused.copy()
+        made.joined, made.left, made.late, made.moved = self.joined, self.left, self.late, self.moved
+        return made
+
+    def give_up_on_the_oldest(self) -> None:
+        """Nobody has asked for so long that its evidence is about to go."""
+        oldest = self.unexplained.popleft()
+        self.count_rebalance(oldest.trigger, UNKNOWN)
+
+    def count_rebalance(self, cause: str, diagnosis: str) -> None:
+        """A rebalance was explained."""
+        _count(self.rebalances, (cause, diagnosis), (OTHER, UNKNOWN))
+
+
+class BrokerTally:
+    """What was counted of one broker."""
+
+    __slots__ = ("loads", "unloads")
+
+    def __init__(self) -> None:
+        self.loads = Histogram(LOAD_BUCKETS)
+        self.unloads = 0
+
+
+class Tallies:
+    """Counts of entries, by group and by broker, since the process started."""
+
+    def __init__(self, groups_max: int = GROUPS_MAX) -> None:
+        self.groups: dict[str, GroupTally] = {}
+        self.brokers: dict[int, BrokerTally] = {}
+        self.phases: dict[str, Histogram] = {}
+        """Of all groups."""
+        self.lateness = Histogram(LATENESS_BUCKETS)
+        self._groups_max = groups_max
+
+    def observe(self, entries: Sequence[Entry]) -> None:
+        """Count entries, in the order in which they happened."""
+        for entry in entries:
+            if entry.group is None:
+                self._of_shard(entry)
+            elif entry.type == "group_removed":
+                self.groups.pop(entry.group, None)
+            else:
+                self._of_group(entry.group, entry)
+
+    def keep(self, groups: Collection[str], shards: Collection[int]) -> None:
+        """Forget groups that are neither among these nor in shards that may come back with them: they have
+        gone, or another process has them."""
+        for group_id in [each for each in self.groups if each not in groups]:
+            if self.groups[group_id].shard not in shards:
+                del self.groups[group_id]
+
+    def _of_shard(self, entry: Entry) -> None:
+        tally = self.brokers.setdefault(entry.broker, BrokerTally())
+        if entry.type == "shard_loaded":
+            tally.loads.observe(_seconds(entry.data, "took_ms"))
+        elif entry.type == "shard_unloaded":
+            tally.unloads += 1
+
+    def _of_group(self, group_id: str, entry: Entry) -> None:
+        tally = self.groups.pop(group_id, None) or GroupTally(entry.shard)
+        self.groups[group_id] = tally  # the one that was heard of last stands last
+        if len(self.groups) > self._groups_max:
+            del self.groups[next(iter(self.groups))]
+        match entry.type:
+            case "rebalance_completed":
+                self._rebalanced(tally, entry)
+            case "member_added":
+                tally.joined += 1
+            case "member_removed" if entry.data.get("requested_by") is not None:
+                tally.evicted[REQUESTED] += 1
+            case "member_removed" if entry.trigger in EVICTIONS:
+                tally.evicted[entry.trigger or OTHER] += 1
+            case "member_removed":
+                tally.left += 1
+            case "heartbeat_late":
+                tally.late += 1
+                self.lateness.observe(_seconds(entry.data, "late_ms"))
+            case "commit_refused":
+                _count(tally.commits_refused, str(entry.data.get("error", OTHER)), OTHER)
+            case "assigned":
+                moved = entry.data.get("moved")
+                tally.moved += moved if isinstance(moved, int) else 0
+
+    def _rebalanced(self, tally: GroupTally, entry: Entry) -> None:
+        trigger = entry.trigger or OTHER
+        tally.last = LastRebalance(entry.at_ms, entry.generation, trigger, entry.member)
+        if len(tally.unexplained) >= _UNEXPLAINED_MAX:
+            tally.give_up_on_the_oldest()
+        tally.unexplained.append(Unexplained(entry.generation, trigger))
+        for phase, name in (("join", "join_ms"), ("assignment", "assignment_ms")):
+            seconds = _seconds(entry.data, name)
+            count, total = tally.phases.get(phase, (0, 0.0))
+            tally.phases[phase] = count + 1, total + seconds
+            self.phases.setdefault(phase, Histogram(PHASE_BUCKETS)).observe(seconds)
+
+
+def _count(counts: Counter[_Label], label: _Label, other: _Label) -> None:
+    counts[label if label in counts or len(counts) < _LABELS_MAX else other] += 1
+
+
+def _seconds(data: Mapping[str, object], name: str) -> float:
+    value = data.get(name)
+    return value / 1000 if isinstance(value, int | float) else 0.0

@@ -1,0 +1,71 @@
+"""`/healthz` and `/readyz`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from muster.coordinator.web import health
+from tests.http.conftest import Show, Shown
+
+
+async def test_ready_when_every_broker_is(show: Show) -> None:
+    shown = await show(brokers=2)
+    assert await shown.get("/healthz") == (200, {"alive": True})
+    told = [{"node_id": node_id, "ready": True, "why": None} for node_id in (1, 2)]
+    assert await shown.get("/readyz") == (200, {"ready": True, "brokers": told})
+
+
+async def test_not_ready_while_a_lease_is_not_announced(
+    shown: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holders = shown.broker._store.holders
+
+    async def loading(kind):  # type: ignore[no-untyped-def]
+        found = dict(await holders(kind))
+        if not found:  # nobody holds a lease of replica lists: there are none
+            return found
+        number, grant = next(iter(found.items()))
+        return {**found, number: replace(grant, announced=False)}
+
+    monkeypatch.setattr(shown.broker._store, "holders", loading)
+    status, answer = await shown.get("/readyz")
+    assert (status, answer["ready"]) == (503, False)
+    assert answer["brokers"][0]["why"] == "it is still loading 2 shards"  # one of groups, one of data
+
+
+async def test_not_ready_without_a_registration(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def nobody():  # type: ignore[no-untyped-def]
+        return []
+
+    monkeypatch.setattr(shown.broker._store, "nodes", nobody)
+    status, answer = await shown.get("/readyz")
+    assert (status, answer["brokers"][0]["why"]) == (503, "its registration in the cluster has run out")
+
+
+async def test_not_ready_when_the_store_hangs_and_alive_all_the_same(
+    shown: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health, "_ASK_S", 0.05)
+    shown.broker.pause()
+    try:
+        status, answer = await shown.get("/readyz")
+        assert (status, answer["ready"]) == (503, False)
+        assert "did not answer" in answer["brokers"][0]["why"]
+        assert (await shown.get("/healthz"))[0] == 200
+        assert (await shown.get("/api/groups"))[0] == 200
+    finally:
+        shown.broker.resume()
+
+
+async def test_not_ready_while_stopping_and_without_brokers(shown: Shown) -> None:
+    await shown.brokers.kill_one(0)
+    assert await shown.get("/readyz") == (503, {"ready": False, "brokers": []})
+    status, answer = await shown.get("/api/groups")
+    assert (status, answer["error"]) == (503, "no broker of this process is running")
+    await shown.brokers.start_one(0)
+    assert (await shown.get("/readyz"))[0] == 200
+    shown.page.stopping()
+    status, answer = await shown.get("/readyz")
+    assert (status, answer["brokers"][0]["why"]) == (503, "it is stopping")

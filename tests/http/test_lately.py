@@ -1,0 +1,101 @@
+"""What the overview says of groups: how often they rebalance, why last, and how their lag developed."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+import pytest
+
+from muster.coordinator.web import trends
+from muster.coordinator.web.lately import HOUR_MS, Digest
+from muster.coordinator.web.trends import Trends, thinned
+from muster.protocol.errors import ErrorCode
+from tests.http.conftest import Shown
+from tests.http.member import Member
+
+
+async def rebalance(member: Member) -> None:
+    """The leader joins again."""
+    await member.alone([0, 1, 2])
+
+
+async def listed(shown: Shown) -> dict[str, object]:
+    _, body = await shown.get("/api/groups")
+    found: dict[str, object] = body["groups"][0]
+    return found
+
+
+async def test_the_list_has_the_last_diagnosis(shown: Shown, member: Member) -> None:
+    await shown.journalled("all_synced")
+    last = (await listed(shown))["last_rebalance"]
+    assert isinstance(last, dict)
+    assert last["generation"] == 1
+    assert last["cause"] == "member joined"
+    assert (last["diagnosis"], last["certainty"]) == ("new-member", "certain")
+    assert last["meaning"] == "the first member of the group came"
+
+
+async def test_rebalances_are_counted_over_an_hour_or_what_is_known(shown: Shown, member: Member) -> None:
+    await rebalance(member)
+    await shown.journalled("all_synced", times=2)
+    found = (await listed(shown))["rebalances"]
+    assert isinstance(found, dict)
+    assert found["count"] == 2
+    assert found["within_ms"] < HOUR_MS
+    await shown.brokers.advance(2 * HOUR_MS)
+    assert (await listed(shown))["rebalances"] == {"count": 0, "within_ms": HOUR_MS}
+    await rebalance(member)
+    await shown.journalled("all_synced", times=3)
+    assert (await listed(shown))["rebalances"] == {"count": 1, "within_ms": HOUR_MS}
+
+
+async def test_the_lag_has_a_trend(shown: Shown, member: Member) -> None:
+    assert await member.commit({0: 0}) is ErrorCode.NONE
+    await listed(shown)
+    for count in (10, 20):
+        await member.produce(0, count)
+        await shown.brokers.advance(10_000)
+        await listed(shown)
+    trend = (await listed(shown))["lag_trend"]
+    assert isinstance(trend, list)
+    assert [lag for lag, _ in groupby(lag for _, lag in trend)][-3:] == [0, 10, 30]
+    assert trend == sorted(trend)
+
+
+@pytest.mark.parametrize(
+    ("now_ms", "told"),
+    [
+        (100_000, {"count": 2, "within_ms": 73_000}),
+        (27_000 + HOUR_MS, {"count": 2, "within_ms": HOUR_MS}),
+        (60_000 + HOUR_MS, {"count": 1, "within_ms": HOUR_MS}),
+        (10 * HOUR_MS, {"count": 0, "within_ms": HOUR_MS}),
+        (10_000, {"count": 2, "within_ms": 0}),
+    ],
+)
+def test_a_count_never_says_more_than_is_known(now_ms: int, told: dict[str, int]) -> None:
+    assert Digest((30_000, 90_000), 27_000, None, ()).how_often(now_ms) == told
+
+
+def test_trends_are_bounded_and_reach_back_an_hour() -> None:
+    found = Trends(groups_max=2)
+    for second in range(0, 7_200, 5):
+        found.note("a", second * 1_000, second)
+    points = found.of("a", 7_195_000)
+    assert len(points) <= trends.POINTS_SHOWN
+    assert points[-1] == (7_195_000, 7_195)
+    assert points[0][0] >= 7_195_000 - trends.SPAN_MS
+    assert points == sorted(points)
+    found.note("b", 1, 1)
+    found.note("c", 1, 1)
+    assert found.of("a", 7_195_000) == [], "the one that was noted longest ago is forgotten"
+    found.note("c", 2, None)
+    found.note("c", 500, 7)  # too soon
+    assert found.of("c", 1_000, before=[(0, 9), (1, 8)]) == [(0, 9), (1, 1)]
+
+
+def test_a_thinned_trend_keeps_its_ends() -> None:
+    points = [(at, at % 7) for at in range(1_000)]
+    found = thinned(points, 10)
+    assert len(found) <= 10
+    assert (found[0], found[-1]) == (points[0], points[-1])
+    assert thinned(points[:3], 10) == points[:3]

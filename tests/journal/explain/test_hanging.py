@@ -1,0 +1,120 @@
+"""Rebalances that are not over: who is waited for, since when, and until when."""
+
+from __future__ import annotations
+
+from datetime import UTC
+
+from muster.coordinator.journal.entries import Member
+from muster.coordinator.journal.explain import Explanation, explain
+from tests.journal.explain.writing import T0, WEB_1, WEB_2, WEB_3, Life
+
+GHOST = Member("rdkafka-3f9a1c", "rdkafka", "10.0.0.9")
+
+
+def why(life: Life, now: int) -> Explanation:
+    found = explain(life.entries, now_ms=T0 + now)
+    assert found is not None
+    return found
+
+
+def hanging() -> Life:
+    """A client takes a member id and does not come back; another one joins, and everybody waits."""
+    life = (
+        Life().at(-2_000).add("member_id_issued", GHOST, trigger="member id issued", expires_ms=T0 + 43_000)
+    )
+    life.at(0).add("member_added", WEB_2, trigger="member joined")
+    life.preparing(WEB_2, "member joined", waiting_for=(WEB_1,), pending=(GHOST.id,), until_ms=T0 + 300_000)
+    return life.at(100).add("member_rejoined", WEB_1, after_ms=100)
+
+
+def test_a_pending_member_that_everybody_waits_for() -> None:
+    found = why(hanging(), 10_000)
+    assert (found.diagnosis.value, found.certainty.value) == ("pending-member", "certain")
+    assert (found.cause, found.member) == ("member joined", GHOST)
+    assert (found.ended_ms, found.generation, found.state) == (None, 7, "PreparingRebalance")
+    assert not found.alternatives
+    assert found.evidence[-1].startswith("it began with this: ")
+    assert found.evidence[-1].endswith("(new-member)")
+    (waiting,) = found.waiting
+    assert (waiting.member, waiting.pending) == (GHOST, True)
+    assert (waiting.since_ms, waiting.until_ms) == (T0 - 2_000, T0 + 43_000)
+    lines = found.lines(UTC)
+    assert lines[0] == "billing · generation 7 · since 14:03:12.412 (10.0 s) · under way: PreparingRebalance"
+    text = " ".join(" ".join(lines).split())
+    assert (
+        "waiting for rdkafka (host 10.0.0.9): took a member id 12.0 s ago and has not come back "
+        "with it; given up at 14:03:55 (in 33.0 s)"
+    ) in text
+
+
+def test_a_join_that_has_just_begun_does_not_hang() -> None:
+    found = why(hanging(), 500)
+    assert found.diagnosis.value == "new-member"
+    assert [each.member for each in found.waiting] == [GHOST]
+
+
+def test_once_the_id_has_expired_the_phases_tell_of_it() -> None:
+    life = hanging().at(43_000)
+    life.add("pending_member_removed", GHOST, trigger="pending member expired", waited_ms=45_000)
+    life.joined().at(43_100).stable(WEB_2, "member joined", 0, 43_000, joins=[[WEB_1, 100]])
+    found = why(life, 60_000)
+    assert (found.diagnosis.value, found.waiting) == ("new-member", ())
+    text = " ".join(" ".join(found.lines(UTC)).split())
+    assert "waiting for joins 43.0 s (slowest: web-1, 0.1 s; rdkafka took a member id and did not" in text
+    assert "come back for 45.0 s)" in text
+
+
+def test_who_came_back_with_its_id_is_not_waited_for() -> None:
+    life = hanging().at(300).add("member_added", GHOST, trigger="member joined")
+    assert why(life, 10_000).waiting == ()
+
+
+def test_an_id_that_is_known_by_its_number_alone() -> None:
+    life = Life().at(0).preparing(WEB_2, "member joined", pending=("rdkafka-3f9a1c",))
+    found = why(life, 10_000)
+    assert found.diagnosis.value == "pending-member"
+    assert found.waiting[0].member.id == "rdkafka-3f9a1c"
+
+
+def test_members_that_have_not_rejoined() -> None:
+    life = Life().at(0).add("member_removed", WEB_3, trigger="member left", connected=True)
+    life.preparing(WEB_3, "member left", waiting_for=(WEB_1, WEB_2), until_ms=T0 + 300_000)
+    life.at(200).add("member_rejoined", WEB_1, after_ms=200)
+    found = why(life, 12_000)
+    assert (found.diagnosis.value, found.certainty.value) == ("slow-join", "certain")
+    assert found.cause == "member left"
+    assert [(each.member, each.until_ms) for each in found.waiting] == [(WEB_2, T0 + 300_000)]
+    text = " ".join(" ".join(found.lines(UTC)).split())
+    assert "web-2 (host 10.0.0.7) to rejoin, since 12.0 s; given up at 14:08:12" in text
+
+
+def test_members_that_are_out_are_not_waited_for() -> None:
+    life = Life().at(0).preparing(WEB_1, "leader rejoined", waiting_for=(WEB_2, WEB_3))
+    life.at(9_000).add("member_removed", WEB_2, trigger="session expired")
+    assert [each.member for each in why(life, 12_000).waiting] == [WEB_3]
+
+
+def test_the_initial_delay_is_no_hanging() -> None:
+    life = Life(generation=0).at(0).add("member_id_issued", GHOST, expires_ms=T0 + 45_000)
+    life.add("member_added", WEB_1, trigger="member joined")
+    life.preparing(WEB_1, "member joined", from_state="Empty", pending=(GHOST.id,), until_ms=T0 + 10_000)
+    assert why(life, 5_000).diagnosis.value == "new-member"
+
+
+def test_a_sync_that_does_not_come() -> None:
+    life = Life().at(0).preparing(WEB_2, "member joined").at(100)
+    life.generation += 1
+    life.add(
+        "state_changed",
+        trigger="all members joined",
+        from_state="PreparingRebalance",
+        to_state="CompletingRebalance",
+        phase_ms=100,
+        waiting_for=[WEB_1],
+        pending_member_ids=[],
+        until_ms=T0 + 300_100,
+    )
+    found = why(life, 20_100)
+    assert (found.diagnosis.value, found.certainty.value) == ("sync-timeout", "likely")
+    assert found.member == WEB_1
+    assert "to send SyncGroup, since 20.0 s" in " ".join(found.lines(UTC))

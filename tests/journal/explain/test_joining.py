@@ -1,0 +1,344 @@
+"""Why members came, came back, or came with something else."""
+
+from __future__ import annotations
+
+from muster.coordinator.journal.entries import Member
+from muster.coordinator.journal.explain import Explanation, explain
+from muster.coordinator.journal.explain.facts import everybody
+from tests.journal.explain.writing import WEB_1, WEB_2, WEB_3, Life, member
+
+
+def why(life: Life, generation: int | None = None) -> Explanation:
+    found = explain(life.entries, generation=generation)
+    assert found is not None
+    return found
+
+
+def said(explanation: Explanation) -> tuple[str, str]:
+    return explanation.diagnosis.value, explanation.certainty.value
+
+
+def others(explanation: Explanation) -> set[str]:
+    return {each.diagnosis.value for each in explanation.alternatives}
+
+
+AGAIN = member("web-2", tail="222222")
+
+
+# --- joined -------------------------------------------------------------------------------------------------
+
+
+def test_the_first_member_of_a_group() -> None:
+    life = Life(generation=0).at(0).add("group_created", trigger="requested")
+    life.add("member_added", WEB_1, trigger="member joined")
+    life.preparing(WEB_1, "member joined", from_state="Empty")
+    life.at(3_000).joined("initial rebalance delay over").at(3_010).stable(WEB_1, "member joined", 0, 3_000)
+    found = why(life)
+    assert said(found) == ("new-member", "certain")
+    assert found.what.endswith("joined the empty group")
+    assert found.phases is not None
+    assert (found.phases.join_ms, found.phases.ended_by) == (3_000, "initial rebalance delay over")
+
+
+def test_one_more_member() -> None:
+    life = Life().at(0).add("member_added", WEB_2, trigger="member joined")
+    assert said(why(life.rebalanced(WEB_2, "member joined"))) == ("new-member", "certain")
+
+
+def test_a_member_that_was_evicted_and_comes_back_on_its_connection() -> None:
+    life = Life().at(0).add("member_removed", WEB_2, trigger="session expired", connected=True)
+    life.rebalanced(WEB_2, "session expired")
+    life.at(30_000).add("member_id_issued", AGAIN, former_member_id=WEB_2.id)
+    life.at(30_005).add("member_added", AGAIN, trigger="member joined", former_member_id=WEB_2.id)
+    found = why(life.rebalanced(AGAIN, "member joined"))
+    assert said(found) == ("rejoined-after-eviction", "certain")
+    assert "this rebalance follows from that one" in found.meaning
+    assert not others(found)
+    assert said(why(life, generation=7)) == ("stalled", "certain")
+
+
+def test_a_member_that_an_admin_removed_comes_back() -> None:
+    admin = member("admin").to_json()
+    life = (
+        Life().at(0).add("member_removed", WEB_2, trigger="member left", connected=True, requested_by=admin)
+    )
+    life.rebalanced(WEB_2, "member left")
+    life.at(300).add("member_added", AGAIN, trigger="member joined", former_member_id=WEB_2.id)
+    found = why(life.rebalanced(AGAIN, "member joined"))
+    assert said(found) == ("rejoined-after-eviction", "certain")
+    how = "was removed at the request of another client"
+    assert found.meaning.startswith(f"the client that {how} 0.3 s before")
+
+    by_name = Life().at(0).add("member_removed", WEB_2, trigger="member left", requested_by=admin)
+    by_name.rebalanced(WEB_2, "member left").at(300).add("member_added", AGAIN, trigger="member joined")
+    assert said(why(by_name.rebalanced(AGAIN, "member joined"))) == ("rejoined-after-eviction", "likely")
+
+
+def test_the_return_of_an_evicted_client_is_told_by_its_name() -> None:
+    life = Life().at(0).add("member_removed", WEB_2, trigger="session expired", connected=True)
+    life.rebalanced(WEB_2, "session expired")
+    life.at(30_000).add("member_added", AGAIN, trigger="member joined")
+    found = why(life.rebalanced(AGAIN, "member joined"))
+    assert said(found) == ("rejoined-after-eviction", "likely")
+    assert others(found) == {"new-member"}
+
+
+def test_who_leads_no_more_is_not_taken_for_who_leads_now() -> None:
+    """That the group has a new leader makes the former one no namesake of it."""
+    life = Life().at(0).add("member_removed", WEB_2, trigger="session expired", connected=True)
+    life.rebalanced(WEB_2, "session expired")
+    life.at(30_000).add("member_added", AGAIN, trigger="member joined")
+    life.preparing(AGAIN, "member joined").at(30_100).joined().at(30_200)
+    life.add("assigned", WEB_1, owned={WEB_1.id: 6, AGAIN.id: 6}, partitions=12)
+    life.stable(AGAIN, "member joined", 30_000, 30_100)
+    assert said(why(life)) == ("rejoined-after-eviction", "likely")
+    life.at(60_000).add("member_removed", WEB_1, trigger="member left").preparing(WEB_1, "member left")
+    life.at(60_100).add("leader_changed", AGAIN, old_member_id=WEB_1.id).joined()
+    assert said(why(life, generation=8)) == ("rejoined-after-eviction", "likely")
+    assert everybody(life.entries)[WEB_1.id] == WEB_1
+
+
+def test_a_client_that_missed_its_poll_deadline_comes_back() -> None:
+    life = Life().at(0).add("member_removed", WEB_2, trigger="member left", silent_ms=900, connected=True)
+    life.rebalanced(WEB_2, "member left")
+    life.at(9_000).add("member_added", AGAIN, trigger="member joined", former_member_id=WEB_2.id)
+    found = why(life.rebalanced(AGAIN, "member joined"))
+    assert said(found) == ("rejoined-after-eviction", "certain")
+    assert "the client that left 9.0 s before came back" in found.meaning
+
+
+def test_a_consumer_that_was_closed_and_started_again_is_a_new_member() -> None:
+    life = Life().at(0).add("member_removed", WEB_2, trigger="member left", silent_ms=900, connected=True)
+    life.rebalanced(WEB_2, "member left").at(250).add("member_disconnected", WEB_2, after_removal_ms=3)
+    life.at(9_000).add("member_added", AGAIN, trigger="member joined", former_member_id=None)
+    found = why(life.rebalanced(AGAIN, "member joined"))
+    assert said(found) == ("new-member", "likely")
+    assert "probably a restart" in found.meaning
+
+
+# --- other metadata -----------------------------------------------------------------------------------------
+
+
+def changed(reason: str | None = None, **facts: object) -> Explanation:
+    given = {
+        "topics_added": [],
+        "topics_removed": [],
+        "protocols_before": ["range"],
+        "protocols_after": ["range"],
+        "user_data_changed": False,
+        "owned_changed": False,
+    } | facts
+    trigger = "subscription or protocols changed"
+    life = Life().at(0).add("metadata_changed", WEB_2, trigger=trigger, **given)
+    return why(life.rebalanced(WEB_2, trigger, reason=reason))
+
+
+def test_topics_that_came_and_went() -> None:
+    found = changed(topics_added=["payments", "refunds"], topics_removed=["orders"])
+    assert said(found) == ("subscription-changed", "certain")
+    assert found.meaning == "its subscription changed: now with payments, refunds, without orders"
+
+
+def test_other_assignors() -> None:
+    found = changed(protocols_before=["range"], protocols_after=["cooperative-sticky", "range"])
+    assert said(found) == ("assignor-changed", "certain")
+    assert found.meaning == "its assignors changed from range to cooperative-sticky, range"
+
+
+def test_both_at_once_are_both_said() -> None:
+    found = changed(topics_added=["payments"], protocols_after=["sticky"])
+    assert said(found) == ("subscription-changed", "certain")
+    assert others(found) == {"assignor-changed"}
+
+
+def test_assignors_that_were_not_known_before_have_not_changed() -> None:
+    assert changed(protocols_before=[], user_data_changed=True).diagnosis.value == "unknown"
+
+
+def test_partitions_given_up_are_the_second_half_of_a_cooperative_rebalance() -> None:
+    assert said(changed(owned_changed=True)) == ("cooperative-follow-up", "likely")
+    assert said(changed("need to revoke partitions and re-join")) == ("cooperative-follow-up", "likely")
+
+
+def test_an_eager_assignor_has_no_second_half() -> None:
+    trigger = "subscription or protocols changed"
+
+    def rejoined(who: Member, protocol: str) -> Explanation:
+        life = (
+            Life().at(-9_000).add("protocol_chosen", protocol=protocol).add("assigned", WEB_1, partitions=4)
+        )
+        life.at(0).add("metadata_changed", who, trigger=trigger, owned_changed=True)
+        return why(life.rebalanced(who, trigger))
+
+    assert said(rejoined(WEB_1, "cooperative-sticky")) == ("cooperative-follow-up", "likely")
+    assert said(rejoined(WEB_1, "range")) == ("leader-rejoined", "likely")
+    assert said(rejoined(WEB_2, "range")) == ("unknown", "possible")
+    assert "only the partitions it owns had changed" in rejoined(WEB_2, "range").evidence[0]
+
+
+def test_withheld_partitions_make_that_certain() -> None:
+    trigger = "subscription or protocols changed"
+    moves = [["orders", 3, WEB_1.id, None]]
+    life = Life().at(0).add("member_added", WEB_2, trigger="member joined").preparing(WEB_2, "member joined")
+    life.at(100).joined().at(200).add("assigned", WEB_1, partitions=5, kept=5, moved=0, lost=1, moves=moves)
+    life.stable(WEB_2, "member joined", 0, 100)
+    life.at(300).add("metadata_changed", WEB_1, trigger=trigger, owned_changed=True)
+    life.preparing(WEB_1, trigger).at(400).joined()
+    life.at(500).add("assigned", WEB_1, partitions=6, kept=5, moved=0, moves=[["orders", 3, None, WEB_2.id]])
+    found = why(life.stable(WEB_1, trigger, 300, 400))
+    assert said(found) == ("cooperative-follow-up", "certain")
+    assert found.cost is not None
+    assert [(each.partitions, each.ms) for each in found.cost.unowned] == [((("orders", 3),), 300)]
+
+
+def test_what_a_rebalance_withholds_itself_is_not_from_the_one_before() -> None:
+    """Where the journal begins in the middle of it."""
+    trigger = "subscription or protocols changed"
+    life = Life().at(100).joined().at(200).add("assigned", WEB_1, partitions=5, kept=5, moved=0, lost=1)
+    found = why(life.stable(WEB_1, trigger, 0, 100))
+    assert said(found) == ("subscription-changed", "possible")
+
+
+def test_without_the_difference_either_may_have_changed() -> None:
+    found = why(Life().rebalanced(WEB_2, "subscription or protocols changed"))
+    assert said(found) == ("subscription-changed", "possible")
+    assert others(found) == {"assignor-changed"}
+
+
+# --- the leader ---------------------------------------------------------------------------------------------
+
+
+def test_a_topic_that_grew() -> None:
+    life = Life().at(0).add("topics_grown", WEB_1, trigger="leader rejoined", topics=[["orders", 6, 12]])
+    found = why(life.rebalanced(WEB_1, "leader rejoined"))
+    assert said(found) == ("topics-grown", "certain")
+    assert found.meaning == "the number of partitions changed: orders 6 → 12"
+
+
+def test_growth_that_is_found_with_the_assignment() -> None:
+    life = Life().at(0).preparing(WEB_1, "leader rejoined").at(100).joined()
+    life.at(200).add("topics_grown", WEB_1, trigger="leader sent the assignment", topics=[["orders", 6, 12]])
+    assert said(why(life.stable(WEB_1, "leader rejoined", 0, 100))) == ("topics-grown", "certain")
+
+
+def test_a_leader_that_says_that_topics_changed() -> None:
+    found = why(Life().rebalanced(WEB_1, "leader rejoined", reason="cached metadata has changed from a to b"))
+    assert said(found) == ("topics-grown", "likely")
+
+
+def test_a_leader_that_just_rejoins() -> None:
+    assert said(why(Life().rebalanced(WEB_1, "leader rejoined"))) == ("leader-rejoined", "likely")
+
+
+# --- static members -----------------------------------------------------------------------------------------
+
+
+def instance(name: str, host: str, tail: str) -> Member:
+    return member(name, host, instance=name, tail=tail)
+
+
+def replaced(life: Life, who: Member, old: str, old_host: str, **facts: object) -> Life:
+    given = {"old_silent_ms": 2_000, "old_connected": False} | facts
+    return life.add(
+        "member_replaced",
+        who,
+        trigger="static member returned",
+        old_member_id=old,
+        old_client_host=old_host,
+        **given,
+    )
+
+
+def test_a_static_member_that_was_started_anew() -> None:
+    who = instance("web-2", "10.0.0.9", "b")
+    found = why(replaced(Life(), who, "web-2-a", "10.0.0.7"))
+    assert said(found) == ("static-member-replaced", "likely")
+    assert not found.rebalanced
+    assert found.meaning == "its process was started anew on another host, 10.0.0.9 instead of 10.0.0.7"
+
+
+def test_it_rebalances_when_the_assignor_changed_with_it() -> None:
+    who = instance("web-2", "10.0.0.7", "b")
+    life = replaced(Life(), who, "web-2-a", "10.0.0.7")
+    found = why(life.rebalanced(who, "static member returned"))
+    assert said(found) == ("static-member-replaced", "likely")
+    assert found.rebalanced
+
+
+def test_two_live_processes_of_one_instance() -> None:
+    who = instance("web-2", "10.0.0.9", "b")
+    found = why(replaced(Life(), who, "web-2-a", "10.0.0.7", old_connected=True))
+    assert said(found) == ("duplicate-instance-id", "likely")
+    assert others(found) == {"static-member-replaced"}
+    assert "(hosts 10.0.0.7, 10.0.0.9)" in found.meaning
+
+
+def test_replacing_a_live_one_twice_is_certain_even_on_one_host() -> None:
+    life = Life()
+    for turn in range(2):
+        who = instance("web-2", "10.0.0.7", f"{turn + 1}")
+        replaced(life.at(turn * 5_000), who, f"web-2-{turn}", "10.0.0.7", old_connected=True)
+    assert said(why(life)) == ("duplicate-instance-id", "certain")
+
+
+def test_the_fenced_one_makes_it_certain() -> None:
+    who = instance("web-2", "10.0.0.9", "b")
+    life = replaced(Life(), who, "web-2-a", "10.0.0.7", old_connected=True)
+    found = why(life.at(900).add("member_fenced", who, api="Heartbeat", old_member_id="web-2-a"))
+    assert said(found) == ("duplicate-instance-id", "certain")
+
+
+def test_a_fenced_request_is_what_happened_last() -> None:
+    who = instance("web-2", "10.0.0.9", "b")
+    life = replaced(Life(), who, "web-2-a", "10.0.0.7", old_connected=True)
+    life.at(500).rebalanced(who, "leader rejoined").at(3_000)
+    life.add("member_fenced", who, trigger="requested", api="Heartbeat", old_client_host="10.0.0.7")
+    found = why(life)
+    assert said(found) == ("duplicate-instance-id", "certain")
+    assert (found.cause, found.rebalanced) == ("static member returned", False)
+    assert found.what.startswith("a Heartbeat of another process, at 10.0.0.7, was fenced")
+    life.add("member_fenced", who, api="OffsetCommit", old_client_host="10.0.0.7")
+    assert why(life).what.startswith("an OffsetCommit of another process")
+    assert found.before is not None
+    assert "leader-rejoined" in found.before
+    alone = Life().add("member_fenced", who, api="Heartbeat", old_client_host="10.0.0.7")
+    assert said(why(alone)) == ("duplicate-instance-id", "certain")
+    assert "(hosts 10.0.0.7, 10.0.0.9)" in why(alone).meaning
+
+
+def test_replacements_in_turns_are_certain() -> None:
+    life, hosts = Life(), ["10.0.0.7", "10.0.0.9"]
+    for turn in range(4):
+        who = instance("web-2", hosts[(turn + 1) % 2], f"{turn + 1}")
+        replaced(life.at(turn * 5_000), who, f"web-2-{turn}", hosts[turn % 2])
+    found = why(life)
+    assert said(found) == ("duplicate-instance-id", "certain")
+    assert "web-2 went from 10.0.0.7 to 10.0.0.9 and back" in found.evidence
+
+
+def test_a_rolling_restart_of_static_members() -> None:
+    life = Life()
+    for number in range(3):
+        name, host = f"web-{number}", f"10.0.0.{number}"
+        replaced(life.at(number * 20_000), instance(name, host, "b"), f"{name}-a", host)
+    found = why(life)
+    assert said(found) == ("rolling-restart", "likely")
+    assert found.evidence == ("restarted: web-0, web-1, web-2",)
+    assert not others(found)
+
+
+def test_a_static_member_that_took_too_long_to_restart_is_part_of_it() -> None:
+    life = replaced(Life(), instance("web-0", "10.0.0.6", "b"), "web-0-a", "10.0.0.6")
+    slow, back = instance("web-1", "10.0.0.7", "a"), instance("web-1", "10.0.0.7", "b")
+    life.at(60_000).add("member_removed", slow, trigger="session expired", connected=False)
+    life.rebalanced(slow, "session expired")
+    life.at(90_000).add("member_added", back, trigger="member joined")
+    life.rebalanced(back, "member joined")
+    assert said(why(life)) == ("rolling-restart", "likely")
+    assert said(why(life, generation=7)) == ("rolling-restart", "likely")
+
+
+def test_another_member_is_no_restart() -> None:
+    life = Life().at(0).add("member_removed", WEB_3, trigger="session expired", connected=True)
+    life.rebalanced(WEB_3, "session expired").at(9_000).add("member_added", WEB_2, trigger="member joined")
+    assert said(why(life.rebalanced(WEB_2, "member joined"))) == ("new-member", "certain")

@@ -1,0 +1,30 @@
+"""Sentences about entries: nothing is said where there is nothing to say."""
+
+from __future__ import annotations
+
+import pytest
+
+from muster.coordinator.journal.explain import describe
+from muster.coordinator.journal.names import Names
+from tests.journal.explain.writing import WEB_1, WEB_2, Life, member
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ({"after_ms": 0}, "everybody has its assignment"),
+        ({}, "everybody has its assignment"),
+        ({"after_ms": 130}, "everybody has its assignment, 0.1 s after it came"),
+        ({"after_ms": 7}, "everybody has its assignment, 7 ms after it came"),
+    ],
+)
+def test_how_long_a_sync_took_is_said_when_it_took_time(data: dict[str, int], said: str) -> None:
+    (entry,) = Life().add("all_synced", WEB_1, **data).entries
+    assert describe(entry) == said
+
+
+def test_an_instance_id_is_said_where_there_is_one() -> None:
+    static = member("web-1", "10.0.0.6", instance="till-7")
+    names = Names([WEB_2, static])
+    assert names.long(WEB_2) == "web-2 (host 10.0.0.7)"
+    assert names.long(static) == "till-7 (host 10.0.0.6, instance till-7)"

@@ -1,0 +1,92 @@
+"""How members stood over time."""
+
+from __future__ import annotations
+
+from muster.coordinator.journal.explain.tracks import Standing, Track, Tracks
+from tests.journal.explain.writing import T0, WEB_1, WEB_2, Life, member
+
+
+def spans(track: Track) -> list[tuple[int, int | None, str]]:
+    return [
+        (each.start_ms - T0, None if each.end_ms is None else each.end_ms - T0, each.standing)
+        for each in track.spans
+    ]
+
+
+def test_a_member_from_its_id_to_its_end() -> None:
+    life = Life(generation=0).at(0).add("member_id_issued", WEB_2, expires_ms=T0 + 45_000)
+    life.at(5).add("member_added", WEB_2, trigger="member joined")
+    life.preparing(WEB_2, "member joined", from_state="Empty").at(100).joined()
+    life.at(150).stable(WEB_2, "member joined", 5, 100).at(900).add("member_disconnected", WEB_2)
+    life.at(950).add("member_removed", WEB_2, trigger="session expired")
+    (track,) = Tracks(life.entries).members
+    assert (track.name, track.host, track.is_present) == ("web-2", "10.0.0.7", False)
+    assert spans(track) == [
+        (0, 5, Standing.PENDING),
+        (5, 100, Standing.JOINING),
+        (100, 150, Standing.SYNCING),
+        (150, 900, Standing.STABLE),
+        (900, 950, Standing.SILENT),
+    ]
+
+
+def test_the_group_and_who_it_waits_for() -> None:
+    life = Life().at(0).add("member_added", WEB_2, trigger="member joined")
+    life.preparing(WEB_2, "member joined", waiting_for=(WEB_1,)).at(40).add("member_rejoined", WEB_1)
+    life.at(100).joined().at(150).stable(WEB_2, "member joined", 0, 100)
+    tracks = Tracks(life.entries)
+    assert spans(tracks.group) == [
+        (0, 0, "Stable"),
+        (0, 100, "PreparingRebalance"),
+        (100, 150, "CompletingRebalance"),
+        (150, None, "Stable"),
+    ]
+    by_name = {each.name: spans(each)[-4:] for each in tracks.members}
+    assert by_name["web-1"] == [
+        (0, 40, Standing.AWAITED),
+        (40, 100, Standing.JOINING),
+        (100, 150, Standing.SYNCING),
+        (150, None, Standing.STABLE),
+    ]
+
+
+def test_who_was_there_before_the_journal_begins() -> None:
+    life = Life().at(-9_000).add("heartbeat_late", WEB_1).at(0)
+    life.add("member_removed", WEB_2, trigger="session expired")
+    tracks = {each.name: spans(each) for each in Tracks(life.entries).members}
+    assert tracks == {
+        "web-1": [(-9_000, None, Standing.STABLE)],
+        "web-2": [(-9_000, 0, Standing.STABLE)],
+    }
+
+
+def test_a_static_member_keeps_its_row() -> None:
+    old, new = member("web-2", instance="web-2", tail="a"), member("web-2", instance="web-2", tail="b")
+    life = Life().at(0).add("member_added", old).preparing(old, "member joined", from_state="Empty")
+    life.at(100).joined().at(150).stable(old, "member joined", 0, 100)
+    life.at(300).add("member_replaced", new, old_member_id=old.id, old_client_host="10.0.0.7")
+    (track,) = Tracks(life.entries).members
+    assert spans(track)[-1] == (150, None, Standing.STABLE)
+
+
+def test_a_static_member_that_is_gone_stays_gone() -> None:
+    old, new = member("web-2", instance="web-2", tail="a"), member("web-2", instance="web-2", tail="b")
+    life = Life().at(0).add("member_added", old).preparing(old, "member joined", from_state="Empty")
+    life.at(100).joined().at(150).stable(old, "member joined", 0, 100)
+    life.at(300).add("member_replaced", new, old_member_id=old.id, old_client_host="10.0.0.7")
+    life.at(400).add("member_removed", new, trigger="session expired").rebalanced(new, "session expired")
+    (track,) = Tracks(life.entries).members
+    assert not track.is_present
+
+
+def test_who_only_has_an_id_is_no_member_of_the_generation() -> None:
+    life = Life().at(0).add("member_id_issued", WEB_1).rebalanced(WEB_2, "leader rejoined")
+    tracks = {each.name: spans(each) for each in Tracks(life.entries).members}
+    assert tracks["web-1"] == [(0, None, Standing.PENDING)]
+
+
+def test_an_empty_group_has_nobody() -> None:
+    life = Life().at(0).add("member_added", WEB_2).preparing(WEB_2, "member joined", from_state="Empty")
+    life.at(50).add("state_changed", from_state="PreparingRebalance", to_state="Empty")
+    (track,) = Tracks(life.entries).members
+    assert not track.is_present
