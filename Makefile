@@ -72,7 +72,7 @@ interop-tools: postgres-tools  ## look for the tools of make interop (Java, Mave
 	@$(call debian,kcat)
 
 .PHONY: interop-table
-interop-table: $(VENV)/.installed-interop $(VENV)/.installed-test  ## play all clients' stories and write the README's table of them
+interop-table: $(VENV)/.installed-interop $(VENV)/.installed-test  ## play all clients' stories and write the table in docs/compatibility.md
 	$(BIN)/python -m tests.interop.story --table
 
 .PHONY: causes
