@@ -32,7 +32,7 @@ HTTP_AT = $(if $(findstring :,$(HTTP)),$(HTTP),127.0.0.1:$(HTTP))
 run: $(VENV)/.installed-$(if $(HTTP),http,base)  ## start a broker on 127.0.0.1:9092 with its store in ./data (HOST=, PORT=, DATA= change that; HTTP=8080 serves the page on 127.0.0.1:8080, HTTP=HOST:PORT elsewhere)
 	$(BIN)/muster serve --host $(HOST) --port $(PORT) --data $(DATA) $(if $(HTTP),--http $(HTTP_AT))
 
-# One process per core, up to four; with more, tests wait for one another.
+# A process per core, up to four: more of them make tests wait for one another.
 SIDE_BY_SIDE := --numprocesses auto --maxprocesses 4 --dist worksteal
 
 .PHONY: test
