@@ -116,7 +116,7 @@ crash-long: $(VENV)/.installed-test  ## 500 times kill -9 under load, ten to twe
 
 # The suites with several backends, over PostgreSQL, and those about PostgreSQL alone.
 .PHONY: postgres
-postgres: $(VENV)/.installed-test  ## the tests of clusters over PostgreSQL, each with its own server (needs PostgreSQL's programs)
+postgres: $(VENV)/.installed-test  ## the tests of clusters over PostgreSQL, each with a server of its own (needs the server's programs)
 	$(BIN)/python -m pytest --postgres $(SIDE_BY_SIDE) --dist loadfile --loop asyncio --asyncio-debug tests/postgres \
 	  tests/storage/test_records.py tests/storage/test_journal.py tests/storage/test_leases.py tests/storage/test_cluster_rows.py tests/topics tests/failover
 
