@@ -1,4 +1,4 @@
-"""What README says the commands print is what they print."""
+"""What docs/cli.md says the commands print is what they print."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from pathlib import Path
 
 from muster.coordinator.testing import Broker
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 DEADLINE_S = 120
 
 
 def examples() -> list[tuple[str, str]]:
-    """(command, what it prints) of the console block in the section on the command line."""
-    section = README.read_text().split("\n## The command line\n")[1].split("\n## ")[0]
-    block = section.split("```console\n")[1].split("```")[0]
+    """(command, what it prints) of the first console block."""
+    block = PAGE.read_text().split("```console\n")[1].split("```")[0]
     shown: list[tuple[str, list[str]]] = []
     for line in block.splitlines():
         if line.startswith("$ "):
