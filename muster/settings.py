@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
+from functools import cache
 from typing import Any, Final, Self
 
 INT16_MAX: Final = 2**15 - 1
@@ -134,6 +136,8 @@ class Setting:
         """Whether a value of the right Python type is allowed. None never is: see `optional`."""
         if isinstance(value, bool) or self.kind is bool:
             return isinstance(value, bool) and self.kind is bool
+        if self.choices and self.kind is not tuple:
+            return value in self.choices
         if isinstance(value, int | float):
             if not self.numeric or (isinstance(value, float) and self.kind is int):
                 return False
@@ -144,8 +148,8 @@ class Setting:
             return self.kind is tuple and self._allows_list(value)
         if not isinstance(value, str) or self.kind is not str:
             return False
-        if self.choices or self.type is Type.CLASS:
-            return value in self.choices
+        if self.type is Type.CLASS:
+            return False  # there is none
         if self.pattern is not None:
             return re.fullmatch(self.pattern, value) is not None
         return self.length_max is None or 0 < len(value) <= self.length_max
@@ -229,7 +233,8 @@ def setting_field(declared: Setting) -> Any:
     return field(default=declared.default, repr=not declared.sensitive, metadata={"setting": declared})
 
 
-def settings_of(dataclass: Any) -> dict[str, Setting]:
+@cache
+def settings_of(dataclass: Any) -> Mapping[str, Setting]:
     """The settings of a dataclass by the names of its fields, in order. A section goes on until the next
     begins."""
     found: dict[str, Setting] = {}

@@ -167,9 +167,7 @@ class TopicConfig:
     )
     remote_storage_enable: bool = _idle(False, None, "whether the topic uses remote storage; it cannot here")
     retention_bytes: int = _long(
-        -1,
-        "log.retention.bytes",
-        "size of a partition above which its oldest records go; -1: no limit",
+        -1, "log.retention.bytes", "size of a partition above which its oldest records go; -1: no limit"
     )
     retention_ms: int = _long(7 * DAY_MS, "log.retention.ms", "age at which records go; -1: never", -1)
     segment_bytes: int = _config(
