@@ -27,7 +27,7 @@ def check(settings: Any) -> None:
     for name, each in settings_of(settings.__class__).items():
         value = getattr(settings, name)
         if not (each.optional if value is None else each.allows(value)):
-            raise wrong(name, value, _allowed(each))
+            raise wrong(name, value, allowed(each))
 
 
 def check_below(settings: Any, smaller: str, larger: str) -> None:
@@ -42,7 +42,7 @@ def wrong(name: str, given: object, takes: str) -> ValueError:
     return ValueError(f"{name}={given!r}: it takes {takes}")
 
 
-def _allowed(each: Setting) -> str:
+def allowed(each: Setting) -> str:
     """What is allowed, as it is written in Python."""
     if each.shape is not None:
         return each.shape

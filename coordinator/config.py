@@ -459,10 +459,10 @@ def _check(each: Setting, value: Any, given: str) -> None:
 
 
 def _refused(each: Setting, value: object, given: str) -> SettingError:
-    return SettingError(given, value, _allowed(each), secret=each.sensitive)
+    return SettingError(given, value, allowed(each), secret=each.sensitive)
 
 
-def _allowed(each: Setting) -> str:
+def allowed(each: Setting) -> str:
     """What is allowed, in the words of the command line."""
     if not each.numeric:
         return each.allowed

@@ -112,10 +112,12 @@ class ConsumerSettings:
     fetch_max_wait_ms: int = setting(500, "for how long a fetch waits for them", low=0)
     fetch_max_bytes: int = setting(
         50 * 1024 * 1024,
-        "of one fetch from one broker; also what is held in memory per broker, at most about twice",
+        "the most that one fetch takes from one broker; memory holds at most about twice as much per broker",
         low=1,
     )
-    max_partition_fetch_bytes: int = setting(1024 * 1024, "of one partition in one fetch", low=1)
+    max_partition_fetch_bytes: int = setting(
+        1024 * 1024, "the most that one fetch takes of one partition", low=1
+    )
     heartbeat: str = setting(
         "loop",
         'where the member\'s heartbeats run: "loop", the user\'s own, or "thread", a loop of their own in a'

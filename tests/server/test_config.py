@@ -11,6 +11,7 @@ from muster.coordinator.config import SettingError, Settings, read_settings
 from muster.coordinator.group.config import GroupConfig
 from muster.coordinator.server.broker import group_config
 from muster.coordinator.topics.config import SPECS, TopicConfig, defaults_from, parse
+from tests.server import settings_page
 
 
 def test_options_win_over_variables_and_variables_over_defaults() -> None:
@@ -189,6 +190,12 @@ def test_every_setting_says_what_it_means_and_numbers_of_time_and_size_their_uni
         for suffix, unit in [("_ms", "ms"), ("_bytes", "bytes"), ("_minutes", "minutes")]:
             if name.endswith(suffix) and name != "offset_metadata_max_bytes":
                 assert each.unit == unit, name
+
+
+def test_the_page_of_settings_is_made_from_them() -> None:
+    assert settings_page.PAGE.read_text() == settings_page.page(), (
+        "python -m tests.server.settings_page writes it"
+    )
 
 
 def test_an_empty_variable_is_one_that_is_not_set() -> None:
