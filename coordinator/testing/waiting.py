@@ -39,7 +39,7 @@ class Seen(NamedTuple):
 
 def seconds(timeout: Duration) -> float:
     """Raises ValueError for what is no duration."""
-    from muster.coordinator.base.durations import parse
+    from muster.durations import parse
 
     return parse(timeout) / 1000
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.coordinator.base.durations import DURATION_MAX_MS, parse
+from muster.durations import DURATION_MAX_MS, parse
 
 DAY = 86_400_000
 

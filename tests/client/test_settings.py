@@ -85,6 +85,8 @@ def test_where_nobody_can_begin(given: Any) -> None:
             {"group_id": "g", "group_instance_id": "a b"},
             "group_instance_id='a b': it takes up to 249 letters",
         ),
+        ({"group_id": "g", "group_instance_id": ".."}, "group_instance_id='..': it takes up to 249 letters"),
+        ({"group_id": "g", "group_instance_id": " "}, "group_instance_id=' ': it takes up to 249 letters"),
         ({"max_poll_records": 0}, "max_poll_records=0: it takes records, a whole number from 1"),
         ({"fetch_max_bytes": True}, "fetch_max_bytes=True: it takes bytes"),
         ({"session_timeout_ms": 4.5}, "session_timeout_ms=4.5: it takes milliseconds"),
