@@ -13,6 +13,7 @@ from muster.client.assignors import assignor
 from muster.client.consume.settings import ConsumerOptions, ConsumerSettings, parse_reset
 from muster.client.fetch.positions import EARLIEST, LATEST, ResetStrategy
 from muster.client.network.connection import Address
+from tests.support.each import each
 
 
 def test_the_options_are_the_settings() -> None:
@@ -36,8 +37,8 @@ def test_consumers_do_not_share_their_assignors() -> None:
     assert ConsumerSettings.of("a:1", {"assignors": [own]}).assignors == (own,)
 
 
-@pytest.mark.parametrize(
-    ("given", "meant"),
+@each(
+    "given, meant",
     [
         ("earliest", EARLIEST),
         ("latest", LATEST),
@@ -53,7 +54,7 @@ def test_where_to_begin(given: Any, meant: ResetStrategy | None) -> None:
     assert parse_reset(given) == meant
 
 
-@pytest.mark.parametrize(
+@each(
     "given",
     [
         "first",
@@ -76,8 +77,8 @@ def test_where_nobody_can_begin(given: Any) -> None:
         parse_reset(given)
 
 
-@pytest.mark.parametrize(
-    ("options", "why"),
+@each(
+    "options, why",
     [
         ({"group_id": " "}, "group_id=' ': it takes a text that is not blank"),
         ({"group_instance_id": "a"}, "group_instance_id is given without a group_id"),

@@ -30,6 +30,7 @@ from muster.protocol.types import (
     UInt32,
     Uuid,
 )
+from tests.support.each import each
 
 
 @record(versions="0-3", flexible="2+")
@@ -164,8 +165,8 @@ def test_unknown_tags_are_skipped_and_known_ones_found_among_them() -> None:
     assert codec.decode(Little, 1, data) == Little(name=None, numbers=[], tagged=5)
 
 
-@pytest.mark.parametrize(
-    ("encoded", "reason"),
+@each(
+    "encoded, reason",
     [
         pytest.param("00 01 02 03 04 00000005 03 04 00000005", "tag 3 behind tag 3", id="twice"),
         pytest.param("00 01 02 04 00 03 04 00000005", "tag 3 behind tag 4", id="descending"),
@@ -261,8 +262,8 @@ def test_lengths_allocate_nothing_before_they_are_checked(claim: bytes) -> None:
     assert peak < 200_000
 
 
-@pytest.mark.parametrize(
-    ("values", "path"),
+@each(
+    "values, path",
     [
         pytest.param({"small": 128}, "small", id="int8 too large"),
         pytest.param({"number": 2**31}, "number", id="int32 too large"),
@@ -294,7 +295,7 @@ def test_lengths_allocate_nothing_before_they_are_checked(claim: bytes) -> None:
         pytest.param({"tag_number": 2**31}, "tag_number", id="tagged, or too early for it"),
     ],
 )
-@pytest.mark.parametrize("version", [1, 2])
+@each("version", [1, 2])
 def test_refused_values_name_the_field(values: dict[str, Any], path: str, version: int) -> None:
     with pytest.raises(EncodeError, match=rf"^Everything v{version}: {path}: "):
         codec.encode(everything(**values), version)

@@ -28,6 +28,7 @@ from muster.protocol.messages.data import ProduceRequest
 from tests.server.conftest import StartBrokers
 from tests.server.test_data import batch
 from tests.server.test_metadata import creating, failing_at_the_second
+from tests.support.each import each
 from tests.support.facts import until
 from tests.support.served import Served
 from tests.support.wire import Wire
@@ -430,8 +431,8 @@ async def test_what_can_be_altered_is_what_is_not_read_only(wire: Wire) -> None:
         assert code == (ErrorCode.INVALID_REQUEST if refused else ErrorCode.NONE), name
 
 
-@pytest.mark.parametrize(
-    ("name", "changes", "code"),
+@each(
+    "name, changes, code",
     [
         ("1", [("no.such.config", SET, "1")], ErrorCode.INVALID_CONFIG),
         ("", [("num.partitions", SET, "1")], ErrorCode.INVALID_REQUEST),

@@ -6,13 +6,12 @@ import json
 from datetime import UTC
 from pathlib import Path
 
-import pytest
-
 from muster.coordinator.journal.entries import Entry
 from muster.coordinator.journal.explain import Diagnosis, describe, explain
 from muster.coordinator.journal.explain.names import count, duration, listed, names_in, partitions
 from muster.coordinator.journal.explain.telling import about
 from tests.journal.explain.writing import T0, WEB_1, WEB_2, Life, member
+from tests.support.each import each
 
 
 def stall() -> Life:
@@ -114,8 +113,8 @@ def test_members_of_one_client_id_are_told_apart() -> None:
     assert names_in(life.entries).short(WEB_1) == "web-1"
 
 
-@pytest.mark.parametrize(
-    ("ms", "said"),
+@each(
+    "ms, said",
     [
         (-5, "0 ms"),
         (0, "0 ms"),
