@@ -1,7 +1,7 @@
 """The default store: one sqlite file in the data directory of one process.
 
-One thread writes, with group commit in front of it; another reads, which in WAL mode waits for no writer.
-Both stand behind executors that the caller may bring. Epochs are compared in the writing transaction, though
+One thread writes, a transaction for each call; another reads, which in WAL mode waits for no writer. Both
+stand behind executors that the caller may bring. Epochs are compared in the writing transaction, though
 only this process has the file: a broker of this process that was paused is fenced like one on another
 machine. Who holds a lease and who is registered is not in the file but kept with the lock on the directory,
 so that a full disk takes no lease from anyone.
@@ -10,7 +10,6 @@ so that a full disk takes no lease from anyone.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import sqlite3
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -19,13 +18,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 
 from muster.coordinator.base.clock import monotonic_ms
 from muster.coordinator.storage import sqlite_statements as statements
 from muster.coordinator.storage.directory import DataDirectory
-from muster.coordinator.storage.group_commit import GroupCommit
 from muster.coordinator.storage.sqlite_schema import connect, prepare
 from muster.coordinator.storage.store import (
     LEASE_COUNTS_DEFAULT,
@@ -53,25 +51,7 @@ from muster.coordinator.storage.tenancy import Tenancy
 
 T = TypeVar("T")
 
-PENDING_BYTES_MAX_DEFAULT = 64 * 1024 * 1024
-"""Records that may wait for the writer; at this bound `append` raises StoreBusy."""
-
 _TENANCY_REVISIONS = 2**32  # moves of the revision in memory between two of the one in the file
-_RECORD_OVERHEAD_BYTES = 100  # counted for a waiting record beside its key and value, which may be empty
-
-
-@dataclass(frozen=True, slots=True)
-class _Appends:
-    """One call of `append`. Neighbours in a transaction are written together."""
-
-    appends: Sequence[Append]
-
-
-@dataclass(frozen=True, slots=True)
-class _Other:
-    """Any other change."""
-
-    apply: Callable[[sqlite3.Connection], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,21 +86,18 @@ class SqliteStore:
         lease_counts: Mapping[LeaseKind, int] | None = None,
         writer: Executor | None = None,
         reader: Executor | None = None,
-        pending_bytes_max: int = PENDING_BYTES_MAX_DEFAULT,
     ) -> None:
         self.changed: list[Callable[[], None]] = []
         self._path = directory
         self._now_ms = now_ms
         self._lease_counts = {**LEASE_COUNTS_DEFAULT, **(lease_counts or {})}
-        self._pending_bytes_max = pending_bytes_max
         self._given_executors = (writer, reader)
         self._own_executors: list[Executor] = []
         self._files: _Files | None = None
-        self._commits: GroupCommit[_Appends | _Other] | None = None
         self._revision = 0
 
     def __repr__(self) -> str:
-        return f"<SqliteStore {self._path} {'closed' if self._commits is None else self._commits}>"
+        return f"<SqliteStore {self._path} {'closed' if self._files is None else 'open'}>"
 
     def _new_executor(self, name: str) -> Executor:
         executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
@@ -139,7 +116,6 @@ class SqliteStore:
         except BaseException:
             self._end_executors()
             raise
-        self._commits = GroupCommit(partial(self._commit, self._files), bytes_max=self._pending_bytes_max)
 
     def _open_files(self) -> _Files:
         directory = DataDirectory.acquire(self._path)
@@ -158,13 +134,11 @@ class SqliteStore:
         return _Files(directory, writing, reading, counts)
 
     async def close(self) -> None:
-        if self._commits is None or self._files is None:
+        if self._files is None:
             return
-        commits, files = self._commits, self._files
-        self._commits = self._files = None
-        await commits.close()
+        files, self._files = self._files, None
         loop = asyncio.get_running_loop()
-        # Reads under way come first: an executor runs its calls in order.
+        # What is under way comes first: an executor runs its calls in order.
         await loop.run_in_executor(self._reader, files.close_reading)
         await loop.run_in_executor(self._writer, files.close_writing)
         self._end_executors()
@@ -176,11 +150,6 @@ class SqliteStore:
 
     # --- how changes and reads are run ------------------------------------------------------------
 
-    def _open_commits(self) -> GroupCommit[_Appends | _Other]:
-        if self._commits is None:
-            raise StoreClosed(f"the store in {self._path} is not open")
-        return self._commits
-
     def _opened_files(self) -> _Files:
         if self._files is None:
             raise StoreClosed(f"the store in {self._path} is not open")
@@ -190,9 +159,24 @@ class SqliteStore:
     def _tenancy(self) -> Tenancy:
         return self._opened_files().directory.tenancy
 
+    def _write(self, apply: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
+        """`apply` in a transaction, in the order of the calls; to be shielded from its caller's end."""
+        files = self._opened_files()
+        return asyncio.get_running_loop().run_in_executor(self._writer, _transact, files, apply)
+
     async def _change(self, apply: Callable[[sqlite3.Connection], T]) -> T:
-        result = await self._open_commits().submit(_Other(apply))
-        return result  # type: ignore[return-value]  # what `apply` returned, by way of _transact
+        """As `_write`, for what may move the revision."""
+        writing = self._write(lambda connection: (apply(connection), statements.revision(connection)))
+        writing.add_done_callback(self._note_revision)
+        return (await asyncio.shield(writing))[0]
+
+    def _note_revision(self, written: asyncio.Future[tuple[Any, int]]) -> None:
+        if written.cancelled() or written.exception() is not None:
+            return
+        _, revision = written.result()
+        if revision != self._revision:
+            self._revision = revision
+            self._tell()
 
     async def _read(self, query: Callable[[sqlite3.Connection], T]) -> T:
         files = self._opened_files()
@@ -202,61 +186,14 @@ class SqliteStore:
         except sqlite3.Error as error:
             raise _failure("reading", files.directory.store_path, error) from error
 
-    async def _commit(self, files: _Files, changes: Sequence[_Appends | _Other]) -> Sequence[object]:
-        loop = asyncio.get_running_loop()
-        results, revision = await loop.run_in_executor(self._writer, self._transact, files, changes)
-        if revision != self._revision:
-            self._revision = revision
-            self._tell()
-        return results
-
     def _tell(self) -> None:
         for callback in tuple(self.changed):
             callback()
 
-    # --- on the writer's thread -------------------------------------------------------------------
-
-    def _transact(self, files: _Files, changes: Sequence[_Appends | _Other]) -> tuple[list[object], int]:
-        """Write `changes` in one transaction: a result or an exception for each, and the new revision."""
-        connection = files.writing
-        try:
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                results = _apply(connection, changes)
-                revision = self._revision
-                if any(isinstance(change, _Other) for change in changes):
-                    revision = statements.revision(connection)
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
-        except Exception as error:
-            path = files.directory.store_path
-            failure = _failure("writing to", path, error)
-            if isinstance(error, sqlite3.OperationalError) and not isinstance(failure, StoreFull):
-                # The disk: failing, gone.
-                return [_failure("writing to", path, error) for _ in changes], self._revision
-            # One change is at fault (there is no room for it, a key that is no bytes, a value above sqlite's
-            # limit): the others go without it.
-            if len(changes) == 1:
-                failure.__cause__ = error
-                return [failure], self._revision
-            alone = [self._transact(files, [change]) for change in changes]
-            return [results[0] for results, _ in alone], max(revision for _, revision in alone)
-        return results, revision
-
     # --- the contract -----------------------------------------------------------------------------
 
     async def append(self, appends: Sequence[Append]) -> list[Outcome]:
-        size_bytes = 0
-        for one in appends:
-            for key, value in one.records:
-                size_bytes += len(key) + len(value or b"") + _RECORD_OVERHEAD_BYTES
-            for row in one.journal:
-                size_bytes += row.size_bytes + _RECORD_OVERHEAD_BYTES
-        outcomes = await self._open_commits().submit(_Appends(appends), size_bytes)
-        return outcomes  # type: ignore[return-value]  # from statements.append, by way of _transact
+        return await asyncio.shield(self._write(partial(statements.append, appends=appends)))
 
     async def load(self, lease: Lease) -> list[tuple[int, bytes, bytes]]:
         return await self._read(partial(statements.load, lease=lease))
@@ -394,6 +331,25 @@ class SqliteStore:
         return await self._change(lambda c: statements.allocate_producer_ids(c, count))
 
 
+def _transact(files: _Files, apply: Callable[[sqlite3.Connection], T]) -> T:
+    """On the writer's thread."""
+    connection = files.writing
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            result = apply(connection)
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+    except StoreError:
+        raise
+    except Exception as error:
+        raise _failure("writing to", files.directory.store_path, error) from error
+    return result
+
+
 def _failure(doing: str, path: Path, error: Exception) -> StoreError:
     """What happened, where, and what can be done. The code is sqlite's own; what Python's module raises by
     itself has none, and neither has a record that was found to have changed."""
@@ -409,17 +365,3 @@ def _failure(doing: str, path: Path, error: Exception) -> StoreError:
     if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
         return StoreError(f"{why}; this process must be able to write there")
     return StoreError(why)
-
-
-def _apply(connection: sqlite3.Connection, changes: Sequence[_Appends | _Other]) -> list[object]:
-    results: list[object] = []
-    for is_appends, group in itertools.groupby(changes, key=lambda change: isinstance(change, _Appends)):
-        if is_appends:
-            results += statements.append(connection, [change.appends for change in group])  # type: ignore[union-attr]
-            continue
-        for change in group:
-            try:
-                results.append(change.apply(connection))  # type: ignore[union-attr]
-            except StoreError as refusal:  # refused before anything was changed
-                results.append(refusal)
-    return results

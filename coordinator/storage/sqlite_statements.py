@@ -1,8 +1,4 @@
-"""What the store does to its sqlite tables, each as a plain function inside the caller's transaction.
-
-Those that refuse (StoreConflict) do so before they change anything: they share their transaction with other
-callers.
-"""
+"""What the store does to its sqlite tables, each as a plain function inside the caller's transaction."""
 
 from __future__ import annotations
 
@@ -40,32 +36,26 @@ from muster.coordinator.storage.store import (
 # --- records --------------------------------------------------------------------------------------
 
 
-def append(connection: sqlite3.Connection, calls: Sequence[Sequence[Append]]) -> list[list[Outcome]]:
-    """Write the appends of several calls; outcomes per call, in order.
-
-    Several writes of one key within the transaction are folded into the last, which takes the last `seq`.
-    """
-    leases = _leases(connection, {one.lease for appends in calls for one in appends})
+def append(connection: sqlite3.Connection, appends: Sequence[Append]) -> list[Outcome]:
+    """Several writes of one key are folded into the last, which takes the last `seq`."""
+    leases = _leases(connection, {one.lease for one in appends})
     next_seqs: dict[Lease, int] = {}  # of the leases written to
     last: dict[tuple[int, bytes], tuple[int, bytes | None, int]] = {}
     journals: dict[int, list[JournalRow]] = {}
     outcomes = []
-    for appends in calls:
-        call_outcomes = []
-        for one in appends:
-            lease_id, epoch, seq = leases.get(one.lease, _NO_LEASE)
-            if epoch != one.epoch or one.epoch < 1:  # below 1: never claimed
-                call_outcomes.append(Outcome.FENCED)
-                continue
-            seq = next_seqs.get(one.lease, seq)
-            for key, value in one.records:
-                last[lease_id, key] = (seq, value, one.at_ms)
-                seq += 1
-            next_seqs[one.lease] = seq
-            if one.journal:
-                journals.setdefault(lease_id, []).extend(one.journal)
-            call_outcomes.append(Outcome.WRITTEN)
-        outcomes.append(call_outcomes)
+    for one in appends:
+        lease_id, epoch, seq = leases.get(one.lease, _NO_LEASE)
+        if epoch != one.epoch or one.epoch < 1:  # below 1: never claimed
+            outcomes.append(Outcome.FENCED)
+            continue
+        seq = next_seqs.get(one.lease, seq)
+        for key, value in one.records:
+            last[lease_id, key] = (seq, value, one.at_ms)
+            seq += 1
+        next_seqs[one.lease] = seq
+        if one.journal:
+            journals.setdefault(lease_id, []).extend(one.journal)
+        outcomes.append(Outcome.WRITTEN)
     if last:
         _UPSERTS.run(
             connection,
