@@ -18,7 +18,7 @@ from muster.client.admin.offsets import LATEST as END_OFFSET
 from muster.client.admin.offsets import READ_COMMITTED, READ_UNCOMMITTED, list_offsets
 from muster.client.consume.core import ConsumerCore
 from muster.client.consume.health import Health
-from muster.client.consume.listener import Calls, RebalanceListener
+from muster.client.consume.listener import Calls
 from muster.client.consume.scope import AssignmentScope
 from muster.client.consume.settings import ConsumerOptions, ConsumerSettings
 from muster.client.consume.subscription import Subscription, Topics
@@ -48,6 +48,37 @@ class GroupMetadata(NamedTuple):
     generation_id: int
     member_id: str
     group_instance_id: str | None
+
+
+class RebalanceListener:
+    """Override what you need; each may be a plain method or a coroutine.
+
+    The order is Kafka's. With eager assignors everything is revoked before the group is joined again, and
+    everything that came out is assigned; with cooperative ones (KIP-429) only what moves is revoked, after
+    the group was joined, and only what is new is assigned. `assigned` is called after every rebalance, with
+    an empty set too. A member that the group went on without is told that it has lost its partitions: they
+    may have other owners by now, so there is nothing to commit any more.
+
+    They are called inside the reading calls, on the reading task, while no record is being handled that the
+    reader waits for. Any of the consumer's methods may be called but the reading ones. What they raise is
+    raised from the reading call, after the rebalance has gone its way.
+    """
+
+    def on_partitions_revoked(
+        self, consumer: Consumer[Any, Any], partitions: Iterable[TopicPartition]
+    ) -> Any:
+        """These are about to go to other members, or the consumer closes. They are still ours: this is the
+        time to finish and to commit."""
+
+    def on_partitions_assigned(
+        self, consumer: Consumer[Any, Any], partitions: Iterable[TopicPartition]
+    ) -> Any:
+        """These are ours from now on; nothing of them is read yet, so this is the time to seek."""
+
+    def on_partitions_lost(self, consumer: Consumer[Any, Any], partitions: Iterable[TopicPartition]) -> Any:
+        """These were ours, and may have other owners by now. Does what `on_partitions_revoked` does unless it
+        is overridden."""
+        return self.on_partitions_revoked(consumer, partitions)
 
 
 class Consumer(Generic[K, V]):
@@ -133,7 +164,7 @@ class Consumer(Generic[K, V]):
                 raise ValueError(f"{name}={given!r}: it takes a function of bytes, or None")
         self._settings = ConsumerSettings.of(bootstrap_servers, settings)
         self._subscription = Subscription()
-        self._calls = Calls(self)
+        self._calls = Calls(self, RebalanceListener())
         self._core: ConsumerCore[K, V] = ConsumerCore(
             self._settings, self._subscription, self._calls, key_deserializer, value_deserializer
         )
