@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from muster.coordinator.storage.sqlite import SqliteStore
-from muster.coordinator.storage.sqlite_schema import connect
+from muster.coordinator.storage.sqlite.schema import connect
 from muster.coordinator.storage.store import Append, Lease, LeaseKind, Outcome, Store
 
 RECORDS = (1, 16, 128)

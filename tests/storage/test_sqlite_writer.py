@@ -12,8 +12,8 @@ from uuid import UUID
 
 import pytest
 
-from muster.coordinator.storage import sqlite
 from muster.coordinator.storage.sqlite import SqliteStore
+from muster.coordinator.storage.sqlite import store as sqlite
 from muster.coordinator.storage.store import (
     Append,
     Grant,

@@ -9,7 +9,7 @@ from typing import Final
 
 from muster.coordinator.storage.postgres import keys, statements
 from muster.coordinator.storage.postgres.connect import Link, is_refusal
-from muster.coordinator.storage.postgres.statements import Columns
+from muster.coordinator.storage.postgres.statements.records import Columns
 from muster.coordinator.storage.store import (
     Append,
     JournalRow,
@@ -81,7 +81,9 @@ class Writers:
         written: set[int] = set()
         if batch.writers:
             try:
-                written = await link.run("writing", partial(statements.append, columns=batch.columns()))
+                written = await link.run(
+                    "writing", partial(statements.records.append, columns=batch.columns())
+                )
             except (StoreBusy, StoreFull):
                 raise
             except StoreError as error:
@@ -110,7 +112,7 @@ class Writers:
                 first = await link.run(
                     "reserving numbers",
                     partial(
-                        statements.reserve_seqs,
+                        statements.records.reserve_seqs,
                         lease_id=writer.lease_id,
                         epoch=writer.epoch,
                         count=_SEQS_RESERVED,

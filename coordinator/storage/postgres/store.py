@@ -113,7 +113,7 @@ class PostgresStore:
         )
         try:
             await readers[0].run("looking for the schema", partial(check, server=self._server))
-            fixed = await readers[0].run("reading the store", statements.fixed)
+            fixed = await readers[0].run("reading the store", statements.meta.fixed)
             await watch.start()
             await asyncio.gather(writer.up(), leases.up())  # no first claim or renewal waits for this
         except BaseException:
@@ -239,7 +239,8 @@ class PostgresStore:
         while True:
             # Nobody writes between the slices: the holder waits for this, and others are fenced.
             found = await self._read(
-                doing, partial(statements.load, lease_id=lease_id, after=after, rows_max=_LOADED_ROWS_MAX)
+                doing,
+                partial(statements.records.load, lease_id=lease_id, after=after, rows_max=_LOADED_ROWS_MAX),
             )
             rows += [(seq, *keys.restored(key, value)) for seq, key, value in found]
             if len(found) < _LOADED_ROWS_MAX:
@@ -251,7 +252,7 @@ class PostgresStore:
     ) -> list[StoredRecord]:
         (lease_id,) = self._ids([lease])
         found = await self._read(
-            _READING_RECORDS, lambda c: statements.read_records(c, lease_id, seq, rows_max, bytes_max)
+            _READING_RECORDS, lambda c: statements.records.read(c, lease_id, seq, rows_max, bytes_max)
         )
         return [
             StoredRecord(seq, key, None, deleted_ms)
@@ -267,12 +268,12 @@ class PostgresStore:
 
     async def record_bounds(self, lease: Lease) -> RecordBounds:
         (lease_id,) = self._ids([lease])
-        return await self._read(_READING_RECORDS, partial(statements.record_bounds, lease_id=lease_id))
+        return await self._read(_READING_RECORDS, partial(statements.records.bounds, lease_id=lease_id))
 
     async def remove_tombstones(self, lease: Lease, epoch: int, *, before_ms: int, count_max: int) -> int:
         (lease_id,) = self._ids([lease])
         change = partial(
-            statements.remove_tombstones,
+            statements.records.remove_tombstones,
             lease_id=lease_id,
             epoch=epoch,
             before_ms=before_ms,
@@ -285,24 +286,25 @@ class PostgresStore:
     ) -> list[StoredJournalRow]:
         (lease_id,) = self._ids([lease])
         return await self._read(
-            _READING_JOURNAL, lambda c: statements.read_journal(c, lease_id, offset, rows_max, bytes_max)
+            _READING_JOURNAL,
+            lambda c: statements.journal.read(c, lease_id, offset, rows_max, bytes_max),
         )
 
     async def journal_bounds(self, lease: Lease) -> JournalBounds:
         (lease_id,) = self._ids([lease])
-        return await self._read(_READING_JOURNAL, partial(statements.journal_bounds, lease_id=lease_id))
+        return await self._read(_READING_JOURNAL, partial(statements.journal.bounds, lease_id=lease_id))
 
     async def journal_offset_at(self, lease: Lease, at_ms: int) -> int | None:
         (lease_id,) = self._ids([lease])
-        return await self._read(_READING_JOURNAL, lambda c: statements.journal_offset_at(c, lease_id, at_ms))
+        return await self._read(_READING_JOURNAL, lambda c: statements.journal.offset_at(c, lease_id, at_ms))
 
     async def journal_newest(self, lease: Lease) -> int | None:
         (lease_id,) = self._ids([lease])
-        return await self._read(_READING_JOURNAL, partial(statements.journal_newest, lease_id=lease_id))
+        return await self._read(_READING_JOURNAL, partial(statements.journal.newest, lease_id=lease_id))
 
     async def trim_journal(self, lease: Lease, epoch: int, before_offset: int) -> bool:
         (lease_id,) = self._ids([lease])
-        change = partial(statements.trim_journal, lease_id=lease_id, epoch=epoch, before_offset=before_offset)
+        change = partial(statements.journal.trim, lease_id=lease_id, epoch=epoch, before_offset=before_offset)
         return await self._change("trimming a journal", change)
 
     async def claim(self, leases: Sequence[Lease], node_id: int, term_ms: int) -> list[Grant | None]:
@@ -310,7 +312,7 @@ class PostgresStore:
         self._lease_timeout_ms = min(self._statement_timeout_ms, max(1, term_ms // 3))
 
         async def claim(connection: Connection) -> dict[Lease, Grant]:
-            claimed, revision = await statements.claim(
+            claimed, revision = await statements.leases.claim(
                 connection, self._now_ms(), lease_ids, node_id, term_ms, self._writers.seqs_reserved
             )
             grants = {}
@@ -326,7 +328,7 @@ class PostgresStore:
 
     async def announce(self, grants: Sequence[Grant]) -> None:
         lease_ids = self._ids([grant.lease for grant in grants])
-        change = partial(statements.announce, lease_ids=lease_ids, grants=grants)
+        change = partial(statements.leases.announce, lease_ids=lease_ids, grants=grants)
         self._moved(await self._hold("announcing leases", change))
 
     async def renew(self, grants: Sequence[Grant], term_ms: int) -> list[int | None]:
@@ -334,7 +336,7 @@ class PostgresStore:
         self._lease_timeout_ms = min(self._statement_timeout_ms, max(1, term_ms // 3))
         renewed = await self._hold(
             "renewing leases",
-            lambda c: statements.renew(c, self._now_ms(), lease_ids, grants, term_ms),
+            lambda c: statements.leases.renew(c, self._now_ms(), lease_ids, grants, term_ms),
         )
         return [
             term_ms if (lease_id, grant.epoch) in renewed else None
@@ -343,14 +345,14 @@ class PostgresStore:
 
     async def release(self, grants: Sequence[Grant]) -> None:
         lease_ids = self._ids([grant.lease for grant in grants])
-        change = partial(statements.release, lease_ids=lease_ids, grants=grants)
+        change = partial(statements.leases.release, lease_ids=lease_ids, grants=grants)
         self._moved(await self._hold("releasing leases", change))
 
     async def holders(self, kind: LeaseKind) -> dict[int, Grant]:
         self._check_open()
         lease_ids = [lease_id for lease, lease_id in self._lease_ids.items() if lease.kind is kind]
         held = await self._read(
-            "reading the leases", lambda c: statements.holders(c, self._now_ms(), lease_ids)
+            "reading the leases", lambda c: statements.leases.holders(c, self._now_ms(), lease_ids)
         )
         grants = (
             Grant(self._leases_by_id[lease_id], node_id, epoch, remaining_ms, announced)
@@ -366,7 +368,7 @@ class PostgresStore:
         return [self._lease_ids[lease] for lease in leases]
 
     async def create_topic(self, topic: TopicRow) -> None:
-        change = partial(statements.create_topic, topic=topic)
+        change = partial(statements.topics.create, topic=topic)
         self._moved(await self._change(f"creating topic {topic.name!r}", change))
 
     async def update_topic(
@@ -377,52 +379,52 @@ class PostgresStore:
         epochs: Mapping[Lease, int] = MappingProxyType({}),
     ) -> None:
         by_id = dict(zip(self._ids(list(epochs)), epochs.values(), strict=True))
-        change = partial(statements.update_topic, topic=topic, expected=expected, epochs=by_id)
+        change = partial(statements.topics.update, topic=topic, expected=expected, epochs=by_id)
         self._moved(await self._change(f"updating topic {topic.name!r}", change))
 
     async def delete_topic(self, topic_id: UUID) -> bool:
-        change = partial(statements.delete_topic, topic_id=topic_id)
+        change = partial(statements.topics.delete, topic_id=topic_id)
         return self._moved(await self._change(f"deleting topic {topic_id}", change))
 
     async def topics(self) -> list[TopicRow]:
-        return await self._read("reading the topics", statements.topics)
+        return await self._read("reading the topics", statements.topics.read)
 
     async def replica_lists(self) -> dict[Replicas, int]:
-        return await self._read("reading the replica lists", statements.replica_lists)
+        return await self._read("reading the replica lists", statements.topics.replica_lists)
 
     async def add_replica_lists(self, lists: Collection[Replicas]) -> None:
         self._check_open()
         leases = self._counts.leases[LeaseKind.REPLICAS]
-        change = partial(statements.add_replica_lists, lists=lists, leases=leases)
+        change = partial(statements.topics.add_replica_lists, lists=lists, leases=leases)
         self._moved(await self._change("numbering replica lists", change))
 
     async def broker_configs(self) -> list[BrokerConfigsRow]:
-        return await self._read("reading broker configs", statements.broker_configs)
+        return await self._read("reading broker configs", statements.broker_configs.read)
 
     async def update_broker_configs(self, row: BrokerConfigsRow, *, expected: Mapping[str, str]) -> None:
-        change = partial(statements.update_broker_configs, row=row, expected=expected)
+        change = partial(statements.broker_configs.update, row=row, expected=expected)
         self._moved(await self._change("updating broker configs", change))
 
     async def register_node(self, node: NodeRow) -> None:
         self._lease_timeout_ms = min(self._statement_timeout_ms, max(1, node.term_ms // 3))
         self._moved(
-            await self._hold("registering", lambda c: statements.register_node(c, self._now_ms(), node))
+            await self._hold("registering", lambda c: statements.nodes.register(c, self._now_ms(), node))
         )
 
     async def remove_node(self, node_id: int, incarnation: UUID) -> None:
-        change = partial(statements.remove_node, node_id=node_id, incarnation=incarnation)
+        change = partial(statements.nodes.remove, node_id=node_id, incarnation=incarnation)
         self._moved(await self._hold("leaving", change))
 
     async def nodes(self) -> list[NodeRow]:
-        return await self._read("reading the nodes", lambda c: statements.nodes(c, self._now_ms()))
+        return await self._read("reading the nodes", lambda c: statements.nodes.read(c, self._now_ms()))
 
     async def counts(self) -> StoreCounts:
         self._check_open()
         return self._counts
 
     async def revision(self) -> int:
-        return await self._read("reading the revision", statements.revision)
+        return await self._read("reading the revision", statements.meta.revision)
 
     async def allocate_producer_ids(self, count: int) -> int:
-        change = partial(statements.allocate_producer_ids, count=count)
+        change = partial(statements.meta.allocate_producer_ids, count=count)
         return await self._change("allocating producer ids", change)

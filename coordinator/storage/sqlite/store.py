@@ -22,9 +22,10 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from muster.coordinator.base.clock import monotonic_ms
-from muster.coordinator.storage import sqlite_statements as statements
 from muster.coordinator.storage.directory import DataDirectory
-from muster.coordinator.storage.sqlite_schema import connect, prepare
+from muster.coordinator.storage.lease_table import LeaseTable
+from muster.coordinator.storage.sqlite import statements
+from muster.coordinator.storage.sqlite.schema import connect, prepare
 from muster.coordinator.storage.store import (
     LEASE_COUNTS_DEFAULT,
     Append,
@@ -47,11 +48,10 @@ from muster.coordinator.storage.store import (
     StoreFull,
     TopicRow,
 )
-from muster.coordinator.storage.tenancy import Tenancy
 
 T = TypeVar("T")
 
-_TENANCY_REVISIONS = 2**32  # moves of the revision in memory between two of the one in the file
+_LEASE_TABLE_REVISIONS = 2**32  # moves of the revision in memory between two of the one in the file
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ class SqliteStore:
                     reading = connect(path)
             except sqlite3.Error as error:
                 raise _failure("opening", path, error) from error
-            self._revision = statements.revision(reading)
+            self._revision = statements.meta.revision(reading)
             undo.pop_all()
         return _Files(directory, writing, reading, counts)
 
@@ -156,8 +156,8 @@ class SqliteStore:
         return self._files
 
     @property
-    def _tenancy(self) -> Tenancy:
-        return self._opened_files().directory.tenancy
+    def _lease_table(self) -> LeaseTable:
+        return self._opened_files().directory.lease_table
 
     def _write(self, apply: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
         """`apply` in a transaction, in the order of the calls; to be shielded from its caller's end."""
@@ -166,7 +166,7 @@ class SqliteStore:
 
     async def _change(self, apply: Callable[[sqlite3.Connection], T]) -> T:
         """As `_write`, for what may move the revision."""
-        writing = self._write(lambda connection: (apply(connection), statements.revision(connection)))
+        writing = self._write(lambda connection: (apply(connection), statements.meta.revision(connection)))
         writing.add_done_callback(self._note_revision)
         return (await asyncio.shield(writing))[0]
 
@@ -193,82 +193,82 @@ class SqliteStore:
     # --- the contract -----------------------------------------------------------------------------
 
     async def append(self, appends: Sequence[Append]) -> list[Outcome]:
-        return await asyncio.shield(self._write(partial(statements.append, appends=appends)))
+        return await asyncio.shield(self._write(partial(statements.records.append, appends=appends)))
 
     async def load(self, lease: Lease) -> list[tuple[int, bytes, bytes]]:
-        return await self._read(partial(statements.load, lease=lease))
+        return await self._read(partial(statements.records.load, lease=lease))
 
     async def read_records(
         self, lease: Lease, seq: int, *, rows_max: int, bytes_max: int
     ) -> list[StoredRecord]:
-        return await self._read(lambda c: statements.read_records(c, lease, seq, rows_max, bytes_max))
+        return await self._read(lambda c: statements.records.read(c, lease, seq, rows_max, bytes_max))
 
     async def next_seq(self, lease: Lease) -> int:
-        return await self._read(partial(statements.next_seq, lease=lease))
+        return await self._read(partial(statements.records.next_seq, lease=lease))
 
     async def record_bounds(self, lease: Lease) -> RecordBounds:
-        return await self._read(partial(statements.record_bounds, lease=lease))
+        return await self._read(partial(statements.records.bounds, lease=lease))
 
     async def remove_tombstones(self, lease: Lease, epoch: int, *, before_ms: int, count_max: int) -> int:
         return await self._change(
-            lambda c: statements.remove_tombstones(c, lease, epoch, before_ms, count_max)
+            lambda c: statements.records.remove_tombstones(c, lease, epoch, before_ms, count_max)
         )
 
     async def read_journal(
         self, lease: Lease, offset: int, *, rows_max: int, bytes_max: int
     ) -> list[StoredJournalRow]:
         return await self._read(
-            lambda c: statements.read_journal(c, lease, offset, rows_max=rows_max, bytes_max=bytes_max)
+            lambda c: statements.journal.read(c, lease, offset, rows_max=rows_max, bytes_max=bytes_max)
         )
 
     async def journal_bounds(self, lease: Lease) -> JournalBounds:
-        return await self._read(partial(statements.journal_bounds, lease=lease))
+        return await self._read(partial(statements.journal.bounds, lease=lease))
 
     async def journal_offset_at(self, lease: Lease, at_ms: int) -> int | None:
-        return await self._read(lambda c: statements.journal_offset_at(c, lease, at_ms))
+        return await self._read(lambda c: statements.journal.offset_at(c, lease, at_ms))
 
     async def journal_newest(self, lease: Lease) -> int | None:
-        return await self._read(partial(statements.journal_newest, lease=lease))
+        return await self._read(partial(statements.journal.newest, lease=lease))
 
     async def trim_journal(self, lease: Lease, epoch: int, before_offset: int) -> bool:
-        return await self._change(lambda c: statements.trim_journal(c, lease, epoch, before_offset))
+        return await self._change(lambda c: statements.journal.trim(c, lease, epoch, before_offset))
 
     async def claim(self, leases: Sequence[Lease], node_id: int, term_ms: int) -> list[Grant | None]:
         self._check_known(leases)
-        tenancy = self._tenancy
-        taken = tenancy.begin_claim(leases, node_id, self._now_ms())
+        lease_table = self._lease_table
+        taken = lease_table.begin_claim(leases, node_id, self._now_ms())
         epochs: dict[Lease, int] = {}
         try:
             if taken:
-                epochs = await self._change(lambda c: statements.raise_epochs(c, taken))
+                epochs = await self._change(lambda c: statements.leases.raise_epochs(c, taken))
         finally:
-            grants = tenancy.end_claim(taken, node_id, epochs, term_ms, self._now_ms())
+            grants = lease_table.end_claim(taken, node_id, epochs, term_ms, self._now_ms())
         if grants:
             self._tell()
         return [grants.get(lease) for lease in leases]
 
     async def announce(self, grants: Sequence[Grant]) -> None:
         self._check_known([grant.lease for grant in grants])
-        if self._tenancy.announce(grants):
+        if self._lease_table.announce(grants):
             self._tell()
 
     async def renew(self, grants: Sequence[Grant], term_ms: int) -> list[int | None]:
         self._check_known([grant.lease for grant in grants])
-        return self._tenancy.renew(grants, term_ms, self._now_ms())
+        return self._lease_table.renew(grants, term_ms, self._now_ms())
 
     async def release(self, grants: Sequence[Grant]) -> None:
         self._check_known([grant.lease for grant in grants])
-        if self._tenancy.release(grants):
+        if self._lease_table.release(grants):
             self._tell()
 
     async def holders(self, kind: LeaseKind) -> dict[int, Grant]:
-        return self._tenancy.holders(kind, self._now_ms())
+        return self._lease_table.holders(kind, self._now_ms())
 
     def runs_out_in(self, sparing: Container[int]) -> int | None:
-        return self._tenancy.runs_out_in(sparing, self._now_ms())
+        return self._lease_table.runs_out_in(sparing, self._now_ms())
 
     def let_pass(self, ms: int, sparing: Container[int]) -> None:
-        if self._tenancy.let_pass(ms, sparing, self._now_ms()):
+        if self._lease_table.let_pass(ms, sparing, self._now_ms()):
             self._tell()
 
     def _check_known(self, leases: Sequence[Lease]) -> None:
@@ -278,7 +278,7 @@ class SqliteStore:
                 raise StoreConflict(f"there is no lease {lease.kind} {lease.number}")
 
     async def create_topic(self, topic: TopicRow) -> None:
-        await self._change(lambda c: statements.create_topic(c, topic))
+        await self._change(lambda c: statements.topics.create(c, topic))
 
     async def update_topic(
         self,
@@ -287,48 +287,48 @@ class SqliteStore:
         expected: TopicRow | None = None,
         epochs: Mapping[Lease, int] = MappingProxyType({}),
     ) -> None:
-        await self._change(lambda c: statements.update_topic(c, topic, expected, epochs))
+        await self._change(lambda c: statements.topics.update(c, topic, expected, epochs))
 
     async def delete_topic(self, topic_id: UUID) -> bool:
-        return await self._change(lambda c: statements.delete_topic(c, topic_id))
+        return await self._change(lambda c: statements.topics.delete(c, topic_id))
 
     async def topics(self) -> list[TopicRow]:
-        return await self._read(statements.topics)
+        return await self._read(statements.topics.read)
 
     async def replica_lists(self) -> dict[Replicas, int]:
-        return await self._read(statements.replica_lists)
+        return await self._read(statements.topics.replica_lists)
 
     async def add_replica_lists(self, lists: Collection[Replicas]) -> None:
         leases = self._opened_files().counts.leases[LeaseKind.REPLICAS]
-        await self._change(lambda c: statements.add_replica_lists(c, lists, leases))
+        await self._change(lambda c: statements.topics.add_replica_lists(c, lists, leases))
 
     async def broker_configs(self) -> list[BrokerConfigsRow]:
-        return await self._read(statements.broker_configs)
+        return await self._read(statements.broker_configs.read)
 
     async def update_broker_configs(self, row: BrokerConfigsRow, *, expected: Mapping[str, str]) -> None:
-        await self._change(lambda c: statements.update_broker_configs(c, row, expected))
+        await self._change(lambda c: statements.broker_configs.update(c, row, expected))
 
     async def register_node(self, node: NodeRow) -> None:
-        if self._tenancy.register(node, self._now_ms()):
+        if self._lease_table.register(node, self._now_ms()):
             self._tell()
 
     async def remove_node(self, node_id: int, incarnation: UUID) -> None:
-        if self._tenancy.remove(node_id, incarnation):
+        if self._lease_table.remove(node_id, incarnation):
             self._tell()
 
     async def nodes(self) -> list[NodeRow]:
-        return self._tenancy.nodes(self._now_ms())
+        return self._lease_table.nodes(self._now_ms())
 
     async def counts(self) -> StoreCounts:
         return self._opened_files().counts
 
     async def revision(self) -> int:
-        tenancy = self._tenancy
-        written = await self._read(statements.revision)
-        return written * _TENANCY_REVISIONS + tenancy.revision
+        lease_table = self._lease_table
+        written = await self._read(statements.meta.revision)
+        return written * _LEASE_TABLE_REVISIONS + lease_table.revision
 
     async def allocate_producer_ids(self, count: int) -> int:
-        return await self._change(lambda c: statements.allocate_producer_ids(c, count))
+        return await self._change(lambda c: statements.meta.allocate_producer_ids(c, count))
 
 
 def _transact(files: _Files, apply: Callable[[sqlite3.Connection], T]) -> T:
