@@ -23,7 +23,7 @@ from muster.client.consume.scope import AssignmentScope
 from muster.client.consume.settings import ConsumerOptions, ConsumerSettings
 from muster.client.consume.subscription import Subscription, Topics
 from muster.client.errors import ClientError
-from muster.client.fetch.positions import EARLIEST, LATEST, Position
+from muster.client.fetch.positions import EARLIEST, LATEST, ResetStrategy
 from muster.client.fetch.records import Batch, ConsumerRecord
 from muster.client.group.group import Group
 from muster.client.group.outcomes import CommitResult
@@ -266,7 +266,7 @@ class Consumer(Generic[K, V]):
     @property
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions that are read at present."""
-        return self._core.assignment
+        return self._core.assigned.partitions
 
     async def partitions_for(self, topic: str, timeout: float | None = None) -> list[TopicPartition]:
         """The partitions that a topic has, in order. Raises KafkaError where there is no such topic."""
@@ -379,9 +379,8 @@ class Consumer(Generic[K, V]):
         offset. Raises ClientError for what is not assigned."""
         place = _place(offset)
         self._core.check()
-        self._core.assigned(partition)
-        self._delivery.drop([partition])
-        self._core.fetcher.seek(partition, Position(place.offset, place.leader_epoch))
+        self._core.assigned.check(partition)
+        self._core.assigned.seek(partition, place)
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
         """Go on from the first record that there is; which that is is looked up when it is needed."""
@@ -391,12 +390,10 @@ class Consumer(Generic[K, V]):
         """Go on from where the partitions end when that is looked up."""
         self._reset(partitions, LATEST)
 
-    def _reset(self, partitions: tuple[TopicPartition, ...], strategy: Any) -> None:
+    def _reset(self, partitions: tuple[TopicPartition, ...], strategy: ResetStrategy) -> None:
         self._core.check()
-        self._core.assigned(*partitions)
-        self._delivery.drop(partitions)
-        for where in partitions:
-            self._core.fetcher.reset(where, strategy, "the consumer was told to")
+        self._core.assigned.check(*partitions)
+        self._core.assigned.reset(partitions, strategy, "the consumer was told to")
 
     async def offsets_for_times(
         self, times: Mapping[TopicPartition, int | datetime], timeout: float | None = None
@@ -441,8 +438,10 @@ class Consumer(Generic[K, V]):
         """How many records each partition (all assigned ones if none is named) has left to give out, as far
         as the last fetch told; None where there was none yet."""
         self._core.check()
-        self._core.assigned(*partitions)
-        return {where: self._core.lag(where) for where in partitions or self._core.assignment}
+        self._core.assigned.check(*partitions)
+        return {
+            where: self._core.assigned.lag(where) for where in partitions or self._core.assigned.partitions
+        }
 
     # --- commits --------------------------------------------------------------------------------------------
 
@@ -474,7 +473,9 @@ class Consumer(Generic[K, V]):
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """What the group has committed for these partitions, or for all assigned ones; None for nothing."""
         group = self._group("committed")
-        wanted = self._core.assignment if partitions is None else frozenset(map(_partition, partitions))
+        wanted = (
+            self._core.assigned.partitions if partitions is None else frozenset(map(_partition, partitions))
+        )
         return await group.committed(wanted, self._until(timeout)) if wanted else {}
 
     def group_metadata(self) -> GroupMetadata:
@@ -491,19 +492,20 @@ class Consumer(Generic[K, V]):
         """Give out nothing of these until they are resumed; they stay assigned. Lasts through rebalances for
         as long as a partition stays this member's. Raises ClientError for what is not assigned."""
         self._core.check()
-        self._core.assigned(*partitions)
-        self._core.pause(partitions)
+        self._core.assigned.check(*partitions)
+        self._core.assigned.pause(partitions)
 
     def resume(self, *partitions: TopicPartition) -> None:
         """Give out records of these again. Raises ClientError for what is not assigned."""
         self._core.check()
-        self._core.assigned(*partitions)
-        self._core.resume(partitions)
+        self._core.assigned.check(*partitions)
+        self._core.assigned.resume(partitions)
+        self._core.wake()
 
     @property
     def paused(self) -> frozenset[TopicPartition]:
         """What is paused."""
-        return frozenset(self._core.paused & self._core.assignment)
+        return self._core.assigned.paused
 
     def scope(self, partition: TopicPartition) -> AssignmentScope:
         """For the tasks that work on the partition: they get `revocation_grace_ms` to end when it goes to
@@ -513,7 +515,7 @@ class Consumer(Generic[K, V]):
         whatever its task does.
         """
         self._core.check()
-        self._core.assigned(partition)
+        self._core.assigned.check(partition)
         return self._core.scopes.of(partition)
 
     def health(self) -> Health:
