@@ -21,7 +21,7 @@ from muster.coordinator.cluster.placement import place
 from muster.coordinator.storage.store import Grant, Lease, LeaseKind, NodeRow, Replicas
 
 
-class Tenure(Protocol):
+class LeaseKeeper(Protocol):
     """What those who work under a lease ask whoever keeps it."""
 
     def serving(self, lease: Lease) -> bool:

@@ -64,7 +64,7 @@ class _Reading(NamedTuple):
 
 
 class Membership:
-    """The leases and the registration of one node. Implements `lease.Tenure`.
+    """The leases and the registration of one node. Implements `lease.LeaseKeeper`.
 
     Registration and leases are renewed at a third of the term, beside everything else: a claim that takes
     long costs no lease. A node stops serving a lease `margin_ms` before the store could give it away, by its

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from muster.coordinator.base.clock import Clock, Timer
 from muster.coordinator.base.log import Logger
-from muster.coordinator.cluster.lease import Tenure
+from muster.coordinator.cluster.lease import LeaseKeeper
 from muster.coordinator.cluster.placement import shard_of
 from muster.coordinator.group.config import GroupConfig
 from muster.coordinator.group.effects import Event, RequestContext, TopicsImage
@@ -91,7 +91,7 @@ class Runtime:
         self,
         store: Store,
         clock: Clock,
-        tenure: Tenure,
+        tenure: LeaseKeeper,
         config: GroupConfig | None = None,
         *,
         shard_count: int = 50,

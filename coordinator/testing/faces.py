@@ -33,6 +33,7 @@ from typing import (
     overload,
 )
 
+from muster.coordinator.testing.thread import CALL_S
 from muster.coordinator.testing.traces import told
 
 if TYPE_CHECKING:
@@ -42,8 +43,6 @@ C = TypeVar("C", bound="Calls")
 P = ParamSpec("P")
 T = TypeVar("T")
 
-CALL_S: Final = 60.0
-"""How long a call may take that is not itself a wait."""
 FACT_S: Final = 10.0
 """How long a look may take: whoever looks stands still meanwhile, on either face."""
 

@@ -199,7 +199,7 @@ class GroupCalls(Calls):
             return Seen(offset >= max(at_least, 0), f"{how}; {view.short}"), offset
 
         wanted = f"group {self.group_id} to commit {topic}-{partition} at {at_least} or more"
-        return await wait_until(self._core, wanted, look, timeout, story=self._story)
+        return await wait_until(self._core.news, wanted, look, timeout, story=self._story)
 
     @waits
     async def caught_up(self, *, timeout: Duration = TIMEOUT_S) -> None:
@@ -212,7 +212,9 @@ class GroupCalls(Calls):
             how = f"behind by {behind}" if lag else "it reads no topic"
             return Seen(bool(lag) and not behind, how), None
 
-        await wait_until(self._core, f"group {self.group_id} caught up", look, timeout, story=self._story)
+        await wait_until(
+            self._core.news, f"group {self.group_id} caught up", look, timeout, story=self._story
+        )
 
     @waits
     async def rebalanced(
@@ -242,7 +244,7 @@ class GroupCalls(Calls):
         wanted = f"a rebalance of group {self.group_id}" + (f" with cause {cause!r}" if cause else "")
         if after:
             wanted += f" after generation {after}"
-        explanation = await wait_until(self._core, wanted, look, timeout, story=self._story)
+        explanation = await wait_until(self._core.news, wanted, look, timeout, story=self._story)
         assert explanation is not None
         return explanation
 
@@ -301,7 +303,7 @@ class GroupCalls(Calls):
             return Seen(met(view), view.short), GroupFacts(view.state, len(view.members))
 
         return await wait_until(
-            self._core, f"group {self.group_id} {wanted}", look, timeout, story=self._story
+            self._core.news, f"group {self.group_id} {wanted}", look, timeout, story=self._story
         )
 
     def _story(self) -> str:
@@ -360,7 +362,7 @@ class MemberCalls(Calls):
             now = (await self._group._view()).connections.get(member.id)
             return Seen(now != connection_id, "the connection is still there"), None
 
-        await wait_until(core, f"{member} of group {group_id} disconnected", look, TIMEOUT_S)
+        await wait_until(core.news, f"{member} of group {group_id} disconnected", look, TIMEOUT_S)
 
     @both
     async def _cut_off(self) -> tuple[int, Rule]:
@@ -383,7 +385,7 @@ class MemberCalls(Calls):
             there = [each for each in (await self._group._view()).members if each.id == member.id]
             return Seen(not any(each.connected for each in there), "the connection is still there"), None
 
-        await wait_until(core, f"{member} of group {self._group.group_id} cut off", look, TIMEOUT_S)
+        await wait_until(core.news, f"{member} of group {self._group.group_id} cut off", look, TIMEOUT_S)
         return kept_away, rule
 
     @waits
@@ -403,7 +405,7 @@ class MemberCalls(Calls):
             return Seen(gone, view.short), None
 
         wanted = f"member {self.name} of group {self._group.group_id} disconnected"
-        await wait_until(self._core, wanted, look, timeout, story=self._group._story)
+        await wait_until(self._core.news, wanted, look, timeout, story=self._group._story)
 
     def _was_there(self) -> bool:
         entries = self._core.entries(self._group.group_id)

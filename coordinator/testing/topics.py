@@ -84,7 +84,7 @@ class TopicCalls(Calls):
             known = [topic.partitions for topic in topics if topic is not None]
             return Seen(len(known) == len(topics), "it is not there"), max(known, default=0)
 
-        return await wait_until(self._core, f"topic {self.name}", look, timeout)
+        return await wait_until(self._core.news, f"topic {self.name}", look, timeout)
 
     @waits
     async def has_records(self, *, at_least: int = 1, timeout: Duration = TIMEOUT_S) -> int:
@@ -100,7 +100,7 @@ class TopicCalls(Calls):
             return Seen(count >= at_least, f"it has {count}"), count
 
         wanted = f"topic {self.name} with {at_least} records or more"
-        return await wait_until(self._core, wanted, look, timeout)
+        return await wait_until(self._core.news, wanted, look, timeout)
 
     @waits
     async def deleted(self, *, timeout: Duration = TIMEOUT_S) -> None:
@@ -110,7 +110,7 @@ class TopicCalls(Calls):
             there = any(node.catalogue.by_name(self.name) for node in self._core.running)
             return Seen(not there, "it is there"), None
 
-        await wait_until(self._core, f"topic {self.name} deleted", look, timeout)
+        await wait_until(self._core.news, f"topic {self.name} deleted", look, timeout)
 
 
 class Topic(TopicCalls, Blocking):

@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from muster.protocol.errors import KafkaError
-
-if TYPE_CHECKING:
-    from muster.coordinator.testing.core import Core
 
 T = TypeVar("T")
 
@@ -45,20 +42,20 @@ def seconds(timeout: Duration) -> float:
 
 
 async def wait_until(
-    core: Core,
+    news: Callable[[], asyncio.Future[None]],
     wanted: str,
     look: Callable[[], Awaitable[tuple[Seen, T]]],
     timeout: Duration,
     *,
     story: Callable[[], str] = str,
 ) -> T:
-    """Look until what is seen is `met`; what `look` found with it. Looks again whenever a journal has a new
-    entry, and a hundred times a second. Raises WaitFailed, with `story` behind how it is."""
+    """Look until what is seen is `met`; what `look` found with it. Looks again whenever there is `news`, and
+    a hundred times a second. Raises WaitFailed, with `story` behind how it is."""
     limit_s = seconds(timeout)
     loop = asyncio.get_running_loop()
     begun = loop.time()
     while True:
-        news = core.news()
+        heard = news()
         try:
             async with asyncio.timeout(max(begun + limit_s - loop.time(), _LOOK_S)):
                 seen, found = await look()
@@ -74,4 +71,4 @@ async def wait_until(
         if left_s <= 0:
             failed = [f"did not come about within {limit_s:g} s: {wanted}", f"  it is: {how}", story()]
             raise WaitFailed("\n".join(filter(None, failed)))
-        await asyncio.wait([news], timeout=min(left_s, _LOOK_AGAIN_S))
+        await asyncio.wait([heard], timeout=min(left_s, _LOOK_AGAIN_S))

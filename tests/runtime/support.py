@@ -178,7 +178,7 @@ class HeldStore(MemoryStore):
         return await super().load(lease)
 
 
-class HandTenure:
+class HandLeaseKeeper:
     """Says what the test wants, and notes what it is asked to claim again."""
 
     def __init__(self) -> None:
@@ -211,7 +211,7 @@ class Bench:
         self.at_once = at_once
         self.clock = ManualClock()
         self.store = store or HeldStore(now_ms=self.clock.now_ms)
-        self.tenure = HandTenure()
+        self.tenure = HandLeaseKeeper()
         self.events: list[object] = []
         self.journal_written: list[tuple[int, int]] = []
         self.shards: list[CounterShard] = []

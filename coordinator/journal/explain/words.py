@@ -1,12 +1,15 @@
-"""The sentences of explanations, and how they stand on lines."""
+"""An explanation: what it consists of, its sentences, and how they stand on lines."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import tzinfo
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final, NamedTuple
 
+from muster.coordinator.journal.entries import Member
+from muster.coordinator.journal.explain.cost import Cost, Lag, Moved
 from muster.coordinator.journal.explain.facts import flag, text
 from muster.coordinator.journal.explain.findings import GAVE, Case, Finding
 from muster.coordinator.journal.explain.names import (
@@ -20,12 +23,8 @@ from muster.coordinator.journal.explain.names import (
 from muster.coordinator.journal.explain.pace import WINDOW_MS, FallingBehind, Pace
 from muster.coordinator.journal.explain.phases import Awaited, Phases
 from muster.coordinator.journal.explain.rebalances import Outcome
-from muster.coordinator.journal.explain.vocabulary import EMPTY, Certainty, Trigger
+from muster.coordinator.journal.explain.vocabulary import EMPTY, Certainty, Diagnosis, Trigger
 from muster.coordinator.journal.names import Names
-
-if TYPE_CHECKING:
-    from muster.coordinator.journal.explain.cost import Cost, Lag, Moved
-    from muster.coordinator.journal.explain.explanation import Explanation
 
 _WIDTH: Final = 110
 _LABEL: Final = 12
@@ -34,6 +33,100 @@ _PAIRS_MAX: Final = 6
 _WAITING_MAX: Final = 5
 _ALSO_MAX: Final = 8
 _SINCE_MAX: Final = 3
+
+
+class Alternative(NamedTuple):
+    """What else the evidence allows."""
+
+    diagnosis: Diagnosis
+    certainty: Certainty
+    why: str
+
+    def to_json(self) -> dict[str, str]:
+        return {"diagnosis": self.diagnosis, "certainty": self.certainty, "why": self.why}
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a group rebalanced, how that went and what it cost; or something worth knowing that was no
+    rebalance."""
+
+    group: str
+    generation: int | None
+    """What the rebalance led to, or will lead to."""
+    started_ms: int
+    ended_ms: int | None
+    """None: it is under way."""
+    outcome: Outcome
+    state: str
+    """Kafka's name of the group's state at the end, or now."""
+    cause: str
+    """What triggered it, as recorded: a value of `group.events.Trigger`, or "unknown"."""
+    diagnosis: Diagnosis
+    certainty: Certainty
+    member: Member | None
+    """Who triggered it, or who is waited for."""
+    what: str
+    """A sentence: what was seen."""
+    meaning: str
+    """A sentence: what that means."""
+    evidence: tuple[str, ...]
+    alternatives: tuple[Alternative, ...]
+    also: tuple[str, ...]
+    """What began it anew before it was over, and who else came and went meanwhile."""
+    waiting: tuple[Awaited, ...]
+    phases: Phases | None
+    moved: Moved | None
+    cost: Cost | None
+    before: str | None
+    """The rebalance before, in a line, where this was none."""
+    since: tuple[str, ...]
+    """Near misses after it: members that may be the next to go."""
+    now_ms: int
+    names: Names
+    ids: tuple[str, ...]
+    """The ids of the members that it mentions."""
+
+    @property
+    def rebalanced(self) -> bool:
+        """Whether it was a rebalance."""
+        return self.outcome is not Outcome.NONE
+
+    def to_json(self) -> dict[str, Any]:
+        """For programs: plain JSON values."""
+        return {
+            "group": self.group,
+            "generation": self.generation,
+            "started_ms": self.started_ms,
+            "ended_ms": self.ended_ms,
+            "outcome": self.outcome.value,
+            "state": self.state,
+            "rebalanced": self.rebalanced,
+            "cause": self.cause,
+            "diagnosis": self.diagnosis.value,
+            "certainty": self.certainty.value,
+            "member": None if self.member is None else self.member.to_json(),
+            "what": self.what,
+            "meaning": self.meaning,
+            "evidence": list(self.evidence),
+            "alternatives": [each.to_json() for each in self.alternatives],
+            "also": list(self.also),
+            "waiting": [each.to_json() for each in self.waiting],
+            "phases": None if self.phases is None else self.phases.to_json(),
+            "moved": None if self.moved is None else self.moved.to_json(),
+            "cost": None if self.cost is None else self.cost.to_json(),
+            "before": self.before,
+            "since": list(self.since),
+            "names": self.names.by_id(self.ids),
+        }
+
+    def lines(self, zone: tzinfo | None = None) -> list[str]:
+        """For people: lines of 110 columns at most, times in local time or in `zone`."""
+        return lines(self, zone)
+
+    def member_lines(self) -> list[str]:
+        """Which members the names stand for: lines to go on with."""
+        return members(self)
 
 
 # --- what was seen ------------------------------------------------------------------------------------------

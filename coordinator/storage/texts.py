@@ -1,4 +1,4 @@
-"""How the assignments of a topic, and replica lists, are written down: as text that people can read."""
+"""How assignments, replica lists and configs are written down: as text that people can read."""
 
 from __future__ import annotations
 
@@ -63,6 +63,11 @@ def replicas_text(replicas: Replicas) -> str:
 def replicas_of(text: str) -> Replicas:
     """The other way round."""
     return tuple(map(int, text.split(",")))
+
+
+def configs_text(configs: Mapping[str, str]) -> str:
+    """Equal configs are equal texts."""
+    return json.dumps(dict(configs), sort_keys=True)
 
 
 def numbered(known: Mapping[Replicas, int], lists: Collection[Replicas], leases: int) -> dict[Replicas, int]:

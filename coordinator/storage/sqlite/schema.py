@@ -17,7 +17,7 @@ APPLICATION_ID = 0x4D555354  # "MUST": tells our files from other sqlite databas
 _BUSY_TIMEOUT_S = 5.0  # another store object of this process may be writing
 
 # Every lease has a row from the start, so that claiming and writing never insert one. Who holds it is not
-# written down, since a holder does not outlive the process (`DataDirectory.tenancy`). Records name their
+# written down, since a holder does not outlive the process (`DataDirectory.lease_table`). Records name their
 # lease by its row: four bytes less in each index entry than kind and number. A record keeps its rowid when it
 # is upserted again, so the index on its key is written once and `seq` alone says the order.
 _TABLES = """

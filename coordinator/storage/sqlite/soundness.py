@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Protocol
 from uuid import UUID
 
-from muster.coordinator.storage.sqlite_schema import APPLICATION_ID, SCHEMA_VERSION, checksum
+from muster.coordinator.storage.sqlite.schema import APPLICATION_ID, SCHEMA_VERSION, checksum
 
 
 class Counts(Protocol):

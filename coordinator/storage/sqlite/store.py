@@ -1,7 +1,7 @@
 """The default store: one sqlite file in the data directory of one process.
 
-One thread writes, with group commit in front of it; another reads, which in WAL mode waits for no writer.
-Both stand behind executors that the caller may bring. Epochs are compared in the writing transaction, though
+One thread writes, a transaction for each call; another reads, which in WAL mode waits for no writer. Both
+stand behind executors that the caller may bring. Epochs are compared in the writing transaction, though
 only this process has the file: a broker of this process that was paused is fenced like one on another
 machine. Who holds a lease and who is registered is not in the file but kept with the lock on the directory,
 so that a full disk takes no lease from anyone.
@@ -10,7 +10,6 @@ so that a full disk takes no lease from anyone.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import sqlite3
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -19,14 +18,14 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 
 from muster.coordinator.base.clock import monotonic_ms
-from muster.coordinator.storage import sqlite_statements as statements
 from muster.coordinator.storage.directory import DataDirectory
-from muster.coordinator.storage.group_commit import GroupCommit
-from muster.coordinator.storage.sqlite_schema import connect, prepare
+from muster.coordinator.storage.lease_table import LeaseTable
+from muster.coordinator.storage.sqlite import statements
+from muster.coordinator.storage.sqlite.schema import connect, prepare
 from muster.coordinator.storage.store import (
     LEASE_COUNTS_DEFAULT,
     Append,
@@ -49,29 +48,10 @@ from muster.coordinator.storage.store import (
     StoreFull,
     TopicRow,
 )
-from muster.coordinator.storage.tenancy import Tenancy
 
 T = TypeVar("T")
 
-PENDING_BYTES_MAX_DEFAULT = 64 * 1024 * 1024
-"""Records that may wait for the writer; at this bound `append` raises StoreBusy."""
-
-_TENANCY_REVISIONS = 2**32  # moves of the revision in memory between two of the one in the file
-_RECORD_OVERHEAD_BYTES = 100  # counted for a waiting record beside its key and value, which may be empty
-
-
-@dataclass(frozen=True, slots=True)
-class _Appends:
-    """One call of `append`. Neighbours in a transaction are written together."""
-
-    appends: Sequence[Append]
-
-
-@dataclass(frozen=True, slots=True)
-class _Other:
-    """Any other change."""
-
-    apply: Callable[[sqlite3.Connection], object]
+_LEASE_TABLE_REVISIONS = 2**32  # moves of the revision in memory between two of the one in the file
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,21 +86,18 @@ class SqliteStore:
         lease_counts: Mapping[LeaseKind, int] | None = None,
         writer: Executor | None = None,
         reader: Executor | None = None,
-        pending_bytes_max: int = PENDING_BYTES_MAX_DEFAULT,
     ) -> None:
         self.changed: list[Callable[[], None]] = []
         self._path = directory
         self._now_ms = now_ms
         self._lease_counts = {**LEASE_COUNTS_DEFAULT, **(lease_counts or {})}
-        self._pending_bytes_max = pending_bytes_max
         self._given_executors = (writer, reader)
         self._own_executors: list[Executor] = []
         self._files: _Files | None = None
-        self._commits: GroupCommit[_Appends | _Other] | None = None
         self._revision = 0
 
     def __repr__(self) -> str:
-        return f"<SqliteStore {self._path} {'closed' if self._commits is None else self._commits}>"
+        return f"<SqliteStore {self._path} {'closed' if self._files is None else 'open'}>"
 
     def _new_executor(self, name: str) -> Executor:
         executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
@@ -139,7 +116,6 @@ class SqliteStore:
         except BaseException:
             self._end_executors()
             raise
-        self._commits = GroupCommit(partial(self._commit, self._files), bytes_max=self._pending_bytes_max)
 
     def _open_files(self) -> _Files:
         directory = DataDirectory.acquire(self._path)
@@ -153,18 +129,16 @@ class SqliteStore:
                     reading = connect(path)
             except sqlite3.Error as error:
                 raise _failure("opening", path, error) from error
-            self._revision = statements.revision(reading)
+            self._revision = statements.meta.revision(reading)
             undo.pop_all()
         return _Files(directory, writing, reading, counts)
 
     async def close(self) -> None:
-        if self._commits is None or self._files is None:
+        if self._files is None:
             return
-        commits, files = self._commits, self._files
-        self._commits = self._files = None
-        await commits.close()
+        files, self._files = self._files, None
         loop = asyncio.get_running_loop()
-        # Reads under way come first: an executor runs its calls in order.
+        # What is under way comes first: an executor runs its calls in order.
         await loop.run_in_executor(self._reader, files.close_reading)
         await loop.run_in_executor(self._writer, files.close_writing)
         self._end_executors()
@@ -176,23 +150,33 @@ class SqliteStore:
 
     # --- how changes and reads are run ------------------------------------------------------------
 
-    def _open_commits(self) -> GroupCommit[_Appends | _Other]:
-        if self._commits is None:
-            raise StoreClosed(f"the store in {self._path} is not open")
-        return self._commits
-
     def _opened_files(self) -> _Files:
         if self._files is None:
             raise StoreClosed(f"the store in {self._path} is not open")
         return self._files
 
     @property
-    def _tenancy(self) -> Tenancy:
-        return self._opened_files().directory.tenancy
+    def _lease_table(self) -> LeaseTable:
+        return self._opened_files().directory.lease_table
+
+    def _write(self, apply: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
+        """`apply` in a transaction, in the order of the calls; to be shielded from its caller's end."""
+        files = self._opened_files()
+        return asyncio.get_running_loop().run_in_executor(self._writer, _transact, files, apply)
 
     async def _change(self, apply: Callable[[sqlite3.Connection], T]) -> T:
-        result = await self._open_commits().submit(_Other(apply))
-        return result  # type: ignore[return-value]  # what `apply` returned, by way of _transact
+        """As `_write`, for what may move the revision."""
+        writing = self._write(lambda connection: (apply(connection), statements.meta.revision(connection)))
+        writing.add_done_callback(self._note_revision)
+        return (await asyncio.shield(writing))[0]
+
+    def _note_revision(self, written: asyncio.Future[tuple[Any, int]]) -> None:
+        if written.cancelled() or written.exception() is not None:
+            return
+        _, revision = written.result()
+        if revision != self._revision:
+            self._revision = revision
+            self._tell()
 
     async def _read(self, query: Callable[[sqlite3.Connection], T]) -> T:
         files = self._opened_files()
@@ -202,136 +186,89 @@ class SqliteStore:
         except sqlite3.Error as error:
             raise _failure("reading", files.directory.store_path, error) from error
 
-    async def _commit(self, files: _Files, changes: Sequence[_Appends | _Other]) -> Sequence[object]:
-        loop = asyncio.get_running_loop()
-        results, revision = await loop.run_in_executor(self._writer, self._transact, files, changes)
-        if revision != self._revision:
-            self._revision = revision
-            self._tell()
-        return results
-
     def _tell(self) -> None:
         for callback in tuple(self.changed):
             callback()
 
-    # --- on the writer's thread -------------------------------------------------------------------
-
-    def _transact(self, files: _Files, changes: Sequence[_Appends | _Other]) -> tuple[list[object], int]:
-        """Write `changes` in one transaction: a result or an exception for each, and the new revision."""
-        connection = files.writing
-        try:
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                results = _apply(connection, changes)
-                revision = self._revision
-                if any(isinstance(change, _Other) for change in changes):
-                    revision = statements.revision(connection)
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
-        except Exception as error:
-            path = files.directory.store_path
-            failure = _failure("writing to", path, error)
-            if isinstance(error, sqlite3.OperationalError) and not isinstance(failure, StoreFull):
-                # The disk: failing, gone.
-                return [_failure("writing to", path, error) for _ in changes], self._revision
-            # One change is at fault (there is no room for it, a key that is no bytes, a value above sqlite's
-            # limit): the others go without it.
-            if len(changes) == 1:
-                failure.__cause__ = error
-                return [failure], self._revision
-            alone = [self._transact(files, [change]) for change in changes]
-            return [results[0] for results, _ in alone], max(revision for _, revision in alone)
-        return results, revision
-
     # --- the contract -----------------------------------------------------------------------------
 
     async def append(self, appends: Sequence[Append]) -> list[Outcome]:
-        size_bytes = 0
-        for one in appends:
-            for key, value in one.records:
-                size_bytes += len(key) + len(value or b"") + _RECORD_OVERHEAD_BYTES
-            for row in one.journal:
-                size_bytes += row.size_bytes + _RECORD_OVERHEAD_BYTES
-        outcomes = await self._open_commits().submit(_Appends(appends), size_bytes)
-        return outcomes  # type: ignore[return-value]  # from statements.append, by way of _transact
+        return await asyncio.shield(self._write(partial(statements.records.append, appends=appends)))
 
     async def load(self, lease: Lease) -> list[tuple[int, bytes, bytes]]:
-        return await self._read(partial(statements.load, lease=lease))
+        return await self._read(partial(statements.records.load, lease=lease))
 
     async def read_records(
         self, lease: Lease, seq: int, *, rows_max: int, bytes_max: int
     ) -> list[StoredRecord]:
-        return await self._read(lambda c: statements.read_records(c, lease, seq, rows_max, bytes_max))
+        return await self._read(lambda c: statements.records.read(c, lease, seq, rows_max, bytes_max))
 
     async def next_seq(self, lease: Lease) -> int:
-        return await self._read(partial(statements.next_seq, lease=lease))
+        return await self._read(partial(statements.records.next_seq, lease=lease))
 
     async def record_bounds(self, lease: Lease) -> RecordBounds:
-        return await self._read(partial(statements.record_bounds, lease=lease))
+        return await self._read(partial(statements.records.bounds, lease=lease))
 
     async def remove_tombstones(self, lease: Lease, epoch: int, *, before_ms: int, count_max: int) -> int:
         return await self._change(
-            lambda c: statements.remove_tombstones(c, lease, epoch, before_ms, count_max)
+            lambda c: statements.records.remove_tombstones(c, lease, epoch, before_ms, count_max)
         )
 
     async def read_journal(
         self, lease: Lease, offset: int, *, rows_max: int, bytes_max: int
     ) -> list[StoredJournalRow]:
         return await self._read(
-            lambda c: statements.read_journal(c, lease, offset, rows_max=rows_max, bytes_max=bytes_max)
+            lambda c: statements.journal.read(c, lease, offset, rows_max=rows_max, bytes_max=bytes_max)
         )
 
     async def journal_bounds(self, lease: Lease) -> JournalBounds:
-        return await self._read(partial(statements.journal_bounds, lease=lease))
+        return await self._read(partial(statements.journal.bounds, lease=lease))
 
     async def journal_offset_at(self, lease: Lease, at_ms: int) -> int | None:
-        return await self._read(lambda c: statements.journal_offset_at(c, lease, at_ms))
+        return await self._read(lambda c: statements.journal.offset_at(c, lease, at_ms))
 
     async def journal_newest(self, lease: Lease) -> int | None:
-        return await self._read(partial(statements.journal_newest, lease=lease))
+        return await self._read(partial(statements.journal.newest, lease=lease))
 
     async def trim_journal(self, lease: Lease, epoch: int, before_offset: int) -> bool:
-        return await self._change(lambda c: statements.trim_journal(c, lease, epoch, before_offset))
+        return await self._change(lambda c: statements.journal.trim(c, lease, epoch, before_offset))
 
     async def claim(self, leases: Sequence[Lease], node_id: int, term_ms: int) -> list[Grant | None]:
         self._check_known(leases)
-        tenancy = self._tenancy
-        taken = tenancy.begin_claim(leases, node_id, self._now_ms())
+        lease_table = self._lease_table
+        taken = lease_table.begin_claim(leases, node_id, self._now_ms())
         epochs: dict[Lease, int] = {}
         try:
             if taken:
-                epochs = await self._change(lambda c: statements.raise_epochs(c, taken))
+                epochs = await self._change(lambda c: statements.leases.raise_epochs(c, taken))
         finally:
-            grants = tenancy.end_claim(taken, node_id, epochs, term_ms, self._now_ms())
+            grants = lease_table.end_claim(taken, node_id, epochs, term_ms, self._now_ms())
         if grants:
             self._tell()
         return [grants.get(lease) for lease in leases]
 
     async def announce(self, grants: Sequence[Grant]) -> None:
         self._check_known([grant.lease for grant in grants])
-        if self._tenancy.announce(grants):
+        if self._lease_table.announce(grants):
             self._tell()
 
     async def renew(self, grants: Sequence[Grant], term_ms: int) -> list[int | None]:
         self._check_known([grant.lease for grant in grants])
-        return self._tenancy.renew(grants, term_ms, self._now_ms())
+        return self._lease_table.renew(grants, term_ms, self._now_ms())
 
     async def release(self, grants: Sequence[Grant]) -> None:
         self._check_known([grant.lease for grant in grants])
-        if self._tenancy.release(grants):
+        if self._lease_table.release(grants):
             self._tell()
 
     async def holders(self, kind: LeaseKind) -> dict[int, Grant]:
-        return self._tenancy.holders(kind, self._now_ms())
+        return self._lease_table.holders(kind, self._now_ms())
 
     def runs_out_in(self, sparing: Container[int]) -> int | None:
-        return self._tenancy.runs_out_in(sparing, self._now_ms())
+        return self._lease_table.runs_out_in(sparing, self._now_ms())
 
     def let_pass(self, ms: int, sparing: Container[int]) -> None:
-        if self._tenancy.let_pass(ms, sparing, self._now_ms()):
+        if self._lease_table.let_pass(ms, sparing, self._now_ms()):
             self._tell()
 
     def _check_known(self, leases: Sequence[Lease]) -> None:
@@ -341,7 +278,7 @@ class SqliteStore:
                 raise StoreConflict(f"there is no lease {lease.kind} {lease.number}")
 
     async def create_topic(self, topic: TopicRow) -> None:
-        await self._change(lambda c: statements.create_topic(c, topic))
+        await self._change(lambda c: statements.topics.create(c, topic))
 
     async def update_topic(
         self,
@@ -350,48 +287,67 @@ class SqliteStore:
         expected: TopicRow | None = None,
         epochs: Mapping[Lease, int] = MappingProxyType({}),
     ) -> None:
-        await self._change(lambda c: statements.update_topic(c, topic, expected, epochs))
+        await self._change(lambda c: statements.topics.update(c, topic, expected, epochs))
 
     async def delete_topic(self, topic_id: UUID) -> bool:
-        return await self._change(lambda c: statements.delete_topic(c, topic_id))
+        return await self._change(lambda c: statements.topics.delete(c, topic_id))
 
     async def topics(self) -> list[TopicRow]:
-        return await self._read(statements.topics)
+        return await self._read(statements.topics.read)
 
     async def replica_lists(self) -> dict[Replicas, int]:
-        return await self._read(statements.replica_lists)
+        return await self._read(statements.topics.replica_lists)
 
     async def add_replica_lists(self, lists: Collection[Replicas]) -> None:
         leases = self._opened_files().counts.leases[LeaseKind.REPLICAS]
-        await self._change(lambda c: statements.add_replica_lists(c, lists, leases))
+        await self._change(lambda c: statements.topics.add_replica_lists(c, lists, leases))
 
     async def broker_configs(self) -> list[BrokerConfigsRow]:
-        return await self._read(statements.broker_configs)
+        return await self._read(statements.broker_configs.read)
 
     async def update_broker_configs(self, row: BrokerConfigsRow, *, expected: Mapping[str, str]) -> None:
-        await self._change(lambda c: statements.update_broker_configs(c, row, expected))
+        await self._change(lambda c: statements.broker_configs.update(c, row, expected))
 
     async def register_node(self, node: NodeRow) -> None:
-        if self._tenancy.register(node, self._now_ms()):
+        if self._lease_table.register(node, self._now_ms()):
             self._tell()
 
     async def remove_node(self, node_id: int, incarnation: UUID) -> None:
-        if self._tenancy.remove(node_id, incarnation):
+        if self._lease_table.remove(node_id, incarnation):
             self._tell()
 
     async def nodes(self) -> list[NodeRow]:
-        return self._tenancy.nodes(self._now_ms())
+        return self._lease_table.nodes(self._now_ms())
 
     async def counts(self) -> StoreCounts:
         return self._opened_files().counts
 
     async def revision(self) -> int:
-        tenancy = self._tenancy
-        written = await self._read(statements.revision)
-        return written * _TENANCY_REVISIONS + tenancy.revision
+        lease_table = self._lease_table
+        written = await self._read(statements.meta.revision)
+        return written * _LEASE_TABLE_REVISIONS + lease_table.revision
 
     async def allocate_producer_ids(self, count: int) -> int:
-        return await self._change(lambda c: statements.allocate_producer_ids(c, count))
+        return await self._change(lambda c: statements.meta.allocate_producer_ids(c, count))
+
+
+def _transact(files: _Files, apply: Callable[[sqlite3.Connection], T]) -> T:
+    """On the writer's thread."""
+    connection = files.writing
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            result = apply(connection)
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+    except StoreError:
+        raise
+    except Exception as error:
+        raise _failure("writing to", files.directory.store_path, error) from error
+    return result
 
 
 def _failure(doing: str, path: Path, error: Exception) -> StoreError:
@@ -409,17 +365,3 @@ def _failure(doing: str, path: Path, error: Exception) -> StoreError:
     if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
         return StoreError(f"{why}; this process must be able to write there")
     return StoreError(why)
-
-
-def _apply(connection: sqlite3.Connection, changes: Sequence[_Appends | _Other]) -> list[object]:
-    results: list[object] = []
-    for is_appends, group in itertools.groupby(changes, key=lambda change: isinstance(change, _Appends)):
-        if is_appends:
-            results += statements.append(connection, [change.appends for change in group])  # type: ignore[union-attr]
-            continue
-        for change in group:
-            try:
-                results.append(change.apply(connection))  # type: ignore[union-attr]
-            except StoreError as refusal:  # refused before anything was changed
-                results.append(refusal)
-    return results

@@ -17,7 +17,7 @@ from muster.coordinator.storage.store import Grant, Lease, LeaseKind, NodeIdTake
 _Whose = tuple[Lease, int] | UUID
 
 
-class Tenancy:
+class LeaseTable:
     """Leases and registrations with their terms. The store objects that share it may be on several threads
     and must have one clock; it is read by the caller.
 
@@ -35,7 +35,7 @@ class Tenancy:
         """What has been told to have run out (`let_pass`)."""
 
     def __repr__(self) -> str:
-        return f"<Tenancy held={len(self._held)} claiming={len(self._claiming)} nodes={list(self._nodes)}>"
+        return f"<LeaseTable held={len(self._held)} claiming={len(self._claiming)} nodes={list(self._nodes)}>"
 
     @property
     def revision(self) -> int:
