@@ -26,8 +26,6 @@ from muster.protocol.types import (
     Int32,
     Int64,
     String,
-    UInt16,
-    UInt32,
     Uuid,
 )
 from tests.support.each import each
@@ -51,8 +49,6 @@ class Everything(Message):
     short: int = field(Int16, default=0)
     number: int = field(Int32, default=0)
     long: int = field(Int64, default=0)
-    port: int = field(UInt16, default=0)
-    seconds: int = field(UInt32, default=0)
     share: float = field(Float64, default=0.0)
     topic_id: uuid.UUID = field(Uuid, default=ZERO_UUID)
     name: str = field(String, default="")

@@ -18,6 +18,7 @@ from muster.protocol import compression, record_batch
 from muster.protocol.compression import Codec, UnpackedTooLarge, compress, decompress
 from muster.protocol.errors import DecodeError
 from muster.protocol.record_batch import ControlType, Header, Record
+from tests.support.control_batches import build_control
 from tests.support.each import each
 
 RECORDS = [
@@ -122,7 +123,7 @@ def test_a_batch_can_be_packed_anew(target: Codec) -> None:
 
 
 def test_control_batches_take_one_offset() -> None:
-    batch = record_batch.build_control(
+    batch = build_control(
         ControlType.COMMIT, offset=7, timestamp=50, producer_id=3, producer_epoch=1, coordinator_epoch=2
     )
     header, (marker,) = parsed(batch)

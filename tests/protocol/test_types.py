@@ -21,8 +21,6 @@ from muster.protocol.types import (
     Int64,
     Records,
     String,
-    UInt16,
-    UInt32,
     Uuid,
     WireType,
 )
@@ -37,8 +35,6 @@ VALUES: list[tuple[WireType, bool, bool, Any, str]] = [
     (Int16, LEGACY, False, -2, "fffe"),
     (Int32, COMPACT, False, 258, "00000102"),
     (Int64, LEGACY, False, -(2**63), "8000000000000000"),
-    (UInt16, LEGACY, False, 0xFFFE, "fffe"),
-    (UInt32, LEGACY, False, 0xFFFFFFFE, "fffffffe"),
     (Float64, LEGACY, False, 1.5, "3ff8000000000000"),
     (Uuid, LEGACY, False, uuid.UUID(int=1), "00" * 15 + "01"),
     (Uuid, COMPACT, False, ZERO_UUID, "00" * 16),
