@@ -26,6 +26,7 @@ from muster.protocol.errors import DecodeError
 HEADER_BYTES: Final = 61
 MAGIC: Final = 2
 MAGIC_POSITION: Final = 16  # the same in the older formats, so that they can be recognised
+PREFIX_BYTES: Final = 16  # base offset, length, leader epoch: what is rewritten outside the CRC
 
 NO_TIMESTAMP: Final = -1
 NO_PRODUCER_ID: Final = -1
