@@ -30,10 +30,10 @@ from muster.coordinator.journal.entries import Member
 from muster.coordinator.observe.lag import Lag
 from muster.coordinator.observe.rebalances import RebalanceLog
 from muster.coordinator.observe.recovery import Recovery
+from muster.coordinator.runtime.groups import GroupRuntime
 from muster.coordinator.runtime.holds import LoadHolds
 from muster.coordinator.runtime.recorder import Recorder
 from muster.coordinator.runtime.ring import Journal
-from muster.coordinator.runtime.runtime import Runtime
 from muster.coordinator.runtime.shard_host import Limits
 from muster.coordinator.server.broker_configs import BrokerConfigs
 from muster.coordinator.server.connections import Connections
@@ -148,7 +148,7 @@ class Broker:
             kept=[offsets, events] if settings.group_events else [offsets],
         )
         self.configs = BrokerConfigs(store, node_id, settings, self._apply_configs)
-        self.runtime = Runtime(
+        self.runtime = GroupRuntime(
             store,
             self.clock,
             self.membership,
@@ -283,7 +283,7 @@ class Broker:
         member: Member | None = None,
         at_ms: int | None = None,
     ) -> None:
-        """Put an entry into the journal of something that happened outside the core; see `Runtime.note`."""
+        """Put an entry into the journal of something that happened outside the core: `GroupRuntime.note`."""
         self.runtime.note(type, data, group_id=group_id, member=member, at_ms=at_ms)
 
     # --- life -----------------------------------------------------------------------------------------------

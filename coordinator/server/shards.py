@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from muster.coordinator.cluster.handover import Rest
-from muster.coordinator.runtime.runtime import Runtime
+from muster.coordinator.runtime.groups import GroupRuntime
 from muster.coordinator.storage.store import Lease, LeaseKind, StoreClosed, StoreError
 from muster.coordinator.topics.partitions import Partitions
 from muster.coordinator.topics.rows import RowPartitions
@@ -42,7 +42,11 @@ class GroupShards:
     stand for it."""
 
     def __init__(
-        self, runtime: Runtime, partitions: Partitions, topics: Sequence[RowPartitions], shards: LogShards
+        self,
+        runtime: GroupRuntime,
+        partitions: Partitions,
+        topics: Sequence[RowPartitions],
+        shards: LogShards,
     ) -> None:
         self._runtime = runtime
         self._partitions = partitions

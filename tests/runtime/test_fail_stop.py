@@ -65,7 +65,7 @@ async def test_a_refusal_after_changes_is_a_bug_too(bench: Bench) -> None:
 
 
 async def test_a_deadline_that_never_passes_is_a_bug_too(bench: Bench) -> None:
-    bench.shard.advance = lambda now_ms, out: None  # type: ignore[method-assign]
+    bench.shard.advance = lambda step: None  # type: ignore[method-assign]
     await bench.ask(CounterShard.due_in, 10)
     bench.clock.advance(10)
     assert bench.runtime.shards()[0].state == "failed"
