@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from muster.coordinator.base.clock import Clock
 from muster.coordinator.cluster.coordinators import GROUPS
-from muster.coordinator.cluster.lease import Tenure
+from muster.coordinator.cluster.lease import LeaseKeeper
 from muster.coordinator.group.config import GroupConfig
 from muster.coordinator.group.effects import TopicsImage
 from muster.coordinator.group.events import MemberIdentity
@@ -55,14 +55,14 @@ class GroupRuntime(Runtime[Shard]):
         self,
         store: Store,
         clock: Clock,
-        tenure: Tenure,
+        leases: LeaseKeeper,
         config: GroupConfig | None = None,
         *,
         kind: MachineKind | None = None,
         **options: Any,
     ) -> None:
         """`options` are those of `Runtime`."""
-        super().__init__(kind or group_kind(config or GroupConfig()), store, clock, tenure, **options)
+        super().__init__(kind or group_kind(config or GroupConfig()), store, clock, leases, **options)
         self._image: TopicsImage | None = None
 
     # --- what groups have committed -------------------------------------------------------------------------

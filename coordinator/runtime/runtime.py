@@ -13,7 +13,7 @@ from muster.coordinator.base.answers import Answered
 from muster.coordinator.base.clock import Clock, Timer
 from muster.coordinator.base.log import Logger
 from muster.coordinator.base.step import RequestContext
-from muster.coordinator.cluster.lease import Tenure
+from muster.coordinator.cluster.lease import LeaseKeeper
 from muster.coordinator.runtime.appender import FULL_PAUSE_MS, Appender, RecordsWritten
 from muster.coordinator.runtime.holds import LoadHolds
 from muster.coordinator.runtime.loader import load, newest_entries
@@ -70,7 +70,7 @@ class _Failure:
 class Runtime(Generic[M]):
     """The shards of one kind over a store. Belongs to the event loop it was made on.
 
-    `tenure` (the membership) says whether a lease may still be used, by the clock of the leases; `clock` is
+    `leases` (the membership) says whether a lease may still be used, by the clock of the leases; `clock` is
     the machines' time, which a test may move on its own. `shard_count` is how many leases of the kind the
     store has. `observer` must be quick and not raise: an exception of its stops the shard. `before_load` is
     awaited before a shard is loaded. `holds` are shards whose loading a test holds open. Without a `recorder`
@@ -83,7 +83,7 @@ class Runtime(Generic[M]):
         kind: MachineKind,
         store: Store,
         clock: Clock,
-        tenure: Tenure,
+        leases: LeaseKeeper,
         *,
         shard_count: int = 50,
         limits: Limits | None = None,
@@ -98,8 +98,8 @@ class Runtime(Generic[M]):
         self._route = kind.coordinator.route
         self._store = store
         self._clock = clock
-        self._tenure = tenure
-        self.serving = tenure.serving
+        self._leases = leases
+        self.serving = leases.serving
         self._shard_count = shard_count
         self._limits = limits or Limits()
         self._observer = observer
@@ -245,9 +245,9 @@ class Runtime(Generic[M]):
         at_rest.add_done_callback(self._coming_to_rest.discard)
         return at_rest
 
-    def hurry(self) -> None:
+    def flush(self) -> None:
         """Have what waits for others to be written with, as entries of the journal do, written now."""
-        self._appender.hurry()
+        self._appender.flush()
 
     def under_way(self) -> Iterator[str]:
         """What is being done without being asked for, in words; nothing when all is at rest and durable."""
@@ -269,7 +269,7 @@ class Runtime(Generic[M]):
         """Have a shard that is here claimed and loaded anew, as after a failure; nothing else."""
         host = self._hosts.get(number)
         if host is not None:
-            self._tenure.reclaim(host.lease, host.epoch)
+            self._leases.reclaim(host.lease, host.epoch)
 
     async def loaded(self) -> None:
         """Return when no shard is loading."""
@@ -374,7 +374,7 @@ class Runtime(Generic[M]):
         facts: dict[str, Any] = {"took_ms": loading_ms, "from_broker": from_broker}
         if from_broker is None or self._recorder is None or from_broker == self._recorder.broker:
             return facts
-        silent_ms = self._tenure.silent_ms(from_broker)
+        silent_ms = self._leases.silent_ms(from_broker)
         if silent_ms is not None:
             facts["from_silent_ms"] = silent_ms
         return facts
@@ -416,7 +416,7 @@ class Runtime(Generic[M]):
             _log.warning("shard lost its lease", shard=number, epoch=host.epoch)
             del self._hosts[number]
             self._end_waiting(number)
-            self._tenure.reclaim(host.lease, host.epoch)
+            self._leases.reclaim(host.lease, host.epoch)
             return
         now_ms = self._clock.now_ms()
         before = self._failures.get(number)
@@ -448,7 +448,7 @@ class Runtime(Generic[M]):
         else:
             # A new epoch, so that nothing the failed host had under way can reach the store behind the new
             # one's loading.
-            self._tenure.reclaim(host.lease, host.epoch)
+            self._leases.reclaim(host.lease, host.epoch)
 
     def _forget_failure(self, number: int) -> None:
         failure = self._failures.pop(number, None)

@@ -182,7 +182,7 @@ class _Move:
             await broker.partitions.sweep_quietly()
         await self._rest()
         for broker in self._live():
-            broker.runtime.hurry()
+            broker.runtime.flush()
         await self._rest()
 
     def call_off(self) -> None:

@@ -1,4 +1,4 @@
-"""A core small enough to see through, a store that answers when the test lets it, and a tenure in the test's
+"""A core small enough to see through, a store that answers when the test lets it, and a leases in the test's
 hand."""
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ class HeldStore(MemoryStore):
         return await super().load(lease)
 
 
-class HandTenure:
+class HandLeases:
     """Says what the test wants, and notes what it is asked to claim again."""
 
     def __init__(self) -> None:
@@ -210,7 +210,7 @@ class Bench:
         self.operations = {**OPERATIONS, **small}
         self.clock = ManualClock()
         self.store = store or HeldStore(now_ms=self.clock.now_ms)
-        self.tenure = HandTenure()
+        self.leases = HandLeases()
         self.events: list[object] = []
         self.journal_written: list[tuple[int, int]] = []
         self.shards: list[CounterShard] = []
@@ -218,7 +218,7 @@ class Bench:
         self.runtime = GroupRuntime(
             self.store,
             self.clock,
-            self.tenure,
+            self.leases,
             limits=limits,
             observer=lambda number, events: self.events.extend(events),
             kind=self.kind(),

@@ -276,7 +276,7 @@ async def test_entries_alone_find_out_that_the_lease_is_lost(bench: JournalBench
     await bench.store.claim([LEASE], 1, 3_000)
     await bench.ask(TellingShard.tell, 1)
     bench.clock.advance(LINGER_MS)
-    await until(lambda: bench.tenure.reclaimed, "the claim")
+    await until(lambda: bench.leases.reclaimed, "the claim")
     assert await bench.stored() == []
 
 
@@ -375,7 +375,7 @@ async def test_a_shard_with_groups_tells_that_it_was_loaded_and_from_whom(
         return shard
 
     monkeypatch.setattr(bench, "make_shard", with_groups)
-    bench.tenure.silent[3] = 2_400
+    bench.leases.silent[3] = 2_400
     epoch = await bench.claim(LEASE)
     await bench.runtime.loaded()
     first, loaded = bench.journal.of(GROUP)

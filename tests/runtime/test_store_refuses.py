@@ -54,7 +54,7 @@ async def test_a_store_that_stays_busy_ends_in_a_reload_without_what_was_not_wri
     await until(lambda: len(bench.shards) == 2)
     await bench.runtime.loaded()
     assert await bench.ask(CounterShard.read) == [1]
-    assert bench.tenure.reclaimed == []
+    assert bench.leases.reclaimed == []
     bench.store.error = None
     assert await bench.ask(CounterShard.write, 3) == 3
     assert await bench.ask(CounterShard.read) == [1, 3]
@@ -115,7 +115,7 @@ async def test_without_room_reads_go_on_under_the_same_epoch(bench: Bench) -> No
     assert await bench.ask(CounterShard.beat) == "alive"
     (status,) = bench.runtime.shards()
     assert (status.state, status.epoch) == ("active", 1)
-    assert bench.tenure.reclaimed == [], "a new epoch could not be written"
+    assert bench.leases.reclaimed == [], "a new epoch could not be written"
 
 
 async def test_without_room_nothing_is_stepped_that_would_write(bench: Bench) -> None:
@@ -198,4 +198,4 @@ async def test_a_shard_that_writes_as_soon_as_it_is_loaded_does_not_go_round_and
     await bench.runtime.loaded()
     await turns()
     assert await bench.ask(CounterShard.read) == [1, 7]
-    assert bench.tenure.reclaimed == []
+    assert bench.leases.reclaimed == []
