@@ -84,7 +84,7 @@ class ClusterCalls(Calls):
         async def known() -> list[str]:
             hosts = [host for node in self._core.brokers.running for host in node.runtime.hosts()]
             return sorted(
-                group_id for host in hosts if host.shard is not None for group_id in host.shard.groups
+                group_id for host in hosts if host.machine is not None for group_id in host.machine.groups
             )
 
         return self._look(known)

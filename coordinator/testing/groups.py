@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from muster.coordinator.group.classic import ClassicGroup, GroupState
-from muster.coordinator.group.classic_member import ClassicMember
-from muster.coordinator.group.effects import Effects, RequestContext, Ticket
+from muster.coordinator.base.step import Step
+from muster.coordinator.group.classic.states import GroupState
+from muster.coordinator.group.group import MemberView
 from muster.coordinator.group.shard import Shard
 from muster.coordinator.journal.entries import Entry
 from muster.coordinator.journal.entries import Member as KnownMember
@@ -17,8 +16,7 @@ from muster.coordinator.testing.faces import Async, Blocking, Calls, both, waits
 from muster.coordinator.testing.faults import AsyncFaultRule, FaultRule
 from muster.coordinator.testing.timeline import Timeline
 from muster.coordinator.testing.waiting import TIMEOUT_S, Duration, Seen, WaitFailed, wait_until
-from muster.protocol.embedded import decode_assignment, subscribed_topics
-from muster.protocol.errors import DecodeError, ErrorCode, KafkaError
+from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.classic_group import LeaveGroupRequest, LeaveGroupResponse
 
 if TYPE_CHECKING:
@@ -473,52 +471,41 @@ async def reached(group: GroupCalls, state: str, members: int | None, timeout: D
 # --- in the shard -------------------------------------------------------------------------------------------
 
 
-def _look_at(
-    shard: Shard, group_id: str, context: RequestContext, ticket: Ticket, now_ms: int, out: Effects
-) -> None:
+def _look_at(shard: Shard, group_id: str, step: Step) -> None:
     """An operation of the shard, as `Shard.describe` is: answers a View once all it shows is durable."""
-    out.reads_hard_state = True
+    step.reads_hard_state = True
     group = shard.groups.get(group_id)
     committed = {part: each.offset for part, each in shard.hard.offsets.get(group_id, {}).items()}
     if group is None:
-        out.reply(ticket, View("Dead", 0, (), (), committed, {}))
+        step.reply(View("Dead", 0, (), (), committed, {}))
         return
     from muster.coordinator.journal.names import Names
 
-    members = group.members.values()
+    view, members = group.view(), list(group.member_views())
     names = Names(
-        KnownMember(each.member_id, each.client_id, each.client_host, each.group_instance_id)
+        KnownMember(each.member_id, each.client_id, each.client_host, each.identity.group_instance_id)
         for each in members
     )
-    out.reply(
-        ticket,
+    step.reply(
         View(
-            str(group.state),
-            group.generation_id,
-            tuple(_member(group, member, names.short(member.member_id)) for member in members),
-            tuple(group.pending_members),
+            str(view.state),
+            view.generation_id,
+            tuple(_member(member, names.short(member.member_id)) for member in members),
+            tuple(each.identity.member_id for each in view.pending),
             committed,
             {member.member_id: member.connection_id for member in members},
         ),
     )
 
 
-def _member(group: ClassicGroup, member: ClassicMember, name: str) -> MemberFacts:
-    topics: Sequence[str] = ()
-    with suppress(DecodeError):  # of another protocol type than consumers'
-        topics = subscribed_topics(member.protocols[0][1])
-    assignment: list[TopicPartition] = []
-    if member.assignment:
-        with suppress(DecodeError):
-            parts = decode_assignment(member.assignment).assigned_partitions
-            assignment = sorted((each.topic, number) for each in parts for number in each.partitions)
+def _member(member: MemberView, name: str) -> MemberFacts:
     return MemberFacts(
         member.member_id,
         member.client_id,
         member.client_host.removeprefix("/"),
-        member.group_instance_id,
-        tuple(sorted(topics)),
-        tuple(assignment),
+        member.identity.group_instance_id,
+        tuple(member.topics() or ()),
+        tuple(sorted(member.assignment() or ())),
         member.connection_id is not None,
         name,
     )

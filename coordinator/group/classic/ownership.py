@@ -10,7 +10,7 @@ import struct as binary
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from muster.coordinator.group.classic_member import ClassicMember
+from muster.coordinator.group.classic.member import ClassicMember
 from muster.coordinator.group.events import MOVES_MAX, Move
 
 Ownership = Mapping[ClassicMember, bytes]

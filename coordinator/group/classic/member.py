@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from functools import partial
 from typing import Any, Final
 
-from muster.coordinator.group.effects import BrokenInvariant, Ticket
+from muster.coordinator.base.step import BrokenInvariant, Ticket
 from muster.coordinator.group.events import MemberIdentity
-from muster.coordinator.group.hard_state import StoredMember
+from muster.coordinator.group.group import MemberView
+from muster.coordinator.group.hard_state import StoredMember, TopicPartition
+from muster.protocol.embedded import decode_assignment, subscribed_topics
+from muster.protocol.errors import DecodeError
 
 Protocols = tuple[tuple[str, bytes], ...]
 """The protocols a member offers, most wanted first: name and metadata."""
@@ -154,6 +158,25 @@ class ClassicMember:
         recent = [late_ms for late_ms in self.late_at_ms if late_ms > since_ms]
         self.late_at_ms = (*recent[1 - _LATE_MAX :], now_ms)
 
+    def view(self, protocol_name: str | None, owes: str | None) -> MemberView:
+        """What is told of it outside: `owes` is the request that its group waits for."""
+        metadata = dict(self.protocols).get(
+            protocol_name or "", self.protocols[0][1] if self.protocols else b""
+        )
+        return MemberView(
+            self.member_id,
+            self.identity,
+            self.client_id,
+            self.client_host,
+            self.session_timeout_ms,
+            self.rebalance_timeout_ms,
+            self.heard_ms,
+            self.connection_id,
+            owes,
+            partial(_read_topics, metadata),
+            partial(_read_assignment, self.assignment),
+        )
+
     def stored(self, protocol_name: str) -> StoredMember:
         """The member as a GroupMetadata record keeps it."""
         return StoredMember(
@@ -184,3 +207,20 @@ class ClassicMember:
         )
         member.protocols_known = False
         return member
+
+
+def _read_topics(metadata: bytes) -> Sequence[str] | None:
+    try:
+        return sorted(subscribed_topics(metadata))
+    except DecodeError:
+        return None
+
+
+def _read_assignment(assignment: bytes) -> Sequence[TopicPartition] | None:
+    if not assignment:
+        return []
+    try:
+        assigned = decode_assignment(assignment).assigned_partitions
+    except DecodeError:
+        return None
+    return [(each.topic, partition) for each in assigned for partition in each.partitions]

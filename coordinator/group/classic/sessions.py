@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from muster.coordinator.group import rebalance
-from muster.coordinator.group.classic import Cause, ClassicGroup, GroupState
-from muster.coordinator.group.classic_member import ClassicMember
-from muster.coordinator.group.effects import BrokenInvariant, Effects, RequestContext, Ticket
-from muster.coordinator.group.events import HeartbeatLate, MemberFenced, MemberIdentity, Trigger
+from muster.coordinator.base.step import BrokenInvariant, RequestContext, Step
+from muster.coordinator.group.classic import rebalance
+from muster.coordinator.group.classic.group import ClassicGroup
+from muster.coordinator.group.classic.member import ClassicMember
+from muster.coordinator.group.classic.states import GroupState
+from muster.coordinator.group.events import Cause, HeartbeatLate, MemberIdentity, Trigger
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.classic_group import (
     HeartbeatRequest,
@@ -31,9 +32,7 @@ REJOIN: Final = HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
 """The answers to heartbeats, the same objects every time: nobody changes an answer to a heartbeat."""
 
 
-def heartbeat(
-    group: ClassicGroup, request: HeartbeatRequest, context: RequestContext, now_ms: int
-) -> HeartbeatResponse:
+def heartbeat(group: ClassicGroup, request: HeartbeatRequest, step: Step) -> HeartbeatResponse:
     """Prolong the member's session and tell it whether to rejoin.
 
     Raises COORDINATOR_NOT_AVAILABLE, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION. That the
@@ -50,12 +49,12 @@ def heartbeat(
         response = REJOIN
     else:
         raise BrokenInvariant(f"{group!r} has {member!r} in {state}")
-    silent_ms = now_ms - member.session_from_ms
+    silent_ms = step.now_ms - member.session_from_ms
     if silent_ms * 3 >= member.session_timeout_ms and is_late(member, silent_ms):
-        _tell_late(group, member, silent_ms, now_ms)
+        _tell_late(group, member, silent_ms, step)
     member.heartbeats += 1
-    group.heard(member, context, now_ms)
-    group.restart_session(member, now_ms)
+    group.heard(member, step)
+    group.restart_session(member, step.now_ms)
     return response
 
 
@@ -68,17 +67,14 @@ def is_late(member: ClassicMember, silent_ms: int) -> bool:
     )
 
 
-def _tell_late(group: ClassicGroup, member: ClassicMember, silent_ms: int, now_ms: int) -> None:
+def _tell_late(group: ClassicGroup, member: ClassicMember, silent_ms: int, step: Step) -> None:
     usual_ms = member.heartbeat_interval_ms()
-    member.was_late(silent_ms, now_ms)
+    member.was_late(silent_ms, step.now_ms)
     if len(member.late_at_ms) <= _LATE_TOLD_MAX:
         cause = Cause(Trigger.HEARTBEAT, member.identity)
-        group.note(
+        step.events.append(
             HeartbeatLate(
-                now_ms,
-                group.group_id,
-                group.generation_id,
-                *cause,
+                *group.stamp(step, cause),
                 late_ms=silent_ms,
                 heartbeat_interval_ms=usual_ms,
                 session_timeout_ms=member.session_timeout_ms,
@@ -86,74 +82,31 @@ def _tell_late(group: ClassicGroup, member: ClassicMember, silent_ms: int, now_m
         )
 
 
-def fenced(
-    group: ClassicGroup,
-    api: str,
-    member_id: str,
-    group_instance_id: str | None,
-    context: RequestContext,
-    now_ms: int,
-) -> list[MemberFenced]:
-    """What there is to tell of a request that was refused with FENCED_INSTANCE_ID: nothing, or one event."""
-    owner = group.members.get(group.static_members.get(group_instance_id or "", ""))
-    if owner is None or not group.rate_limiters.fenced.allows((group.group_id, group_instance_id), now_ms):
-        return []
-    return [
-        MemberFenced(
-            now_ms,
-            group.group_id,
-            group.generation_id,
-            *Cause(Trigger.REQUESTED, owner.identity),
-            api=api,
-            old_member_id=member_id,
-            old_client_id=context.client_id,
-            old_client_host=context.client_host,
-        )
-    ]
-
-
-def leave(
-    group: ClassicGroup,
-    request: LeaveGroupRequest,
-    context: RequestContext,
-    *,
-    ticket: Ticket,
-    now_ms: int,
-    out: Effects,
-) -> None:
+def leave(group: ClassicGroup, request: LeaveGroupRequest, step: Step) -> None:
     """Let members go: the sender itself, or others by an admin's wish.
 
     Raises COORDINATOR_NOT_AVAILABLE. Other errors are the members' own.
     """
     group.alive()
-    identities = leaving(request, context)
+    identities = leaving(request, step.context)
     outcomes: list[ErrorCode] = []
     cause: Cause | None = None
     for identity in identities:
         try:
-            left = _leave(group, identity, context, now_ms, out)
+            left = _leave(group, identity, step)
         except KafkaError as refusal:
             outcomes.append(refusal.code)
-            if refusal.code is ErrorCode.FENCED_INSTANCE_ID:
-                out.events += fenced(
-                    group, "LeaveGroup", identity.member_id, identity.group_instance_id, context, now_ms
-                )
+            group.tell_fenced("LeaveGroup", identity, refusal, step)
         else:
             outcomes.append(ErrorCode.NONE)
             cause = cause or left
     if cause is not None and group.state is not GroupState.EMPTY:
         # As in Kafka, also when the one who left was only waited for.
-        rebalance.prepare_or_complete(group, cause, now_ms, out)
-    out.reply(ticket, left_response(identities, outcomes, context))
+        rebalance.prepare_or_complete(group, cause, step)
+    step.reply(left_response(identities, outcomes, step.context))
 
 
-def _leave(
-    group: ClassicGroup,
-    identity: LeaveGroupRequest.MemberIdentity,
-    context: RequestContext,
-    now_ms: int,
-    out: Effects,
-) -> Cause:
+def _leave(group: ClassicGroup, identity: LeaveGroupRequest.MemberIdentity, step: Step) -> Cause:
     """Let one member go. Raises UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
     member_id = identity.member_id
     if member_id == "" and identity.group_instance_id is not None:
@@ -161,11 +114,11 @@ def _leave(
         member_id = group.static_members.get(identity.group_instance_id, "")
     elif (pending := group.pending_members.get(member_id)) is not None:
         cause = Cause(Trigger.MEMBER_LEFT, pending.identity, identity.reason)
-        rebalance.remove_pending(group, member_id, cause, now_ms, out)
+        rebalance.remove_pending(group, member_id, cause, step)
         return cause
     member = group.validate(member_id, identity.group_instance_id)
     cause = Cause(Trigger.MEMBER_LEFT, member.identity, identity.reason)
-    rebalance.remove(group, member, cause, now_ms, out, requested_by=_requested_by(member, context))
+    rebalance.remove(group, member, cause, step, requested_by=_requested_by(member, step.context))
     return cause
 
 
@@ -202,10 +155,10 @@ def left_response(
     )
 
 
-def session_timer_fired(group: ClassicGroup, member_id: str, now_ms: int, out: Effects) -> None:
+def session_timer_fired(group: ClassicGroup, member_id: str, step: Step) -> None:
     """A member, or a client that is waited for, was not heard of in time."""
     if member_id in group.pending_members:
-        forget_pending(group, member_id, None, now_ms, out)
+        forget_pending(group, member_id, None, step)
         return
     member = group.members[member_id]
     if member.waits:
@@ -213,24 +166,22 @@ def session_timer_fired(group: ClassicGroup, member_id: str, now_ms: int, out: E
         return
     trigger = Trigger.NEW_MEMBER_EXPIRED if member.is_new else Trigger.SESSION_EXPIRED
     cause = Cause(trigger, member.identity)
-    rebalance.remove(group, member, cause, now_ms, out)
+    rebalance.remove(group, member, cause, step)
     if group.state is GroupState.PREPARING_REBALANCE:
-        _complete_without(group, now_ms, out)
+        _complete_without(group, step)
     else:
-        rebalance.prepare(group, cause, now_ms, out)
+        rebalance.prepare(group, cause, step)
 
 
-def forget_pending(
-    group: ClassicGroup, member_id: str, reason: str | None, now_ms: int, out: Effects
-) -> None:
+def forget_pending(group: ClassicGroup, member_id: str, reason: str | None, step: Step) -> None:
     """Wait no longer for a client to come back with the id it was to be told."""
     cause = Cause(Trigger.PENDING_MEMBER_EXPIRED, group.pending_members[member_id].identity, reason)
-    rebalance.remove_pending(group, member_id, cause, now_ms, out)
-    _complete_without(group, now_ms, out)
+    rebalance.remove_pending(group, member_id, cause, step)
+    _complete_without(group, step)
 
 
-def _complete_without(group: ClassicGroup, now_ms: int, out: Effects) -> None:
+def _complete_without(group: ClassicGroup, step: Step) -> None:
     """One less to wait for. As in Kafka this does not respect the initial delay: an expiry can end it
     early."""
     if group.state is GroupState.PREPARING_REBALANCE and group.all_joined:
-        rebalance.complete(group, Cause(Trigger.ALL_JOINED), now_ms, out)
+        rebalance.complete(group, Cause(Trigger.ALL_JOINED), step)

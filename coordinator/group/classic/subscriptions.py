@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from muster.coordinator.group.classic_member import Protocols
+from muster.coordinator.group.classic.member import Protocols
 from muster.protocol.embedded import ConsumerProtocolSubscription, decode_subscription, subscribed_topics
 from muster.protocol.errors import DecodeError
 

@@ -7,26 +7,44 @@ and `rebalance`, which carries a group from one generation to the next.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
-from muster.coordinator.base.deadlines import Deadlines
+from muster.coordinator.base.step import BrokenInvariant, Step
 from muster.coordinator.group import records
-from muster.coordinator.group.classic_member import ClassicMember, Protocols
-from muster.coordinator.group.config import GroupConfig
-from muster.coordinator.group.connections import Connections
-from muster.coordinator.group.effects import BrokenInvariant, Effects, RequestContext, Ticket
-from muster.coordinator.group.events import Event, MemberIdentity, StateChanged, Trigger
-from muster.coordinator.group.hard_state import UNKNOWN_TIME, HardState, StoredGroup
-from muster.coordinator.group.ownership import Ownership
-from muster.coordinator.group.rate_limiters import RateLimiters
-from muster.coordinator.group.subscriptions import PartitionCounts, partition_counts
+from muster.coordinator.group.classic import ownership
+from muster.coordinator.group.classic.member import ClassicMember, Protocols
+from muster.coordinator.group.classic.ownership import Ownership
+from muster.coordinator.group.classic.shared import Shared
+from muster.coordinator.group.classic.states import TRANSITIONS, GroupState
+from muster.coordinator.group.classic.subscriptions import PartitionCounts, partition_counts
+from muster.coordinator.group.events import (
+    Cause,
+    CommitRefused,
+    MemberFenced,
+    MemberIdentity,
+    Stamp,
+    StateChanged,
+    Trigger,
+)
+from muster.coordinator.group.group import (
+    GroupView,
+    MemberView,
+    PendingMember,
+    RebalanceView,
+    RetentionBase,
+    committed_at,
+    group_not_found,
+)
+from muster.coordinator.group.hard_state import UNKNOWN_TIME, StoredGroup
+from muster.coordinator.group.timers import TimerKey, TimerKind
 from muster.protocol.embedded import subscribed_topics
 from muster.protocol.errors import DecodeError, ErrorCode, KafkaError
 from muster.protocol.java import hash_map_order
 from muster.protocol.messages.classic_group import JoinGroupResponse, SyncGroupResponse
+from muster.protocol.messages.group_admin import DescribeGroupsResponse, ListGroupsResponse
+from muster.protocol.messages.offsets import OffsetCommitRequest
 
 CONSUMER: Final = "consumer"
 """The protocol type of consumers: the coordinator understands their subscriptions."""
@@ -34,75 +52,9 @@ CONSUMER: Final = "consumer"
 _SLOWEST_JOINS: Final = 5
 _GENERATIONS_MAX: Final = 16
 """Of how many generations the beginning is remembered."""
-_NOTED_MAX: Final = 1_000
-
-
-class GroupState(StrEnum):
-    """The five states, in Kafka's spelling."""
-
-    EMPTY = "Empty"
-    """No members, perhaps offsets. The first join leads to PreparingRebalance; anybody may commit; a
-    retention sweep ends it."""
-    PREPARING_REBALANCE = "PreparingRebalance"
-    """Waits for the members' JoinGroups, which are parked. Ends when all are in or the rebalance timeout has
-    passed."""
-    COMPLETING_REBALANCE = "CompletingRebalance"
-    """The generation is fixed, JoinGroups are answered; SyncGroups are parked until the leader's comes."""
-    STABLE = "Stable"
-    """The assignment is stored and handed out. A join that changes something leads to PreparingRebalance."""
-    DEAD = "Dead"
-    """The shard gives the group up."""
 
 
 _DEAD: Final = GroupState.DEAD  # looked up by Python code, and every heartbeat asks
-
-_PREDECESSORS: Final[dict[GroupState, frozenset[GroupState]]] = {
-    GroupState.EMPTY: frozenset({GroupState.PREPARING_REBALANCE}),
-    GroupState.PREPARING_REBALANCE: frozenset(
-        {GroupState.EMPTY, GroupState.COMPLETING_REBALANCE, GroupState.STABLE}
-    ),
-    GroupState.COMPLETING_REBALANCE: frozenset({GroupState.PREPARING_REBALANCE}),
-    GroupState.STABLE: frozenset({GroupState.COMPLETING_REBALANCE}),
-    GroupState.DEAD: frozenset(GroupState),
-}
-
-
-class TimerKind(StrEnum):
-    __hash__ = str.__hash__  # Enum's own is Python code, and every heartbeat looks a timer up
-
-    SESSION = "session"
-    """A member's, or that of one who was told its id and has not come back with it."""
-    JOIN = "join"
-    """The group waits for JoinGroups."""
-    SYNC = "sync"
-    """The group waits for SyncGroups."""
-    SWEEP = "sweep"
-    """The shard looks for offsets past their retention."""
-    PRESUMPTION = "presumption"
-    """Members are no longer presumed alive."""
-
-
-class TimerKey(NamedTuple):
-    """Whose deadline it is."""
-
-    kind: TimerKind
-    group_id: str = ""
-    member_id: str = ""
-
-
-class Cause(NamedTuple):
-    """What makes a group change: the trigger, who pulled it, and the reason the client gave (KIP-800)."""
-
-    trigger: Trigger
-    member: MemberIdentity | None = None
-    reason: str | None = None
-
-
-class PendingMember(NamedTuple):
-    """A client that was told its member id and is waited for (KIP-394)."""
-
-    identity: MemberIdentity
-    issued_ms: int
 
 
 @dataclass(slots=True)
@@ -124,26 +76,11 @@ class InitialDelay(NamedTuple):
     remaining_ms: int
 
 
-class Topics:
-    """What a shard knows of the topics there are."""
+class Fenceable(Protocol):
+    """What names a member, and perhaps its instance."""
 
-    __slots__ = ("partitions",)
-
-    def __init__(self) -> None:
-        self.partitions: PartitionCounts | None = None
-        """How many each has; None: not told yet."""
-
-
-class Shared(NamedTuple):
-    """What a group shares with the others of its shard."""
-
-    config: GroupConfig
-    hard: HardState
-    deadlines: Deadlines[TimerKey]
-    connections: Connections
-    topics: Topics
-    rate_limiters: RateLimiters
-    noted: list[Event]
+    member_id: str
+    group_instance_id: str | None
 
 
 class ClassicGroup:
@@ -153,7 +90,6 @@ class ClassicGroup:
     # Without, each would have a dictionary of its own: instances share one of up to thirty attributes only.
     __slots__ = (
         "_generations",
-        "_noted",
         "_supporters",
         "config",
         "connections",
@@ -193,7 +129,6 @@ class ClassicGroup:
         self.connections = shared.connections
         self.topics = shared.topics
         self.rate_limiters = shared.rate_limiters
-        self._noted = shared.noted
         self.state = GroupState.EMPTY
         self.previous_state = GroupState.EMPTY
         self.state_timestamp = now_ms
@@ -251,26 +186,206 @@ class ClassicGroup:
         group.ownership = {member: member.assignment for member in group.members.values()}
         return group
 
+    # --- as its shard knows it ------------------------------------------------------------------------------
+
+    @property
+    def is_empty(self) -> bool:
+        return self.state is GroupState.EMPTY
+
+    def stamp(self, step: Step, cause: Cause) -> Stamp:
+        trigger, member, reason = cause
+        return step.now_ms, self.group_id, self.generation_id, trigger, member, reason
+
+    def validate_commit(self, request: OffsetCommitRequest, step: Step) -> None:
+        """Raises COORDINATOR_NOT_AVAILABLE, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION,
+        REBALANCE_IN_PROGRESS."""
+        try:
+            self._validate_committer(request)
+        except KafkaError as refusal:
+            self.tell_fenced("OffsetCommit", request, refusal, step)
+            self._tell_commit_refused(request, refusal, step)
+            raise
+        member = self.members.get(request.member_id)
+        if member is not None:
+            self.heard(member, step)
+            self.restart_session(member, step.now_ms)
+
+    def _validate_committer(self, request: OffsetCommitRequest) -> None:
+        self.alive()
+        generation_id = request.generation_id_or_member_epoch
+        if generation_id < 0 and self.state is GroupState.EMPTY:
+            # An admin, or a consumer that assigns its partitions itself.
+            return
+        if generation_id >= 0 or request.member_id != "" or request.group_instance_id is not None:
+            self.validate(request.member_id, request.group_instance_id)
+            self.validate_generation(generation_id)
+        else:
+            raise KafkaError(
+                ErrorCode.UNKNOWN_MEMBER_ID, f"{self!r} has members, and the commit comes from none of them"
+            )
+        if self.state is GroupState.COMPLETING_REBALANCE:
+            # It has joined this generation but not its assignment; what it commits belongs to an earlier one.
+            raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, f"{self!r} waits for its assignment")
+
+    def _tell_commit_refused(self, request: OffsetCommitRequest, refusal: KafkaError, step: Step) -> None:
+        if not self.rate_limiters.commits_refused.allows(self.group_id, step.now_ms):
+            return
+        context, generation_id = step.context, request.generation_id_or_member_epoch
+        identity = MemberIdentity(
+            request.member_id, context.client_id, context.client_host, request.group_instance_id
+        )
+        ended_ms = self._ended_ms(generation_id)
+        topic, partition = _first_partition(request)
+        owner = ownership.owner(self.ownership, topic, partition)
+        if owner is not None and self.members.get(owner.member_id) is not owner:
+            owner = None  # it has gone
+        step.events.append(
+            CommitRefused(
+                *self.stamp(step, Cause(Trigger.REQUESTED, identity)),
+                error=refusal.code.name,
+                committed_generation_id=generation_id,
+                partitions=sum(len(topic.partitions) for topic in request.topics),
+                superseded_ms=None if ended_ms is None else step.now_ms - ended_ms,
+                owner=None if owner is None else owner.identity,
+                topic=topic,
+                partition=partition,
+            )
+        )
+
+    def validate_delete(self) -> None:
+        if self.state is GroupState.DEAD:
+            raise group_not_found(self.group_id)
+        if self.state is not GroupState.EMPTY:
+            raise KafkaError(ErrorCode.NON_EMPTY_GROUP, f"{self!r} has members")
+
+    def validate_offset_delete(self) -> None:
+        if self.state is GroupState.DEAD:
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {self.group_id!r} is being unloaded")
+        if self.state is not GroupState.EMPTY and self.protocol_type != CONSUMER:
+            # Nobody can tell what members of another type use.
+            raise KafkaError(ErrorCode.NON_EMPTY_GROUP, f"{self!r} is of type {self.protocol_type!r}")
+
+    def is_subscribed(self, topic: str) -> bool:
+        """Consumers whose subscriptions are not known use all topics."""
+        if self.subscribed_topics is None:
+            return self.protocol_type == CONSUMER
+        return topic in self.subscribed_topics
+
+    def retention_base(self) -> RetentionBase | None:
+        if self.protocol_type == "":
+            return committed_at  # it never had members
+        if self.state is GroupState.EMPTY:
+            emptied_ms = self.state_timestamp
+            # Records of old brokers do not say when their group became empty.
+            return committed_at if emptied_ms == UNKNOWN_TIME else lambda _: emptied_ms
+        if self.state is GroupState.STABLE and self.subscribed_topics is not None:
+            return committed_at
+        return None
+
+    def topics_changed(self) -> None:
+        if self.members and self.partition_counts is None:
+            # It was loaded: what has changed since its last assignment, nobody here knows.
+            self.count_partitions()
+
+    def delete(self, step: Step) -> None:
+        if self.members:
+            raise BrokenInvariant(f"{self!r} has members")
+        self.cancel_timers()
+        # Also for a group that has no record: the store forgets what it does not have.
+        self.hard.emit(records.group_tombstone(self.group_id), step)
+
+    def unload(self, step: Step) -> None:
+        moved = KafkaError(ErrorCode.NOT_COORDINATOR, f"group {self.group_id!r} is being unloaded")
+        self.become(GroupState.DEAD, Cause(Trigger.SHARD_UNLOADED), step)
+        for member in self.members.values():
+            self.refuse_join(member, moved.code, step)
+            self.answer_sync(member, moved, step)
+        self.cancel_timers()
+
+    def described(self) -> DescribeGroupsResponse.DescribedGroup:
+        """What members subscribe to is told only of a Stable group: before, their metadata may be of a
+        protocol that will not be chosen."""
+        stable = self.state is GroupState.STABLE
+        protocol_name = self.protocol_name or ""
+        return DescribeGroupsResponse.DescribedGroup(
+            group_id=self.group_id,
+            group_state=self.state,
+            protocol_type=self.protocol_type,
+            protocol_data=protocol_name if stable else "",
+            members=[
+                DescribeGroupsResponse.DescribedGroup.DescribedGroupMember(
+                    member_id=member.member_id,
+                    group_instance_id=member.group_instance_id,
+                    client_id=member.client_id,
+                    client_host=member.client_host,
+                    member_metadata=member.metadata(protocol_name) if stable else b"",
+                    member_assignment=member.assignment,
+                )
+                for member in self.members.values()
+            ],
+        )
+
+    def listed(self) -> ListGroupsResponse.ListedGroup:
+        return ListGroupsResponse.ListedGroup(
+            group_id=self.group_id,
+            protocol_type=self.protocol_type,
+            group_state=self.state,
+            group_type="classic",
+        )
+
+    def identities(self) -> list[MemberIdentity]:
+        return [member.identity for member in self.members.values()]
+
+    def view(self) -> GroupView:
+        waiting = self.state in (GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE)
+        rebalance = None
+        if self.rebalance is not None and waiting:
+            owing = sum(self._owes(member) is not None for member in self.members.values())
+            rebalance = RebalanceView(
+                self.rebalance.started_ms, self.rebalance.cause.trigger, owing + len(self.pending_members)
+            )
+        return GroupView(
+            self.group_id,
+            self.state,
+            self.state_timestamp,
+            waiting,
+            self.state is GroupState.STABLE,
+            self.generation_id,
+            self.protocol_type,
+            self.protocol_name,
+            self.leader,
+            self.subscribed_topics or frozenset(),
+            rebalance,
+            len(self.members),
+            tuple(self.pending_members.values()),
+        )
+
+    def member_views(self) -> Iterator[MemberView]:
+        for member in list(self.members.values()):
+            yield member.view(self.protocol_name, self._owes(member))
+
+    def _owes(self, member: ClassicMember) -> str | None:
+        if self.state is GroupState.PREPARING_REBALANCE and member.parked_join is None:
+            return "JoinGroup"
+        if self.state is GroupState.COMPLETING_REBALANCE and member.member_id in self.pending_syncs:
+            return "SyncGroup"
+        return None
+
     # --- states ---------------------------------------------------------------------------------------------
 
-    def become(
-        self, to_state: GroupState, cause: Cause, now_ms: int, out: Effects, *, until_ms: int | None = None
-    ) -> None:
+    def become(self, to_state: GroupState, cause: Cause, step: Step, *, until_ms: int | None = None) -> None:
         """Enter a state, which lasts until `until_ms` at most. The only writer of `state`."""
-        if self.state not in _PREDECESSORS[to_state]:
+        if (self.state, to_state) not in TRANSITIONS:
             raise BrokenInvariant(f"{self!r} cannot become {to_state}")
         self.previous_state, self.state = self.state, to_state
-        entered_ms, self.state_timestamp = self.state_timestamp, now_ms
-        out.events.append(
+        entered_ms, self.state_timestamp = self.state_timestamp, step.now_ms
+        step.events.append(
             StateChanged(
-                now_ms,
-                self.group_id,
-                self.generation_id,
-                *cause,
+                *self.stamp(step, cause),
                 from_state=self.previous_state,
                 to_state=to_state,
                 # The time may be from the store: by the clock of another broker, which may be ahead of ours.
-                phase_ms=0 if entered_ms == UNKNOWN_TIME else max(now_ms - entered_ms, 0),
+                phase_ms=0 if entered_ms == UNKNOWN_TIME else max(step.now_ms - entered_ms, 0),
                 waiting_for=self._waited_for(),
                 pending_member_ids=tuple(self.pending_members),
                 until_ms=until_ms,
@@ -293,7 +408,7 @@ class ClassicGroup:
         self.generation_id += 1
         self._generations = (*self._generations[1 - _GENERATIONS_MAX :], (self.generation_id, now_ms))
 
-    def ended_ms(self, generation_id: int) -> int | None:
+    def _ended_ms(self, generation_id: int) -> int | None:
         """When a generation ended: when the next began. None: it has not, or nobody remembers."""
         for began_id, began_ms in self._generations:
             if began_id == generation_id + 1:
@@ -448,13 +563,6 @@ class ClassicGroup:
                 return None
         return frozenset(topics)
 
-    def is_subscribed(self, topic: str) -> bool:
-        """Whether the topic's offsets are in use. Consumers whose subscriptions are not known use them
-        all."""
-        if self.subscribed_topics is None:
-            return self.protocol_type == CONSUMER
-        return topic in self.subscribed_topics
-
     def count_partitions(self) -> None:
         """Remember how many partitions the subscribed topics have."""
         if self.subscribed_topics is None or self.topics.partitions is None:
@@ -488,43 +596,43 @@ class ClassicGroup:
 
     # --- parked requests ------------------------------------------------------------------------------------
 
-    def park_join(self, member: ClassicMember, ticket: Ticket, now_ms: int, out: Effects) -> None:
+    def park_join(self, member: ClassicMember, step: Step) -> None:
         # The member asked again, on another connection: nobody reads the first answer any more. Kafka never
         # gives one.
-        self.refuse_join(member, ErrorCode.REBALANCE_IN_PROGRESS, out)
-        member.parked_join = ticket
+        self.refuse_join(member, ErrorCode.REBALANCE_IN_PROGRESS, step)
+        member.parked_join = step.ticket
         self.joins_parked += 1
         earlier = [joined for joined in self.last_joins if joined[0].member_id != member.member_id]
-        self.last_joins = (*earlier[1 - _SLOWEST_JOINS :], (member.identity, now_ms))
+        self.last_joins = (*earlier[1 - _SLOWEST_JOINS :], (member.identity, step.now_ms))
 
-    def answer_join(self, member: ClassicMember, response: JoinGroupResponse, out: Effects) -> None:
+    def answer_join(self, member: ClassicMember, response: JoinGroupResponse, step: Step) -> None:
         """Answer the member's parked JoinGroup, if there is one."""
         if member.parked_join is not None:
-            out.reply(member.parked_join, response)
+            step.answer(member.parked_join, response)
             member.parked_join = None
             self.joins_parked -= 1
 
     def refuse_join(
-        self, member: ClassicMember, code: ErrorCode, out: Effects, *, member_id: str | None = None
+        self, member: ClassicMember, code: ErrorCode, step: Step, *, member_id: str | None = None
     ) -> None:
         """Answer the member's parked JoinGroup with an error, and with its id if no other is given."""
         member_id = member.member_id if member_id is None else member_id
-        self.answer_join(member, refused_join(code, member_id), out)
+        self.answer_join(member, refused_join(code, member_id), step)
 
-    def park_sync(self, member: ClassicMember, ticket: Ticket, out: Effects) -> None:
+    def park_sync(self, member: ClassicMember, step: Step) -> None:
         if member.parked_sync is not None:
             asked_again = f"{member.member_id!r} has asked again since"
-            self.answer_sync(member, KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, asked_again), out)
-        member.parked_sync = ticket
+            self.answer_sync(member, KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, asked_again), step)
+        member.parked_sync = step.ticket
         self.syncs_parked += 1
 
     def answer_sync(
-        self, member: ClassicMember, response: SyncGroupResponse | KafkaError, out: Effects
+        self, member: ClassicMember, response: SyncGroupResponse | KafkaError, step: Step
     ) -> bool:
         """Answer the member's parked SyncGroup; whether there was one."""
         if member.parked_sync is None:
             return False
-        out.reply(member.parked_sync, response)
+        step.answer(member.parked_sync, response)
         member.parked_sync = None
         self.syncs_parked -= 1
         return True
@@ -566,16 +674,31 @@ class ClassicGroup:
 
     # --- who is heard of ------------------------------------------------------------------------------------
 
-    def heard(self, member: ClassicMember, context: RequestContext, now_ms: int) -> None:
+    def heard(self, member: ClassicMember, step: Step) -> None:
         """Remember when and over which connection a member was last heard of. Only the events tell of it."""
-        member.heard_ms = now_ms
-        if member.connection_id != context.connection_id:
-            self.connections.heard(self.group_id, member, context.connection_id)
+        member.heard_ms = step.now_ms
+        if member.connection_id != step.context.connection_id:
+            self.connections.heard(self.group_id, member, step.context.connection_id)
 
-    def note(self, event: Event) -> None:
-        """Tell of something where there is no `out` to tell it in: the next step will."""
-        if len(self._noted) < _NOTED_MAX:
-            self._noted.append(event)
+    def tell_fenced(self, api: str, request: Fenceable, refusal: KafkaError, step: Step) -> None:
+        """Tell, once a minute, of a request that is refused with FENCED_INSTANCE_ID."""
+        instance_id = request.group_instance_id
+        owner = self.members.get(self.static_members.get(instance_id or "", ""))
+        if (
+            refusal.code is not ErrorCode.FENCED_INSTANCE_ID
+            or owner is None
+            or not self.rate_limiters.fenced.allows((self.group_id, instance_id), step.now_ms)
+        ):
+            return
+        step.events.append(
+            MemberFenced(
+                *self.stamp(step, Cause(Trigger.REQUESTED, owner.identity)),
+                api=api,
+                old_member_id=request.member_id,
+                old_client_id=step.context.client_id,
+                old_client_host=step.context.client_host,
+            )
+        )
 
     # --- hard state -----------------------------------------------------------------------------------------
 
@@ -590,11 +713,19 @@ class ClassicGroup:
             tuple(member.stored(self.protocol_name or "") for member in self.members.values()),
         )
 
-    def store(self, out: Effects) -> None:
-        self.hard.emit(records.group_metadata(self.group_id, self.stored()), out)
+    def store(self, step: Step) -> None:
+        self.hard.emit(records.group_metadata(self.group_id, self.stored()), step)
 
 
 def refused_join(code: ErrorCode, member_id: str) -> JoinGroupResponse:
     """A JoinGroup answered with an error and a member id, which is not always the one it was asked with. No
     protocol is null, which the server turns into "" for versions that lack null."""
     return JoinGroupResponse(error_code=code, protocol_name=None, leader="", member_id=member_id, members=[])
+
+
+def _first_partition(request: OffsetCommitRequest) -> tuple[str, int]:
+    """The first partition of a commit; ("", -1) if it has none."""
+    for topic in request.topics:
+        for partition in topic.partitions:
+            return topic.name, partition.partition_index
+    return "", -1

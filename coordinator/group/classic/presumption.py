@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from muster.coordinator.group.classic import ClassicGroup
-from muster.coordinator.group.classic_member import ClassicMember
-from muster.coordinator.group.sessions import is_late
+from muster.coordinator.group.classic.group import ClassicGroup
+from muster.coordinator.group.classic.member import ClassicMember
+from muster.coordinator.group.classic.sessions import is_late
 
 
 class Presumption:

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from muster.coordinator.group import rebalance, subscriptions
-from muster.coordinator.group.classic import (
-    CONSUMER,
-    Cause,
-    ClassicGroup,
-    GroupState,
-    PendingMember,
-    refused_join,
-)
-from muster.coordinator.group.classic_member import ClassicMember, Protocols
+from muster.coordinator.base.step import BrokenInvariant, RequestContext, Step
+from muster.coordinator.group.classic import rebalance, subscriptions
+from muster.coordinator.group.classic.group import CONSUMER, ClassicGroup, refused_join
+from muster.coordinator.group.classic.member import ClassicMember, Protocols
+from muster.coordinator.group.classic.states import GroupState
 from muster.coordinator.group.config import NEW_MEMBER_JOIN_TIMEOUT_MS
-from muster.coordinator.group.effects import BrokenInvariant, Effects, RequestContext, Ticket
 from muster.coordinator.group.events import (
+    Cause,
     JoinRefused,
     MemberAdded,
     MemberIdentity,
@@ -27,6 +22,7 @@ from muster.coordinator.group.events import (
     TopicsGrown,
     Trigger,
 )
+from muster.coordinator.group.group import PendingMember
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.classic_group import JoinGroupRequest
 
@@ -36,16 +32,7 @@ _REJOINS_TOLD_MAX: Final = 100
 """Members of a group in which each JoinGroup is told."""
 
 
-def join(
-    group: ClassicGroup,
-    request: JoinGroupRequest,
-    context: RequestContext,
-    *,
-    new_member_id: str,
-    ticket: Ticket,
-    now_ms: int,
-    out: Effects,
-) -> None:
+def join(group: ClassicGroup, request: JoinGroupRequest, new_member_id: str, step: Step) -> None:
     """Answer a JoinGroup, or park it until the rebalance completes. `new_member_id` is for a client that has
     none.
 
@@ -54,22 +41,22 @@ def join(
     """
     group.alive()
     if not _admits(group, request.member_id):
-        _refuse_full(group, request, context, ticket, now_ms, out)
+        _refuse_full(group, request, step)
     elif not group.supports(request.protocol_type, [protocol.name for protocol in request.protocols]):
-        _tell_refused(group, request, context, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, now_ms, out)
+        _tell_refused(group, request, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, step)
         raise KafkaError(
             ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
             f"{group!r} of type {group.protocol_type!r} has no protocol in common with "
             f"{request.protocol_type!r} {[protocol.name for protocol in request.protocols]}",
         )
     elif request.member_id != "":
-        _join_known(group, request, context, ticket, now_ms, out)
+        _join_known(group, request, step)
     elif request.group_instance_id in group.static_members:
-        _replace(group, request, context, new_member_id, ticket, now_ms, out)
-    elif request.group_instance_id is None and context.api_version >= _MEMBER_ID_REQUIRED_FROM:
-        _issue_member_id(group, request, context, new_member_id, ticket, now_ms, out)
+        _replace(group, request, new_member_id, step)
+    elif request.group_instance_id is None and step.context.api_version >= _MEMBER_ID_REQUIRED_FROM:
+        _issue_member_id(group, request, new_member_id, step)
     else:
-        _add(group, request, context, new_member_id, ticket, now_ms, out)
+        _add(group, request, new_member_id, step)
 
 
 # --- the gate -----------------------------------------------------------------------------------------------
@@ -91,48 +78,31 @@ def _admits(group: ClassicGroup, member_id: str) -> bool:
             return member is not None or len(group.members) < size_max
 
 
-def _refuse_full(
-    group: ClassicGroup,
-    request: JoinGroupRequest,
-    context: RequestContext,
-    ticket: Ticket,
-    now_ms: int,
-    out: Effects,
-) -> None:
+def _refuse_full(group: ClassicGroup, request: JoinGroupRequest, step: Step) -> None:
     """GROUP_MAX_SIZE_REACHED; whoever asked is no member any more."""
     member_id = request.member_id
     member = group.members.get(member_id)
     if member is not None:
-        rebalance.remove(group, member, Cause(Trigger.GROUP_FULL, member.identity), now_ms, out)
+        rebalance.remove(group, member, Cause(Trigger.GROUP_FULL, member.identity), step)
     elif member_id in group.pending_members:
         pending = group.pending_members[member_id]
-        rebalance.remove_pending(group, member_id, Cause(Trigger.GROUP_FULL, pending.identity), now_ms, out)
+        rebalance.remove_pending(group, member_id, Cause(Trigger.GROUP_FULL, pending.identity), step)
     else:
-        _tell_refused(group, request, context, ErrorCode.GROUP_MAX_SIZE_REACHED, now_ms, out)
-    out.reply(ticket, refused_join(ErrorCode.GROUP_MAX_SIZE_REACHED, ""))
+        _tell_refused(group, request, ErrorCode.GROUP_MAX_SIZE_REACHED, step)
+    step.reply(refused_join(ErrorCode.GROUP_MAX_SIZE_REACHED, ""))
 
 
-def _tell_refused(
-    group: ClassicGroup,
-    request: JoinGroupRequest,
-    context: RequestContext,
-    error: ErrorCode,
-    now_ms: int,
-    out: Effects,
-) -> None:
+def _tell_refused(group: ClassicGroup, request: JoinGroupRequest, error: ErrorCode, step: Step) -> None:
     full = error is ErrorCode.GROUP_MAX_SIZE_REACHED
-    who = (group.group_id, context.client_id, context.client_host)
-    if group.rate_limiters.joins_refused.allows(who, now_ms):
+    who = (group.group_id, step.context.client_id, step.context.client_host)
+    if group.rate_limiters.joins_refused.allows(who, step.now_ms):
         identity = MemberIdentity(
-            request.member_id, context.client_id, context.client_host, request.group_instance_id
+            request.member_id, step.context.client_id, step.context.client_host, request.group_instance_id
         )
         cause = Cause(Trigger.GROUP_FULL if full else Trigger.REQUESTED, identity, request.reason)
-        out.events.append(
+        step.events.append(
             JoinRefused(
-                now_ms,
-                group.group_id,
-                group.generation_id,
-                *cause,
+                *group.stamp(step, cause),
                 error=error.name,
                 size_max=group.config.group_max_size if full else None,
             )
@@ -142,71 +112,49 @@ def _tell_refused(
 # --- new members --------------------------------------------------------------------------------------------
 
 
-def _issue_member_id(
-    group: ClassicGroup,
-    request: JoinGroupRequest,
-    context: RequestContext,
-    member_id: str,
-    ticket: Ticket,
-    now_ms: int,
-    out: Effects,
-) -> None:
+def _issue_member_id(group: ClassicGroup, request: JoinGroupRequest, member_id: str, step: Step) -> None:
     """Have the client come back with its id (KIP-394): a client that gives up before it knows its id would
     otherwise leave a member behind."""
-    identity = MemberIdentity(member_id, context.client_id, context.client_host)
-    group.pending_members[member_id] = PendingMember(identity, now_ms)
-    expires_ms = now_ms + request.session_timeout_ms
+    identity = MemberIdentity(member_id, step.context.client_id, step.context.client_host)
+    group.pending_members[member_id] = PendingMember(identity, step.now_ms)
+    expires_ms = step.now_ms + request.session_timeout_ms
     group.deadlines.set(group.session_timer(member_id), expires_ms)
     cause = Cause(Trigger.MEMBER_ID_ISSUED, identity, request.reason)
-    out.events.append(
+    step.events.append(
         MemberIdIssued(
-            now_ms,
-            group.group_id,
-            group.generation_id,
-            *cause,
+            *group.stamp(step, cause),
             expires_ms=expires_ms,
-            former_member_id=group.connections.former_member_id(group.group_id, context.connection_id),
+            former_member_id=group.connections.former_member_id(group.group_id, step.context.connection_id),
         )
     )
-    out.reply(ticket, refused_join(ErrorCode.MEMBER_ID_REQUIRED, member_id))
+    step.reply(refused_join(ErrorCode.MEMBER_ID_REQUIRED, member_id))
 
 
-def _add(
-    group: ClassicGroup,
-    request: JoinGroupRequest,
-    context: RequestContext,
-    member_id: str,
-    ticket: Ticket,
-    now_ms: int,
-    out: Effects,
-) -> None:
+def _add(group: ClassicGroup, request: JoinGroupRequest, member_id: str, step: Step) -> None:
     """Take a new member in and rebalance."""
     if not group.members:
         group.protocol_type = request.protocol_type
-    rebalance_timeout_ms, session_timeout_ms = _timeouts(request, context)
+    rebalance_timeout_ms, session_timeout_ms = _timeouts(request, step.context)
     member = ClassicMember(
         member_id=member_id,
         group_instance_id=request.group_instance_id,
-        client_id=context.client_id,
-        client_host=context.client_host,
+        client_id=step.context.client_id,
+        client_host=step.context.client_host,
         rebalance_timeout_ms=rebalance_timeout_ms,
         session_timeout_ms=session_timeout_ms,
         protocols=_protocols(request),
-        heard_ms=now_ms,
+        heard_ms=step.now_ms,
     )
     member.is_new = True
-    former_member_id = group.connections.former_member_id(group.group_id, context.connection_id)
+    former_member_id = group.connections.former_member_id(group.group_id, step.context.connection_id)
     group.add(member)
-    group.heard(member, context, now_ms)
+    group.heard(member, step)
     if group.initial_delay is not None:
         group.member_added_during_delay = True
     cause = Cause(Trigger.MEMBER_JOINED, member.identity, request.reason)
-    out.events.append(
+    step.events.append(
         MemberAdded(
-            now_ms,
-            group.group_id,
-            group.generation_id,
-            *cause,
+            *group.stamp(step, cause),
             protocols=subscriptions.protocol_names(member.protocols),
             topics=subscriptions.topics(member.protocols) if group.protocol_type == CONSUMER else None,
             session_timeout_ms=session_timeout_ms,
@@ -215,29 +163,22 @@ def _add(
         )
     )
     # It has no id to heartbeat with yet, so its session cannot be what bounds its stay.
-    group.deadlines.set(group.session_timer(member_id), now_ms + NEW_MEMBER_JOIN_TIMEOUT_MS)
-    _park_and_rebalance(group, member, cause, ticket, now_ms, out)
+    group.deadlines.set(group.session_timer(member_id), step.now_ms + NEW_MEMBER_JOIN_TIMEOUT_MS)
+    _park_and_rebalance(group, member, cause, step)
 
 
 # --- known members ------------------------------------------------------------------------------------------
 
 
-def _join_known(
-    group: ClassicGroup,
-    request: JoinGroupRequest,
-    context: RequestContext,
-    ticket: Ticket,
-    now_ms: int,
-    out: Effects,
-) -> None:
+def _join_known(group: ClassicGroup, request: JoinGroupRequest, step: Step) -> None:
     member_id = request.member_id
     if member_id in group.pending_members:
         if request.group_instance_id is not None:
             # Ids are issued to dynamic members alone; a static one is added at once. Kafka fails here, too,
             # and does not repeat the id.
-            out.reply(ticket, refused_join(ErrorCode.UNKNOWN_SERVER_ERROR, ""))
+            step.reply(refused_join(ErrorCode.UNKNOWN_SERVER_ERROR, ""))
             return
-        _add(group, request, context, member_id, ticket, now_ms, out)
+        _add(group, request, member_id, step)
         return
     member = group.validate(member_id, request.group_instance_id)
     protocols = _protocols(request)
@@ -249,9 +190,9 @@ def _join_known(
             trigger = Trigger.METADATA_CHANGED
         case GroupState.COMPLETING_REBALANCE:
             # Our JoinGroup response was probably lost: repeat it.
-            group.heard(member, context, now_ms)
+            group.heard(member, step)
             is_leader = member_id == group.leader
-            out.reply(ticket, group.joined_response(member, with_members=is_leader))
+            step.reply(group.joined_response(member, with_members=is_leader))
             return
         case GroupState.STABLE if member_id == group.leader:
             # Always a rebalance: the leader may know of a change that no metadata shows, such as new
@@ -261,45 +202,33 @@ def _join_known(
             trigger = Trigger.METADATA_CHANGED
         case GroupState.STABLE:
             # Nothing new: back into the current generation, to get its assignment by SyncGroup.
-            group.heard(member, context, now_ms)
-            out.reply(ticket, group.joined_response(member, with_members=False))
+            group.heard(member, step)
+            step.reply(group.joined_response(member, with_members=False))
             return
         case state:
             raise BrokenInvariant(f"{group!r} has {member!r} in {state}")
     cause = Cause(trigger, member.identity, request.reason)
-    _tell_rejoined(group, member, protocols, cause, now_ms, out)
-    group.heard(member, context, now_ms)
-    group.update(member, protocols, *_timeouts(request, context))
-    _park_and_rebalance(group, member, cause, ticket, now_ms, out)
+    _tell_rejoined(group, member, protocols, cause, step)
+    group.heard(member, step)
+    group.update(member, protocols, *_timeouts(request, step.context))
+    _park_and_rebalance(group, member, cause, step)
 
 
 def _tell_rejoined(
-    group: ClassicGroup,
-    member: ClassicMember,
-    protocols: Protocols,
-    cause: Cause,
-    now_ms: int,
-    out: Effects,
+    group: ClassicGroup, member: ClassicMember, protocols: Protocols, cause: Cause, step: Step
 ) -> None:
     """Tell what is new with a known member, before it is taken over."""
     if group.state is GroupState.STABLE and member.member_id == group.leader:
-        tell_grown(group, cause, now_ms, out)
-    _tell_metadata(group, member, protocols, cause, now_ms, out)
+        tell_grown(group, cause, step)
+    _tell_metadata(group, member, protocols, cause, step)
     rebalancing = group.rebalance if group.state is GroupState.PREPARING_REBALANCE else None
     if rebalancing is not None and member.parked_join is None and len(group.members) <= _REJOINS_TOLD_MAX:
-        after_ms = now_ms - rebalancing.started_ms
-        out.events.append(
-            MemberRejoined(now_ms, group.group_id, group.generation_id, *cause, after_ms=after_ms)
-        )
+        after_ms = step.now_ms - rebalancing.started_ms
+        step.events.append(MemberRejoined(*group.stamp(step, cause), after_ms=after_ms))
 
 
 def _tell_metadata(
-    group: ClassicGroup,
-    member: ClassicMember,
-    protocols: Protocols,
-    cause: Cause,
-    now_ms: int,
-    out: Effects,
+    group: ClassicGroup, member: ClassicMember, protocols: Protocols, cause: Cause, step: Step
 ) -> None:
     before, consumers = member.protocols, group.protocol_type == CONSUMER
     if before == protocols:
@@ -312,9 +241,7 @@ def _tell_metadata(
     changed = subscriptions.difference(before, protocols, consumers=consumers)
     if not member.protocols_known:
         changed = changed._replace(protocols_before=())
-    out.events.append(
-        MetadataChanged(now_ms, group.group_id, group.generation_id, *cause, **changed._asdict())
-    )
+    step.events.append(MetadataChanged(*group.stamp(step, cause), **changed._asdict()))
 
 
 def _of_protocols(protocols: Protocols, known: Protocols) -> Protocols:
@@ -322,46 +249,35 @@ def _of_protocols(protocols: Protocols, known: Protocols) -> Protocols:
     return tuple(each for each in protocols if each[0] in names)
 
 
-def tell_grown(group: ClassicGroup, cause: Cause, now_ms: int, out: Effects) -> None:
+def tell_grown(group: ClassicGroup, cause: Cause, step: Step) -> None:
     """Tell, once, whether topics of the last assignment have other numbers of partitions now."""
     if group.partition_counts is None or group.topics.partitions is None:
         return
     grown = subscriptions.grown(group.partition_counts, group.topics.partitions)
     if grown:
         group.partition_counts = {**group.partition_counts, **{name: count for name, _, count in grown}}
-        out.events.append(
-            TopicsGrown(now_ms, group.group_id, group.generation_id, *cause, topics=tuple(grown))
-        )
+        step.events.append(TopicsGrown(*group.stamp(step, cause), topics=tuple(grown)))
 
 
-def _replace(
-    group: ClassicGroup,
-    request: JoinGroupRequest,
-    context: RequestContext,
-    member_id: str,
-    ticket: Ticket,
-    now_ms: int,
-    out: Effects,
-) -> None:
+def _replace(group: ClassicGroup, request: JoinGroupRequest, member_id: str, step: Step) -> None:
     """A static member returns without its member id: a restarted process. It takes the place of its former
     self, without a rebalance if it can (KIP-345)."""
     assert request.group_instance_id is not None
     member = group.members[group.static_members[request.group_instance_id]]
-    old, old_silent_ms, old_leader = member.identity, now_ms - member.heard_ms, group.leader
-    old_connected = member.connection_id not in (None, context.connection_id)
+    old, old_silent_ms, old_leader = member.identity, step.now_ms - member.heard_ms, group.leader
+    old_connected = member.connection_id not in (None, step.context.connection_id)
     fenced = KafkaError(
         ErrorCode.FENCED_INSTANCE_ID, f"instance {request.group_instance_id!r} is {member_id!r} now"
     )
-    group.refuse_join(member, fenced.code, out)
-    group.answer_sync(member, fenced, out)
-    identity = MemberIdentity(member_id, context.client_id, context.client_host, request.group_instance_id)
+    group.refuse_join(member, fenced.code, step)
+    group.answer_sync(member, fenced, step)
+    identity = MemberIdentity(
+        member_id, step.context.client_id, step.context.client_host, request.group_instance_id
+    )
     cause = Cause(Trigger.STATIC_MEMBER_REPLACED, identity, request.reason)
-    out.events.append(
+    step.events.append(
         MemberReplaced(
-            now_ms,
-            group.group_id,
-            group.generation_id,
-            *cause,
+            *group.stamp(step, cause),
             old_member_id=old.member_id,
             old_client_host=old.client_host,
             old_silent_ms=old_silent_ms,
@@ -369,36 +285,34 @@ def _replace(
         )
     )
     protocols = _protocols(request)
-    _tell_metadata(group, member, protocols, cause, now_ms, out)
+    _tell_metadata(group, member, protocols, cause, step)
     group.replace(member, identity)
-    group.update(member, protocols, *_timeouts(request, context))
-    group.heard(member, context, now_ms)
-    member.begin_heartbeats(now_ms)
-    group.restart_session(member, now_ms)
+    group.update(member, protocols, *_timeouts(request, step.context))
+    group.heard(member, step)
+    member.begin_heartbeats(step.now_ms)
+    group.restart_session(member, step.now_ms)
     match group.state:
         case GroupState.STABLE if group.select_protocol() == group.protocol_name:
             # The assignment stands, even if the subscription has changed.
-            group.store(out)
-            if context.api_version >= _SKIP_ASSIGNMENT_FROM:
+            group.store(step)
+            if step.context.api_version >= _SKIP_ASSIGNMENT_FROM:
                 # A leader must go on watching topics for its group, but must not assign (KIP-814).
                 leads = member_id == group.leader
                 response = group.joined_response(member, with_members=leads, skip_assignment=leads)
             else:
                 # A leader that cannot be told to skip the assignment is told that its former self leads.
                 response = group.joined_response(member, with_members=False, leader=old_leader)
-            out.reply(ticket, response)
+            step.reply(response)
         case GroupState.STABLE | GroupState.COMPLETING_REBALANCE | GroupState.PREPARING_REBALANCE:
             # In CompletingRebalance the leader may be assigning to the old id at this moment.
-            _park_and_rebalance(group, member, cause, ticket, now_ms, out)
+            _park_and_rebalance(group, member, cause, step)
         case state:
             raise BrokenInvariant(f"{group!r} has {member!r} in {state}")
 
 
-def _park_and_rebalance(
-    group: ClassicGroup, member: ClassicMember, cause: Cause, ticket: Ticket, now_ms: int, out: Effects
-) -> None:
-    group.park_join(member, ticket, now_ms, out)
-    rebalance.prepare_or_complete(group, cause, now_ms, out)
+def _park_and_rebalance(group: ClassicGroup, member: ClassicMember, cause: Cause, step: Step) -> None:
+    group.park_join(member, step)
+    rebalance.prepare_or_complete(group, cause, step)
 
 
 def _protocols(request: JoinGroupRequest) -> Protocols:

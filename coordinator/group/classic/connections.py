@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from muster.coordinator.group.classic_member import ClassicMember
+from muster.coordinator.group.classic.member import ClassicMember
 from muster.coordinator.group.events import MemberIdentity
 
 _FORMER_MAX: Final = 16

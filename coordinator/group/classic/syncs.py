@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from muster.coordinator.group import joins, ownership, rebalance
-from muster.coordinator.group.classic import CONSUMER, Cause, ClassicGroup, GroupState
-from muster.coordinator.group.classic_member import ClassicMember
-from muster.coordinator.group.effects import BrokenInvariant, Effects, RequestContext, Ticket
-from muster.coordinator.group.events import AllSynced, Assigned, Trigger
+from muster.coordinator.base.step import BrokenInvariant, RequestContext, Step
+from muster.coordinator.group.classic import joins, ownership, rebalance
+from muster.coordinator.group.classic.group import CONSUMER, ClassicGroup
+from muster.coordinator.group.classic.member import ClassicMember
+from muster.coordinator.group.classic.states import GroupState
+from muster.coordinator.group.events import AllSynced, Assigned, Cause, Trigger
 from muster.protocol.embedded import ConsumerProtocolAssignment, encode_assignment
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.classic_group import SyncGroupRequest
@@ -17,15 +18,7 @@ _PROTOCOL_REQUIRED_FROM = 5  # KIP-559
 _NO_PARTITIONS: Final = encode_assignment(ConsumerProtocolAssignment(assigned_partitions=[]), 0)
 
 
-def sync(
-    group: ClassicGroup,
-    request: SyncGroupRequest,
-    context: RequestContext,
-    *,
-    ticket: Ticket,
-    now_ms: int,
-    out: Effects,
-) -> None:
+def sync(group: ClassicGroup, request: SyncGroupRequest, step: Step) -> None:
     """Answer a SyncGroup with the member's assignment, or park it until the leader's comes.
 
     Raises COORDINATOR_NOT_AVAILABLE, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION,
@@ -38,19 +31,19 @@ def sync(
         case GroupState.PREPARING_REBALANCE:
             raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, f"{group!r} waits for joins")
         case GroupState.COMPLETING_REBALANCE:
-            group.heard(member, context, now_ms)
-            group.park_sync(member, ticket, out)
+            group.heard(member, step)
+            group.park_sync(member, step)
             last = _synced(group, member)
             if member.member_id == group.leader:
-                _assign(group, member, request, now_ms, out)
+                _assign(group, member, request, step)
             if last:
-                _tell_all_synced(group, member, now_ms, out)
+                _tell_all_synced(group, member, step)
         case GroupState.STABLE:
-            group.heard(member, context, now_ms)
+            group.heard(member, step)
             if _synced(group, member):
-                _tell_all_synced(group, member, now_ms, out)
-            out.reads_hard_state = True
-            out.reply(ticket, group.synced_response(member))
+                _tell_all_synced(group, member, step)
+            step.reads_hard_state = True
+            step.reply(group.synced_response(member))
         case state:
             raise BrokenInvariant(f"{group!r} has {member!r} in {state}")
 
@@ -83,24 +76,19 @@ def _synced(group: ClassicGroup, member: ClassicMember) -> bool:
     return True
 
 
-def _tell_all_synced(group: ClassicGroup, last: ClassicMember, now_ms: int, out: Effects) -> None:
+def _tell_all_synced(group: ClassicGroup, last: ClassicMember, step: Step) -> None:
     cause = Cause(Trigger.MEMBER_SYNCED, last.identity)
-    out.events.append(
+    step.events.append(
         AllSynced(
-            now_ms,
-            group.group_id,
-            group.generation_id,
-            *cause,
-            after_ms=now_ms - group.state_timestamp,
+            *group.stamp(step, cause),
+            after_ms=step.now_ms - group.state_timestamp,
             last=last.identity,
         )
     )
 
 
-def _assign(
-    group: ClassicGroup, leader: ClassicMember, request: SyncGroupRequest, now_ms: int, out: Effects
-) -> None:
-    """Store what the leader assigned and hand it out.
+def _assign(group: ClassicGroup, leader: ClassicMember, request: SyncGroupRequest, step: Step) -> None:
+    """Store what the leader assigned and hand it step.
 
     Kafka becomes Stable only when the record is committed, and has to ask then whether the group is still in
     this generation. Here it is Stable at once: the replies of this step leave when its record is durable,
@@ -113,24 +101,24 @@ def _assign(
     for member in group.members.values():
         member.assignment = assignments.get(member.member_id, b"") or _forgotten(group)
     cause = Cause(Trigger.LEADER_SYNCED, leader.identity)
-    _tell_assigned(group, cause, now_ms, out)
-    group.become(GroupState.STABLE, cause, now_ms, out)
-    group.store(out)
-    rebalance.finished(group, now_ms, out)
+    _tell_assigned(group, cause, step)
+    group.become(GroupState.STABLE, cause, step)
+    group.store(step)
+    rebalance.finished(group, step)
     for member in group.members.values():
-        if group.answer_sync(member, group.synced_response(member), out):
+        if group.answer_sync(member, group.synced_response(member), step):
             # Its session may have run out while it waited, without effect and without another timer.
-            group.restart_session(member, now_ms)
+            group.restart_session(member, step.now_ms)
 
 
-def _tell_assigned(group: ClassicGroup, cause: Cause, now_ms: int, out: Effects) -> None:
-    joins.tell_grown(group, cause, now_ms, out)
+def _tell_assigned(group: ClassicGroup, cause: Cause, step: Step) -> None:
+    joins.tell_grown(group, cause, step)
     group.count_partitions()
     before = group.ownership
     group.ownership = {member: member.assignment for member in group.members.values()}
     consumers = group.protocol_type == CONSUMER
     compared = ownership.compare(before, group.ownership) if consumers else ownership.UNREADABLE
-    out.events.append(Assigned(now_ms, group.group_id, group.generation_id, *cause, **compared._asdict()))
+    step.events.append(Assigned(*group.stamp(step, cause), **compared._asdict()))
 
 
 def _forgotten(group: ClassicGroup) -> bytes:
