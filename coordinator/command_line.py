@@ -1,4 +1,4 @@
-"""What can be typed behind `muster`: its commands and where each is declared."""
+"""The command line of `muster`: its commands and the module that declares each."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from muster.settings import Setting, text_of
 
 CLIENTS: Final = {
     "topics": "list, create, describe, alter and delete topics",
-    "groups": "list, describe and delete consumer groups, reset and delete their offsets",
-    "top": "watch groups: lag, speed, members, rebalances",
-    "produce": "send records, a line each",
+    "groups": "list, describe and delete consumer groups; reset and delete their offsets",
+    "top": "watch groups: lag, rate, members, rebalances",
+    "produce": "send records, one per line",
     "consume": "print records as they arrive",
-    "cluster": "describe the cluster, drain its brokers, ask whether one is ready",
+    "cluster": "describe the cluster, drain brokers, check whether one is ready",
 }
-"""The commands that are clients: `muster.coordinator.commands.<name>` declares and carries out each."""
+"""Client commands: `muster.coordinator.commands.<name>` declares and runs each."""
 OTHERS: Final = {
-    "store": ("store_command", "make a database ready for brokers, or check what is stored"),
-    "test": ("test_mode_command", "move the clock of brokers in test mode, and have them fail on purpose"),
-    "completion": ("completion_command", "print a script that completes commands and options in a shell"),
+    "store": ("store_command", "prepare a database for brokers, or check stored data"),
+    "test": ("test_mode_command", "move the clock of brokers in test mode and inject faults"),
+    "completion": ("completion_command", "print a completion script for a shell"),
 }
-"""The commands that speak no Kafka protocol: the module of each, below `muster.coordinator`."""
+"""Commands that do not speak the Kafka protocol, with their modules below `muster.coordinator`."""
 SERVE: Final = "serve"
 EVERYTHING: Final = frozenset({SERVE, *CLIENTS, *OTHERS})
 
 
 def parser(chosen: Container[str]) -> Parser:
-    """The parser; of the commands beside `serve` only the `chosen` ones are there in full, since declaring
-    one imports it."""
+    """The parser. Besides `serve` only the `chosen` commands are declared in full, since declaring one
+    imports its module."""
     made = Parser(
         prog="muster",
         description="A Kafka-wire-compatible broker with an exact consumer-group coordinator, and the\n"
@@ -55,9 +55,9 @@ def _declare_serve(commands: Any) -> None:
         "serve",
         usage="muster serve [options]",
         help="run one or more brokers in this process",
-        description="Run one or more brokers in this process.\n\n"
-        "Every option can also be given as a variable, --group-max-size as MUSTER_GROUP_MAX_SIZE. What\n"
-        "Kafka has too carries Kafka's name and default.",
+        description="Run one or more brokers in this process.\n\nEvery option can also be set with a "
+        "variable: --group-max-size is MUSTER_GROUP_MAX_SIZE. Options that\nKafka has too "
+        "use Kafka's name and default.",
     )
     sections: dict[str, Any] = {}
     for name, each in config.SETTINGS.items():
@@ -71,7 +71,7 @@ def _declare_serve(commands: Any) -> None:
             help=_meaning(each).replace("%", "%%"),
             **({"nargs": "?", "const": "true"} if flag else {}),
         )
-        # Checked with what the variables say, so argparse is not told.
+        # Validated together with the variables, not by argparse.
         added.known = ("true", "false") if flag else each.choices or None
 
 

@@ -3,8 +3,8 @@
     explanation = explain(entries, group="billing")
     print("\\n".join(explanation.lines()))
 
-Entries are given in the order in which they were written. Nothing here has a clock or imports the core: it
-reads what any client can read from `__group_events`.
+Entries are in the order they were written. Nothing here uses a clock or imports the core: it sees what any
+client can read from `__group_events`.
 """
 
 from muster.coordinator.journal.explain.explanation import explain as explain
