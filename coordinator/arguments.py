@@ -1,4 +1,4 @@
-"""How every command of `muster` reads its arguments and says what is wrong with them."""
+"""Argument parsing and usage errors shared by all commands."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ class Help(argparse.RawDescriptionHelpFormatter):
         super().__init__(prog, max_help_position=44, width=118)
 
     def _split_lines(self, text: str, width: int) -> list[str]:
-        """Names such as muster-kafka[http] stay whole."""
-        import textwrap  # for a help that is shown, so not for a broker that starts
+        """Do not break names such as muster-kafka[http]."""
+        import textwrap  # only needed to print help, not to start a broker
 
         return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose refusals are one line that names what is wrong, and exit code 2."""
+    """A parser that reports a usage error in one line and exits with code 2."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **{"formatter_class": Help, "allow_abbrev": False, **options})
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Nothing is passed over: the command that does not know an argument says so itself."""
+        """Reject unknown arguments in the command they were given to."""
         parsed, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self._refuse(unknown[0])
@@ -39,9 +39,9 @@ class Parser(argparse.ArgumentParser):
     def _refuse(self, unknown: str) -> NoReturn:
         name = unknown.partition("=")[0]
         if not name.startswith("-"):
-            self.error(f"{unknown!r} is one argument too many")
+            self.error(f"unexpected argument {unknown!r}")
         meant = did_you_mean(name, self._option_string_actions)
-        self._end(f"{name} is not one of its options{meant}", "lists them")
+        self._end(f"unknown option {name}{meant}", "lists them")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         choices = action.choices
@@ -50,7 +50,7 @@ class Parser(argparse.ArgumentParser):
         meant = did_you_mean(value, choices)
         if isinstance(action, argparse._SubParsersAction):
             noun = str(action.metavar or "command").lower()
-            self._end(f"there is no {noun} {value!r}{meant}", "lists them")
+            self._end(f"unknown {noun} {value!r}{meant}", "lists them")
         raise argparse.ArgumentError(
             action, f"invalid choice: {value!r}{meant} (choose from {', '.join(map(str, choices))})"
         )
@@ -64,7 +64,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def did_you_mean(given: str, names: Iterable[str]) -> str:
-    """`, did you mean X?`, or nothing when no name is like what was given."""
+    """`, did you mean X?`, or "" if no name is similar."""
     from difflib import get_close_matches
 
     by_lower = {each.lower(): each for each in names}
@@ -73,11 +73,11 @@ def did_you_mean(given: str, names: Iterable[str]) -> str:
 
 
 def fail(command: str, why: str, code: int) -> int:
-    """Say on standard error why the command is not carried out; its exit code."""
+    """Print the error on standard error and return the exit code."""
     print(f"{command}: {printable(why)}", file=sys.stderr)
     return code
 
 
 def printable(text: str) -> str:
-    """The text with what a terminal would obey written out: names and brokers' words may hold anything."""
+    """The text with control characters escaped: names and broker messages may contain anything."""
     return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)

@@ -1,7 +1,6 @@
 """The `muster` command.
 
-A broker is to be ready in a fraction of a second, so what only some commands or some moments need is imported
-there.
+A broker must start in a fraction of a second, so modules that only some commands need are imported late.
 """
 
 from __future__ import annotations
@@ -25,21 +24,21 @@ if TYPE_CHECKING:
     from muster.coordinator.web.binding import Prepared
 
 _GARBAGE_THRESHOLDS = (5_000, 5, 40)
-"""How many objects are made before Python looks for garbage that refers to itself, of which a broker makes
-little. By default it looks after 700, again and again through requests in flight, which takes a tenth of the
-time. Few generations of the youngest before the next, or one look takes 50 ms while thousands join; and a
-million objects before it looks at all there is, which takes half a second where there are as many."""
-_LAST_LINES_S = 1.0  # how long the end waits for whoever reads the log
+"""Thresholds of the cyclic garbage collector. A broker creates few cycles, and Python's default of 700
+rescans requests in flight over and over, which costs a tenth of the time. Few young generations before the
+next one, because a collection takes 50 ms while thousands of members join; a million objects before a full
+collection, which takes half a second on a heap of that size."""
+_LAST_LINES_S = 1.0  # how long to wait at exit for the log to drain
 
 
 def main(arguments: Sequence[str] | None = None, variables: Mapping[str, str] = environ) -> int:
-    """Run the command; the exit code. 2: the command line or a variable is wrong, 1: it could not be carried
-    out, 130: it was interrupted (Ctrl-C). Raises SystemExit where argparse ends: 2 for a command line that
-    cannot be read, 0 for what --help and --version ask for."""
+    """Run the command and return its exit code: 1 if it failed, 2 if the command line or a variable is
+    invalid, 130 on Ctrl-C. Raises SystemExit from argparse: 2 for a command line it cannot parse, 0 for
+    --help and --version."""
     began = time.perf_counter()
     try:
         return _main(sys.argv[1:] if arguments is None else list(arguments), variables, began)
-    except KeyboardInterrupt:  # also in the middle of an import
+    except KeyboardInterrupt:  # also during an import
         return EXIT_INTERRUPTED
 
 
@@ -73,7 +72,7 @@ def _run_client(parsed: Namespace, variables: Mapping[str, str]) -> int:
 
 
 def _serve(settings: config.Settings, began: float) -> int:
-    # What is imported stays: looking for garbage in it meanwhile is a tenth of the time to ready.
+    # Imported modules stay; collecting garbage meanwhile takes a tenth of the startup time.
     gc.disable()
     try:
         return _run(settings, began)
@@ -124,13 +123,13 @@ async def _serve_until_stopped(settings: config.Settings, began: float) -> int:
     _handle_signals(stopped)
     starting = asyncio.create_task(brokers.start())
     stopping = asyncio.create_task(stopped.wait())
-    # Opening a large store takes a while; whoever presses Ctrl-C meanwhile does not want to wait for it.
+    # Opening a large store takes a while; Ctrl-C must not wait for it.
     await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():
         starting.cancel()
         await asyncio.wait([starting])
         return EXIT_FAILED
-    await starting  # raises what kept it from starting
+    await starting  # raises the startup error, if any
     page = None if http is None else await _serve_http(http)
     gc.freeze()
     gc.set_threshold(*_GARBAGE_THRESHOLDS)
@@ -161,7 +160,7 @@ async def _prepare_http(brokers: Brokers) -> Prepared:
 
 
 async def _serve_http(prepared: Prepared) -> Running:
-    """The brokers serve already; what is imported now takes as long as they took to start."""
+    """Import and start the page after the brokers: the import takes as long as starting them."""
     import asyncio
 
     app = await asyncio.to_thread(import_module, "muster.coordinator.web.app")
@@ -181,7 +180,7 @@ def _ready(brokers: Brokers, page: Running | None, took_s: float) -> str:
 
 
 def _handle_signals(stopped: Any) -> None:
-    """The first SIGTERM or SIGINT drains, a second one ends at once."""
+    """The first SIGTERM or SIGINT shuts down gracefully, the second exits at once."""
     import os
     import signal
 
@@ -189,7 +188,7 @@ def _handle_signals(stopped: Any) -> None:
 
     def on_signal(number: int) -> None:
         if stopped.is_set():
-            os._exit(128 + number)  # what a shell reports for a process that the signal killed
+            os._exit(128 + number)  # the exit code a shell reports for a process killed by this signal
         stopped.set()
 
     on_signals((signal.SIGTERM, signal.SIGINT), on_signal)

@@ -1,4 +1,4 @@
-"""What can be typed behind `muster`: its commands and where each is declared."""
+"""The command line of `muster`: its commands and the module that declares each."""
 
 from __future__ import annotations
 
@@ -9,29 +9,30 @@ from typing import Any, Final
 from muster import __version__
 from muster.coordinator import config
 from muster.coordinator.arguments import Parser
+from muster.settings import Setting, text_of
 
 CLIENTS: Final = {
     "topics": "list, create, describe, alter and delete topics",
-    "groups": "list, describe and delete consumer groups, reset and delete their offsets",
-    "top": "watch groups: lag, speed, members, rebalances",
-    "produce": "send records, a line each",
+    "groups": "list, describe and delete consumer groups; reset and delete their offsets",
+    "top": "watch groups: lag, rate, members, rebalances",
+    "produce": "send records, one per line",
     "consume": "print records as they arrive",
-    "cluster": "describe the cluster, drain its brokers, ask whether one is ready",
+    "cluster": "describe the cluster, drain brokers, check whether one is ready",
 }
-"""The commands that are clients: `muster.coordinator.commands.<name>` declares and carries out each."""
+"""Client commands: `muster.coordinator.commands.<name>` declares and runs each."""
 OTHERS: Final = {
-    "store": ("store_command", "make a database ready for brokers, or check what is stored"),
-    "test": ("test_mode_command", "move the clock of brokers in test mode, and have them fail on purpose"),
-    "completion": ("completion_command", "print a script that completes commands and options in a shell"),
+    "store": ("store_command", "prepare a database for brokers, or check stored data"),
+    "test": ("test_mode_command", "move the clock of brokers in test mode and inject faults"),
+    "completion": ("completion_command", "print a completion script for a shell"),
 }
-"""The commands that speak no Kafka protocol: the module of each, below `muster.coordinator`."""
+"""Commands that do not speak the Kafka protocol, with their modules below `muster.coordinator`."""
 SERVE: Final = "serve"
 EVERYTHING: Final = frozenset({SERVE, *CLIENTS, *OTHERS})
 
 
 def parser(chosen: Container[str]) -> Parser:
-    """The parser; of the commands beside `serve` only the `chosen` ones are there in full, since declaring
-    one imports it."""
+    """The parser. Besides `serve` only the `chosen` commands are declared in full, since declaring one
+    imports its module."""
     made = Parser(
         prog="muster",
         description="A Kafka-wire-compatible broker with an exact consumer-group coordinator, and the\n"
@@ -54,44 +55,37 @@ def _declare_serve(commands: Any) -> None:
         "serve",
         usage="muster serve [options]",
         help="run one or more brokers in this process",
-        description="Run one or more brokers in this process.\n\n"
-        "Every option can also be given as a variable, --group-max-size as MUSTER_GROUP_MAX_SIZE. What\n"
-        "Kafka has too carries Kafka's name and default.",
+        description="Run one or more brokers in this process.\n\nEvery option can also be set with a "
+        "variable: --group-max-size is MUSTER_GROUP_MAX_SIZE. Options that\nKafka has too "
+        "use Kafka's name and default.",
     )
     sections: dict[str, Any] = {}
-    for each in config.settings_declared():
-        spec = config.spec_of(each)
-        if spec.section not in sections:
-            sections[spec.section] = serve.add_argument_group(spec.section)
-        flag = config.kind_of(each) is bool
-        added: Any = sections[spec.section].add_argument(
-            config.option(each.name),
-            dest=each.name,
-            metavar="[true|false]" if flag else _metavar(each.name, spec),
-            help=_meaning(each, spec).replace("%", "%%"),
+    for name, each in config.SETTINGS.items():
+        if each.section not in sections:
+            sections[each.section] = serve.add_argument_group(each.section)
+        flag = each.kind is bool
+        added: Any = sections[each.section].add_argument(
+            config.option(name),
+            dest=name,
+            metavar="[true|false]" if flag else _metavar(each),
+            help=_meaning(each).replace("%", "%%"),
             **({"nargs": "?", "const": "true"} if flag else {}),
         )
-        # Checked with what the variables say, so argparse is not told.
-        added.known = ("true", "false") if flag else spec.choices
+        # Validated together with the variables, not by argparse.
+        added.known = ("true", "false") if flag else each.choices or None
 
 
-def _metavar(name: str, spec: config.Spec) -> str:
-    if spec.unit is not None:
-        return spec.unit.upper()
-    return spec.shape if spec.shape is not None else name.rsplit("_", 1)[-1].upper()
+def _metavar(each: Setting) -> str:
+    if each.unit is not None:
+        return each.unit.upper()
+    return each.shape if each.shape is not None else each.name.rpartition(".")[2].upper()
 
 
-def _meaning(each: Any, spec: config.Spec) -> str:
-    default = (
-        "none" if each.default is None else str(each.default).lower() if each.default is not None else ""
-    )
-    if isinstance(each.default, str):
-        default = each.default
-    notes = [f"default {default}"]
-    if spec.unit is not None:
-        notes.insert(0, spec.unit)
-    if spec.choices is not None:
-        notes.insert(0, " or ".join(spec.choices))
-    if spec.kafka:
-        notes.append(f"Kafka: {config.kafka_name(each.name)}")
-    return f"{spec.meaning} ({'; '.join(notes)})"
+def _meaning(each: Setting) -> str:
+    notes = [
+        " or ".join(each.choices) or None,
+        each.unit,
+        f"default {'none' if each.default is None else text_of(each.default)}",
+        f"Kafka: {each.name}" if each.kafka else None,
+    ]
+    return f"{each.meaning} ({'; '.join(filter(None, notes))})"

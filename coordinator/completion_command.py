@@ -1,7 +1,7 @@
-"""`muster completion`: a script that completes the command line in a shell.
+"""`muster completion`: a completion script for a shell.
 
-Made by shtab of the same declarations that read the command line. It holds what can be known without a
-broker: commands, options, values that are one of a few, files.
+shtab generates it from the parser's declarations. It completes what is known without a broker: commands,
+options, fixed values, files.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from muster.coordinator.arguments import Parser
 
 SHELLS: Final = ("bash", "zsh", "fish")
 _FILES: Final = frozenset({"PATH", "FILE", "DATA"})
-"""What help calls arguments that name a file or a folder."""
+"""Metavars of arguments that name a file or directory."""
 
 _DESCRIPTION: Final = """\
-Load it in the shell that is open, or put it where new ones find it:
+Load it into the current shell, or install it for new ones:
 
   bash   eval "$(muster completion bash)"
          muster completion bash > ~/.local/share/bash-completion/completions/muster
@@ -28,8 +28,8 @@ Load it in the shell that is open, or put it where new ones find it:
   fish   muster completion fish | source
          muster completion fish > ~/.config/fish/completions/muster.fish
 
-It knows commands, options and their values, not the names of topics and groups. Make it anew when muster is
-upgraded.
+Completes commands, options and their values, but not topic or group names. Regenerate it after upgrading
+muster.
 
 Exit codes: 0 done; 2 wrong usage."""
 
@@ -58,7 +58,7 @@ def completion(given: Namespace, variables: Mapping[str, str]) -> int:
 
 
 def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    """What the command line may hold, of every command."""
+    """The arguments of every command."""
     for each in parser._actions:
         yield each
         if isinstance(each, argparse._SubParsersAction):

@@ -1,6 +1,6 @@
-"""`muster store`: the tables of a database that brokers share, and whether what is stored is sound.
+"""`muster store`: create or upgrade the tables of a shared database, and check stored data for damage.
 
-It works on the store and asks no broker, so it is none of the commands that are clients.
+It works on the store and contacts no broker, so it is not a client command.
 """
 
 from __future__ import annotations
@@ -20,29 +20,28 @@ if TYPE_CHECKING:
     from muster.coordinator.storage.soundness import Checked, Fault
 
 _MIGRATE: Final = f"""\
-Makes the tables that brokers keep their state and records in, in the schema "muster" of the database, or
-upgrades those of an earlier version. Harmless when repeated, and when two do it at once. Brokers make no
-tables: they do not start before this was done.
+Creates the tables for the brokers' state and records in the schema "muster" of the database, or upgrades
+those of an earlier version. Safe to repeat and to run concurrently. Brokers never create tables and do not
+start without them.
 
-URL is {STORE_SHAPE}, with what is special
-in user and password written in percent (/ is %2F, @ is %40). A password may also stand in PGPASSWORD or
-~/.pgpass.
+URL is {STORE_SHAPE}. Percent-encode special
+characters in user and password (/ is %2F, @ is %40). The password may also come from PGPASSWORD or ~/.pgpass.
 
-Exit codes: 0 done; 1 could not be carried out, the message says why; 2 wrong usage; 130 interrupted."""
+Exit codes: 0 done; 1 failed, the message says why; 2 wrong usage; 130 interrupted."""
 
 
 _CHECK: Final = """\
-In a data directory: the checksum of every batch of every topic and the order of their offsets, indexes and
-snapshots, sqlite's own check of the store, and the checksum of every record of groups and of every event. No
-broker may use the directory meanwhile, so stop it first, or check a copy. Nothing is changed. What a killed
-process leaves, such as the torn end of a log, is no fault: the next start puts it right.
+In a data directory, checks every batch of every topic (checksum, order of offsets), indexes and snapshots,
+runs SQLite's integrity check, and verifies the checksum of every group record and event. No broker may use
+the directory meanwhile: stop it first, or check a copy. Nothing is changed. Leftovers of a killed process,
+such as a torn log tail, are not faults: the next start repairs them.
 
-In a database (URL as for migrate): the same of topics' records. Brokers may go on meanwhile.
+In a database (URL as for migrate), checks the records of topics the same way. Brokers may keep running.
 
-Each fault is a line: where, the partition and the offsets that are lost with it, what is wrong, what to do.
+Prints one line per fault: location, partition, lost offsets, what is wrong, what to do.
 
-Exit codes: 0 all is sound; 1 something is damaged, or it could not be checked, and a message on standard
-error says why; 2 wrong usage; 130 interrupted."""
+Exit codes: 0 no damage; 1 damage found, or the check failed, and a message on standard error
+says why; 2 wrong usage; 130 interrupted."""
 
 
 def declare(commands: Any, name: str, summary: str) -> None:
@@ -51,15 +50,13 @@ def declare(commands: Any, name: str, summary: str) -> None:
         name, help=summary, description=f"{summary[0].upper()}{summary[1:]}."
     )
     below = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    what = "make the tables, or upgrade them"
+    what = "create or upgrade the tables"
     migrating: Parser = below.add_parser(
         "migrate", help=what, description=f"{what[0].upper()}{what[1:]}.\n\n{_MIGRATE}"
     )
-    migrating.add_argument(
-        "--store", metavar="URL", help=f"database to work on (variable {variable('store')})"
-    )
+    migrating.add_argument("--store", metavar="URL", help=f"database to use (variable {variable('store')})")
     migrating.set_defaults(work=migrate, prog=migrating.prog)
-    what = "compare what is stored with what was written"
+    what = "check stored data for damage"
     checking: Parser = below.add_parser(
         "check", help=what, description=f"{what[0].upper()}{what[1:]}.\n\n{_CHECK}"
     )
@@ -75,10 +72,10 @@ def declare(commands: Any, name: str, summary: str) -> None:
 
 
 def migrate(given: Namespace, variables: Mapping[str, str]) -> int:
-    """Make or upgrade the tables; the exit code."""
+    """Create or upgrade the tables; returns the exit code."""
     url = _asked(given, variables, "store")
     if not url:
-        return fail(given.prog, f"--store or {variable('store')} has to name the database", EXIT_USAGE)
+        return fail(given.prog, f"--store or {variable('store')} must name the database", EXIT_USAGE)
     refusal = _unlike_a_url(given, url)
     if refusal is not None:
         return refusal
@@ -102,7 +99,7 @@ def migrate(given: Namespace, variables: Mapping[str, str]) -> int:
 
 
 def check(given: Namespace, variables: Mapping[str, str]) -> int:
-    """Look for faults; the exit code."""
+    """Report faults; returns the exit code."""
     url = None if given.data else _asked(given, variables, "store")
     data = None if url else _asked(given, variables, "data")
     if url:
@@ -112,8 +109,8 @@ def check(given: Namespace, variables: Mapping[str, str]) -> int:
     elif not data:
         return fail(
             given.prog,
-            f"--data or {variable('data')} has to name a data directory, or --store or {variable('store')} "
-            "a database",
+            f"--data or {variable('data')} must name a data directory, or --store or "
+            f"{variable('store')} a database",
             EXIT_USAGE,
         )
 
@@ -166,7 +163,7 @@ def _line(fault: Fault) -> str:
 
 
 def _summary(checked: Checked, faults: int) -> str:
-    found = "all is sound" if not faults else "1 fault" if faults == 1 else f"{faults} faults"
+    found = "no damage" if not faults else "1 fault" if faults == 1 else f"{faults} faults"
     return (
         f"{found} (partitions: {checked.partitions}, segments: {checked.segments}, "
         f"batches: {checked.batches}, bytes: {checked.bytes}; "
@@ -175,22 +172,22 @@ def _summary(checked: Checked, faults: int) -> str:
 
 
 def _asked(given: Namespace, variables: Mapping[str, str], name: str) -> str | None:
-    """The option, or else its variable."""
+    """The option, or its variable."""
     found: str | None = getattr(given, name)
     return variables.get(variable(name)) if found is None else found
 
 
 def _unlike_a_url(given: Namespace, url: str) -> int | None:
-    """The exit code when it is no url, which is not shown: it may hold a password."""
+    """Fail if this is not a URL, without printing it: it may contain a password."""
     if re.fullmatch(STORE_PATTERN, url) is not None:
         return None
     option = "--store" if given.store is not None else variable("store")
-    return fail(given.prog, f"{option}: what was given is not allowed; it takes {STORE_SHAPE}", EXIT_USAGE)
+    return fail(given.prog, f"{option}: the value given is not allowed; it takes {STORE_SHAPE}", EXIT_USAGE)
 
 
 def _outcome(before: int | None, after: int) -> str:
     if before is None:
-        return f"made the tables, version {after}"
+        return f"created the tables, version {after}"
     if before == after:
-        return f"the tables are of version {after} already"
+        return f"the tables already have version {after}"
     return f"upgraded the tables from version {before} to {after}"

@@ -208,7 +208,7 @@ def _change(name: str, change: ConfigChange) -> IncrementalAlterConfigsRequest.A
         case text:
             operation, value = _SET, text
     if not isinstance(value, str | None):
-        raise TypeError(f"config {name}: it takes a text such as {str(value)!r}, not {value!r}")
+        raise TypeError(f"config {name}: it takes text such as {str(value)!r}, not {value!r}")
     return IncrementalAlterConfigsRequest.AlterableConfig(name=name, config_operation=operation, value=value)
 
 

@@ -74,7 +74,7 @@ class NewTopic:
         for name, value in self.configs.items():
             if not isinstance(value, str):
                 raise TypeError(
-                    f"topic {self.name}: config {name}: it takes a text such as {str(value)!r}, not {value!r}"
+                    f"topic {self.name}: config {name}: it takes text such as {str(value)!r}, not {value!r}"
                 )
 
 

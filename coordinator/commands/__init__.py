@@ -1,8 +1,6 @@
-"""The commands that are clients: topics, groups, cluster, produce, consume. They speak to muster and to
-Apache Kafka alike.
+"""The client commands: topics, groups, top, cluster, produce, consume. They work with muster and Apache
+Kafka.
 
-They stand beside `coordinator/cli.py` because `muster` is one command with one parser and that is its root;
-`client/` stays a library without printing or arguments. Nothing here is imported before it is called for:
-`muster serve` starts without it. A module declares its options in `declare` and imports what it needs to
-carry them out when it does so.
+Nothing here is imported until it is needed: `muster serve` starts without it. Each module declares its
+options in `declare` and imports what it needs only then.
 """

@@ -1,4 +1,4 @@
-"""`muster cluster`: the brokers, what each serves, and taking one out of service and back."""
+"""`muster cluster`: describe brokers, check readiness, drain and undrain."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from muster.coordinator.commands.run import Failed
 _LOOK_AGAIN_S: Final = 0.1
 
 _DESCRIBE: Final = """\
-Of brokers of muster it also shows which are drained, how many shards of groups and of topic data each has,
-how many of them it is still loading (clients are sent to it afterwards), and how long ago it renewed its
-registration (milliseconds). A broker that does not renew it for a lease term is not listed any more.
+For muster brokers it also shows which are drained, how many group and data shards each has and how many it is
+still loading (clients are directed to it afterwards), and how many milliseconds ago it renewed its
+registration. A broker that does not renew for a lease term is no longer listed.
 
 JSON: {"cluster_id": text, "controller": node id or -1,
        "brokers": [{"node_id": number, "host": text, "port": number, "rack": text or null,
@@ -30,24 +30,22 @@ JSON: {"cluster_id": text, "controller": node id or -1,
        "leases": [{"kind": "group", "data" or "replicas", "number": number, "holder": node id or null,
                    "epoch": number or null, "remaining_ms": number or null,
                    "announced": true, false or null}]}
-       What only brokers of muster tell is null with others."""
+       Fields that only muster brokers report are null for others."""
 
 _READY: Final = """\
-For health checks. Asks one broker, the first of --bootstrap-server that answers: it is ready when it is
-registered in the cluster and has loaded every shard that it holds. A broker that is none of muster's is ready
-when it answers.
+For health checks. Asks one broker, the first of --bootstrap-server that responds. It is ready when it is
+registered in the cluster and has loaded all its shards. A broker other than muster is ready when it responds.
 
-JSON: {"node_id": number, null where it is none of muster's, "ready": true or false, "why": text or null}"""
+JSON: {"node_id": number, null if not a muster broker, "ready": true or false, "why": text or null}"""
 
 _DRAIN: Final = """\
-The broker hands over its shards, without a rebalance, and takes no more until `muster cluster undrain`, also
-when it is started anew meanwhile. Returns once it has none; when --timeout is over before that, it still
-goes on handing over.
+Hands the broker's shards over without a rebalance. It takes no more until `muster cluster undrain`, even
+after a restart. Returns once it has none; if --timeout ends first, the handover goes on.
 
 JSON: {"node_id": number, "drained": true}"""
 
 _UNDRAIN: Final = """\
-Takes `muster cluster drain` back: the others hand over to it what is due to it.
+Undoes `muster cluster drain`: the other brokers hand its share of the shards back.
 
 JSON: {"node_id": number, "drained": false}"""
 
@@ -56,12 +54,12 @@ def declare(commands: Any, name: str, summary: str) -> None:
     """Add the command and its actions."""
     below = actions(commands, name, summary)
     describing = command(below, "describe", "show the brokers and what each serves", _DESCRIBE)
-    describing.add_argument("--leases", action="store_true", help="show every shard's lease as well")
+    describing.add_argument("--leases", action="store_true", help="also show every shard's lease")
     describing.set_defaults(work=describe)
-    command(below, "ready", "say whether a broker is ready for clients", _READY).set_defaults(work=ready)
+    command(below, "ready", "check whether a broker is ready for clients", _READY).set_defaults(work=ready)
     for action, what, description, work in (
         ("drain", "take a broker out of service", _DRAIN, drain),
-        ("undrain", "take a drained broker back into service", _UNDRAIN, undrain),
+        ("undrain", "put a drained broker back into service", _UNDRAIN, undrain),
     ):
         parser = command(below, action, what, description)
         parser.add_argument("node", type=number(0), metavar="NODE", help="node id of the broker")
@@ -90,12 +88,12 @@ async def describe(cluster: Cluster, given: Namespace) -> int:
             columns = ("SHARD", "NUMBER", "BROKER", "EPOCH", "REMAINING MS", "LOADED")
             print(f"\n{output.table(columns, facts.leases.leases)}")
     elif given.leases:
-        print("\nthe brokers do not tell of leases: they are none of muster's")
+        print("\nno leases to show: these are not muster brokers")
     return 0
 
 
 def _served(leases: Leases | None, node_id: int) -> dict[str, Any]:
-    """What only brokers of muster tell of one."""
+    """The fields that only muster brokers report."""
     names = ("drained", "group_shards", "data_shards", "loading", "renewed_ago_ms", "term_ms")
     if leases is None:
         return dict.fromkeys(names)
@@ -125,7 +123,7 @@ def _brokers_table(facts: ClusterDescription, brokers: list[dict[str, Any]]) -> 
 
 
 async def ready(cluster: Cluster, given: Namespace) -> int:
-    """Say whether one broker is ready."""
+    """Report whether one broker is ready."""
     facts = await cluster_calls.describe_cluster_once(cluster, deadline(given.timeout), leases=True)
     node_id = None if facts.leases is None else facts.leases.answering
     why = None if facts.leases is None else _why_not_ready(facts.leases)
@@ -140,7 +138,7 @@ async def ready(cluster: Cluster, given: Namespace) -> int:
 
 def _why_not_ready(leases: Leases) -> str | None:
     if leases.answering not in leases.registrations:
-        return "its registration in the cluster has run out"
+        return "its registration in the cluster has expired"
     loading = sum(not each.announced for each in leases.of(leases.answering))
     return f"it is still loading {loading} shards" if loading else None
 
@@ -149,14 +147,14 @@ def _why_not_ready(leases: Leases) -> str | None:
 
 
 async def drain(cluster: Cluster, given: Namespace) -> int:
-    """Have a broker hand its leases over, and wait until it holds none."""
+    """Drain a broker and wait until it holds no leases."""
     until = deadline(given.timeout)
     registrations = (await _leases(cluster, given.node, until)).registrations
     if all(each.drained for node_id, each in registrations.items() if node_id != given.node):
         raise Failed(
-            f"broker {given.node} is the only one that is not drained: nobody could take its shards"
+            f"broker {given.node} is the only one not drained: no other broker can take its shards"
             if len(registrations) > 1
-            else f"broker {given.node} is alone in the cluster: nobody could take its shards"
+            else f"broker {given.node} is the only one in the cluster: no other broker can take its shards"
         )
     await cluster_calls.set_drained(cluster, given.node, True, until)
     left = None
@@ -179,13 +177,13 @@ async def undrain(cluster: Cluster, given: Namespace) -> int:
 
 
 async def _leases(cluster: Cluster, node_id: int, until: float) -> Leases:
-    """The leases of a cluster of muster that has this broker."""
+    """The leases; fails unless this is a muster cluster that has the broker."""
     facts = await cluster_calls.describe_cluster(cluster, until, leases=True)
     if facts.leases is None:
-        raise Failed("only brokers of muster are drained; the one that answers is none")
+        raise Failed("only muster brokers can be drained; the broker that responded is not one")
     if node_id not in facts.leases.registrations:
         there = ", ".join(str(each) for each in facts.leases.registrations)
-        raise Failed(f"broker {node_id} is not in the cluster; these are: {there}")
+        raise Failed(f"broker {node_id} is not in the cluster; its brokers are {there}")
     return facts.leases
 
 

@@ -1,4 +1,4 @@
-"""`muster consume`: records of a topic on standard output."""
+"""`muster consume`: print the records of a topic."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ if TYPE_CHECKING:
 
 _INT64_MAX: Final = 2**63 - 1
 _WAIT_S: Final = 0.5
-"""After which it looks whether it is enough."""
+"""How often the end conditions are checked."""
 _AT_ONCE: Final = 5_000
-"""Records that are printed together."""
+"""Records printed together."""
 
 Record = ConsumerRecord[bytes | None, bytes | None]
 Show = Callable[[Record], bytes]
 
 _DESCRIPTION: Final = f"""\
-Without --group it reads all partitions from their end on and commits nothing; with it, it shares the topic
-with the group's other members, begins at the committed offsets and commits what was printed. Records of a
-partition come in order. It runs until Ctrl-C unless an option says when to end.
+Without --group, reads all partitions from their end and commits nothing. With it, shares the topic with the
+group's other members, starts at the committed offsets and commits what was printed. Records of a partition
+come in order. Runs until Ctrl-C unless an option says when to stop.
 
---format takes text with {{topic}} {{partition}} {{offset}} {{timestamp}} {{key}} {{value}} {{headers}} in it,
-and \\t \\n.
+--format is text with the fields {{topic}} {{partition}} {{offset}} {{timestamp}} {{key}} {{value}}
+{{headers}} and the escapes \\t \\n.
 
-JSON: a line per record,
+JSON: one line per record,
 {JSON_SHAPE}"""
 
 
@@ -62,37 +62,37 @@ def declare(commands: Any, name: str, summary: str) -> None:
         dest="offset",
         action="store_const",
         const=EARLIEST,
-        help="begin with the oldest record; with --group where no offset is committed",
+        help="start at the oldest record; with --group only where no offset is committed",
     )
     start.add_argument(
         "--offset",
         type=_offset,
         metavar="OFFSET",
-        help="begin at this offset, or earliest, or latest (default)",
+        help="start at this offset, or earliest, or latest (default)",
     )
     start.add_argument(
         "--timestamp",
         type=timestamp_ms,
         metavar="TIME",
-        help="begin with the first record as young as this: epoch ms or ISO 8601",
+        help="start at the first record of this time or later: epoch ms or ISO 8601",
     )
     parser.add_argument(
         "--partition",
         type=number(0),
         action="append",
         metavar="N",
-        help="read only this one; may be repeated",
+        help="read only this partition; may be repeated",
     )
-    parser.add_argument("--max-messages", type=number(1), metavar="N", help="end after so many records")
-    parser.add_argument("--until-end", action="store_true", help="end where the partitions end now")
+    parser.add_argument("--max-messages", type=number(1), metavar="N", help="stop after this many records")
+    parser.add_argument("--until-end", action="store_true", help="stop at the current end of the partitions")
     parser.add_argument(
-        "--idle-timeout", type=seconds, metavar="SECONDS", help="end when no record comes for so long"
-    )
-    parser.add_argument(
-        "--format", default="{value}", metavar="TEXT", help="how to show a record (default {value})"
+        "--idle-timeout", type=seconds, metavar="SECONDS", help="stop when no record arrives for this long"
     )
     parser.add_argument(
-        "--null-marker", default="null", metavar="TEXT", help="how to show null (default null)"
+        "--format", default="{value}", metavar="TEXT", help="how to print a record (default {value})"
+    )
+    parser.add_argument(
+        "--null-marker", default="null", metavar="TEXT", help="how to print null (default null)"
     )
     parser.set_defaults(work=consume)
 
@@ -110,12 +110,12 @@ def _offset(text: str) -> int:
 
 
 async def consume(cluster: Cluster, given: Namespace) -> int:
-    """Print records until an option, or the user, says that it is enough."""
+    """Print records until an option or the user ends it."""
     try:
         show = to_json if given.output == "json" else template(given.format, os.fsencode(given.null_marker))
     except NotARecord as error:
         raise Usage(f"--format: {error}") from None
-    # Records on a terminal are progress enough.
+    # Records on a terminal show progress themselves.
     hidden = sys.stdout is not None and sys.stdout.isatty()
     with Progress(given.prog, "record", total=given.max_messages, shown=not hidden) as progress:
         printed = _Printed(show, progress)
@@ -127,14 +127,14 @@ async def consume(cluster: Cluster, given: Namespace) -> int:
 
 
 class _Printed:
-    """Records on standard output."""
+    """Prints records to standard output."""
 
     def __init__(self, show: Show, progress: Progress) -> None:
         self._show = show
         self.progress = progress
 
     async def print(self, records: list[Record]) -> None:
-        """Write them, and count them once they are."""
+        """Write the records, then count them."""
         if records:
             text = b"".join([self._show(each) for each in records])
             await streams.write(text)
@@ -142,7 +142,7 @@ class _Printed:
 
 
 class _Limits:
-    """When it is enough."""
+    """When to stop."""
 
     def __init__(self, given: Namespace) -> None:
         self._left = given.max_messages
@@ -153,7 +153,7 @@ class _Limits:
         self._idle_since = deadline(0)
 
     def something_will_happen(self, within_s: float) -> None:
-        """Count from when it has, or from the end of that time."""
+        """Start the idle timeout once this has happened, or at the end of that time."""
         self._idle_since = deadline(within_s)
 
     @property
@@ -173,7 +173,7 @@ class _Limits:
         return _AT_ONCE if self._left is None else min(_AT_ONCE, self._left)
 
     def take(self, records: list[Record]) -> list[Record]:
-        """As many of these as are wanted."""
+        """The wanted part of these records."""
         if records:
             self.something_happened()
         if self._left is not None:
@@ -220,7 +220,7 @@ def _next(fetcher: Fetcher, where: TopicPartition) -> int:
 async def _positions(
     cluster: Cluster, given: Namespace
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """Where to begin in each partition, and where each ends now."""
+    """Where to start in each partition, and where each ends now."""
     until = deadline(given.timeout)
     there = await _partitions(cluster, given.topic, until)
     for partition in given.partition or []:
@@ -243,7 +243,8 @@ async def _positions(
     for where in wanted:
         if not starts[where] <= given.offset <= ends[where]:
             raise Usage(
-                f"--offset: {where} has no offset {given.offset}; it has {starts[where]} to {ends[where]}"
+                f"--offset: {where} has no offset {given.offset}; its offsets are {starts[where]} to "
+                f"{ends[where]}"
             )
     return dict.fromkeys(wanted, given.offset), ends
 
@@ -257,15 +258,15 @@ async def _partitions(cluster: Cluster, topic: str, until: float) -> list[int]:
 
 
 async def _consume_in_group(cluster: Cluster, given: Namespace, printed: _Printed) -> None:
-    from muster.client.consume.listener import RebalanceListener
-    from muster.client.consumer import Consumer
+    from muster.client.consumer import Consumer, RebalanceListener
 
     by_name = given.offset in (None, EARLIEST, LATEST)
     if given.partition or given.timestamp is not None or given.until_end or not by_name:
         raise Usage(
-            "--group decides where to read: without --partition, --timestamp, --until-end, --offset N"
+            "--group determines where to read: it excludes --partition, --timestamp, --until-end and "
+            "--offset N"
         )
-    # A member waits for a topic, and for brokers; who types a command wants to know.
+    # A member waits for its topic and for brokers; the user of a command wants an error.
     await _partitions(cluster, given.topic, deadline(given.timeout))
     limits, patience = _Limits(given), _Patience(given.timeout)
     limits.something_will_happen(given.timeout)
@@ -296,28 +297,28 @@ async def _consume_in_group(cluster: Cluster, given: Namespace, printed: _Printe
                 patience.check(consumer.health())
             if not belongs:
                 why = consumer.health().last_error or "the group has not formed"
-                raise Failed(f"group {given.group}: nothing was assigned in {given.timeout:g} s: {why}")
+                raise Failed(f"group {given.group}: no assignment within {given.timeout:g} s: {why}")
             read_all = True
     except (ClientError, KafkaError) as error:
         if not read_all:
             raise
         printed.progress.erase()
-        why = f"group {given.group}: not all offsets could be committed, some records will be read again"
+        why = f"group {given.group}: not all offsets could be committed; some records will be read again"
         print(f"{given.prog}: {why}: {error}", file=sys.stderr)
 
 
 class _Patience:
-    """How long it goes on while nobody answers: a consumer would do so for ever."""
+    """How long to go on without a response: a consumer would go on forever."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
         self._since: float | None = None
 
     def check(self, health: Health) -> None:
-        """Raise Failed when partitions could not be read, or the coordinator was silent, for too long."""
+        """Raise Failed if partitions were unreadable or the coordinator unresponsive for too long."""
         trouble = next(iter(health.troubles.values()), "")
         if health.membership == "STABLE" and (health.heartbeat_age_s or 0.0) > self._timeout_s:
-            raise Failed(health.last_error or "the group's coordinator does not answer")
+            raise Failed(health.last_error or "the group coordinator does not respond")
         if not trouble:
             self._since = None
         elif self._since is None:

@@ -1,4 +1,4 @@
-"""Reading what muster has recorded of a group: its partition of `__group_events`."""
+"""Reads the events that muster has recorded for a group, from its partition of `__group_events`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from argparse import Namespace
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
+from muster import durations
 from muster.client.admin.groups import describe_groups
 from muster.client.admin.offsets import EARLIEST, LATEST, list_offsets
 from muster.client.admin.topics import describe_topics
@@ -18,7 +19,6 @@ from muster.client.fetch.requests import FetchSettings
 from muster.client.network.cluster import Cluster
 from muster.client.network.connection import deadline
 from muster.client.partitions import TopicPartition
-from muster.coordinator.base import durations
 from muster.coordinator.commands.group_views import members_of
 from muster.coordinator.commands.run import Failed
 from muster.coordinator.journal.entries import Entry, Member
@@ -30,11 +30,11 @@ _INT32_MIN: Final = -(2**31)
 _AT_ONCE: Final = 5_000
 _WAIT_S: Final = 0.5
 _MEMBERS_S: Final = 5.0
-"""For so long it is waited to hear who is in a group. What is recorded of it tells most of that."""
+"""How long to wait for a group's members; the recorded events mostly say who they are."""
 
 
 def add_arguments(parser: Any, since: str) -> None:
-    """What the commands that read events take; `since` says what that option means."""
+    """Add the options of commands that read events; `since` is the help of --since."""
     parser.add_argument("group", metavar="GROUP")
     parser.add_argument("--since", type=_duration_ms, metavar="DURATION", help=since)
 
@@ -47,13 +47,12 @@ def _duration_ms(text: str) -> int:
 
 
 def now_ms() -> int:
-    """By this machine's clock."""
+    """This machine's clock."""
     return time.time_ns() // 1_000_000
 
 
 class GroupEvents:
-    """The entries of one group and of its shard: `read` gives what is
-    there, and `follow` what comes."""
+    """The events of one group and of its shard: `read` returns those recorded, `follow` those to come."""
 
     def __init__(self, cluster: Cluster, given: Namespace) -> None:
         self._cluster = cluster
@@ -63,7 +62,7 @@ class GroupEvents:
         self._fetcher: Fetcher | None = None
 
     async def read(self, since_ms: int | None = None) -> list[Entry]:
-        """All that is kept, or what was written since `since_ms` (epoch ms). Raises Failed, KafkaError."""
+        """All events kept, or those written since `since_ms` (epoch ms). Raises Failed, KafkaError."""
         until = deadline(self._timeout_s)
         self._where = TopicPartition(TOPIC, partition_of(self._group, await self._partitions(until)))
         end = await self._offset(LATEST, until) or 0
@@ -79,19 +78,20 @@ class GroupEvents:
                 position, moved = self._position, deadline(0)
             elif deadline(-self._timeout_s) > moved:
                 raise Failed(
-                    f"no records of {self._where} came for {self._timeout_s:g} s; --timeout says how long"
+                    f"timed out after {self._timeout_s:g} s waiting for records of {self._where}; "
+                    "--timeout sets how long"
                 )
         return entries
 
     async def follow(self) -> AsyncIterator[list[Entry]]:
-        """What comes after what was read, without end."""
+        """Events written after those read, without end."""
         while True:
             entries = await self._poll()
             if entries:
                 yield entries
 
     async def members(self) -> list[Member] | None:
-        """The members that the group has now; None where that cannot be told, as when it is gone."""
+        """The current members; None if unknown, for example when the group is gone."""
         try:
             described = await describe_groups(
                 self._cluster, [self._group], deadline(min(self._timeout_s, _MEMBERS_S))
@@ -118,8 +118,8 @@ class GroupEvents:
             if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 raise
             raise Failed(
-                f"there is no topic {TOPIC}: why groups rebalance is recorded by muster alone, and only with "
-                "--group-events true (the default); Apache Kafka does not record it"
+                f"there is no topic {TOPIC}: only muster records why groups rebalance, and only with "
+                "--group-events true (the default); Apache Kafka does not"
             ) from None
         return len(described[TOPIC].partitions)
 
@@ -148,22 +148,21 @@ class GroupEvents:
                     try:
                         entries.append(Entry.from_json(record.value))
                     except ValueError:
-                        continue  # nothing that muster wrote, or would read
+                        continue  # not written by muster, or by a version unknown here
         return entries
 
 
 def partition_of(group: str, partitions: int) -> int:
-    """The partition of the group's coordinator: Kafka's Utils.abs, which is 0 for the one number that has
-    none in 32 bits."""
+    """The partition of the group's coordinator: Kafka's Utils.abs, which maps Integer.MIN_VALUE to 0."""
     value = java_hash(group)
     return 0 if value == _INT32_MIN else abs(value) % partitions
 
 
 def nothing_known(group: str, since_ms: int | None) -> str:
-    """What to say when there is no entry of the group."""
+    """The error when there are no events of the group."""
     if since_ms is not None:
-        return f"nothing happened in group {group} in that time; --since takes a longer one"
+        return f"nothing happened in group {group} in that time; try a longer --since"
     return (
-        f"nothing is known of group {group}: it has no events in {TOPIC}, where they are kept for 7 days by "
-        "default; muster groups list shows what groups there are"
+        f"no events of group {group} in {TOPIC}, which keeps them for 7 days by default; muster groups "
+        "list shows the groups"
     )

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from muster import durations
 from muster.client.network.cluster import Cluster
 from muster.client.network.connection import deadline
 from muster.client.partitions import TopicPartition
 from muster.coordinator.arguments import printable
-from muster.coordinator.base import durations
 from muster.coordinator.commands import output
 from muster.coordinator.commands.options import command, number, timestamp_ms
 from muster.coordinator.commands.progress import Progress
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 _INT64_MAX = 2**63 - 1
 
 _RESET = """\
-The groups must have no members; one that does not exist comes to be. An offset that a log does not have
-becomes the nearest that it has, except with --to-current. Without --execute nothing is changed.
+The groups must have no members; missing ones are created. An offset out of a log's range becomes the nearest
+one in it, except with --to-current. Without --execute nothing is changed.
 
 JSON: [{"group_id": text, "topic": text, "partition": number, "committed_offset": number or null,
         "new_offset": number or null, "error": null or {"code": Kafka's name, "message": text}}]
-CSV: lines "topic,partition,new offset", which begin with the group where there are several. --from-file
-takes them, and so does Kafka's own tool."""
+CSV: lines "topic,partition,new offset", with the group first if there are several. --from-file and Kafka's
+own tool read them."""
 
 _DELETE = """\
-The offsets of a topic that members of the group subscribe to stay.
+Offsets of topics that the group's members subscribe to are kept.
 
 JSON: [{"topic": text, "partition": number, "error": null or {"code": Kafka's name, "message": text}}]"""
 
@@ -46,50 +46,48 @@ JSON: [{"topic": text, "partition": number, "error": null or {"code": Kafka's na
 def declare(below: Any) -> None:
     """Add the actions."""
     reset = command(
-        below, "reset-offsets", "put groups elsewhere in their topics", _RESET, output=output.FORMATS
+        below, "reset-offsets", "set the committed offsets of groups", _RESET, output=output.FORMATS
     )
     reset.add_argument("groups", metavar="GROUP", nargs="*")
-    reset.add_argument("--all-groups", action="store_true", help="every group there is")
+    reset.add_argument("--all-groups", action="store_true", help="all groups")
     scopes = reset.add_mutually_exclusive_group()
     _add_topic(scopes)
-    scopes.add_argument(
-        "--all-topics", action="store_true", help="all partitions for which an offset is committed"
-    )
+    scopes.add_argument("--all-topics", action="store_true", help="all partitions with a committed offset")
     targets = reset.add_mutually_exclusive_group(required=True)
     targets.add_argument("--to-earliest", action="store_true", help="the oldest record")
     targets.add_argument("--to-latest", action="store_true", help="the end of the log")
     targets.add_argument(
-        "--to-current", action="store_true", help="where it is; the end where nothing is committed"
+        "--to-current", action="store_true", help="the committed offset; the end where there is none"
     )
     targets.add_argument("--to-offset", type=number(0, _INT64_MAX), metavar="OFFSET")
     targets.add_argument(
         "--shift-by",
         type=number(-_INT64_MAX, _INT64_MAX),
         metavar="N",
-        help="so many records on, or back if below 0",
+        help="this many records forward, or back if negative",
     )
     targets.add_argument(
         "--to-datetime",
         type=_moment,
         metavar="TIME",
-        help="the first record as young as this, epoch ms or ISO 8601; else the end",
+        help="the first record of this time or later, epoch ms or ISO 8601; else the end",
     )
     targets.add_argument(
         "--by-duration",
         type=_duration,
         metavar="DURATION",
-        help="the first record not older than this, such as 90m, 7 days or PT1H30M; else the end",
+        help="the first record no older than this, such as 90m, 7 days or PT1H30M; else the end",
     )
     targets.add_argument(
         "--from-file",
         type=_plan,
         metavar="FILE",
-        help="what the lines of a CSV file say, - for standard input",
+        help="the offsets in a CSV file, - for standard input",
     )
-    reset.add_argument("--execute", action="store_true", help="do it, instead of showing what would be done")
+    reset.add_argument("--execute", action="store_true", help="do it instead of showing what would be done")
     reset.set_defaults(work=reset_offsets)
 
-    delete = command(below, "delete-offsets", "forget what a group has committed for topics", _DELETE)
+    delete = command(below, "delete-offsets", "delete committed offsets of topics", _DELETE)
     delete.add_argument("group", metavar="GROUP")
     _add_topic(delete, required=True)
     delete.set_defaults(work=delete_offsets)
@@ -101,7 +99,7 @@ def _add_topic(parser: Any, **more: Any) -> None:
         type=_scope,
         action="append",
         metavar="TOPIC[:0,1]",
-        help="this topic, or these of its partitions; may be repeated",
+        help="this topic, or these partitions of it; may be repeated",
         **more,
     )
 
@@ -117,7 +115,7 @@ def _moment(text: str) -> datetime:
     try:
         return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=timestamp_ms(text))
     except OverflowError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; it lies too far away") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; it is too long") from None
 
 
 def _duration(text: str) -> timedelta:
@@ -131,13 +129,13 @@ def _plan(path: str) -> Plan:
     try:
         with sys.stdin if path == "-" else open(path, encoding="utf-8", newline="") as file:
             return read_plan(file)
-    except (OSError, ValueError) as error:  # of what is no UTF-8 as well
+    except (OSError, ValueError) as error:  # also text that is not UTF-8
         why = error.strerror or error if isinstance(error, OSError) else error
         raise argparse.ArgumentTypeError(f"{path}: {why}") from None
 
 
 async def reset_offsets(cluster: Cluster, given: Namespace) -> int:
-    """Put groups elsewhere, or show where that would be."""
+    """Set committed offsets, or show what would be set."""
     from muster.client.admin.groups import list_groups
 
     until = deadline(given.timeout)
@@ -162,12 +160,12 @@ async def reset_offsets(cluster: Cluster, given: Namespace) -> int:
     _show(given, places, with_groups=len(groups) > 1)
     code = report_failures(given, failures)
     if code == 0 and not given.execute and given.output == "table":
-        print("\nNothing is changed yet: --execute does it.")
+        print("\nNothing was changed: use --execute to apply.")
     return code
 
 
 class Place(NamedTuple):
-    """Where a group is put in a partition, or why it is not."""
+    """The new offset of a group in a partition, or the error."""
 
     group_id: str
     topic: str
@@ -184,18 +182,18 @@ class Place(NamedTuple):
 
 
 def _groups_of_reset(given: Namespace) -> list[str]:
-    """The groups named, here or in the file. Raises Usage for what does not go together."""
+    """The groups named as arguments or in the file. Raises Usage for options that conflict."""
     plan: Plan | None = given.from_file
     scoped = bool(given.topic or given.all_topics)
     if plan is None and not scoped:
         raise Usage("one of the arguments --topic --all-topics is required")
     if plan is not None and scoped:
-        raise Usage("--from-file says which partitions, so neither --topic nor --all-topics goes with it")
+        raise Usage("--from-file names the partitions, so it excludes --topic and --all-topics")
     named = [*given.groups, *(() if plan is None else plan.groups)]
     if plan is not None and plan.groups and (given.groups or given.all_groups):
-        raise Usage("--from-file: its lines name groups, so no GROUP goes with it")
+        raise Usage("--from-file: its lines name the groups, so it excludes GROUP")
     if given.all_groups == bool(named):
-        raise Usage("it takes GROUPs, or --all-groups")
+        raise Usage("GROUP or --all-groups is required")
     return list(dict.fromkeys(named))
 
 
@@ -232,7 +230,7 @@ def _show(given: Namespace, places: list[Place], *, with_groups: bool) -> None:
 
 
 async def delete_offsets(cluster: Cluster, given: Namespace) -> int:
-    """Forget committed offsets."""
+    """Delete committed offsets."""
     from muster.client.admin.offsets import delete_group_offsets
     from muster.client.admin.topics import describe_topics
 

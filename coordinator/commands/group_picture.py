@@ -1,4 +1,4 @@
-"""A group's timeline as a picture in a terminal: a row for the group and one for each member."""
+"""A group's timeline drawn in the terminal: a row for the group and one for each member."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ _BARS_MIN: Final = 20
 
 
 class _Axis:
-    """Columns over time. Between two changes there is a stretch of columns that grows with the logarithm of
-    its time, so that a rebalance of two seconds shows beside a quiet day."""
+    """Columns over time. The width between two changes grows with the logarithm of the time between them, so
+    that a rebalance of two seconds is visible next to a quiet day."""
 
     def __init__(self, changes: Sequence[int], columns: int) -> None:
-        changes = sorted(set(changes))[-(columns + 1) :]  # a column each at least; the oldest go
+        changes = sorted(set(changes))[-(columns + 1) :]  # at least one column each; the oldest are dropped
         self.start_ms, self.end_ms = changes[0], changes[-1]
         weights = [math.log2(2 + (after - before) / 100) for before, after in pairwise(changes)]
         spare = columns - len(weights)
@@ -61,7 +61,7 @@ class _Axis:
             self._places.append(index + 1 + round(spare * reached / total))
 
     def column(self, at_ms: int) -> int:
-        """The one at which that moment lies."""
+        """The column of a point in time."""
         if at_ms <= self.start_ms:
             return 0
         index = min(bisect_right(self._changes, at_ms), len(self._changes)) - 1
@@ -77,7 +77,7 @@ def draw(
     now_ms: int,
     console: Console | None = None,
 ) -> None:
-    """Draw what happened since `since_ms` on the terminal, and list its rebalances below."""
+    """Draw the events since `since_ms` on the terminal, and list the rebalances below."""
     console = Console(highlight=False) if console is None else console
     tracks = Tracks(entries, names)
     end_ms = max([now_ms, *(each.at_ms for each in entries)])
@@ -98,7 +98,7 @@ def draw(
         for each in bars:
             console.print(each, no_wrap=True, overflow="crop")
         if left_out:
-            console.print(f"{len(left_out)} earlier members are left out", style="bright_black")
+            console.print(f"{len(left_out)} earlier members not shown", style="bright_black")
         console.print(_legend({span.standing for row in rows for span in row.spans}))
     if len(found) > _LISTED_MAX:
         console.print(f"\nthe last {_LISTED_MAX} of {len(found)} rebalances:", style="bright_black")
@@ -129,7 +129,7 @@ def _row(name: str, width: int, track: Track, axis: _Axis, since_ms: int, end_ms
 
 
 def _scale(width: int, axis: _Axis, starts: Sequence[int], now_ms: int) -> Text:
-    """When rebalances began, where there is room for it."""
+    """The start times of rebalances, where there is room."""
     line = ""
     for at_ms in [axis.start_ms, *starts]:
         column = axis.column(at_ms)
@@ -148,7 +148,7 @@ def _legend(standings: set[str]) -> Text:
 
 
 def _listed(explanation: Explanation, now_ms: int) -> Text:
-    """The rebalance's explanation, its head and cause set off."""
+    """The explanation of a rebalance, with its head and cause highlighted."""
     head, *rest = explanation.lines()
     text = Text("\n")
     text.append(head, "bold")

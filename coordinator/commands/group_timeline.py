@@ -22,16 +22,16 @@ from muster.coordinator.journal.explain.names import names_in
 
 _LOOK_BACK_MS: Final = 60 * 60_000
 _REMEMBERED_MAX: Final = 2_000
-"""Entries that are kept while it follows, to explain what comes."""
+"""Events kept while following, to explain later ones."""
 
 _DESCRIPTION: Final = """\
-It reads what muster records in the topic __group_events; docs/why.md says how causes are inferred. In a
-terminal it draws the members' lives and lists the rebalances with their causes; anywhere else it prints one
-line for each event, the cause first. Exit codes: 0 shown; 1 nothing is known of the group, or the broker is
+Reads the topic __group_events, where muster records what happens; docs/why.md says how causes are inferred.
+On a terminal, draws the group's members over time and lists the rebalances with their causes; otherwise
+prints one line per event, the cause first. Exit codes: 0 shown; 1 no events of the group, or the broker is
 not muster.
 
-JSON: a line per event, the object of docs/journal.schema.json with "name": what its member is
-called or null, "text": text, and in rebalance_completed "diagnosis": text and
+JSON: one line per event, the object of docs/journal.schema.json with "name": the member's short
+name or null, "text": text, and in rebalance_completed "diagnosis": text and
 "certainty": "certain", "likely" or "possible"."""
 
 
@@ -40,14 +40,16 @@ def declare(below: Any) -> None:
     parser = command(
         below, "timeline", "show what happened in a group", _DESCRIPTION, output=("text", "json")
     )
-    group_events.add_arguments(parser, "only what happened so short a time ago, such as 1h or 90 min")
-    parser.add_argument("--follow", action="store_true", help="go on with events as they come, until Ctrl-C")
-    parser.add_argument("--verbose", action="store_true", help="also the member's id, in lines of text")
+    group_events.add_arguments(parser, "only events this recent, such as 1h or 90 min")
+    parser.add_argument(
+        "--follow", action="store_true", help="keep printing events as they happen, until Ctrl-C"
+    )
+    parser.add_argument("--verbose", action="store_true", help="print member ids too, in lines of text")
     parser.set_defaults(work=timeline)
 
 
 async def timeline(cluster: Cluster, given: Namespace) -> int:
-    """Show what is recorded, and with --follow what comes."""
+    """Show the recorded events, and with --follow those to come."""
     asked_ms = now_ms()
     since_ms = 0 if given.since is None else max(asked_ms - given.since, 0)
     async with GroupEvents(cluster, given) as events:
@@ -70,10 +72,10 @@ async def timeline(cluster: Cluster, given: Namespace) -> int:
 
 
 class _Told:
-    """What is known so far, and what its rebalances were about."""
+    """The events so far, and the explanations of their rebalances."""
 
     def __init__(self, group: str, entries: Sequence[Entry], there: Sequence[Member] | None) -> None:
-        """`there`: who is in the group now, where that is known."""
+        """`there`: the current members, if known."""
         self._group = group
         self.entries = list(entries)
         self._there = there
@@ -88,7 +90,7 @@ class _Told:
         self.names = names_in(self.entries, self._there)
 
     def explanations(self) -> dict[int, Explanation]:
-        """By the id of the entry that says it is completed."""
+        """Explanations by the id of the event that completed the rebalance."""
         now = max((each.at_ms for each in self.entries), default=0)
         return {
             id(each.completed): explained(each, now, names=self.names)
@@ -98,7 +100,7 @@ class _Told:
 
 
 async def _print(told: _Told, entries: Sequence[Entry], given: Namespace) -> None:
-    """A line for each."""
+    """Print a line per event."""
     names, explanations = told.names, told.explanations()
     lines: list[str] = []
     for entry in entries:

@@ -1,4 +1,4 @@
-"""What `muster groups describe` knows of a group, and how it shows it: tables, CSV, JSON."""
+"""The views of `muster groups describe`: what is read of a group, and its tables, CSV and JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from muster.protocol.errors import ErrorCode
 
 
 class Position(NamedTuple):
-    """How far a group is in a partition; None for what is not known."""
+    """A group's position in a partition; None for what is unknown."""
 
     topic: str
     partition: int
@@ -35,13 +35,13 @@ class Described(NamedTuple):
 
 
 class View(NamedTuple):
-    """Columns and rows of a table. The names of the columns are those of the JSON, where it has them."""
+    """Columns and rows of a table. Columns are named as in the JSON, if they are in it."""
 
     columns: Sequence[str]
     rows: list[Sequence[object]]
 
     def without(self, column: str) -> View:
-        """All but one column, if it has that."""
+        """The view without this column, if it has it."""
         kept = [index for index, name in enumerate(self.columns) if name != column]
         return View(
             [self.columns[each] for each in kept], [[row[each] for each in kept] for row in self.rows]
@@ -49,12 +49,12 @@ class View(NamedTuple):
 
 
 def names_of(group: GroupDescription) -> Names:
-    """What its members are called."""
+    """The short names of its members."""
     return Names(members_of(group))
 
 
 def members_of(group: GroupDescription) -> list[Member]:
-    """Its members, as what explains groups knows them."""
+    """The members in the form that explanations take."""
     return [
         Member(each.member_id, each.client_id, each.host.lstrip("/"), each.group_instance_id)
         for each in group.members
@@ -67,7 +67,7 @@ def members_of(group: GroupDescription) -> list[Member]:
 async def describe(
     cluster: Cluster, groups: Mapping[str, GroupDescription], until: float, *, positions: bool
 ) -> list[Described]:
-    """The groups, with how far they are if `positions`."""
+    """Describe groups, with their positions if `positions`."""
     if not positions:
         return [Described(group, []) for group in groups.values()]
     committed = (await offset_calls.list_group_offsets(cluster, groups, until)).raise_for_failures()
@@ -84,7 +84,7 @@ async def describe(
 
 
 async def _ends(cluster: Cluster, partitions: set[TopicPartition], until: float) -> dict[TopicPartition, int]:
-    """Where the logs end; of a topic that is gone nothing is known, its offsets are shown all the same."""
+    """The log ends. Those of a deleted topic are unknown; its offsets are shown all the same."""
     found = await offset_calls.list_offsets(cluster, dict.fromkeys(partitions, offset_calls.LATEST), until)
     for error in found.failed.values():
         if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
@@ -108,7 +108,7 @@ def _position(
     member: MemberDescription | None,
 ) -> Position:
     offset = None if committed is None else committed.offset
-    # Below zero when the log was cut or made anew after the commit; Kafka's tool shows that as well.
+    # Negative if the log was truncated or recreated after the commit; Kafka's tool shows that too.
     lag = None if offset is None or end is None else end - offset
     metadata = None if committed is None else committed.metadata
     return Position(where.topic, where.partition, offset, end, lag, metadata, member)
@@ -118,7 +118,7 @@ def _position(
 
 
 def as_json(described: Described) -> dict[str, Any]:
-    """A group as every view's JSON has it."""
+    """A group in the JSON of every view."""
     group, names = described.group, names_of(described.group)
     return {
         "group_id": group.group_id,
@@ -145,7 +145,7 @@ def as_json(described: Described) -> dict[str, Any]:
 
 
 def offsets_view(described: Sequence[Described], verbose: bool) -> View:
-    """How far the groups are; `verbose` adds the metadata of the commits."""
+    """Positions; `verbose` adds the metadata of the commits."""
     columns = ["group_id", "topic", "partition", "committed_offset", "log_end_offset", "lag"]
     columns += ["name", "member_id", "host", "client_id", *(["metadata"] if verbose else [])]
     rows: list[Sequence[object]] = []
@@ -162,7 +162,7 @@ def offsets_view(described: Sequence[Described], verbose: bool) -> View:
 
 
 def members_view(described: Sequence[Described], verbose: bool) -> View:
-    """Who the members are and how many partitions they have; `verbose` adds which."""
+    """Members and their number of partitions; `verbose` lists the partitions."""
     columns = ["group_id", "name", "member_id", "group_instance_id", "host", "client_id", "partitions"]
     rows: list[Sequence[object]] = []
     for group, _ in described:
@@ -176,7 +176,7 @@ def members_view(described: Sequence[Described], verbose: bool) -> View:
 
 
 def state_view(described: Sequence[Described], verbose: bool) -> View:
-    """What the groups do; `verbose` adds their types."""
+    """States of groups; `verbose` adds their types."""
     columns = ["group_id", "coordinator", "assignor", "state", "members"]
     rows: list[Sequence[object]] = []
     for group, _ in described:
@@ -198,9 +198,9 @@ HEADINGS: Final = {
     "client_id": "CLIENT",
     "protocol_type": "PROTOCOL",
 }
-"""Of columns that stand in tables by another word than their name."""
+"""Table headings that differ from the column's name."""
 
 
 def headings(columns: Sequence[str]) -> list[str]:
-    """The columns as a table for people has them."""
+    """The table headings of the columns."""
     return [HEADINGS.get(each, each.upper()) for each in columns]

@@ -14,11 +14,11 @@ from muster.coordinator.journal.explain import explain
 from muster.coordinator.journal.explain.names import names_in
 
 _LOOK_BACK_MS: Final = 60 * 60_000
-"""What happened before the time asked for may explain what happened in it."""
+"""How much before --since is read: earlier events may explain later ones."""
 
 _DESCRIPTION: Final = """\
-It reads what muster records in the topic __group_events; docs/why.md says how causes are inferred and has the
-list of diagnoses. Exit codes: 0 explained; 1 nothing is known of the group, or the broker is not muster.
+Reads the topic __group_events, where muster records what happens; docs/why.md says how causes are inferred
+and lists the diagnoses. Exit codes: 0 explained; 1 no events of the group, or the broker is not muster.
 
 JSON: {"group": text, "generation": number, "started_ms": epoch ms, "ended_ms": epoch ms or null,
   "outcome": "completed", "under way", "interrupted" or "no rebalance", "state": Kafka's name,
@@ -34,18 +34,18 @@ JSON: {"group": text, "generation": number, "started_ms": epoch ms, "ended_ms": 
 def declare(below: Any) -> None:
     """Add the action."""
     parser = command(below, "why", "explain why a group rebalanced", _DESCRIPTION, output=("text", "json"))
-    group_events.add_arguments(parser, "only what happened so short a time ago, such as 1h or 90 min")
+    group_events.add_arguments(parser, "only events this recent, such as 1h or 90 min")
     parser.add_argument(
-        "--generation", type=number(0), metavar="N", help="how it came to this generation (default: the last)"
+        "--generation", type=number(0), metavar="N", help="explain this generation (default: the last)"
     )
     parser.add_argument(
-        "--verbose", action="store_true", help="also: the member ids and client ids of those it names"
+        "--verbose", action="store_true", help="also print the member ids and client ids of those named"
     )
     parser.set_defaults(work=why)
 
 
 async def why(cluster: Cluster, given: Namespace) -> int:
-    """Explain the last rebalance, or that of a generation."""
+    """Explain the last rebalance, or that of a given generation."""
     asked_ms = now_ms()
     since_ms = None if given.since is None else max(asked_ms - given.since, 0)
     async with GroupEvents(cluster, given) as events:
@@ -55,12 +55,14 @@ async def why(cluster: Cluster, given: Namespace) -> int:
         entries, group=given.group, generation=given.generation, now_ms=asked_ms, names=names
     )
     if explanation is None and given.generation is not None and any(each.group for each in entries):
-        raise Failed(f"how group {given.group} came to generation {given.generation} is not recorded")
+        raise Failed(
+            f"the journal does not say how group {given.group} reached generation {given.generation}"
+        )
     if explanation is None:
         if any(each.group for each in entries):
             raise Failed(
-                f"what is recorded of group {given.group} tells of no rebalance; muster groups timeline "
-                f"{given.group} shows what it is"
+                f"the journal has no rebalance of group {given.group}; muster groups timeline "
+                f"{given.group} shows what it has"
             )
         raise Failed(group_events.nothing_known(given.group, since_ms))
     if since_ms is not None and explanation.ended_ms is not None and explanation.ended_ms < since_ms:

@@ -1,4 +1,4 @@
-"""`muster groups`: list, describe, delete, evict (and what `group_offsets` has)."""
+"""`muster groups`: list, describe, delete, evict (the other actions are in `group_*`)."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ JSON: the same in every view,
     "offsets": [{"topic": text, "partition": number, "committed_offset": number or null,
                  "log_end_offset": number or null, "lag": number or null, "metadata": text or null,
                  "member_id": text or null}]}]
-An assignment is null when its bytes are not those of consumers."""
+An assignment is null if it is not in the consumer protocol's format."""
 
 _DELETE_JSON = """\
 JSON: [{"group_id": text, "error": null or {"code": Kafka's name, "message": text}}]"""
 
 _EVICT_JSON = """\
-Members that still run join again. Short names are those that groups describe and groups why show: a client
-id, an instance id, or a client id with the end of the member id, as rdkafka/005299. The reason is for the
+Members that still run rejoin. Short names are those shown by groups describe and groups why: a client id, an
+instance id, or a client id with the end of the member id, such as rdkafka/005299. The reason goes to the
 group's journal and the broker's log.
 
 JSON: [{"member": text, "error": null or {"code": Kafka's name, "message": text}}]"""
@@ -65,7 +65,7 @@ def declare(commands: Any, name: str, summary: str) -> None:
             action="append",
             default=[],
             metavar=name.upper(),
-            help=f"only these, of {', '.join(values)}; may be repeated",
+            help=f"only {', '.join(values)}; may be repeated",
         )
         added.known = values
     listing.set_defaults(work=list_groups)
@@ -73,28 +73,29 @@ def declare(commands: Any, name: str, summary: str) -> None:
     describe = command(
         below,
         "describe",
-        "show how far groups are, who their members are, or their state",
-        "LAG is what is between the committed offset and the end of the log. MEMBER is the short name by\n"
-        "which every command calls a member; --verbose, csv and json have member ids.\n\n" + _DESCRIBE_JSON,
+        "show positions, members or states of groups",
+        "LAG is the number of records between the committed offset and the end of the log. MEMBER is "
+        "the short name\nthat every command uses; --verbose, csv and json have member ids.\n\n"
+        + _DESCRIBE_JSON,
         output=output.FORMATS,
     )
     describe.add_argument("groups", metavar="GROUP", nargs="*")
-    describe.add_argument("--all-groups", action="store_true", help="every group there is")
+    describe.add_argument("--all-groups", action="store_true", help="all groups")
     views = describe.add_mutually_exclusive_group()
     for view, meaning in (
         ("offsets", "committed offset, log end and lag of each partition (the default)"),
-        ("members", "the members and how many partitions they have"),
+        ("members", "members and their number of partitions"),
         ("state", "coordinator, assignor, state and number of members"),
     ):
         views.add_argument(f"--{view}", dest="view", action="store_const", const=view, help=meaning)
     describe.add_argument(
         "--verbose",
         action="store_true",
-        help="also: member ids, which partitions, metadata of commits, types of groups",
+        help="also member ids, assigned partitions, commit metadata, group types",
     )
     describe.set_defaults(work=describe_groups, view="offsets")
 
-    delete = command(below, "delete", "delete groups without members, with their offsets", _DELETE_JSON)
+    delete = command(below, "delete", "delete groups that have no members, with their offsets", _DELETE_JSON)
     delete.add_argument("groups", metavar="GROUP", nargs="+")
     delete.set_defaults(work=delete_groups)
 
@@ -116,7 +117,7 @@ def declare(commands: Any, name: str, summary: str) -> None:
 
 
 async def list_groups(cluster: Cluster, given: Namespace) -> int:
-    """Show every group on a line."""
+    """List groups, one per line."""
     groups = await group_calls.list_groups(
         cluster, deadline(given.timeout), states=given.state, types=given.type
     )
@@ -137,9 +138,9 @@ async def list_groups(cluster: Cluster, given: Namespace) -> int:
 
 
 async def describe_groups(cluster: Cluster, given: Namespace) -> int:
-    """Show groups in the view asked for."""
+    """Show groups in the chosen view."""
     if given.all_groups == bool(given.groups):
-        raise Usage("it takes GROUPs, or --all-groups")
+        raise Usage("GROUP or --all-groups is required")
     until = deadline(given.timeout)
     wanted = await _all_groups(cluster, until) if given.all_groups else given.groups
     groups = await _existing(cluster, wanted, until, may_be_gone=given.all_groups)
@@ -150,7 +151,7 @@ async def describe_groups(cluster: Cluster, given: Namespace) -> int:
     else:
         view = group_views.VIEWS[given.view](described, given.verbose)
         if given.output == "csv":
-            view = view.without("name")  # programs go by ids
+            view = view.without("name")  # programs use ids
         elif not given.verbose:
             view = view.without("member_id")
         _show(given, view)
@@ -164,7 +165,7 @@ async def _all_groups(cluster: Cluster, until: float) -> list[str]:
 async def _existing(
     cluster: Cluster, wanted: list[str], until: float, *, may_be_gone: bool
 ) -> dict[str, GroupDescription]:
-    """`may_be_gone`: nobody asked for these by name, so those deleted meanwhile are passed over."""
+    """Groups that exist. `may_be_gone`: not named by the user, so ignore those deleted meanwhile."""
     outcomes = await group_calls.describe_groups(cluster, wanted, until)
     for error in outcomes.failed.values():
         if not (may_be_gone and error.code == ErrorCode.GROUP_ID_NOT_FOUND):
@@ -186,9 +187,9 @@ async def delete_groups(cluster: Cluster, given: Namespace) -> int:
 
 
 async def evict_members(cluster: Cluster, given: Namespace) -> int:
-    """Remove members; those that still run join again."""
+    """Remove members; those that still run rejoin."""
     if given.all == bool(given.member or given.instance):
-        raise Usage("it takes --member and --instance, or --all")
+        raise Usage("--member, --instance or --all is required")
     until = deadline(given.timeout)
     outcomes = await group_calls.remove_members(
         cluster,
@@ -202,8 +203,8 @@ async def evict_members(cluster: Cluster, given: Namespace) -> int:
 
 
 async def _member_ids(cluster: Cluster, given: Namespace, until: float) -> list[str]:
-    """The members that `--member` means. What means nobody is left as it is: the coordinator says what is
-    wrong with it. Raises Usage for a name that several members have."""
+    """The member ids that `--member` means. A name that matches nobody is passed on, for the coordinator to
+    reject. Raises Usage for an ambiguous name."""
     if not given.member:
         return []
     described = (await group_calls.describe_groups(cluster, [given.group], until)).succeeded
@@ -216,6 +217,8 @@ async def _member_ids(cluster: Cluster, given: Namespace, until: float) -> list[
         if len(meant) > 1:
             which = ", ".join(names.short(each) for each in meant[:_NAMED_MAX])
             more = f" and {len(meant) - _NAMED_MAX} more" if len(meant) > _NAMED_MAX else ""
-            raise Usage(f"--member: {name} is the name of {len(meant)} members: {which}{more}; say which one")
+            raise Usage(
+                f"--member: {name} is the name of {len(meant)} members: {which}{more}; use a member id"
+            )
         found[meant[0].id if meant else name] = None
     return list(found)

@@ -1,4 +1,4 @@
-"""Options that several commands share, and how their values are read."""
+"""Options that several commands share, and the parsing of their values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TIMEOUT_DEFAULT_S: Final = 30.0
 _SECONDS_MAX: Final = 86_400.0
 
 EXIT_CODES: Final = """\
-Exit codes: 0 done; 1 could not be carried out, the message says why; 2 wrong usage; 130 interrupted."""
+Exit codes: 0 done; 1 failed, the message says why; 2 wrong usage; 130 interrupted."""
 
 
 def command(
@@ -28,8 +28,7 @@ def command(
     output: tuple[str, ...] = ("table", "json"),
     aliases: tuple[str, ...] = (),
 ) -> Parser:
-    """A command below `commands` with the options that all have; `description` follows its summary in the
-    help."""
+    """Add a command with the common options; `description` follows its summary in the help."""
     parser: Parser = commands.add_parser(
         name,
         aliases=aliases,
@@ -37,19 +36,19 @@ def command(
         description=f"{summary[0].upper()}{summary[1:]}.\n\n{description}".rstrip() + f"\n\n{EXIT_CODES}",
     )
     parser.set_defaults(prog=parser.prog)
-    shared = parser.add_argument_group("options of every command")
+    shared = parser.add_argument_group("common options")
     shared.add_argument(
         "--bootstrap-server",
         "--bootstrap-servers",
         metavar="HOST:PORT[,HOST:PORT]",
-        help=f"brokers to begin with (variable {BOOTSTRAP_VARIABLE}; default {BOOTSTRAP_DEFAULT})",
+        help=f"brokers to contact first (variable {BOOTSTRAP_VARIABLE}; default {BOOTSTRAP_DEFAULT})",
     )
     shared.add_argument(
         "--timeout",
         type=seconds,
         default=TIMEOUT_DEFAULT_S,
         metavar="SECONDS",
-        help=f"how long the cluster may take to answer (default {TIMEOUT_DEFAULT_S:g})",
+        help=f"how long to wait for the cluster (default {TIMEOUT_DEFAULT_S:g})",
     )
     shared.add_argument(
         "--output",
@@ -61,7 +60,7 @@ def command(
 
 
 def actions(commands: Any, name: str, summary: str) -> Any:
-    """A command of several actions; where to add them."""
+    """Add a command that has actions, and return where to add them."""
     parser: Parser = commands.add_parser(
         name, help=summary, description=f"{summary[0].upper()}{summary[1:]}."
     )
@@ -69,7 +68,7 @@ def actions(commands: Any, name: str, summary: str) -> Any:
 
 
 def number(low: int, high: int = 2**31 - 1) -> Callable[[str], int]:
-    """Reads a whole number from `low` to `high`."""
+    """Parse a whole number from `low` to `high`."""
 
     def read(text: str) -> int:
         if not re.fullmatch(r"-?[0-9]{1,19}", text) or not low <= int(text) <= high:
@@ -82,7 +81,7 @@ def number(low: int, high: int = 2**31 - 1) -> Callable[[str], int]:
 
 
 def one_of(values: Sequence[str]) -> Callable[[str], str]:
-    """Reads one of these names as it stands there, however it was written."""
+    """Parse one of these names in any case; returns it as spelled here."""
     by_lower = {each.lower(): each for each in values}
 
     def read(text: str) -> str:
@@ -98,7 +97,7 @@ def one_of(values: Sequence[str]) -> Callable[[str], str]:
 
 
 def seconds(text: str) -> float:
-    """Reads a positive number of seconds, of a day at most."""
+    """Parse a positive number of seconds, at most a day."""
     try:
         value = float(text)
     except ValueError:
@@ -111,14 +110,14 @@ def seconds(text: str) -> float:
 
 
 def group_id(text: str) -> str:
-    """The name of a group that one can join."""
+    """Parse the id of a group that can be joined."""
     if not text.strip():
         raise argparse.ArgumentTypeError(f"{text!r} is not allowed; it takes a name that is not blank")
     return text
 
 
 def setting(text: str) -> tuple[str, str]:
-    """Reads NAME=VALUE; the value may be empty and may contain =."""
+    """Parse NAME=VALUE; the value may be empty and may contain =."""
     name, equals, value = text.partition("=")
     if not (equals and name):
         raise argparse.ArgumentTypeError(f"{text!r} is not allowed; it takes NAME=VALUE")
@@ -126,21 +125,21 @@ def setting(text: str) -> tuple[str, str]:
 
 
 def replicas(text: str) -> list[int]:
-    """Reads node ids with colons between them, such as 3:1."""
+    """Parse node ids separated by colons, such as 3:1."""
     if not re.fullmatch(r"[0-9]{1,9}(:[0-9]{1,9})*", text):
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not allowed; it takes node ids with : between them, such as 3:1"
+            f"{text!r} is not allowed; it takes node ids separated by colons, such as 3:1"
         )
     return [int(each) for each in text.split(":")]
 
 
 def replica_lists(text: str) -> list[list[int]]:
-    """Reads the replicas of each partition, with commas between partitions, such as 3:1,2:3."""
+    """Parse the replicas of each partition, separated by commas, such as 3:1,2:3."""
     return [replicas(each) for each in text.split(",")]
 
 
 def partition_replicas(text: str) -> tuple[int, list[int]]:
-    """Reads PARTITION=REPLICAS, such as 0=3:1."""
+    """Parse PARTITION=REPLICAS, such as 0=3:1."""
     partition, equals, wanted = text.partition("=")
     if not (equals and re.fullmatch(r"[0-9]{1,9}", partition)):
         raise argparse.ArgumentTypeError(
@@ -150,7 +149,7 @@ def partition_replicas(text: str) -> tuple[int, list[int]]:
 
 
 def timestamp_ms(text: str) -> int:
-    """Reads a moment: epoch milliseconds, or ISO 8601 (without a zone: local time)."""
+    """Parse a time: epoch milliseconds, or ISO 8601 (without a zone: local time)."""
     if re.fullmatch(r"[0-9]{1,18}", text):
         return int(text)
     try:

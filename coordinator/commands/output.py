@@ -1,4 +1,4 @@
-"""What commands print: tables for people, JSON and CSV for programs."""
+"""Output of commands: tables for people, JSON and CSV for programs."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any, Final
 from muster.coordinator.arguments import printable
 
 FORMATS: Final = ("table", "json", "csv")
-"""Of commands that show rows."""
+"""Formats of commands that print rows."""
 _WIDTH_MAX: Final = 100
-"""A longer cell pushes aside what follows in its own row, and does not widen every other."""
+"""A wider cell shifts the rest of its own row instead of widening the column."""
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Columns under their names, numbers to the right, two blanks between; None is shown as -."""
+    """A table with headings, numbers right-aligned, two spaces between columns; None is shown as -."""
     rows = list(rows)
     shown = [[_cell(value) for value in row] for row in rows]
     right = [
@@ -46,7 +46,7 @@ def _cell(value: object) -> str:
 
 
 def document(value: Any) -> str:
-    """A JSON document to be read by programs, and by people if they must."""
+    """An indented JSON document."""
     return json.dumps(value, indent=2, ensure_ascii=False)
 
 
@@ -56,8 +56,7 @@ def line(value: Any) -> str:
 
 
 def csv(rows: Iterable[Sequence[object]]) -> str:
-    """Lines of RFC 4180, ended by a newline alone as Kafka's tools do; None is an empty field, several values
-    in one stand with commas between them."""
+    """RFC 4180 with \\n line ends, as Kafka's tools. None is an empty field; lists are joined with commas."""
     text = io.StringIO()
     writer = csv_files.writer(text, lineterminator="\n")
     for row in rows:

@@ -1,4 +1,4 @@
-"""`muster produce`: lines of standard input or a file become records."""
+"""`muster produce`: send lines of standard input or a file as records."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from muster.protocol.errors import KafkaError
 _ACKS: Final[dict[str, Literal["all", 0, 1]]] = {"all": "all", "1": 1, "0": 0}
 
 _PIECES_MAX: Final = 2
-"""Pieces of input that wait behind the one whose lines are waited for."""
+"""Chunks of input that may be queued behind the one being acknowledged."""
 
 _DESCRIPTION: Final = f"""\
-A line is the value of a record; with --key-separator it is KEY, separator, VALUE. With --format json a line
-is a record as muster consume --output json prints it (topic and offset are passed over):
+Each line is the value of a record, or with --key-separator KEY, separator, VALUE. With --format json it is a
+record as printed by muster consume --output json (topic and offset are ignored):
 {JSON_SHAPE}
-A topic that is missing is created if the broker's auto.create.topics.enable allows it.
+A missing topic is created if the broker's auto.create.topics.enable allows it.
 
-JSON: a line per record, {{"topic": text, "partition": number, "offset": number, "timestamp": epoch ms}};
+JSON: one line per record, {{"topic": text, "partition": number, "offset": number, "timestamp": epoch ms}};
 the offset is -1 with --acks 0."""
 
 
@@ -43,23 +43,26 @@ def declare(commands: Any, name: str, summary: str) -> None:
     """Add the command."""
     parser = command(commands, name, summary, _DESCRIPTION, output=("text", "json"))
     parser.add_argument("topic", metavar="TOPIC")
-    parser.add_argument("--file", metavar="PATH", help="read this instead of standard input")
+    parser.add_argument("--file", metavar="PATH", help="read this file instead of standard input")
     parser.add_argument(
-        "--format", choices=("lines", "json"), default="lines", help="what the input is (default lines)"
+        "--format", choices=("lines", "json"), default="lines", help="input format (default lines)"
     )
     keys = parser.add_mutually_exclusive_group()
     keys.add_argument("--key", metavar="KEY", help="the key of every record")
-    keys.add_argument("--key-separator", metavar="TEXT", help="what stands between key and value in a line")
+    keys.add_argument("--key-separator", metavar="TEXT", help="separates key and value in a line")
     parser.add_argument(
         "--header",
         type=setting,
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="a header of every record; may be repeated",
+        help="a header for every record; may be repeated",
     )
     parser.add_argument(
-        "--partition", type=number(0), metavar="N", help="where to; the key decides otherwise, as with Java"
+        "--partition",
+        type=number(0),
+        metavar="N",
+        help="target partition; by default chosen by the key, as in Java",
     )
     parser.add_argument(
         "--timestamp", type=timestamp_ms, metavar="TIME", help="epoch ms or ISO 8601 (default: now)"
@@ -72,8 +75,8 @@ def declare(commands: Any, name: str, summary: str) -> None:
         "--acks",
         choices=_ACKS,
         default="all",
-        help="who must have a record before it counts as sent: all in-sync replicas (default; nothing is\n"
-        "written twice), the leader, nobody",
+        help="who must have a record before it counts as sent: all in-sync replicas (default, no "
+        "duplicates),\nthe leader, nobody",
     )
     parser.set_defaults(work=produce)
 
@@ -92,8 +95,7 @@ async def produce(cluster: Cluster, given: Namespace) -> int:
 
 
 class _Piece(NamedTuple):
-    """Lines that were read together and posted: the number of the first one, from 1, and what becomes of
-    each."""
+    """Lines that were read and sent together: the number of the first, from 1, and their futures."""
 
     first: int
     futures: list[RecordFuture]
@@ -101,8 +103,7 @@ class _Piece(NamedTuple):
 
 
 class _Sending:
-    """Sends lines as they arrive, and goes on reading while earlier ones are on their way; each is waited for
-    in turn."""
+    """Sends lines as they arrive and keeps reading while earlier ones are in flight; awaits each in order."""
 
     def __init__(self, given: Namespace, read: Callable[[bytes], Outgoing], progress: Progress) -> None:
         self._given = given
@@ -116,17 +117,17 @@ class _Sending:
             linger_ms=0,
             delivery_timeout_ms=timeout_ms,
             max_block_ms=timeout_ms,
-            # The topic says how large a record may be.
+            # The topic's limit applies.
             max_request_size=2 * streams.LINE_BYTES_MAX,
         )
         self._posted = 0
-        """How many lines the producer was given."""
+        """How many lines were passed to the producer."""
         self._latest = _Piece(1, [], 0)
         self._pieces: asyncio.Queue[_Piece | Exception | None] = asyncio.Queue(_PIECES_MAX)
-        """Those to be settled, in order. None: the input has ended. An error: why no more lines are sent."""
+        """Chunks to await, in order. None: end of input. An exception: why no more lines are sent."""
 
     async def all_of(self, descriptor: int) -> int:
-        """Send every line, and return how many there were once all are acknowledged."""
+        """Send every line and return how many there were, once all are acknowledged."""
         await self._producer.start()
         posting = asyncio.create_task(self._post_all(descriptor))
         piece: _Piece | Exception | None = None
@@ -142,7 +143,7 @@ class _Sending:
             _forget(self._latest)
             while not self._pieces.empty():
                 _forget(self._pieces.get_nowait())
-            await self._producer.close(timeout=0)  # what was waited for is settled
+            await self._producer.close(timeout=0)  # everything awaited is settled
         return self._posted
 
     async def _post_all(self, descriptor: int) -> None:
@@ -152,7 +153,7 @@ class _Sending:
                 size_bytes = sum(map(len, lines)) + len(lines)
                 self._latest = _Piece(self._posted + 1, [], size_bytes)
                 ended = await self._post(lines, self._latest.futures)
-                await self._pieces.put(self._latest)  # what was taken is settled, also if the next was not
+                await self._pieces.put(self._latest)  # await what was sent, even if the next line failed
                 if ended is not None:
                     break
         except streams.LineTooLong:
@@ -162,7 +163,7 @@ class _Sending:
         await self._pieces.put(ended)
 
     async def _post(self, lines: list[bytes], futures: list[RecordFuture]) -> Exception | None:
-        """Give lines to the producer until one is not taken, and say why it was not."""
+        """Pass lines to the producer until one is rejected; returns the error."""
         post, topic, read = self._producer.post, self._given.topic, self._read
         for line in lines:
             try:
@@ -173,7 +174,7 @@ class _Sending:
             except NotARecord as error:
                 return Failed(f"line {self._posted + 1}: {error}")
             except KafkaError as error:
-                return KafkaError(error.code, f"line {self._posted + 1} is not written: {error.why}")
+                return KafkaError(error.code, f"line {self._posted + 1} was not written: {error.why}")
             except ClientError as error:
                 return error
             futures.append(future)
@@ -190,35 +191,35 @@ class _Sending:
             why = f"{self._named(piece.first + len(sent))} not written: {error.why}"
             raise KafkaError(error.code, why) from error
         except DeliveryTimedOut as error:
-            why = f"{self._named(piece.first + len(sent))} perhaps not written: {error}"
-            raise Failed(f"{why} (--timeout gives them longer)") from error
+            why = f"{self._named(piece.first + len(sent))} possibly not written: {error}"
+            raise Failed(f"{why} (raise --timeout to wait longer)") from error
         self._progress.advance(len(sent), piece.size_bytes)
         if self._given.output == "json":
             told = "".join(output.line(each._asdict()) + "\n" for each in sent)
             await streams.write(told.encode())
 
     def _named(self, line: int) -> str:
-        """The first line that failed: those before it are written, of those behind it nobody knows."""
+        """The first failed line: those before it are written, those after it may or may not be."""
         if line == self._posted:
-            return f"line {line} is"
-        return f"line {line} and some of those up to {self._posted} are"
+            return f"line {line} was"
+        return f"line {line} and some of those up to {self._posted} were"
 
 
 def _forget(piece: _Piece | Exception | None) -> None:
-    """Nobody waits for these any more, and asyncio is not to say so of each."""
+    """Drop futures that nobody awaits, without asyncio's warnings."""
     for future in piece.futures if isinstance(piece, _Piece) else ():
         if not future.cancel() and not future.cancelled():
             future.exception()
 
 
 def _size_bytes(descriptor: int) -> int | None:
-    """How much there is to send; None where nobody knows."""
+    """The size of the input; None if unknown."""
     about = os.fstat(descriptor)
     return about.st_size if stat.S_ISREG(about.st_mode) else None
 
 
 def _may_show(given: Namespace) -> bool:
-    """Whether progress disturbs nobody: neither who types lines nor who reads JSON on the same terminal."""
+    """Whether progress disturbs nobody who types lines or reads JSON on the same terminal."""
     typed = given.file is None and sys.stdin.isatty()
     return not typed and not (given.output == "json" and sys.stdout is not None and sys.stdout.isatty())
 
@@ -226,10 +227,10 @@ def _may_show(given: Namespace) -> bool:
 def _open(path: str | None) -> int:
     if path is None:
         if sys.stdin is None:
-            raise Failed("standard input is closed; --file names what to read instead")
+            raise Failed("standard input is closed; use --file")
         return sys.stdin.fileno()
     try:
-        if os.path.isdir(path):  # which opens, and cannot be read
+        if os.path.isdir(path):  # can be opened but not read
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         return os.open(path, os.O_RDONLY)
     except OSError as error:
@@ -237,20 +238,18 @@ def _open(path: str | None) -> int:
 
 
 def _reader(given: Namespace) -> Callable[[bytes], Outgoing]:
-    """How a line becomes a record."""
+    """The function that turns a line into a record."""
     for name, _ in given.header:
         if not is_unicode(name):
-            raise Usage(f"--header: the name {name!r} is no UTF-8")
+            raise Usage(f"--header: the name {name!r} is not valid UTF-8")
     headers = tuple((name, os.fsencode(value)) for name, value in given.header)
     if given.format == "json":
         if given.key is not None or given.key_separator is not None or given.null_marker is not None:
-            raise Usage(
-                "--key, --key-separator and --null-marker are for --format lines: JSON says it itself"
-            )
+            raise Usage("--key, --key-separator and --null-marker are for --format lines only")
         return lambda line: _completed(from_json(line), headers, given)
     if given.key_separator == "":
         raise Usage("--key-separator: it takes at least one character")
-    # The bytes as they were typed, whatever the terminal's encoding.
+    # The bytes as typed, whatever the terminal's encoding.
     separator = None if given.key_separator is None else os.fsencode(given.key_separator)
     null = None if given.null_marker is None else os.fsencode(given.null_marker)
     fixed = None if given.key is None else os.fsencode(given.key)
@@ -261,7 +260,7 @@ def _reader(given: Namespace) -> Callable[[bytes], Outgoing]:
         if separator is not None:
             key, found, value = line.partition(separator)
             if not found:
-                raise NotARecord(f"there is no {given.key_separator!r} in it")
+                raise NotARecord(f"it does not contain {given.key_separator!r}")
         return Outgoing(
             None if key == null else key, None if value == null else value, headers, partition, timestamp
         )
@@ -270,7 +269,7 @@ def _reader(given: Namespace) -> Callable[[bytes], Outgoing]:
 
 
 def _completed(record: Outgoing, headers: tuple[tuple[str, bytes], ...], given: Namespace) -> Outgoing:
-    """With what the options say about every record; what the record itself says goes before."""
+    """The record with the options applied; its own values win."""
     return Outgoing(
         record.key,
         record.value,

@@ -1,6 +1,6 @@
-"""How far long work is: a line on the terminal that is written anew, and taken away at the end.
+"""Progress of long commands: a line on the terminal, redrawn and finally removed.
 
-It stands on standard error, and only where that is a terminal; programs never see it.
+It goes to standard error, and only if that is a terminal.
 """
 
 from __future__ import annotations
@@ -17,21 +17,20 @@ from types import TracebackType
 from typing import Final, Self
 
 _DELAY_S: Final = 1.0
-"""Work that takes no longer shows nothing."""
+"""Shorter commands show nothing."""
 _EVERY_S: Final = 0.25
 _WINDOW_S: Final = 5.0
-"""The rates shown are those of so much time, or of all until then."""
+"""The rates shown cover this much time, or all of it before that."""
 _ERASE: Final = "\r\x1b[K"
 _UNITS: Final = ("B", "kB", "MB", "GB", "TB")
 
 
 class Progress(logging.Filter):
-    """Counts, and shows what was counted while a `with` block runs on the loop of its `asyncio` task. At the
-    end of what took long enough to be shown a line sums it up.
+    """Counts work, and shows the count while a `with` block runs in an asyncio task. If anything was shown,
+    ends with a summary line.
 
-    `command` is what the line begins with. `noun`: what is counted, in the singular; None: nothing is, and
-    the time alone is shown. `total`, `total_bytes`: how much it will be, if that is known. `shown`: whether a
-    line on the terminal disturbs nothing else on it.
+    `command`: start of the line. `noun`: what is counted, singular; None shows the time only. `total`,
+    `total_bytes`: the expected amounts, if known. `shown`: whether a line may be drawn at all.
     """
 
     def __init__(
@@ -59,25 +58,25 @@ class Progress(logging.Filter):
         """(seconds, count, bytes) of the last draws."""
 
     def advance(self, count: int = 1, size_bytes: int = 0) -> None:
-        """So much more is done."""
+        """Count this much more."""
         self._count += count
         self._bytes += size_bytes
 
     def line(self, took_s: float) -> str:
-        """What is shown after so many seconds."""
+        """The line after this many seconds."""
         then, count, size_bytes = self._seen[0]
         rates = self._rates(took_s - then, self._count - count, self._bytes - size_bytes)
         parts = [self._amounts(final=False), rates, _duration(took_s)]
         return f"{self._command}: {', '.join(each for each in parts if each)}"
 
     def erase(self) -> None:
-        """Take the line away, for what is printed next on the terminal; it comes back by itself."""
+        """Remove the line before something else is printed; it comes back by itself."""
         if self._drawn:
             self._drawn = False
             self._write(_ERASE)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """What is logged meanwhile gets a line of its own."""
+        """Remove the line before a log message."""
         self.erase()
         return True
 
@@ -107,7 +106,7 @@ class Progress(logging.Filter):
     def _draw(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(_EVERY_S, self._draw)
         assert self._terminal is not None
-        if not _writable(self._terminal):  # it was stopped, with Ctrl-S: the work goes on
+        if not _writable(self._terminal):  # stopped with Ctrl-S: the work goes on
             return
         took_s = time.monotonic() - self._began
         self._seen.append((took_s, self._count, self._bytes))
@@ -120,7 +119,7 @@ class Progress(logging.Filter):
         self._write(_ERASE + text)
 
     def _amounts(self, *, final: bool) -> str:
-        """`1,200 records, 3.4 MB of 10 MB (34%)`; of what is done the total is not said."""
+        """`1,200 records, 3.4 MB of 10 MB (34%)`; the final one has no total."""
         parts = []
         if self._noun is not None:
             total = "" if final or self._total is None else f" of {self._total:,}"
@@ -144,25 +143,25 @@ class Progress(logging.Filter):
 
     def _write(self, text: str) -> None:
         assert self._terminal is not None
-        with suppress(OSError):  # the terminal is gone, and what it was for goes on
+        with suppress(OSError):  # the terminal is gone; the work goes on
             os.write(self._terminal, text.encode(errors="replace"))
 
 
 def _terminal() -> int | None:
-    """The terminal's descriptor that standard error goes to, if it does."""
+    """The descriptor of standard error, if it is a terminal."""
     if sys.stderr is None or os.environ.get("TERM", "dumb") == "dumb":
         return None
     try:
         descriptor = sys.stderr.fileno()
         return descriptor if os.isatty(descriptor) else None
-    except (OSError, ValueError):  # something stands in for it, or it is closed
+    except (OSError, ValueError):  # replaced or closed
         return None
 
 
 def _writable(descriptor: int) -> bool:
     try:
         return bool(select.select([], [descriptor], [], 0)[1])
-    except (OSError, ValueError):  # Windows selects sockets alone
+    except (OSError, ValueError):  # select on Windows takes sockets only
         return True
 
 

@@ -1,4 +1,4 @@
-"""Records as text: JSON that `consume` prints and `produce` reads, and templates for people."""
+"""Records as text: the JSON of `consume` and `produce`, and templates."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 JSON_SHAPE: Final = """\
   {"topic": text, "partition": number, "offset": number, "timestamp": epoch ms,
    "key": bytes or null, "value": bytes or null, "headers": [[name, bytes or null]]}
-where bytes are text if they are UTF-8, and {"base64": text} otherwise."""
+where bytes are text if valid UTF-8, and {"base64": text} otherwise."""
 
 _JSON_FIELDS: Final = frozenset({"topic", "offset", "partition", "timestamp", "key", "value", "headers"})
 _INT32_MAX: Final = 2**31 - 1
@@ -26,7 +26,7 @@ _INT64_MAX: Final = 2**63 - 1
 
 
 class Outgoing(NamedTuple):
-    """A record to be sent; partition and timestamp (epoch ms) are None where it does not say them."""
+    """A record to send; partition and timestamp (epoch ms) are None if not given."""
 
     key: bytes | None
     value: bytes | None
@@ -36,7 +36,7 @@ class Outgoing(NamedTuple):
 
 
 class NotARecord(ValueError):
-    """A text that is no record; says why."""
+    """The text is not a record; says why."""
 
 
 # --- out ----------------------------------------------------------------------------------------------------
@@ -78,12 +78,12 @@ _FIELDS: Final[dict[str, Callable[[Record, bytes], bytes]]] = {
 }
 _ESCAPES: Final = {r"\t": "\t", r"\n": "\n", r"\0": "\0", r"\\": "\\"}
 _TOKENS: Final = re.compile(r"\{(\w*(?:[!:.\[][^{}]*)?)\}|(\\[tn0\\])")
-"""What Python's own formats have behind a name ({value!r}) is found too, to be refused."""
+"""Also matches what Python's formats allow after a name ({value!r}), to reject it."""
 
 
 def template(text: str, null: bytes) -> Callable[[Record], bytes]:
-    """A function that shows a record as `text` says: {key}, {value} and the like are put in. Raises
-    NotARecord for a field that there is not."""
+    """A function that prints a record as `text` says: {key}, {value} etc. are replaced. Raises NotARecord for
+    an unknown field."""
     parts: list[bytes | Callable[[Record, bytes], bytes]] = []
     end = 0
     for match in _TOKENS.finditer(text):
@@ -95,7 +95,7 @@ def template(text: str, null: bytes) -> Callable[[Record], bytes]:
             parts.append(_FIELDS[name])
         else:
             raise NotARecord(
-                f"{{{name}}} is no field; there are {', '.join(f'{{{each}}}' for each in _FIELDS)}"
+                f"unknown field {{{name}}}; the fields are {', '.join(f'{{{each}}}' for each in _FIELDS)}"
             )
         end = match.end()
     parts.append(os.fsencode(text[end:]) + b"\n")
@@ -106,8 +106,8 @@ def template(text: str, null: bytes) -> Callable[[Record], bytes]:
 
 
 def from_json(line: bytes) -> Outgoing:
-    """A record as `to_json` shows it; what is missing has its default, topic and offset say nothing. Raises
-    NotARecord."""
+    """Parse a record as printed by `to_json`. Missing fields get defaults; topic and offset are ignored.
+    Raises NotARecord."""
     try:
         given = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -115,7 +115,7 @@ def from_json(line: bytes) -> Outgoing:
     if not isinstance(given, dict):
         raise NotARecord("not a JSON object")
     if not given.keys() <= _JSON_FIELDS:
-        raise NotARecord(f"{min(given.keys() - _JSON_FIELDS)!r} is no field of a record")
+        raise NotARecord(f"{min(given.keys() - _JSON_FIELDS)!r} is not a field of a record")
     headers = given.get("headers") or []
     if not isinstance(headers, list) or not all(
         isinstance(each, list) and len(each) == 2 and isinstance(each[0], str) and is_unicode(each[0])
@@ -132,7 +132,7 @@ def from_json(line: bytes) -> Outgoing:
 
 
 def is_unicode(text: str) -> bool:
-    """Whether UTF-8 can say it: not what stands for bytes that were none, nor half a character of JSON."""
+    """Whether it can be encoded as UTF-8: no surrogates from undecodable bytes or from JSON."""
     return text.encode(errors="replace").decode() == text
 
 

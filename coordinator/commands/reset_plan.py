@@ -1,4 +1,4 @@
-"""The CSV file of `muster groups reset-offsets --from-file`: as Kafka's own tool reads and writes it."""
+"""The CSV file of `muster groups reset-offsets --from-file`, in the format of Kafka's own tool."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PARTITION_MAX = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The offsets of each group that the lines name, or of every group where they name none."""
+    """The offsets of each group, or of every group if the lines name none."""
 
     offsets: Mapping[str | None, Mapping[TopicPartition, int]]
 
@@ -26,14 +26,14 @@ class Plan:
         return [each for each in self.offsets if each is not None]
 
     def of(self, group: str) -> Mapping[TopicPartition, int]:
-        """What the group is to have committed."""
+        """The offsets to commit for the group."""
         found = self.offsets.get(group)
         return self.offsets[None] if found is None else found
 
 
 def read_plan(lines: Iterable[str]) -> Plan:
-    """Reads `topic,partition,offset`, or `group,topic,partition,offset`, a line each; all lines have the same
-    columns. Raises ValueError with the line that is wrong."""
+    """Parse lines `topic,partition,offset` or `group,topic,partition,offset`, all of the same form. Raises
+    ValueError with the line number."""
     offsets: dict[str | None, dict[TopicPartition, int]] = {}
     width: int | None = None
     rows = csv.reader(lines, strict=True)
@@ -49,8 +49,8 @@ def read_plan(lines: Iterable[str]) -> Plan:
         width = width or len(row)
         if len(row) not in (3, 4) or len(row) != width:
             raise ValueError(
-                f"line {rows.line_num}: it takes topic,partition,offset in every line, or "
-                f"group,topic,partition,offset in every line, not {','.join(row)!r}"
+                f"line {rows.line_num}: every line takes topic,partition,offset, or every line "
+                f"group,topic,partition,offset, not {','.join(row)!r}"
             )
         group = row[0] if width == 4 else None
         topic, *numbers = row[-3:]
@@ -63,7 +63,7 @@ def read_plan(lines: Iterable[str]) -> Plan:
         where = TopicPartition(topic, partition)
         of_group = offsets.setdefault(group, {})
         if where in of_group:
-            raise ValueError(f"line {rows.line_num}: {where} stands there twice")
+            raise ValueError(f"line {rows.line_num}: {where} is given twice")
         of_group[where] = offset
     if not offsets:
         raise ValueError("it has no lines")

@@ -1,4 +1,4 @@
-"""Carrying a command out: a cluster to talk to, and what becomes of failures, Ctrl-C and closed pipes."""
+"""Runs a client command: connects to a cluster and handles errors, Ctrl-C and closed pipes."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from muster.coordinator.commands import output
 from muster.coordinator.commands.options import BOOTSTRAP_DEFAULT, BOOTSTRAP_VARIABLE
 from muster.protocol.errors import EncodeError, ErrorCode, KafkaError
 
-_SIGNALLED: Final = 128  # what a shell adds to the number of the signal that ended a process
+_SIGNALLED: Final = 128  # shells add the signal's number to this
 
 Work = Callable[[Cluster, Namespace], Awaitable[int]]
 
 
 class Failed(Exception):
-    """The command cannot be carried out; the text says why, and what to do."""
+    """The command failed; the text says why and what to do."""
 
 
 class Usage(Exception):
-    """The arguments do not go together, or one is wrong."""
+    """An argument is invalid or conflicts with another."""
 
 
 def run(work: Work, given: Namespace, variables: Mapping[str, str]) -> int:
-    """Call `work` with a cluster; the exit code."""
+    """Call `work` with a cluster and return the exit code."""
     command = given.prog
     option, text = "--bootstrap-server", given.bootstrap_server
     if text is None:
@@ -45,12 +45,12 @@ def run(work: Work, given: Namespace, variables: Mapping[str, str]) -> int:
     except ValueError as error:
         return fail(command, f"{option}: {error}", EXIT_USAGE)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # Names may hold what the terminal's encoding does not. JSON is UTF-8 wherever it goes.
+        # Names may contain characters that the terminal cannot show. JSON is always UTF-8.
         if given.output == "json":
             sys.stdout.reconfigure(encoding="utf-8", errors="strict")
         else:
             sys.stdout.reconfigure(errors="backslashreplace")
-    # What the client warns of (offsets that are gone, say) is one line as well.
+    # Print the client's warnings (lost offsets, for example) on one line as well.
     logging.basicConfig(level=logging.WARNING, format=f"{command}: %(message)s")
     try:
         with _unreachable_said_once(), asyncio.Runner() as runner:
@@ -61,19 +61,19 @@ def run(work: Work, given: Namespace, variables: Mapping[str, str]) -> int:
     except Usage as error:
         return fail(command, f"{error}; {command} --help says more", EXIT_USAGE)
     except Unreachable as error:
-        hint = "is a broker running there? --bootstrap-server names another"
+        hint = "is a broker running there? use --bootstrap-server for another"
         return fail(command, f"{error} ({hint})", EXIT_FAILED)
     except KafkaError as error:
         return fail(command, _explained(error), EXIT_FAILED)
     except (Failed, ClientError, EncodeError) as error:
         return fail(command, str(error), EXIT_FAILED)
     except BrokenPipeError:
-        # Whoever read our output has seen enough: `muster ... | head`.
+        # The reader of our output has closed it: `muster ... | head`.
         _give_up_stdout()
         return 0
-    except OSError as error:  # the disk is full, a file cannot be read
+    except OSError as error:  # disk full, unreadable file
         _give_up_stdout()
-        return fail(command, f"input or output failed: {error.strerror or error}", EXIT_FAILED)
+        return fail(command, f"I/O error: {error.strerror or error}", EXIT_FAILED)
     except KeyboardInterrupt:
         return _SIGNALLED + signal.SIGINT
     except asyncio.CancelledError:
@@ -82,7 +82,7 @@ def run(work: Work, given: Namespace, variables: Mapping[str, str]) -> int:
 
 @contextmanager
 def _unreachable_said_once() -> Iterator[None]:
-    """A command says so itself when it fails for want of a broker."""
+    """The command's own error already says so."""
     log = logging.getLogger("muster.client.network.pool")
     level = log.level
     log.setLevel(logging.ERROR)
@@ -93,7 +93,7 @@ def _unreachable_said_once() -> Iterator[None]:
 
 
 async def _connected(work: Work, cluster: Cluster, given: Namespace) -> int:
-    """Either signal cancels this task, so that a member leaves its group and connections close in order."""
+    """Either signal cancels this task, so that a member leaves its group and connections are closed."""
     task = asyncio.current_task()
     assert task is not None
     with suppress(RuntimeError, ValueError):  # not in the main thread
@@ -103,19 +103,19 @@ async def _connected(work: Work, cluster: Cluster, given: Namespace) -> int:
 
 
 def _explained(error: KafkaError) -> str:
-    """The broker's words, its code, and what may help."""
+    """The broker's message, the error code, and a hint."""
     hints = {
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "muster topics list shows what is there",
-        ErrorCode.GROUP_ID_NOT_FOUND: "muster groups list shows what is there",
-        ErrorCode.NON_EMPTY_GROUP: "stop its members, or remove those that are gone: muster groups evict",
-        ErrorCode.UNSUPPORTED_VERSION: "the broker is too old, or too new, for this",
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "muster topics list shows the topics",
+        ErrorCode.GROUP_ID_NOT_FOUND: "muster groups list shows the groups",
+        ErrorCode.NON_EMPTY_GROUP: "stop its members, or remove dead ones with muster groups evict",
+        ErrorCode.UNSUPPORTED_VERSION: "the broker's version does not support this",
     }
     hint = hints.get(error.code)
     return f"{error.why} ({error.code.name}{'; ' + hint if hint else ''})"
 
 
 def report_outcomes(given: Namespace, outcomes: Mapping[str, KafkaError | None], noun: str, done: str) -> int:
-    """Say what became of each: on standard output what was `done`, on standard error what was not."""
+    """Print each outcome: successes on standard output, failures on standard error."""
     if given.output == "json":
         shown = [{noun: name, "error": error_json(error)} for name, error in outcomes.items()]
         print(output.document(shown))
@@ -127,14 +127,14 @@ def report_outcomes(given: Namespace, outcomes: Mapping[str, KafkaError | None],
 
 
 def report_failures(given: Namespace, failures: Mapping[str, KafkaError]) -> int:
-    """Say on standard error what was not done; the exit code."""
+    """Print failures on standard error and return the exit code."""
     for name, error in failures.items():
         fail(given.prog, f"{name}: {_explained(error)}", EXIT_FAILED)
     return EXIT_FAILED if failures else 0
 
 
 def error_json(error: KafkaError | None) -> dict[str, str] | None:
-    """As JSON has it everywhere."""
+    """The JSON form of an error."""
     return None if error is None else {"code": error.code.name, "message": error.why}
 
 
@@ -149,6 +149,6 @@ def distinct(pairs: list[tuple[str, str]] | None, option: str) -> dict[str, str]
 
 
 def _give_up_stdout() -> None:
-    """Nothing more can be written: not even what the interpreter would flush at its end."""
+    """Nothing can be written any more, not even what the interpreter would flush at exit."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

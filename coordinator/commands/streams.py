@@ -1,5 +1,5 @@
-"""Standard input and output of commands that run on: both may block for ever, which must keep neither
-heartbeats nor Ctrl-C from getting through."""
+"""Standard input and output of long-running commands. Both may block forever, which must not hold up
+heartbeats or Ctrl-C."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from muster.client.network.threads import in_thread
 
 _PIECE_BYTES: Final = 256 * 1024
 LINE_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Longest line taken; no topic accepts as large a record without being told to."""
+"""The longest line accepted; no topic takes a record this large by default."""
 
 
 class LineTooLong(Exception):
-    """A line of more than LINE_BYTES_MAX bytes."""
+    """A line longer than LINE_BYTES_MAX."""
 
 
 async def lines(descriptor: int) -> AsyncIterator[list[bytes]]:
     """The lines of a file, pipe or terminal without their ends, as many at a time as have arrived."""
-    begun: list[bytes] = []  # of a line whose end has not come yet; put together once, not for each piece
+    begun: list[bytes] = []  # the start of an incomplete line; joined once, not per piece
     begun_bytes = 0
     while piece := await in_thread(os.read, descriptor, _PIECE_BYTES):
         *whole, rest = piece.split(b"\n")
@@ -38,13 +38,13 @@ async def lines(descriptor: int) -> AsyncIterator[list[bytes]]:
 
 
 async def write(text: bytes) -> None:
-    """Write to standard output, whole. Raises BrokenPipeError when nobody reads it any more."""
-    if sys.stdout is not None:  # it is when the shell closed it: `>&-`
+    """Write all of it to standard output. Raises BrokenPipeError when the reader is gone."""
+    if sys.stdout is not None:  # None if the shell closed it: `>&-`
         await in_thread(_write, sys.stdout.fileno(), text)
 
 
 def _write(descriptor: int, text: bytes) -> None:
-    # Not through sys.stdout: a thread left behind would hold its lock and keep the process from ending.
+    # Not through sys.stdout: a thread left behind would hold its lock and block the exit.
     view = memoryview(text)
     while view:
         view = view[os.write(descriptor, view) :]

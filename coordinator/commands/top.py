@@ -1,4 +1,4 @@
-"""`muster top`: groups, watched in the terminal."""
+"""`muster top`: watch groups in the terminal."""
 
 from __future__ import annotations
 
@@ -29,19 +29,18 @@ if TYPE_CHECKING:
 _INTERVAL_S: Final = 2.0
 _INTERVAL_MIN_S: Final = 0.2
 _TICK_S: Final = 1.0
-"""How often the screen is drawn while no answer comes."""
+"""How often the screen is redrawn while waiting for a response."""
 _LOOK_MAX_S: Final = 10.0
-"""How long a look may take."""
+"""The time limit of one refresh."""
 
 _DESCRIPTION: Final = f"""\
-On a terminal it looks again every few seconds. The keys g, s, m, l, r and b sort by group, state, members,
-lag, rate and rebalances; q or Ctrl-C ends it. When a broker goes away it says so and keeps trying. With
---once, or when its output is not a terminal, it prints one look and ends.
+On a terminal, refreshes every few seconds. The keys g, s, m, l, r and b sort by group, state, members, lag,
+rate and rebalances; q or Ctrl-C quits. If a broker goes away it says so and retries. With --once, or if the
+output is not a terminal, prints one snapshot and exits.
 
 LAG: records between the committed offsets and the ends of the logs. RECORDS/S: how fast the committed offsets
 move. REBALANCES/H: rebalances completed within the last hour, from the topic {TOPIC}, which only
-muster keeps (- with Apache Kafka). Of more than {GROUPS_MAX} groups it shows the first by id; name others to
-see them.
+muster has (- with Apache Kafka). Shows at most {GROUPS_MAX} groups, the first by id; name others to see them.
 
 JSON: [{{"group_id": text, "state": text, "members": number, "partitions": number, "lag": number or null,
         "records_per_second": number or null, "rebalances": number or null}}]"""
@@ -50,21 +49,21 @@ JSON: [{{"group_id": text, "state": text, "members": number, "partitions": numbe
 def declare(commands: Any, name: str, summary: str) -> None:
     """Add the command."""
     parser = command(commands, name, summary, _DESCRIPTION, output=output.FORMATS)
-    parser.add_argument("groups", metavar="GROUP", nargs="*", help="only these")
+    parser.add_argument("groups", metavar="GROUP", nargs="*", help="only these groups")
     parser.add_argument(
         "--interval",
         type=seconds,
         default=_INTERVAL_S,
         metavar="SECONDS",
-        help=f"pause between looks (default {_INTERVAL_S:g}, at least {_INTERVAL_MIN_S:g})",
+        help=f"seconds between refreshes (default {_INTERVAL_S:g}, at least {_INTERVAL_MIN_S:g})",
     )
-    parser.add_argument("--sort", choices=SORTS, default="lag", help="what to sort by (default lag)")
-    parser.add_argument("--once", action="store_true", help="look once, and print that")
+    parser.add_argument("--sort", choices=SORTS, default="lag", help="sort by this column (default lag)")
+    parser.add_argument("--once", action="store_true", help="print one snapshot and exit")
     parser.set_defaults(work=top)
 
 
 async def top(cluster: Cluster, given: Namespace) -> int:
-    """Show groups until the user has seen enough."""
+    """Show groups until the user quits."""
     if given.interval < _INTERVAL_MIN_S:
         raise Usage(f"--interval: {given.interval:g} is not allowed; it takes {_INTERVAL_MIN_S:g} or more")
     watched = Watched(cluster, given.groups)
@@ -103,7 +102,7 @@ def _print(given: Namespace, look: Look) -> None:
 
 
 async def _watch(watched: Watched, given: Namespace) -> None:
-    # Whether there is anything to watch is said as every command says it.
+    # Errors of the first refresh are reported as those of any command.
     first = await watched.look(given.timeout)
     from muster.coordinator.commands.top_screen import Keys, Screen
 
@@ -117,7 +116,7 @@ async def _watch(watched: Watched, given: Namespace) -> None:
                     if not await _go_on(keys, screen, _TICK_S, until=looking):
                         return
                     if not looking.done():
-                        screen.trouble(f"no answer for {time.monotonic() - began:.0f} s")
+                        screen.trouble(f"no response for {time.monotonic() - began:.0f} s")
                 screen.found(looking.result())
             except (ClientError, KafkaError) as error:
                 screen.trouble(str(error))
@@ -129,8 +128,7 @@ async def _watch(watched: Watched, given: Namespace) -> None:
 async def _go_on(
     keys: Keys, screen: Screen, wait_s: float, *, until: asyncio.Task[Look] | None = None
 ) -> bool:
-    """Wait so long, or until this is done, and do what keys say meanwhile; False when one says that it is
-    enough."""
+    """Wait this long, or until this is done, and handle keys meanwhile; False when the user quits."""
     end = deadline(wait_s)
     pressed = asyncio.ensure_future(keys.next())
     try:
@@ -153,7 +151,7 @@ async def _go_on(
 
 @contextmanager
 def _quiet_log() -> Iterator[None]:
-    """What the client warns of would stand in the middle of the screen, which says itself what is wrong."""
+    """Silence the client's warnings: they would garble the screen, which shows errors itself."""
     handlers = [(each, each.level) for each in logging.getLogger().handlers]
     for handler, _ in handlers:
         handler.setLevel(logging.CRITICAL)

@@ -1,4 +1,4 @@
-"""What `muster top` knows of groups. Each look takes few requests, and no longer than it is given."""
+"""What `muster top` knows of groups. Each refresh sends few requests and is bounded in time."""
 
 from __future__ import annotations
 
@@ -24,35 +24,35 @@ from muster.coordinator.journal.entries import Entry
 from muster.protocol.errors import ErrorCode, KafkaError
 
 GROUPS_MAX: Final = 200
-"""How many groups one look describes: the first ones by id, where there are more."""
+"""How many groups one refresh describes: the first by id."""
 _RATE_WINDOW_S: Final = 10.0
-"""Groups commit every few seconds: over less the rate would be now nothing, now all."""
+"""Groups commit every few seconds: a shorter window would show all or nothing."""
 _REBALANCES_WINDOW_MS: Final = 60 * 60_000
 _AT_ONCE: Final = 5_000
 _COMPLETED: Final = b'"rebalance_completed"'
 _ENTRIES_MAX: Final = 100_000
-"""Of the journal, in one look; the rest is for the next."""
+"""Journal entries read in one refresh; the rest are left for the next."""
 
 
 class Row(NamedTuple):
-    """A group; None for what is not known."""
+    """A group; None for what is unknown."""
 
     group_id: str
     state: str
     members: int
     partitions: int
-    """For which an offset is committed."""
+    """Partitions with a committed offset."""
     lag: int | None
-    """Records behind the committed offsets, of all partitions."""
+    """Records behind the committed offsets, over all partitions."""
     records_per_second: float | None
-    """How fast the committed offsets move; None before the second look."""
+    """How fast the committed offsets move; None before the second refresh."""
     rebalances: int | None
-    """Those completed within the last hour; None where no journal says so."""
+    """Rebalances completed within the last hour; None if there is no journal."""
 
 
 class Look(NamedTuple):
-    """What one look has found. `more`: groups that are there and were not looked at. `trouble`: what some of
-    it met, "" if nothing."""
+    """The result of one refresh. `more`: number of groups not described. `trouble`: errors of parts of it, ""
+    if none."""
 
     rows: Sequence[Row]
     more: int
@@ -60,7 +60,7 @@ class Look(NamedTuple):
 
 
 class Watched:
-    """Groups that are looked at: these, or all there are."""
+    """The groups being watched: those named, or all."""
 
     def __init__(self, cluster: Cluster, group_ids: Sequence[str]) -> None:
         self._cluster = cluster
@@ -69,9 +69,10 @@ class Watched:
         self._journal = _Journal(cluster)
 
     async def look(self, timeout_s: float, *, whole_journal: bool = False) -> Look:
-        """How the groups are. `whole_journal`: wait for all of its last hour, rather than take what is there.
+        """Refresh. `whole_journal`: wait for the journal's whole last hour instead of taking what is there.
 
-        Raises ClientError and KafkaError when nothing could be found out."""
+        Raises ClientError and KafkaError when nothing could be found out.
+        """
         until = deadline(timeout_s)
         names = self._wanted or [each.group_id for each in await list_groups(self._cluster, until)]
         more = max(len(names) - GROUPS_MAX, 0)
@@ -93,7 +94,7 @@ class Watched:
         self._rates.add(at, positions)
         end_of = {where: each.offset for where, each in ends.succeeded.items() if each is not None}
         rows = [self._row(group, positions.get(name, {}), end_of) for name, group in groups.items()]
-        # Topics and groups that were deleted meanwhile are no trouble.
+        # Topics and groups deleted meanwhile are not errors.
         gone = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.GROUP_ID_NOT_FOUND)
         said = next((each.why for each in failures if self._wanted or each.code not in gone), "")
         return Look(rows, more, said)
@@ -116,7 +117,7 @@ class Watched:
         )
 
     async def close(self) -> None:
-        """No more looks."""
+        """Stop reading."""
         await self._journal.close()
 
 
@@ -132,7 +133,7 @@ class _Rates:
             self._seen.popleft()
 
     def of(self, group: str) -> float | None:
-        """Records a second; None until there are two looks. What was put back counts for nothing."""
+        """Records per second; None until the second refresh. Offsets that were reset back count as 0."""
         seen = [(at, positions[group]) for at, positions in self._seen if group in positions]
         if len(seen) < 2 or seen[-1][0] <= seen[0][0]:
             return None
@@ -145,7 +146,7 @@ class _Rates:
 
 
 class _Journal:
-    """The rebalances of the last hour, where muster has recorded them."""
+    """The rebalances of the last hour from muster's journal."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -153,10 +154,10 @@ class _Journal:
         self._absent = False
         self._ends: Mapping[TopicPartition, int] = {}
         self._completed: defaultdict[str, deque[int]] = defaultdict(deque)
-        """When, in epoch ms, by group."""
+        """Completion times in epoch ms, by group."""
 
     def rebalances(self, group: str) -> int | None:
-        """How many the group has had; None where nobody tells."""
+        """How many rebalances the group had; None if there is no journal."""
         if self._fetcher is None:
             return None
         times = self._completed[group]
@@ -166,7 +167,7 @@ class _Journal:
         return len(times)
 
     async def read(self, until: float, *, whole: bool) -> None:
-        """What has come since the last time."""
+        """Read the entries written since the last call."""
         if self._absent:
             return
         try:
@@ -182,11 +183,11 @@ class _Journal:
                 if not records and (not behind or deadline(0) >= until):
                     return
         except KafkaError as error:
-            # Apache Kafka has no such topic; a muster without a journal, or with one it lets nobody read.
+            # Apache Kafka has no such topic; muster may have no journal, or deny reading it.
             self._absent = self._fetcher is None and not error.code.retriable
             self._absent |= error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         except ClientError:
-            return  # the groups themselves say what is wrong
+            return  # reading the groups reports the error
 
     async def _begin(self, until: float) -> Fetcher:
         described = (await describe_topics(self._cluster, [TOPIC], until)).raise_for_failures()[TOPIC]
@@ -201,7 +202,7 @@ class _Journal:
         fetcher = Fetcher(self._cluster, FetchSettings(reset=FROM_EARLIEST))
         fetcher.set_assigned(partitions)
         for where in partitions:
-            # Nothing as young as that: only what comes.
+            # Nothing that recent: read new entries only.
             fetcher.seek(where, Position(since.get(where, self._ends.get(where, starts.get(where, 0)))))
         return fetcher
 
@@ -220,7 +221,7 @@ class _Journal:
             try:
                 entry = Entry.from_json(value)
             except ValueError:
-                continue  # nothing that muster wrote, or would read
+                continue  # not written by muster, or by a version unknown here
             if entry.type == "rebalance_completed" and entry.group is not None:
                 self._completed[entry.group].append(entry.at_ms)
 

@@ -1,4 +1,4 @@
-"""The rows of `muster top`: their columns, their order, and what stands in them."""
+"""The rows of `muster top`: columns, order and cells."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COLUMNS: Final = {
     "records_per_second": "RECORDS/S",
     "rebalances": "REBALANCES/H",
 }
-"""Headings, by the fields of a row."""
+"""Headings by field."""
 SORTS: Final = {
     "group": "group_id",
     "state": "state",
@@ -25,12 +25,12 @@ SORTS: Final = {
     "rate": "records_per_second",
     "rebalances": "rebalances",
 }
-"""What it can be sorted by."""
+"""Sort keys."""
 KEYS: Final = {"g": "group", "s": "state", "m": "members", "l": "lag", "r": "rate", "b": "rebalances"}
 
 
 def sort(rows: Sequence[Row], by: str) -> list[Row]:
-    """Names from a to z, numbers from the largest down, what is not known at the end; then by group."""
+    """Names from a to z, numbers descending, unknown last; then by group."""
     field = SORTS[by]
 
     def place(row: Row) -> tuple[Any, ...]:
@@ -43,7 +43,7 @@ def sort(rows: Sequence[Row], by: str) -> list[Row]:
 
 
 def cells(row: Row) -> list[object]:
-    """A row as tables show it."""
+    """A row's cells in tables."""
     shown = row._asdict()
     if row.records_per_second is not None:
         shown["records_per_second"] = round(row.records_per_second)
@@ -51,5 +51,5 @@ def cells(row: Row) -> list[object]:
 
 
 def more_said(look: Look) -> str:
-    """That there are more groups than are shown."""
+    """Says that there are more groups than shown."""
     return f"{look.more} more not shown; name groups to see them" if look.more else ""

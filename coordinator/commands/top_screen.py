@@ -1,4 +1,4 @@
-"""The terminal that `muster top` draws on, and the keys pressed there."""
+"""The terminal that `muster top` draws on, and its keys."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from muster.coordinator.commands.top_facts import Look, Row
 from muster.coordinator.commands.top_rows import COLUMNS, KEYS, SORTS, cells, more_said, sort
 
 _AROUND_LINES: Final = 5
-"""Lines of the screen that are no rows: two above, the headings, two below."""
+"""Lines around the rows: two above, the headings, two below."""
 _KEYS: Final = "  ".join(f"{key} {name}" for key, name in KEYS.items())
 
 _ESCAPES: Final = re.compile(rb"\x1b(\[[0-9;]*[A-Za-z~]|O.)?")
-"""What arrows and the like send; they do nothing."""
+"""Escape sequences of arrow keys and the like; ignored."""
 
 
 class Screen:
-    """Draws what was found last, and what is wrong since."""
+    """Draws the last snapshot, and the error since, if any."""
 
     def __init__(self, bootstrap: str, interval_s: float, by: str) -> None:
         self._bootstrap = bootstrap
@@ -59,22 +59,22 @@ class Screen:
         self._live.stop()
 
     def found(self, look: Look) -> None:
-        """Show this."""
+        """Show a new snapshot."""
         self._look, self._trouble, self._found_at = look, look.trouble, time.time()
         self.draw()
 
     def trouble(self, why: str) -> None:
-        """Show why there is nothing newer."""
+        """Show why there is no new snapshot."""
         self._trouble = why
         self.draw()
 
     def sort_by(self, by: str | None) -> None:
-        """Sort by this from now on."""
+        """Sort by this column."""
         self._by = by or self._by
         self.draw()
 
     def draw(self) -> None:
-        """Show it again, in the size that the terminal has now."""
+        """Redraw, in the terminal's current size."""
         self._live.update(self._picture(), refresh=True)
 
     def _picture(self) -> Group:
@@ -84,7 +84,7 @@ class Screen:
         count = f"{len(rows)} group{'s' if len(rows) != 1 else ''}"
         found_at = datetime.fromtimestamp(self._found_at).strftime("%H:%M:%S")
         head = f"muster top  {printable(self._bootstrap)}  {count}  {found_at}  every {self._interval_s:g} s"
-        below = [f"{hidden} more not shown, the window is too small"] if hidden else []
+        below = [f"{hidden} more not shown: the window is too small"] if hidden else []
         if said := more_said(self._look):
             below.append(said)
         return Group(
@@ -104,7 +104,7 @@ class Screen:
         if not self._trouble:
             return ""
         age_s = time.time() - self._found_at
-        stale = f"; this is how it was {age_s:.0f} s ago" if age_s > 2 * self._interval_s else ""
+        stale = f"; this is {age_s:.0f} s old" if age_s > 2 * self._interval_s else ""
         return f"{printable(self._trouble)}{stale}"
 
 
@@ -133,8 +133,8 @@ def _cell(value: object) -> str:
 
 
 class Keys:
-    """The keys that are pressed, one by one and without Enter; none where standard input is no terminal.
-    Ctrl-C stays what it is; Ctrl-Z does nothing, which would leave the screen as it is."""
+    """Keys as they are pressed, without Enter; none if standard input is not a terminal. Ctrl-C works as
+    usual. Ctrl-Z is ignored: it would leave the screen in disorder."""
 
     def __init__(self) -> None:
         self._pressed: asyncio.Queue[str] = asyncio.Queue()

@@ -40,10 +40,10 @@ JSON: [{"name": text, "topic_id": UUID, "internal": true or false,
         "partitions": [{"partition": number, "leader": node id or -1, "leader_epoch": number,
                         "replicas": [node id], "isr": [node id], "offline": [node id]}],
         "configs": [{"name": text, "value": text or null, "source": text}]}]
-The source of what was set for the topic itself is "topic"."""
+The source of a config set for the topic itself is "topic"."""
 
 _ALTER_JSON = """\
-JSON: the topic as muster topics describe shows it"""
+JSON: the topic as in muster topics describe"""
 
 _DELETE_JSON = """\
 JSON: [{"name": text, "error": null or {"code": Kafka's name, "message": text}}]"""
@@ -57,61 +57,60 @@ def declare(commands: Any, name: str, summary: str) -> None:
     below = actions(commands, name, summary)
 
     listing = command(below, "list", "list topics", _LIST_JSON)
-    listing.add_argument("--exclude-internal", action="store_true", help="leave out the cluster's own topics")
+    listing.add_argument("--exclude-internal", action="store_true", help="leave out internal topics")
     listing.set_defaults(work=list_topics)
 
     create = command(below, "create", "create a topic", _CREATE_JSON)
     create.add_argument("topic", metavar="TOPIC")
     create.add_argument(
-        "--partitions", type=number(1), default=-1, metavar="N", help="default: what the broker is set to"
+        "--partitions", type=number(1), default=-1, metavar="N", help="default: the broker's setting"
     )
     create.add_argument(
         "--replication-factor",
         type=number(1, 32_767),
         default=-1,
         metavar="N",
-        help="copies of each partition (default: what the broker is set to)",
+        help="replicas of each partition (default: the broker's setting)",
     )
     create.add_argument(
         "--replica-assignment",
         type=replica_lists,
         metavar="LISTS",
-        help="the brokers of each partition in place of both numbers, the preferred leader first, "
-        "such as 3:1,2:3",
+        help="the brokers of each partition instead of both numbers, preferred leader first, such as 3:1,2:3",
     )
     create.add_argument(
         "--config",
         type=setting,
         action="append",
         metavar="NAME=VALUE",
-        help="a config of the topic, such as retention.ms=60000; may be repeated",
+        help="a topic config, such as retention.ms=60000; may be repeated",
     )
-    create.add_argument("--if-not-exists", action="store_true", help="a topic that is there is no failure")
+    create.add_argument("--if-not-exists", action="store_true", help="do not fail if the topic exists")
     create.set_defaults(work=create_topic)
 
     describe = command(below, "describe", "show partitions, leaders, replicas and configs", _DESCRIBE_JSON)
     describe.add_argument("topics", metavar="TOPIC", nargs="*", help="default: all")
     describe.add_argument(
-        "--all-configs", action="store_true", help="also configs that were not set for the topic itself"
+        "--all-configs", action="store_true", help="also configs not set for the topic itself"
     )
     describe.set_defaults(work=describe_topics)
 
     alter = command(below, "alter", "add partitions, change configs", _ALTER_JSON)
     alter.add_argument("topic", metavar="TOPIC")
-    alter.add_argument("--partitions", type=number(1), metavar="N", help="how many it is to have in all")
+    alter.add_argument("--partitions", type=number(1), metavar="N", help="new total number of partitions")
     alter.add_argument(
-        "--config", type=setting, action="append", metavar="NAME=VALUE", help="set this; may be repeated"
+        "--config", type=setting, action="append", metavar="NAME=VALUE", help="set a config; may be repeated"
     )
     alter.add_argument(
         "--delete-config",
         action="append",
         default=[],
         metavar="NAME",
-        help="back to what the broker says; may be repeated",
+        help="reset a config to the broker's value; may be repeated",
     )
     alter.set_defaults(work=alter_topic)
 
-    reassign = command(below, "reassign", "assign partitions to other brokers", _ALTER_JSON)
+    reassign = command(below, "reassign", "move partitions to other brokers", _ALTER_JSON)
     reassign.add_argument("topic", metavar="TOPIC")
     reassign.add_argument(
         "--partition",
@@ -119,18 +118,18 @@ def declare(commands: Any, name: str, summary: str) -> None:
         action="append",
         required=True,
         metavar="PARTITION=REPLICAS",
-        help="a partition and its brokers, the preferred leader first, such as 0=3:1; may be repeated",
+        help="a partition and its brokers, preferred leader first, such as 0=3:1; may be repeated",
     )
     reassign.set_defaults(work=reassign_topic)
 
     delete = command(below, "delete", "delete topics with their records and committed offsets", _DELETE_JSON)
     delete.add_argument("topics", metavar="TOPIC", nargs="+")
-    delete.add_argument("--if-exists", action="store_true", help="a topic that is not there is no failure")
+    delete.add_argument("--if-exists", action="store_true", help="do not fail if a topic does not exist")
     delete.set_defaults(work=delete_topics)
 
 
 async def list_topics(cluster: Cluster, given: Namespace) -> int:
-    """Show every topic on a line."""
+    """List topics, one per line."""
     shown = await topic_calls.list_topics(
         cluster, deadline(given.timeout), include_internal=not given.exclude_internal
     )
@@ -146,7 +145,7 @@ async def create_topic(cluster: Cluster, given: Namespace) -> int:
     """Create a topic."""
     until, lists = deadline(given.timeout), given.replica_assignment
     if lists is not None and (given.partitions, given.replication_factor) != (-1, -1):
-        raise Usage("--replica-assignment says it all: leave out --partitions and --replication-factor")
+        raise Usage("--replica-assignment excludes --partitions and --replication-factor")
     topic = await _existing(cluster, given.topic, until) if given.if_not_exists else None
     state = "exists"
     if topic is None:
@@ -189,15 +188,15 @@ async def describe_topics(cluster: Cluster, given: Namespace) -> int:
 
 
 async def alter_topic(cluster: Cluster, given: Namespace) -> int:
-    """Give a topic more partitions and other configs."""
+    """Add partitions to a topic and change its configs."""
     until = deadline(given.timeout)
     changes: dict[str, ConfigChange] = dict(distinct(given.config, "--config"))
     for name in given.delete_config:
         if changes.get(name) is not None:
-            raise Usage(f"{name} is to be set and deleted")
+            raise Usage(f"{name} is both set and deleted")
         changes[name] = None
     if given.partitions is None and not changes:
-        raise Usage("nothing to change: it takes --partitions, --config or --delete-config")
+        raise Usage("nothing to change: --partitions, --config or --delete-config is required")
 
     async def change(*, validate_only: bool) -> None:
         of_topic = {ConfigResource.of_topic(given.topic): changes}
@@ -205,7 +204,7 @@ async def alter_topic(cluster: Cluster, given: Namespace) -> int:
         outcomes.raise_for_failures()
 
     if given.partitions is not None:
-        if changes:  # Both or neither, as far as can be told before.
+        if changes:  # Both or neither, as far as can be checked in advance.
             await change(validate_only=True)
         grown = await topic_calls.create_partitions(cluster, {given.topic: given.partitions}, until)
         grown.raise_for_failures()
@@ -236,8 +235,7 @@ async def reassign_topic(cluster: Cluster, given: Namespace) -> int:
 async def _until_shown(
     cluster: Cluster, name: str, changes: Mapping[str, ConfigChange], until: float
 ) -> None:
-    """A config that was changed takes a moment until brokers show it; at the deadline they show what they
-    show."""
+    """Wait until brokers show a changed config, at most until the deadline."""
     topic = ConfigResource.of_topic(name)
     for tries in count():
         found = await config_calls.describe_configs(cluster, [topic], until, names=changes)

@@ -1,1 +1,1 @@
-"""What happened in groups: the entries, their schema, and why. Leaves that any reader may import."""
+"""The group journal: entries, schema and explanations. Leaves that any reader may import."""

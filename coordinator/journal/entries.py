@@ -1,4 +1,4 @@
-"""One entry of the journal, and its JSON: the record value in `__group_events`.
+"""A journal entry and its JSON: the record value in `__group_events`.
 
 A leaf: readers of the topic outside the broker use it too.
 """
@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 VERSION: Final = 1
-"""Of the schema (`docs/journal.schema.json`). Types and fields are added without raising it: readers pass
-over what they do not know."""
+"""Schema version (`docs/journal.schema.json`). New types and fields do not raise it: readers ignore those
+they do not know."""
 
 COMMON: Final = (
     "v",
@@ -26,13 +26,13 @@ COMMON: Final = (
     "member",
     "reason",
 )
-"""The fields of every entry, in the order in which they are written."""
+"""The fields of every entry, in the order they are written."""
 
 CUT: Final = "cut"
-"""Field of an entry with lists that were too long: how many elements each of them had."""
+"""Field of an entry whose lists were cut: the full length of each."""
 
 WHOLE_BROKER: Final = -1
-"""In place of a shard's number, of what concerns all of a broker's groups. It is kept in memory alone."""
+"""Stands for the shard number in entries about all groups of a broker. Kept in memory only."""
 
 _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, check_circular=False).encode
 
@@ -43,9 +43,9 @@ class Member(NamedTuple):
     id: str
     client_id: str
     host: str
-    """Without the slash that Java puts before an address."""
+    """Without the slash that Java puts in front of an address."""
     instance: str | None = None
-    """Its group.instance.id; None for a dynamic member."""
+    """group.instance.id; None for a dynamic member."""
 
     def to_json(self) -> dict[str, str | None]:
         return {"id": self.id, "client_id": self.client_id, "host": self.host, "instance": self.instance}
@@ -68,7 +68,7 @@ class Member(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Something that happened: to a group, or (`group` is None) to a whole shard of groups or a broker."""
+    """An event of a group, or (`group` is None) of a whole shard or broker."""
 
     type: str
     at_ms: int
@@ -78,20 +78,20 @@ class Entry:
     shard: int
     group: str | None
     generation: int | None
-    """The group's generation right after it."""
+    """The group's generation right after the event."""
     trigger: str | None = None
-    """What made it happen: a value of `group.events.Trigger`."""
+    """What caused it: a value of `group.events.Trigger`."""
     member: Member | None = None
-    """Whom it is about, or who triggered it."""
+    """The member it is about, or that triggered it."""
     reason: str | None = None
-    """What the client gave as a reason (KIP-800)."""
+    """The reason given by the client (KIP-800)."""
     data: Mapping[str, Any] = field(default_factory=dict)
     """The type's own fields, as JSON values."""
 
     def to_json(self) -> bytes:
         """Compact UTF-8."""
         member = self.member
-        # Keys in the order of COMMON; written out, since every event of every group comes by here.
+        # Keys in the order of COMMON; written out for speed, since every event passes here.
         text = _encode(
             {
                 "v": VERSION,
@@ -107,12 +107,12 @@ class Entry:
                 **self.data,
             }
         )
-        # What a client sends as UTF-8 may decode to lone surrogates; they have no UTF-8 of their own.
+        # Text from clients may decode to lone surrogates, which UTF-8 cannot encode.
         return text.encode("utf-8", "replace")
 
     @classmethod
     def from_json(cls, raw: bytes) -> Entry:
-        """Raises ValueError with what is wrong. Types and fields it does not know are kept as they are."""
+        """Raises ValueError with what is wrong. Unknown types and fields are kept."""
         try:
             value = json.loads(raw)
         except (ValueError, RecursionError) as error:
@@ -137,20 +137,18 @@ class Entry:
         )
 
     def members(self, field: str) -> list[Member]:
-        """A field that lists members; empty where the entry does not have it. Raises ValueError."""
+        """A field that lists members; empty if the entry lacks it. Raises ValueError."""
         value = self.data.get(field) or ()
         if not isinstance(value, Sequence) or isinstance(value, str):
-            raise ValueError(f"{field} is no list of members: {value!r:.200}")
+            raise ValueError(f"{field} is not a list of members: {value!r:.200}")
         return [Member.from_json(each) for each in value]
 
 
 def _optional(value: Mapping[str, Any], name: str, kind: type) -> Any:
     found = value.get(name)
-    # bool is an int in Python, and no number in JSON.
+    # bool is an int in Python, but not a number in JSON.
     if found is not None and (not isinstance(found, kind) or isinstance(found, bool)):
-        raise ValueError(
-            f"{name} is {found!r:.200}, and should be {'a string' if kind is str else 'an integer'}"
-        )
+        raise ValueError(f"{name} is {found!r:.200}, expected {'a string' if kind is str else 'an integer'}")
     return found
 
 

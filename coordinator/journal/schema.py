@@ -1,7 +1,7 @@
-"""The types of entries and their fields, as data; `docs/journal.schema.json` and the list in
-`docs/journal.md` are made from it: `python -m muster.coordinator.journal.schema docs`.
+"""The entry types and their fields, as data. `python -m muster.coordinator.journal.schema docs` generates
+`docs/journal.schema.json` and the list in `docs/journal.md`.
 
-A leaf, as `entries` is.
+A leaf, like `entries`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _row(*shapes: Shape) -> Shape:
 
 
 def _table(shape: Shape) -> Shape:
-    """An object with such values."""
+    """An object with values of this shape."""
     return {"type": "object", "additionalProperties": shape}
 
 
@@ -52,17 +52,17 @@ class Field(NamedTuple):
     shape: Shape
     text: str
     optional: bool = False
-    """Left out where nothing is known; the others are always there."""
+    """Left out if unknown; other fields are always present."""
 
 
 class EntryType(NamedTuple):
-    """What one type of entries tells."""
+    """An entry type."""
 
     name: str
     text: str
     fields: tuple[Field, ...] = ()
     of_group: bool | None = True
-    """False for what concerns a whole shard or broker, None for what may."""
+    """False if it concerns a whole shard or broker; None if it may."""
 
 
 _POSITIONS: Final[Shape] = _list_of(_row(_TEXT, _COUNT, _COUNT, _COUNT))
@@ -75,235 +75,237 @@ def _type(name: str, text: str, *fields: Field, of_group: bool | None = True) ->
 _SILENT = Field("silent_ms", _COUNT, "how long ago the member was last heard of")
 _SESSION = Field("session_timeout_ms", _COUNT, "the member's session timeout")
 _HEARTBEATS = Field(
-    "heartbeat_interval_ms", _or_null(_COUNT), "between its heartbeats, as observed; null: too few came"
+    "heartbeat_interval_ms", _or_null(_COUNT), "average time between its heartbeats; null: too few so far"
 )
 _FORMER = Field(
     "former_member_id",
     _or_null(_TEXT),
-    "a former member last heard of over the same connection: most likely the same client",
+    "a former member last seen on the same connection: most likely the same client",
 )
-_EPOCH = Field("epoch", _COUNT, "of the shard's lease: grows whenever a broker takes it")
+_EPOCH = Field("epoch", _COUNT, "epoch of the shard's lease: grows whenever a broker takes it over")
 
 _CUT = Field(
     CUT,
     _table(_COUNT),
-    "lists that had more than is written, and how many elements each had",
+    "lists that were cut, and their full lengths",
     optional=True,
 )
 
-_ALL: Final = (
-    _type("group_created", "A group came into being, without members."),
-    _type("group_removed", "An empty group went away."),
+TYPES: Final = (
+    _type("group_created", "A group was created, without members."),
+    _type("group_removed", "An empty group was removed."),
     _type(
         "state_changed",
-        "The group went from one state to another.",
+        "The group changed its state.",
         Field("from_state", _GROUP_STATE, "before"),
         Field("to_state", _GROUP_STATE, "now"),
         Field("phase_ms", _COUNT, "how long the group was in from_state"),
         Field(
             "waiting_for",
             _list_of(_MEMBER),
-            "members that have yet to send JoinGroup (on entering PreparingRebalance), that did not send it "
-            "in time (on leaving it), or that have yet to send SyncGroup (on entering and leaving "
-            "CompletingRebalance); 100 at most",
+            "members that have yet to send JoinGroup (on entering PreparingRebalance), that did not "
+            "send it in time (on leaving it), or that have yet to send SyncGroup (on entering and "
+            "leaving CompletingRebalance); at most 100",
         ),
         Field(
             "pending_member_ids",
             _list_of(_TEXT),
-            "ids that were issued and not come back with: waited for too; 1,000 at most",
+            "ids that were issued but not used to join yet; waited for too; at most 1,000",
         ),
-        Field(
-            "until_ms", _or_null(_COUNT), "when the group stops waiting, epoch time; null: it does not wait"
-        ),
+        Field("until_ms", _or_null(_COUNT), "when the group stops waiting, epoch ms; null: it does not wait"),
     ),
     _type(
         "member_id_issued",
         "A client was told its member id and is waited for (MEMBER_ID_REQUIRED, KIP-394).",
-        Field("expires_ms", _COUNT, "when it is no longer waited for, epoch time"),
+        Field("expires_ms", _COUNT, "when the wait ends, epoch ms"),
         _FORMER,
     ),
     _type(
         "pending_member_removed",
-        "A client that was issued a member id, and perhaps not told it, is no longer waited for.",
-        Field("waited_ms", _COUNT, "how long it was waited for"),
+        "A client that was issued a member id, and possibly never received it, is no longer waited for.",
+        Field("waited_ms", _COUNT, "how long the group waited for it"),
     ),
     _type(
         "member_added",
-        "A member is in the group, waiting for the rebalance to complete.",
-        Field("protocols", _list_of(_TEXT), "the assignors it supports, the preferred one first"),
-        Field("topics", _or_null(_list_of(_TEXT)), "what it subscribes to; null where that cannot be told"),
+        "A member joined and waits for the rebalance to complete.",
+        Field("protocols", _list_of(_TEXT), "the assignors it supports, in order of preference"),
+        Field("topics", _or_null(_list_of(_TEXT)), "topics it subscribes to; null if unknown"),
         _SESSION,
         Field("rebalance_timeout_ms", _COUNT, "how long it may take to rejoin"),
         _FORMER,
     ),
     _type(
         "member_rejoined",
-        "A known member sent the JoinGroup that is waited for; told in groups of up to 100 members.",
-        Field("after_ms", _COUNT, "since the rebalance began"),
+        "A known member sent the JoinGroup that the group waits for; recorded for groups of at most "
+        "100 members.",
+        Field("after_ms", _COUNT, "time since the rebalance began"),
     ),
     _type(
         "join_refused",
-        "A client may not become a member; told once a minute for a client id and host.",
+        "A client was refused as a member; recorded once a minute per client id and host.",
         Field("error", _TEXT, "Kafka's name of the error"),
-        Field("size_max", _or_null(_COUNT), "how many members the group may have, when that is why"),
+        Field("size_max", _or_null(_COUNT), "the size limit, if that is why"),
     ),
     _type(
         "member_removed",
-        "A member is no longer in the group.",
+        "A member was removed from the group.",
         _SILENT,
-        Field("connected", _FLAG, "whether the connection it was last heard on was still open"),
+        Field("connected", _FLAG, "whether the connection it was last seen on was still open"),
         Field("disconnected_ms", _or_null(_COUNT), "how long ago that connection closed"),
-        Field("late", _COUNT, "its late heartbeats in the ten minutes before"),
+        Field("late", _COUNT, "late heartbeats in the ten minutes before"),
         _HEARTBEATS,
         _SESSION,
         Field(
             "requested_by",
             _or_null(_MEMBER),
-            "who asked for it over another connection than the member's own: an admin, without member id",
+            "who requested it over a connection other than the member's own: an admin, without member id",
         ),
     ),
     _type(
         "member_disconnected",
-        "The connection a member was last heard on has closed.",
+        "The connection a member was last seen on closed.",
         _SILENT,
         Field(
-            "after_removal_ms", _or_null(_COUNT), "how long ago it was removed; null: it is still a member"
+            "after_removal_ms",
+            _or_null(_COUNT),
+            "how long ago the member was removed; null: it is still a member",
         ),
     ),
     _type(
         "member_replaced",
-        "A static member came back and has a new member id; who still uses the old one is fenced (KIP-345).",
-        Field("old_member_id", _TEXT, "the id it had"),
-        Field("old_client_host", _TEXT, "where it was before"),
-        Field("old_silent_ms", _COUNT, "how long ago the old one was last heard of"),
+        "A static member returned and has a new member id; requests under the old one are fenced (KIP-345).",
+        Field("old_member_id", _TEXT, "its former member id"),
+        Field("old_client_host", _TEXT, "its former host"),
+        Field("old_silent_ms", _COUNT, "how long ago the former process was last heard of"),
         Field("old_connected", _FLAG, "whether its connection was still open"),
     ),
     _type(
         "member_fenced",
-        "Someone sent a request under an old member id of a static member, or under an instance id that is "
-        "not its own (FENCED_INSTANCE_ID); told once a minute for an instance. `member` has it now.",
+        "A request came under a former member id of a static member, or under an instance id that "
+        "belongs to another (FENCED_INSTANCE_ID); recorded once a minute per instance. `member` is the "
+        "current owner.",
         Field("api", _TEXT, "Kafka's name of the request"),
-        Field("old_member_id", _TEXT, "the id it came under"),
-        Field("old_client_id", _TEXT, "who sent it"),
-        Field("old_client_host", _TEXT, "and from where"),
+        Field("old_member_id", _TEXT, "the member id it came under"),
+        Field("old_client_id", _TEXT, "client id of its sender"),
+        Field("old_client_host", _TEXT, "host of its sender"),
     ),
     _type(
         "metadata_changed",
-        "A member joined with other metadata than before.",
-        Field("topics_added", _list_of(_TEXT), "what it subscribes to now and did not before"),
-        Field("topics_removed", _list_of(_TEXT), "and what it did and does not any more"),
-        Field("protocols_before", _list_of(_TEXT), "the assignors it supported; empty where not known"),
-        Field("protocols_after", _list_of(_TEXT), "and those it supports now"),
-        Field("user_data_changed", _FLAG, "whether the assignor's own data has changed"),
-        Field("owned_changed", _FLAG, "whether it says that it owns other partitions than before (KIP-429)"),
+        "A member joined with changed metadata.",
+        Field("topics_added", _list_of(_TEXT), "newly subscribed topics"),
+        Field("topics_removed", _list_of(_TEXT), "topics no longer subscribed"),
+        Field("protocols_before", _list_of(_TEXT), "the assignors it supported before; empty if unknown"),
+        Field("protocols_after", _list_of(_TEXT), "the assignors it supports now"),
+        Field("user_data_changed", _FLAG, "whether the assignor's own data changed"),
+        Field("owned_changed", _FLAG, "whether its owned partitions changed (KIP-429)"),
     ),
     _type(
         "topics_grown",
-        "Topics that the members subscribe to have another number of partitions than at the last assignment.",
-        Field("topics", _list_of(_row(_TEXT, _COUNT, _COUNT)), "[topic, partitions then, partitions now]"),
+        "Subscribed topics have a different number of partitions than at the last assignment.",
+        Field("topics", _list_of(_row(_TEXT, _COUNT, _COUNT)), "[topic, partitions before, partitions now]"),
     ),
     _type(
         "leader_changed",
-        "Another member than before leads the generation that begins, and computes its assignment.",
-        Field("old_member_id", _TEXT, "who led the one before"),
+        "The new generation has a different leader, which computes the assignment.",
+        Field("old_member_id", _TEXT, "the previous leader"),
     ),
     _type(
         "protocol_chosen",
-        "The members' votes fell on another assignor than that of the last generation.",
-        Field("protocol", _TEXT, "the chosen one"),
-        Field("before", _or_null(_TEXT), "the one before; null: there was none"),
-        Field("votes", _table(_COUNT), "how many members voted for each"),
+        "The members' votes chose a different assignor than in the last generation.",
+        Field("protocol", _TEXT, "the chosen assignor"),
+        Field("before", _or_null(_TEXT), "the previous assignor; null: there was none"),
+        Field("votes", _table(_COUNT), "number of votes for each"),
     ),
     _type(
         "assigned",
-        "The leader's assignment is in. All is null where it cannot be read: no consumers, or damaged.",
-        Field("partitions", _or_null(_COUNT), "how many have an owner now"),
-        Field("kept", _or_null(_COUNT), "how many of them have the owner of the last generation"),
-        Field("moved", _or_null(_COUNT), "how many another member owned; the others are newly assigned"),
-        Field("lost", _or_null(_COUNT), "how many had an owner and have none now"),
+        "The leader's assignment arrived. All fields are null if it cannot be read: another protocol "
+        "type, or damaged.",
+        Field("partitions", _or_null(_COUNT), "partitions that have an owner now"),
+        Field("kept", _or_null(_COUNT), "partitions that kept their owner"),
+        Field("moved", _or_null(_COUNT), "partitions that changed owners; the others are newly assigned"),
+        Field("lost", _or_null(_COUNT), "partitions that had an owner and have none now"),
         Field(
             "moves",
             _or_null(_list_of(_row(_TEXT, _COUNT, _or_null(_TEXT), _or_null(_TEXT)))),
-            "[topic, partition, member id before, member id now], null for nobody; 1,000 at most",
+            "[topic, partition, former member id, new member id], null for no owner; at most 1,000",
         ),
-        Field("owned", _or_null(_table(_COUNT)), "how many partitions each member id has; 1,000 at most"),
-        Field("truncated", _FLAG, "whether moves or owned leaves something out"),
+        Field("owned", _or_null(_table(_COUNT)), "number of partitions of each member id; at most 1,000"),
+        Field("truncated", _FLAG, "whether moves or owned was cut"),
     ),
     _type(
         "all_synced",
-        "Every member has asked for its assignment.",
-        Field("after_ms", _COUNT, "how long after the assignment was in"),
-        Field("last", _MEMBER, "who came last"),
+        "Every member has requested its assignment.",
+        Field("after_ms", _COUNT, "time since the assignment arrived"),
+        Field("last", _MEMBER, "the last to request it"),
     ),
     _type(
         "rebalance_completed",
-        "The group is Stable in a new generation, or Empty. Trigger, member and reason are those of the "
-        "rebalance's last start.",
-        Field("started_ms", _COUNT, "when it began, epoch time"),
+        "The group is Stable in a new generation, or Empty. Trigger, member and reason are those of "
+        "the rebalance's last start.",
+        Field("started_ms", _COUNT, "when it began, epoch ms"),
         Field("join_ms", _COUNT, "how long the group waited for JoinGroups"),
         Field("assignment_ms", _COUNT, "how long it then waited for the leader's assignment"),
-        Field("restarts", _COUNT, "how often it began anew before it completed"),
-        Field("members", _COUNT, "how many there are now"),
-        Field("dropped", _list_of(_MEMBER), "members that did not rejoin in time; 100 at most"),
-        Field("last_joined", _or_null(_MEMBER), "whose JoinGroup came last"),
-        Field(
-            "joins", _list_of(_row(_MEMBER, _COUNT)), "[member, how long it took to join], the slowest five"
-        ),
-        Field("lag_before", _COUNT, "records the group was behind as it began, where known", optional=True),
-        Field("lag", _COUNT, "records it is behind now, where known", optional=True),
+        Field("restarts", _COUNT, "how often it restarted before it completed"),
+        Field("members", _COUNT, "number of members now"),
+        Field("dropped", _list_of(_MEMBER), "members that did not rejoin in time; at most 100"),
+        Field("last_joined", _or_null(_MEMBER), "the last to send JoinGroup"),
+        Field("joins", _list_of(_row(_MEMBER, _COUNT)), "[member, time it took to join], the slowest five"),
+        Field("lag_before", _COUNT, "the group's lag in records at the start, if known", optional=True),
+        Field("lag", _COUNT, "the group's lag in records now, if known", optional=True),
         Field(
             "lag_partitions",
             _POSITIONS,
-            "where `lag` is known: [topic, partition, committed offset, records behind], the furthest "
-            "behind, 100 at most",
+            "if `lag` is known: [topic, partition, committed offset, lag in records], the largest lag "
+            "first, at most 100",
             optional=True,
         ),
     ),
     _type(
         "heartbeat_late",
-        "A near miss: a member was silent for so long that it was near its eviction, or far from its pace.",
+        "A near miss: a member was silent until close to its session timeout, or far longer than its "
+        "usual interval.",
         Field("late_ms", _COUNT, "how long it had been silent"),
         _HEARTBEATS,
         _SESSION,
     ),
     _type(
         "commit_refused",
-        "An OffsetCommit was refused: what its sender had processed will be delivered again. Told twenty "
-        "times in ten seconds for a group at most.",
+        "An OffsetCommit was refused: what its sender had processed will be delivered again. Recorded "
+        "at most twenty times in ten seconds per group.",
         Field("error", _TEXT, "Kafka's name of the error"),
-        Field("committed_generation_id", _NUMBER, "the generation it came under; -1: none"),
-        Field("partitions", _COUNT, "how many it named"),
-        Field("superseded_ms", _or_null(_COUNT), "how long ago that generation ended; null: not known"),
-        Field("owner", _or_null(_MEMBER), "who has the first of these partitions now"),
-        Field("topic", _TEXT, "of the first of these partitions"),
-        Field("partition", _NUMBER, "its number; -1: it named none"),
+        Field("committed_generation_id", _NUMBER, "the generation in the request; -1: none"),
+        Field("partitions", _COUNT, "number of partitions in the request"),
+        Field("superseded_ms", _or_null(_COUNT), "how long ago that generation ended; null: unknown"),
+        Field("owner", _or_null(_MEMBER), "current owner of the first of these partitions"),
+        Field("topic", _TEXT, "topic of the first of these partitions"),
+        Field("partition", _NUMBER, "its number; -1: the request named none"),
     ),
     _type(
         "offsets_removed",
-        "Committed offsets went away without a commit in their place.",
-        Field("partitions", _list_of(_row(_TEXT, _COUNT)), "[topic, partition]; 1,000 at most"),
+        "Committed offsets were removed without a new commit.",
+        Field("partitions", _list_of(_row(_TEXT, _COUNT)), "[topic, partition]; at most 1,000"),
     ),
     _type(
         "lag_at_commit",
-        "How far behind a group that commits is. They come 10 s after a rebalance, then ever rarer.",
-        Field("total", _COUNT, "records in all"),
+        "The lag of a group that commits. Recorded 10 s after a rebalance, then ever less often.",
+        Field("total", _COUNT, "total lag in records"),
         Field(
             "partitions",
             _POSITIONS,
-            "[topic, partition, committed offset, records behind], the furthest behind, 100 at most",
+            "[topic, partition, committed offset, lag in records], the largest lag first, at most 100",
         ),
         Field(
             "recovered",
             _FLAG,
-            "true once after a rebalance: the lag is back at what it was when that began",
+            "true once after a rebalance: the lag is back at its level when that began",
             optional=True,
         ),
     ),
     _type(
         "fault_fired",
-        "A fault that a test asked for happened.",
+        "A fault injected by a test took effect.",
         Field("rule", _NUMBER, "the rule's id"),
-        Field("api", _TEXT, "the request it hit"),
+        Field("api", _TEXT, "the request it applied to"),
         Field("action", _TEXT, "what was done"),
         of_group=None,
     ),
@@ -311,13 +313,13 @@ _ALL: Final = (
         "shard_loaded",
         "A broker took over the groups of a shard.",
         _EPOCH,
-        Field("groups", _COUNT, "how many there are"),
+        Field("groups", _COUNT, "number of groups"),
         Field("took_ms", _COUNT, "how long loading took"),
-        Field("from_broker", _or_null(_NUMBER), "who had it before; null: not known"),
+        Field("from_broker", _or_null(_NUMBER), "the previous broker; null: unknown"),
         Field(
             "from_silent_ms",
             _COUNT,
-            "how long ago another broker, which had it before, was heard of last; where known",
+            "how long ago another broker that had it before was last heard of; if known",
             optional=True,
         ),
         of_group=False,
@@ -326,49 +328,47 @@ _ALL: Final = (
         "shard_unloaded",
         "A broker gave up the groups of a shard.",
         _EPOCH,
-        Field("why", _TEXT, "in words"),
+        Field("why", _TEXT, "the reason, in words"),
         of_group=False,
     ),
     _type(
         "clock_moved",
-        "A test moved the broker's clock. Kept in memory alone.",
-        Field("by_ms", _COUNT, "how far"),
+        "A test moved the broker's clock. Kept in memory only.",
+        Field("by_ms", _COUNT, "by how much"),
         of_group=False,
     ),
 )
-
-TYPES: Final[Mapping[str, EntryType]] = {each.name: each for each in _ALL}
-"""By name, in the order in which they are documented."""
+"""In the order they are documented."""
 
 _COMMON: Final = (
-    Field("v", {"type": "integer", "minimum": VERSION}, "version of the schema"),
-    Field("type", _TEXT, "what happened; pass over types you do not know"),
-    Field("at_ms", _NUMBER, "when, epoch time"),
+    Field("v", {"type": "integer", "minimum": VERSION}, "schema version"),
+    Field("type", _TEXT, "the entry type; ignore types you do not know"),
+    Field("at_ms", _NUMBER, "epoch ms"),
     Field("broker", _NUMBER, "node id of the broker that wrote it"),
-    Field("shard", _NUMBER, "which shard of the groups; the partition of __group_events"),
-    Field("group", _or_null(_TEXT), "the group's id; null for what concerns a whole shard"),
-    Field("generation", _or_null(_NUMBER), "the group's generation right after it"),
-    Field("trigger", _or_null(_TEXT), "what made it happen"),
-    Field("member", _or_null(_MEMBER), "whom it is about, or who triggered it"),
-    Field("reason", _or_null(_TEXT), "what the client gave as a reason (KIP-800)"),
+    Field("shard", _NUMBER, "the shard of the groups; the partition of __group_events"),
+    Field("group", _or_null(_TEXT), "the group id; null for events of a whole shard"),
+    Field("generation", _or_null(_NUMBER), "the group's generation right after the event"),
+    Field("trigger", _or_null(_TEXT), "what caused it"),
+    Field("member", _or_null(_MEMBER), "the member it is about, or that triggered it"),
+    Field("reason", _or_null(_TEXT), "the reason given by the client (KIP-800)"),
 )
 
 
 def json_schema() -> dict[str, Any]:
-    """The schema of a record value in `__group_events`, for any validator (draft 2020-12)."""
+    """The JSON Schema (draft 2020-12) of a record value in `__group_events`."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"Value of a record in __group_events, version {VERSION}",
-        "description": "Pass over types and fields you do not know: they are added without a new version.",
+        "description": "Ignore types and fields you do not know: they are added without a new version.",
         **_object(_COMMON),
         "allOf": [
             {
                 "if": {"properties": {"type": {"const": each.name}}},
                 "then": {"$ref": f"#/$defs/{each.name}"},
             }
-            for each in _ALL
+            for each in TYPES
         ],
-        "$defs": {"member": _member(), **{each.name: _of_type(each) for each in _ALL}},
+        "$defs": {"member": _member(), **{each.name: _of_type(each) for each in TYPES}},
     }
 
 
@@ -388,7 +388,7 @@ def _member() -> dict[str, Any]:
         (
             Field("id", _TEXT, "its member id"),
             Field("client_id", _TEXT, "its client.id"),
-            Field("host", _TEXT, "where it connects from"),
+            Field("host", _TEXT, "the host it connects from"),
             Field("instance", _or_null(_TEXT), "its group.instance.id; null for a dynamic member"),
         )
     )
@@ -407,7 +407,7 @@ _END: Final = "<!-- end -->\n"
 
 
 def page(text: str) -> str:
-    """The page with its list of types made anew."""
+    """The page with its list of types regenerated."""
     before, _, left = text.partition(_BEGIN)
     _, _, behind = left.partition(_END)
     return f"{before}{_BEGIN}{_list()}{_END}{behind}"
@@ -417,14 +417,14 @@ def _list() -> str:
     lines = [f"| `{field.name}` | {field.text} |" for field in (*_COMMON, _CUT)]
     common = "\n".join(["| field | |", "|---|---|", *lines])
     types = ["| type | what happened | fields |", "|---|---|---|"]
-    for each in _ALL:
+    for each in TYPES:
         told = "<br>".join(f"`{field.name}`: {field.text}" for field in each.fields)
         types.append(f"| `{each.name}` | {each.text} | {told} |")
     return f"\n{common}\n\n" + "\n".join(types) + "\n\n"
 
 
 def text() -> str:
-    """What the schema's file has in it."""
+    """The text of the schema file."""
     return json.dumps(json_schema(), indent=2) + "\n"
 
 

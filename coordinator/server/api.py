@@ -15,8 +15,8 @@ from collections.abc import Callable, Coroutine
 from inspect import iscoroutinefunction
 from typing import Any, Final, NamedTuple
 
-from muster.coordinator.group.effects import RequestContext
-from muster.coordinator.runtime.shard_host import Answered
+from muster.coordinator.base.answers import Answered
+from muster.coordinator.base.step import RequestContext
 from muster.coordinator.server.names import Names
 from muster.coordinator.server.refusal import Refusal
 from muster.coordinator.server.serving import Broker

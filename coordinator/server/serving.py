@@ -8,7 +8,7 @@ from typing import Protocol
 from muster.coordinator.cluster.membership import Membership
 from muster.coordinator.cluster.topology import Leader, Topology
 from muster.coordinator.config import Settings
-from muster.coordinator.runtime.runtime import Runtime
+from muster.coordinator.runtime.groups import GroupRuntime
 from muster.coordinator.server.broker_configs import BrokerConfigs
 from muster.coordinator.server.memory import ResponseMemory
 from muster.coordinator.server.producer_ids import ProducerIds
@@ -29,7 +29,7 @@ class Broker(Protocol):
     configs: BrokerConfigs
     catalogue: Catalogue
     partitions: Partitions
-    runtime: Runtime
+    runtime: GroupRuntime
     membership: Membership
     producer_ids: ProducerIds
     unserved: Unserved

@@ -21,8 +21,8 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Final, Protocol, cast
 
-from muster.coordinator.group.effects import RequestContext
-from muster.coordinator.runtime.shard_host import LATER
+from muster.coordinator.base.answers import LATER
+from muster.coordinator.base.step import RequestContext
 from muster.coordinator.server.api import Api, Begin, Repeated
 from muster.coordinator.server.apis import APIS
 from muster.coordinator.server.apis.connection import unsupported_api_versions

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from muster.coordinator.base.clock import Clock
 from muster.coordinator.base.log import Logger
 from muster.coordinator.base.rate_limiter import RateLimiter
-from muster.coordinator.group.effects import RequestContext
+from muster.coordinator.base.step import RequestContext
 from muster.protocol import foreign
 from muster.protocol.api import ApiKey, versions
 from muster.protocol.errors import (

@@ -1,4 +1,4 @@
-"""Muster for tests: a `Broker` or a `Cluster` in a thread of its own, started in milliseconds, real over TCP.
+"""muster for tests: a `Broker` or a `Cluster` in its own thread, started in milliseconds, over real TCP.
 
     with Broker() as broker:
         consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "orders"})
@@ -6,7 +6,7 @@
     async with Broker() as broker:
         await broker.group("orders").stable(members=2)
 
-The pytest plugin beside it gives both as fixtures. See docs/testing.md.
+The pytest plugin provides both as fixtures. See docs/testing.md.
 """
 
 from __future__ import annotations
@@ -90,8 +90,7 @@ _MODULES: Final = {
 
 
 def __getattr__(name: str) -> Any:
-    """Imported when they are asked for: pytest imports this package, for its plugin, in every run of everyone
-    who has muster installed."""
+    """Lazy imports: pytest imports this package for its plugin, in every run wherever muster is installed."""
     for module, names in _MODULES.items():
         if name in names:
             return getattr(import_module(f"{__name__}.{module}"), name)

@@ -1,5 +1,4 @@
-"""`Broker` and `Cluster`: brokers with their own event loop in their own thread; every call is
-thread-safe."""
+"""`Broker` and `Cluster`: brokers with an event loop in their own thread. Every call is thread-safe."""
 
 from __future__ import annotations
 
@@ -16,10 +15,11 @@ from muster.coordinator.base.clock import Clock as Time
 from muster.coordinator.config import Settings
 from muster.coordinator.testing.clock import AsyncClock, Clock
 from muster.coordinator.testing.core import Core
-from muster.coordinator.testing.faces import CALL_S, Async, Blocking, Calls, both, finished, waits
+from muster.coordinator.testing.faces import Async, Blocking, Calls, both, finished, waits
 from muster.coordinator.testing.faults import AsyncFaults, Faults
 from muster.coordinator.testing.groups import AsyncGroup, Group, GroupFacts, reached
 from muster.coordinator.testing.snapshot import Snapshot, put_back, taken
+from muster.coordinator.testing.thread import CALL_S
 from muster.coordinator.testing.timeline import Timeline
 from muster.coordinator.testing.topics import AsyncTopic, Record, Sent, Topic, create, read, write
 from muster.coordinator.testing.traces import told
@@ -29,7 +29,7 @@ _LEASE_ALONE_MS: Final = 30_000
 
 
 class ClusterCalls(Calls):
-    """What can be asked of brokers, whichever face they have."""
+    """The calls that the blocking and the async API share."""
 
     __slots__ = ()
 
@@ -42,12 +42,12 @@ class ClusterCalls(Calls):
 
     @property
     def settings(self) -> Settings:
-        """What the brokers were started with."""
+        """The settings the brokers were started with."""
         return self._core.settings
 
     @property
     def bootstrap(self) -> str:
-        """`host:port` of every broker, as `bootstrap.servers` takes it."""
+        """`host:port` of every broker, for `bootstrap.servers`."""
         return self._core.brokers.bootstrap
 
     @property
@@ -56,7 +56,7 @@ class ClusterCalls(Calls):
         return [node.port for node in self._core.brokers.brokers]
 
     def coordinator_of(self, group_id: str) -> int | None:
-        """Index of the broker that holds the group's shard now; None while nobody does."""
+        """Index of the broker that coordinates the group; None if there is none right now."""
 
         async def index() -> int | None:
             node = self._core.coordinator(group_id)
@@ -65,7 +65,7 @@ class ClusterCalls(Calls):
         return self._look(index)
 
     def leader_of(self, topic: str, partition: int = 0) -> int:
-        """Index of the broker that leads the partition now. Raises KafkaError while nobody does."""
+        """Index of the partition's leader. Raises KafkaError if there is none right now."""
 
         async def index() -> int:
             node = self._core.leader(self._core.topic(topic), partition)
@@ -74,22 +74,22 @@ class ClusterCalls(Calls):
         return self._look(index)
 
     def group_state(self, group_id: str) -> str:
-        """Kafka's name of the group's state; Dead for one that does not exist."""
+        """Kafka's name of the group's state; Dead if it does not exist."""
         return Group(self._core, group_id).state
 
     def groups(self) -> list[str]:
-        """The groups there are, by name."""
+        """The group ids, sorted."""
 
         async def known() -> list[str]:
             hosts = [host for node in self._core.brokers.running for host in node.runtime.hosts()]
             return sorted(
-                group_id for host in hosts if host.shard is not None for group_id in host.shard.groups
+                group_id for host in hosts if host.machine is not None for group_id in host.machine.groups
             )
 
         return self._look(known)
 
     def stories(self) -> dict[str, list[str]]:
-        """What the journals have of every group, a line for each entry."""
+        """The journals of all groups, one line per entry."""
 
         async def known() -> dict[str, Timeline]:
             nodes = self._core.brokers.brokers
@@ -104,14 +104,14 @@ class ClusterCalls(Calls):
     async def create_topic(
         self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None
     ) -> None:
-        """Create a topic, known to every broker on return. Raises KafkaError, and TypeError for what is no
+        """Create a topic, known to every broker on return. Raises KafkaError, and TypeError for an invalid
         name, number or config."""
         await create(self._core, name, partitions, configs)
 
     @both
     async def produce(self, topic: str, records: Iterable[Sent], *, partition: int = 0) -> int:
-        """Write records to one partition of a topic, as one batch; the offset of the first. Raises
-        KafkaError, and ValueError for no records."""
+        """Write records to one partition as one batch; returns the offset of the first. Raises KafkaError,
+        and ValueError if there are no records."""
         return await write(self._core, topic, records, partition)
 
     @both
@@ -130,114 +130,111 @@ class ClusterCalls(Calls):
         return await reached(AsyncGroup(self._core, group_id), state, members, timeout_s)
 
     # --- faults ---------------------------------------------------------------------------------------------
-    # Brokers are named by their index; each call raises LookupError for one that there is not, and FaultError
-    # for one that was stopped or killed and would have to run.
+    # Brokers are named by index. Each call raises LookupError for an unknown index, and FaultError if the
+    # broker was stopped or killed but must be running.
 
     def _checked(self, index: int, *, runs: bool = True) -> int:
         count = len(self._core.brokers.brokers)
         if index not in range(count):
-            there = "only that of index 0" if count == 1 else f"those of index 0 to {count - 1}"
-            raise LookupError(f"there is no broker of index {index!r}, {there}")
+            there = "its only index is 0" if count == 1 else f"the indexes are 0 to {count - 1}"
+            raise LookupError(f"there is no broker of index {index!r}; {there}")
         self._core.brokers.check_runs(index, f"the broker of index {index}", runs=runs)
         return index
 
     @both
     async def stop(self, index: int) -> None:
-        """Stop one broker cleanly: it hands over its shards and leaves."""
+        """Stop a broker cleanly: it hands over its shards and leaves."""
         await self._core.brokers.stop_one(self._checked(index))
 
     @both
     async def kill(self, index: int) -> None:
-        """Let one broker die: its connections are cut, its leases are not released and run out."""
+        """Kill a broker: its connections are cut and its leases are left to expire."""
         await self._core.brokers.kill_one(self._checked(index))
 
     @both
     async def restart(self, index: int) -> None:
-        """Start a stopped or killed broker again, on its port. Raises FaultError for one that runs."""
+        """Restart a stopped or killed broker on its port. Raises FaultError if it runs."""
         await self._core.brokers.start_one(self._checked(index, runs=False))
 
     @both
     async def pause(self, index: int) -> None:
-        """Freeze one broker, as SIGSTOP would: its timers stand still and nothing is read or answered."""
+        """Freeze a broker, like SIGSTOP: its timers stop and it neither reads nor responds."""
         self._core.brokers.brokers[self._checked(index)].pause()
 
     @both
     async def resume(self, index: int) -> None:
-        """Let a paused broker go on from where it stood; its leases may be gone by now."""
+        """Resume a paused broker; its leases may have expired."""
         self._core.brokers.brokers[self._checked(index)].resume()
 
     @both
     async def move(self, group_id: str, to: int) -> None:
-        """Have the broker of index `to` coordinate the group, with all of its shard, and keep it until
-        `unpin`; done when every broker sends clients there. Raises FaultError when it cannot take it."""
+        """Move the group, with its whole shard, to the broker of index `to`, and keep it there until `unpin`;
+        returns when every broker directs clients there. Raises FaultError if the broker cannot take it."""
         await self._core.brokers.move_coordinator(group_id, self._checked(to))
 
     @both
     async def unpin(self, group_id: str) -> bool:
-        """Take `move` back; whether there was anything to take back."""
+        """Undo `move`; returns whether there was anything to undo."""
         return self._core.brokers.unpin(group_id)
 
     @both
     async def hold(self, group_id: str, *, reload: bool = True) -> None:
-        """Have the group's coordinator load its shard anew, and hold that open until `release`, for a minute
-        at most: clients are told COORDINATOR_LOAD_IN_PROGRESS. Without `reload` it is held open when it is
-        loaded next, after a `kill`, say."""
+        """Reload the group's shard and hold the loading until `release`, for at most a minute: clients get
+        COORDINATOR_LOAD_IN_PROGRESS. Without `reload` the next load is held, after a `kill` for example."""
         await self._core.brokers.hold_load(group=group_id, reload=reload)
 
     @both
     async def release(self, group_id: str) -> bool:
-        """Take `hold` back; whether there was anything to take back."""
+        """Undo `hold`; returns whether there was anything to undo."""
         return self._core.brokers.release_load(group=group_id)
 
     # --- state ----------------------------------------------------------------------------------------------
 
     @both
     async def snapshot(self) -> Snapshot:
-        """All that clients can see, as it is now: topics with their records, offsets, groups, configs. Only
-        for brokers in memory: ValueError for others. See `restore`."""
+        """All that clients can see at this moment: topics with their records, offsets, groups, configs.
+        Raises ValueError unless the brokers are in memory. See `restore`."""
         return await taken(self._core.brokers)
 
     @both
     async def restore(self, snapshot: Snapshot) -> None:
-        """Put back what a snapshot of these brokers has, at the same address. Clients' connections are cut,
-        and partitions get a new leader epoch, as after a failover.
+        """Restore a snapshot of these brokers, at the same address. Client connections are cut, and
+        partitions get a new leader epoch, as after a failover.
 
-        A group is again what it was: its members of then are members, with a full session; those who joined
-        since are unknown and join anew. Take snapshots while nobody is in a group, unless that is what the
-        test is about. The clock is not put back, nor are faults, and ids of idempotent producers are never
-        given out twice. Raises ValueError for a snapshot of other brokers, and while one of them is stopped
-        or paused.
+        A group is again what it was: its members at the time are members with a full session; those who
+        joined since are unknown and must rejoin. Take snapshots while groups are empty, unless this is what
+        the test is about. The clock and faults are not restored, and producer ids are never reused. Raises
+        ValueError for a snapshot of other brokers, and while a broker is stopped or paused.
         """
-        # To its end, also when the caller is cancelled: nothing in between is a state to leave brokers in.
+        # Run to the end even if the caller is cancelled: an intermediate state would be unusable.
         await asyncio.shield(asyncio.ensure_future(put_back(self._core.brokers, snapshot)))
 
 
 def _check_known(setting: str) -> None:
-    """Raises TypeError for what is no setting."""
+    """Raises TypeError for unknown settings."""
     known = [each.name for each in fields(Settings)]
     if setting not in known:
         close = get_close_matches(setting.replace(".", "_"), known, 1)
         perhaps = f"; perhaps {close[0]}" if close else ""
-        raise TypeError(f"{setting}: no such setting{perhaps}; they are those of muster serve --help")
+        raise TypeError(f"unknown setting {setting}{perhaps}; muster serve --help lists them")
 
 
 class Cluster(ClusterCalls, Blocking):
-    """Several brokers in one process, sharing a store and splitting shards and partitions by lease.
+    """Several brokers in one process that share a store and split shards and partitions by lease.
 
         with Cluster(3) as cluster:
             producer = Producer({"bootstrap.servers": cluster.bootstrap})
             cluster.kill(cluster.coordinator_of("orders"))
 
-    `async with Cluster(3) as cluster` gives the same with calls that are awaited; `aio` and `blocking` lead
-    from one to the other.
+    `async with Cluster(3) as cluster` gives the async API; `aio` and `blocking` convert between the two.
 
-    `data` names a data directory; without one everything lives in memory, or in the database that `store`
+    `data` names a data directory; without it, everything lives in memory, or in the database that `store`
     names. `settings` are fields of `muster.coordinator.config.Settings`: Kafka's names with underscores. Two
-    defaults are for tests: the initial rebalance delay is 0 ms instead of 3 s, and leases last a second, so
-    that a killed broker is missed soon; those of a broker alone half a minute, since nobody waits for them,
-    and a busy machine is not to cost it its groups. (With kafka-python 3.0 give
-    `group_initial_rebalance_delay_ms=200`: it sometimes loses its topic's metadata when its group is complete
-    within 100 ms, and then consumes nothing for minutes.)
+    defaults differ for tests: the initial rebalance delay is 0 ms instead of 3 s; and leases last one second,
+    so that a killed broker is replaced soon, or half a minute for a single broker, which has no replacement
+    and must not lose its groups on a busy machine. (With kafka-python 3.0 use
+    `group_initial_rebalance_delay_ms=200`: if its group completes within 100 ms, it sometimes loses its
+    topic's metadata and consumes nothing for minutes.)
     """
 
     __slots__ = ()
@@ -276,32 +273,31 @@ class Cluster(ClusterCalls, Blocking):
 
     @property
     def aio(self) -> AsyncCluster:
-        """The same brokers, with calls that are awaited."""
+        """The async API of the same brokers."""
         return AsyncCluster(self._core)
 
     @property
     def blocking(self) -> Self:
-        """These. For what is given either face, and needs this one."""
+        """Self, for code that is given either API."""
         return self
 
     @property
     def clock(self) -> Clock:
-        """The brokers' clock, to be moved instead of waiting."""
+        """The brokers' clock, which a test can advance."""
         return Clock(self._core)
 
     @property
     def faults(self) -> Faults:
-        """What requests of clients meet: errors, delays, lost responses, lost connections."""
+        """Faults injected into client requests: errors, delays, lost responses, lost connections."""
         return Faults(self._core)
 
     def start(self) -> Self:
-        """Start and return once every broker accepts connections and has loaded its shards. Harmless when
-        repeated."""
+        """Start; returns once every broker accepts connections and has loaded its shards. Idempotent."""
         self._core.start()
         return self
 
     def close(self) -> None:
-        """Stop every broker that still runs, and the thread. Harmless when repeated."""
+        """Stop all running brokers and the thread. Idempotent."""
         self._core.close()
 
     def __enter__(self) -> Self:
@@ -321,37 +317,37 @@ class Cluster(ClusterCalls, Blocking):
         await self.aio.close()
 
     def group(self, group_id: str) -> Group:
-        """A group: facts about it, waits for it, and what may be done to it. It need not exist yet."""
+        """A group: its facts, waits, and actions on it. It need not exist yet."""
         return Group(self._core, group_id)
 
     def topic(self, name: str) -> Topic:
-        """A topic: facts about it, and waits for it. It need not exist yet."""
+        """A topic: its facts and waits. It need not exist yet."""
         return Topic(self._core, name)
 
 
 class AsyncCluster(ClusterCalls, Async):
-    """The brokers of a `Cluster`, with calls that are awaited. Made by `async with Cluster(3) as cluster`."""
+    """The async API of a `Cluster`. Made by `async with Cluster(3) as cluster`."""
 
     __slots__ = ()
 
     @property
     def blocking(self) -> Cluster:
-        """The same brokers, with calls that block."""
+        """The blocking API of the same brokers."""
         return Cluster._over(self._core)
 
     @property
     def aio(self) -> Self:
-        """These. For what is given either face, and needs this one."""
+        """Self, for code that is given either API."""
         return self
 
     @property
     def clock(self) -> AsyncClock:
-        """The brokers' clock, to be moved instead of waiting."""
+        """The brokers' clock, which a test can advance."""
         return AsyncClock(self._core)
 
     @property
     def faults(self) -> AsyncFaults:
-        """What requests of clients meet: errors, delays, lost responses, lost connections."""
+        """Faults injected into client requests: errors, delays, lost responses, lost connections."""
         return AsyncFaults(self._core)
 
     async def start(self) -> Self:
@@ -361,13 +357,13 @@ class AsyncCluster(ClusterCalls, Async):
         try:
             await finished(core.thread.submit(core.started, CALL_S))
         except BaseException:
-            # Cancelled it may be in the very moment in which all has started.
+            # May be cancelled at the very moment everything has started.
             core.thread.end(core.stopped)
             raise
         return self
 
     async def close(self) -> None:
-        """See `Cluster.close`. Whoever is cancelled meanwhile still leaves nothing behind."""
+        """See `Cluster.close`. Cleans up even if the caller is cancelled."""
         core = self._core
         if core.thread.running:
             stopping = core.thread.submit(core.stopped, CALL_S)
@@ -378,11 +374,11 @@ class AsyncCluster(ClusterCalls, Async):
                 core.thread.end()
 
     def group(self, group_id: str) -> AsyncGroup:
-        """A group: facts about it, waits for it, and what may be done to it. It need not exist yet."""
+        """A group: its facts, waits, and actions on it. It need not exist yet."""
         return AsyncGroup(self._core, group_id)
 
     def topic(self, name: str) -> AsyncTopic:
-        """A topic: facts about it, and waits for it. It need not exist yet."""
+        """A topic: its facts and waits. It need not exist yet."""
         return AsyncTopic(self._core, name)
 
 
@@ -392,8 +388,7 @@ class Broker(Cluster):
         with Broker() as broker:
             consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "orders"})
 
-    `async with Broker() as broker` gives the same with calls that are awaited. For its arguments see
-    `Cluster`.
+    `async with Broker() as broker` gives the async API. For the arguments see `Cluster`.
     """
 
     __slots__ = ()
@@ -406,12 +401,12 @@ class Broker(Cluster):
 
     @property
     def port(self) -> int:
-        """The port listened on."""
+        """The port it listens on."""
         return self.ports[0]
 
     @property
     def aio(self) -> AsyncBroker:
-        """The same broker, with calls that are awaited."""
+        """The async API of the same broker."""
         return AsyncBroker(self._core)
 
     async def __aenter__(self) -> AsyncBroker:
@@ -419,16 +414,16 @@ class Broker(Cluster):
 
 
 class AsyncBroker(AsyncCluster):
-    """The broker of a `Broker`, with calls that are awaited. Made by `async with Broker() as broker`."""
+    """The async API of a `Broker`. Made by `async with Broker() as broker`."""
 
     __slots__ = ()
 
     @property
     def port(self) -> int:
-        """The port listened on."""
+        """The port it listens on."""
         return self.ports[0]
 
     @property
     def blocking(self) -> Broker:
-        """The same broker, with calls that block."""
+        """The blocking API of the same broker."""
         return Broker._over(self._core)

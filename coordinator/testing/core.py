@@ -1,5 +1,5 @@
-"""What both faces of a `Broker` or `Cluster` stand on: the brokers, the thread they run in, and what can be
-seen of them there."""
+"""What the blocking and async APIs of a `Broker` or `Cluster` share: the brokers, their thread, and the facts
+seen there."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from muster.coordinator.runtime.ring import together
 from muster.coordinator.runtime.shard_host import Operation
 from muster.coordinator.server.broker import Broker as Node
 from muster.coordinator.server.brokers import Brokers
-from muster.coordinator.testing.faces import CALL_S
-from muster.coordinator.testing.thread import LoopThread
+from muster.coordinator.testing.thread import CALL_S, LoopThread
 from muster.coordinator.topics.catalogue import Topic
 from muster.protocol.errors import ErrorCode, KafkaError
 
@@ -26,8 +25,8 @@ _CONTEXT: Final = RequestContext(
 
 
 class Core:
-    """The brokers of one process and their thread. Everything but `start`, `close` and `thread` belongs to
-    that thread."""
+    """The brokers of one process and their thread. All but `start`, `close` and `thread` belongs to that
+    thread."""
 
     def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
         self.settings = settings
@@ -40,17 +39,17 @@ class Core:
 
     def start(self) -> None:
         """Returns when every broker accepts connections and has loaded its shards. Raises what
-        `Brokers.start` raises, with nothing left behind."""
+        `Brokers.start` raises, leaving nothing behind."""
         self.thread.start()
         try:
             self.thread.run(self.started, CALL_S)
         except BaseException:
-            # Interrupted it may be in the very moment in which all has started.
+            # May be interrupted at the very moment everything has started.
             self.thread.end(self.stopped)
             raise
 
     def close(self) -> None:
-        """Stop every broker that still runs, and the thread. Harmless when repeated."""
+        """Stop all running brokers and the thread. Idempotent."""
         if self.thread.running:
             try:
                 self.thread.run(self.stopped, CALL_S)
@@ -62,7 +61,7 @@ class Core:
     async def started(self) -> None:
         if self._brokers is not None:
             return
-        self._news = None  # of the loop before
+        self._news = None  # of the previous loop
         brokers = Brokers(self.settings, self._clock)
         await brokers.start()
         try:
@@ -79,7 +78,7 @@ class Core:
         if brokers is None:
             return
         if self.settings.ephemeral and len(brokers.brokers) > 1:
-            # What nobody will ask for again need not be handed from one broker to the next.
+            # No need to hand over what nobody will ask for again.
             for index in range(len(brokers.brokers)):
                 await brokers.kill_one(index)
         await brokers.stop()
@@ -93,12 +92,12 @@ class Core:
 
     @property
     def started_up(self) -> bool:
-        """Whether there are brokers, for whoever must not raise."""
+        """Whether there are brokers; never raises."""
         return self._brokers is not None
 
     @property
     def running(self) -> list[Node]:
-        """The brokers that run, at least one. Raises KafkaError when all were stopped or killed."""
+        """The running brokers, at least one. Raises KafkaError if all were stopped or killed."""
         running = self.brokers.running
         if not running:
             raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "no broker runs: all were stopped or killed")
@@ -111,7 +110,7 @@ class Core:
             self._news.set_result(None)
 
     def news(self) -> asyncio.Future[None]:
-        """Done when a journal has a new entry; all who wait have the same."""
+        """A future that completes at the next journal entry, shared by all waiters."""
         if self._news is None or self._news.done():
             self._news = asyncio.get_running_loop().create_future()
         return self._news
@@ -119,22 +118,24 @@ class Core:
     # --- groups ---------------------------------------------------------------------------------------------
 
     def coordinator(self, group_id: str) -> Node | None:
-        """The broker that holds the group's shard now."""
+        """The broker that holds the group's shard."""
         for node in self.brokers.running:
             if node.membership.serving(node.topology.group_lease(group_id)):
                 return node
         return None
 
     async def ask(self, group_id: str, operation: Operation, request: Any) -> Any:
-        """Put a request to the group's shard, as it would come from a client. Raises KafkaError, also while
-        nobody coordinates the group."""
+        """Send a request to the group's shard as if from a client. Raises KafkaError, also if the group has
+        no coordinator right now."""
         node = self.coordinator(group_id)
         if node is None:
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"nobody coordinates {group_id} right now")
+            raise KafkaError(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE, f"group {group_id} has no coordinator right now"
+            )
         return await node.runtime.call(group_id, operation, request, _CONTEXT)
 
     def entries(self, group_id: str) -> list[Entry]:
-        """What the journals of all brokers have of the group, by time."""
+        """The group's entries in the journals of all brokers, by time."""
         return together([node.journal.of(group_id) for node in self.brokers.brokers])
 
     # --- topics ---------------------------------------------------------------------------------------------
@@ -144,12 +145,11 @@ class Core:
         return self.running[0].catalogue.named(name)
 
     def find_topic(self, name: str) -> Topic | None:
-        """The topic, if there is one of that name."""
+        """The topic of that name, if any."""
         return self.running[0].catalogue.by_name(name)
 
     def leader(self, topic: Topic, partition: int) -> Node:
-        """Who leads a partition. Raises KafkaError while nobody does, and where there is no such
-        partition."""
+        """The partition's leader. Raises KafkaError if there is none right now, or no such partition."""
         if not 0 <= partition < topic.partitions:
             raise KafkaError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic.name} has no partition {partition}"
@@ -157,8 +157,8 @@ class Core:
         for node in self.brokers.running:
             if node.partitions.leader_epoch(topic, partition) is not None:
                 return node
-        raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"nobody leads {topic.name}-{partition} right now")
+        raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{topic.name}-{partition} has no leader right now")
 
     async def offsets(self, topic: Topic, partition: int) -> tuple[int, int]:
-        """Where a partition's log starts and ends. Raises KafkaError."""
+        """Start and end of a partition's log. Raises KafkaError."""
         return await self.leader(topic, partition).partitions.of(topic).offsets(topic, partition)

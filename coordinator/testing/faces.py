@@ -1,4 +1,4 @@
-"""Two faces of one implementation: calls that block, and calls that are awaited.
+"""Blocking and async versions of every call from one implementation.
 
 A call is written once, as a coroutine that runs on the brokers' own loop:
 
@@ -9,7 +9,7 @@ A call is written once, as a coroutine that runs on the brokers' own loop:
     class Group(GroupCalls, Blocking): ...      # Group.stable(members=2) -> GroupFacts
     class AsyncGroup(GroupCalls, Async): ...    # await AsyncGroup.stable(members=2) -> GroupFacts
 
-Type checkers see either signature, with all its parameters.
+Type checkers see both signatures with all parameters.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from typing import (
     overload,
 )
 
+from muster.coordinator.testing.thread import CALL_S
 from muster.coordinator.testing.traces import told
 
 if TYPE_CHECKING:
@@ -42,14 +43,12 @@ C = TypeVar("C", bound="Calls")
 P = ParamSpec("P")
 T = TypeVar("T")
 
-CALL_S: Final = 60.0
-"""How long a call may take that is not itself a wait."""
 FACT_S: Final = 10.0
-"""How long a look may take: whoever looks stands still meanwhile, on either face."""
+"""Time limit of reading a fact, which blocks the caller in both APIs."""
 
 
 class Calls:
-    """What can be asked of something, whichever face it has."""
+    """The calls that the blocking and async versions of a class share."""
 
     __slots__ = ("_core",)
 
@@ -57,32 +56,32 @@ class Calls:
         self._core = core
 
     def _look(self, looking: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """A fact, at once and without awaiting: the brokers' own thread answers."""
+        """A fact, read without awaiting: the brokers' thread provides it."""
         __tracebackhide__ = True
         return self._core.thread.run(looking, FACT_S)
 
 
 class Blocking(Calls):
-    """The face whose calls return when they are done."""
+    """Calls block until they are done."""
 
     __slots__ = ()
 
 
 class Async(Calls):
-    """The face whose calls are awaited: in asyncio on any loop, or in trio."""
+    """Calls are awaited, on any asyncio loop or in trio."""
 
     __slots__ = ()
 
 
 class both(Generic[C, P, T]):
-    """Makes a coroutine on the brokers' loop a call of either face."""
+    """Make a coroutine on the brokers' loop a call that blocks or is awaited, depending on the class."""
 
     limit_s: ClassVar[float | None] = CALL_S
 
     def __init__(self, call: Callable[Concatenate[C, P], Coroutine[Any, Any, T]]) -> None:
         self._call = call
         self.__doc__ = call.__doc__
-        self.__wrapped__ = call  # where `inspect.signature` and documentation tools look
+        self.__wrapped__ = call  # for `inspect.signature` and documentation tools
 
     @overload
     def __get__(self, face: None, owner: Any = None) -> Self: ...
@@ -118,14 +117,14 @@ class both(Generic[C, P, T]):
 
 
 class waits(both[C, P, T]):
-    """The same for a call that is bounded by a timeout that it is given."""
+    """Like `both`, for a call that takes its own timeout."""
 
     limit_s = None
 
 
 async def finished(future: Future[T], *, take_back: bool = True) -> T:
-    """The result of what runs on the brokers' loop, awaited on the caller's. Whoever is cancelled takes it
-    back, unless it is to go on by itself."""
+    """Await on the caller's loop a result from the brokers' loop. Cancelling the caller cancels the call,
+    unless it must complete."""
     if not _in_trio():
         waiting = asyncio.wrap_future(future)
         return await (waiting if take_back else asyncio.shield(waiting))
@@ -142,12 +141,12 @@ async def finished(future: Future[T], *, take_back: bool = True) -> T:
         await done.wait()
     finally:
         if take_back:
-            future.cancel()  # harmless when it is done
+            future.cancel()  # harmless if done
     return future.result()
 
 
 def _in_trio() -> bool:
-    """Whether trio runs the caller. Where it was never imported it does not, and need not be installed."""
+    """Whether the caller runs in trio, which need not be installed."""
     trio = sys.modules.get("trio")
     if trio is None:
         return False

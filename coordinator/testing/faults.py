@@ -1,4 +1,4 @@
-"""Faults at an exact point, from a test."""
+"""Fault injection from tests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["AsyncFaultRule", "AsyncFaults", "FaultError", "FaultRule", "Faults",
 
 
 class RuleFields(TypedDict, total=False):
-    """What a rule is made of; see `Faults`."""
+    """The fields of a rule; see `Faults`."""
 
     api: str | int | None
     group: str | None
@@ -37,7 +37,7 @@ class RuleFields(TypedDict, total=False):
 
 
 class FaultRuleCalls(Calls):
-    """A rule in force. Used as a context manager it is taken back at the end."""
+    """A rule in force. As a context manager it is removed at the end."""
 
     __slots__ = ("id", "rule")
 
@@ -53,7 +53,7 @@ class FaultRuleCalls(Calls):
 
     @property
     def fired(self) -> int:
-        """How often its fault was carried out. Raises FaultError once it is taken back."""
+        """How often it was applied. Raises FaultError once it is removed."""
 
         async def look() -> int:
             return self._core.brokers.faults.fired(self.id)
@@ -62,7 +62,7 @@ class FaultRuleCalls(Calls):
 
     @property
     def matched(self) -> int:
-        """How many requests it has matched, whether it was its turn or not."""
+        """How many requests it matched, applied or not."""
 
         async def look() -> int:
             return self._core.brokers.faults.status(self.id).matched
@@ -73,8 +73,8 @@ class FaultRuleCalls(Calls):
 
     @waits
     async def hit(self, times: int = 1, timeout: Duration = TIMEOUT_S) -> None:
-        """Return once its fault has been carried out so many times in all: an error was made into an answer,
-        a delay has begun, a request whose response is lost was applied. Raises WaitFailed."""
+        """Wait until it has been applied this many times in total: the error was returned, the delay began,
+        the request whose response is lost was applied. Raises WaitFailed."""
         read_count("times", times)
         limit_s, faults = seconds(timeout), self._core.brokers.faults
         try:
@@ -83,20 +83,21 @@ class FaultRuleCalls(Calls):
         except TimeoutError:
             status = faults.status(self.id)
             raise WaitFailed(
-                f"did not come about within {limit_s:g} s: rule {self.id} {self.rule.to_json()} carried out "
-                f"{times} times\n  it is: {status.fired} times, of {status.matched} requests that it matched"
+                f"timed out after {limit_s:g} s waiting for rule {self.id} {self.rule.to_json()} to be "
+                f"applied {times} times\n  now: applied {status.fired} times, matched {status.matched} "
+                "requests"
             ) from None
 
     @both
     async def remove(self) -> None:
-        """Take it back: requests that it delays go on. Harmless when repeated."""
+        """Remove the rule: delayed requests proceed. Idempotent."""
         faults = self._core.brokers.faults
         if any(each.id == self.id for each in faults.rules()):
             faults.remove(self.id)
 
 
 class FaultRule(FaultRuleCalls, Blocking):
-    """A rule, with calls that block."""
+    """A rule, blocking API."""
 
     __slots__ = ()
 
@@ -110,7 +111,7 @@ class FaultRule(FaultRuleCalls, Blocking):
 
 
 class AsyncFaultRule(FaultRuleCalls, Async):
-    """A rule, with calls that are awaited."""
+    """A rule, async API."""
 
     __slots__ = ()
 
@@ -124,21 +125,22 @@ class AsyncFaultRule(FaultRuleCalls, Async):
 
 
 class FaultCalls(Calls):
-    """What requests of clients meet.
+    """Faults injected into client requests.
 
         with broker.faults.add(api="OffsetCommit", group="billing", error="NOT_COORDINATOR", nth=2) as rule:
             ...
             rule.hit()
 
-    A rule matches requests by `api` (Kafka's name or key), `group`, `topic`, `member` (a member id or a
-    group.instance.id), `client_id` and `broker` (a node id); what is not given matches all. Its turn is the
-    `nth` request that it matches, and then `times` in all (None: for ever). It does exactly one of:
+    A rule matches requests by `api` (Kafka's name or key), `group`, `topic`, `member` (member id or
+    group.instance.id), `client_id` and `broker` (node id); fields not given match everything. It first
+    applies to the `nth` request that it matches, and applies `times` times (None: forever). It does exactly
+    one of:
 
-    - `error`: answers a code of Kafka's, where the API has its place, and applies nothing;
-    - `delay`: holds the request back, by the brokers' clock, before anything else happens to it;
-    - `drop_response`: applies it and never answers, nor anything behind it on its connection;
-    - `close_before`, `close_after`: closes the connection in place of applying it, or of answering;
-    - `truncate`: applies it, sends so many bytes of the response, and closes the connection.
+    - `error`: respond with this Kafka error where the API's response has its error field, and apply nothing;
+    - `delay`: hold the request, by the brokers' clock, before anything else happens to it;
+    - `drop_response`: apply it and never respond, nor to anything after it on its connection;
+    - `close_before`, `close_after`: close the connection instead of applying the request, or of responding;
+    - `truncate`: apply it, send this many bytes of the response, and close the connection.
     """
 
     __slots__ = ()
@@ -150,7 +152,7 @@ class FaultCalls(Calls):
     # --- facts, the same on both faces ----------------------------------------------------------------------
 
     def rules(self) -> list[RuleStatus]:
-        """Every rule that was not taken back, with what it has met."""
+        """All rules not removed, with their counts."""
 
         async def look() -> list[RuleStatus]:
             return self._core.brokers.faults.rules()
@@ -158,7 +160,7 @@ class FaultCalls(Calls):
         return self._look(look)
 
     def history(self) -> list[Firing]:
-        """What was carried out, the oldest first; the last thousand."""
+        """Faults applied, oldest first; the last thousand."""
 
         async def look() -> list[Firing]:
             return list(self._core.brokers.faults.history)
@@ -169,29 +171,29 @@ class FaultCalls(Calls):
 
     @both
     async def clear(self) -> None:
-        """Take every rule back, and forget the history."""
+        """Remove all rules and clear the history."""
         self._core.brokers.faults.clear()
 
 
 class Faults(FaultCalls, Blocking):
-    """The faults of blocking calls."""
+    """The blocking API of faults."""
 
     __slots__ = ()
 
     def add(self, **fields: Unpack[RuleFields]) -> FaultRule:
-        """Put a rule into force, behind those there are. Raises FaultError, which names the field."""
+        """Add a rule after the existing ones. Raises FaultError, which names the field."""
         __tracebackhide__ = True
         return FaultRule(self._core, *self._look(lambda: self._add(fields)))
 
 
 class AsyncFaults(FaultCalls, Async):
-    """The faults of awaited calls."""
+    """The async API of faults."""
 
     __slots__ = ()
 
     def add(self, **fields: Unpack[RuleFields]) -> Adding:
-        """Put a rule into force, behind those there are: `rule = await faults.add(...)`, or `async with
-        faults.add(...) as rule`. Raises FaultError, which names the field."""
+        """Add a rule after the existing ones: `rule = await faults.add(...)`, or `async with faults.add(...)
+        as rule`. Raises FaultError, which names the field."""
         return Adding(self, fields)
 
     @both
@@ -200,7 +202,7 @@ class AsyncFaults(FaultCalls, Async):
 
 
 class Adding:
-    """A rule to be awaited or entered."""
+    """A rule to await or enter."""
 
     def __init__(self, faults: AsyncFaults, fields: RuleFields) -> None:
         self._faults = faults

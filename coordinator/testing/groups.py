@@ -1,14 +1,13 @@
-"""A group as a test sees it: facts, waits, and what an admin or an accident would do to its members."""
+"""A group in a test: facts, waits, and actions of an admin or accidents of its members."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from muster.coordinator.group.classic import ClassicGroup, GroupState
-from muster.coordinator.group.classic_member import ClassicMember
-from muster.coordinator.group.effects import Effects, RequestContext, Ticket
+from muster.coordinator.base.step import Step
+from muster.coordinator.group.classic.states import GroupState
+from muster.coordinator.group.group import MemberView
 from muster.coordinator.group.shard import Shard
 from muster.coordinator.journal.entries import Entry
 from muster.coordinator.journal.entries import Member as KnownMember
@@ -17,8 +16,7 @@ from muster.coordinator.testing.faces import Async, Blocking, Calls, both, waits
 from muster.coordinator.testing.faults import AsyncFaultRule, FaultRule
 from muster.coordinator.testing.timeline import Timeline
 from muster.coordinator.testing.waiting import TIMEOUT_S, Duration, Seen, WaitFailed, wait_until
-from muster.protocol.embedded import decode_assignment, subscribed_topics
-from muster.protocol.errors import DecodeError, ErrorCode, KafkaError
+from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.classic_group import LeaveGroupRequest, LeaveGroupResponse
 
 if TYPE_CHECKING:
@@ -30,15 +28,15 @@ M = TypeVar("M", bound="MemberCalls")
 
 
 class GroupFacts(NamedTuple):
-    """A group in short. `state` is Kafka's name: Empty, PreparingRebalance, CompletingRebalance, Stable,
-    Dead (also for a group that does not exist)."""
+    """A group in brief. `state` is Kafka's name: Empty, PreparingRebalance, CompletingRebalance, Stable, Dead
+    (also if it does not exist)."""
 
     state: str
     members: int
 
 
 class MemberFacts(NamedTuple):
-    """A member as its coordinator has it."""
+    """A member as its coordinator sees it."""
 
     id: str
     client_id: str
@@ -46,14 +44,14 @@ class MemberFacts(NamedTuple):
     instance: str | None
     """group.instance.id of a static member."""
     topics: tuple[str, ...]
-    """What it subscribes to."""
+    """Topics it subscribes to."""
     assignment: tuple[TopicPartition, ...]
-    """Its partitions in the last generation that was completed, in order."""
+    """Its partitions in the last completed generation, sorted."""
     connected: bool
     """Whether the connection it was last heard on is open."""
     name: str
-    """What every view calls it: its instance id or client id, with the end of its member id where several
-    members have that client id."""
+    """Its short name in every view: instance id or client id, plus the end of its member id if several
+    members share the client id."""
 
     def __str__(self) -> str:
         gone = "" if self.connected else ", disconnected"
@@ -61,13 +59,13 @@ class MemberFacts(NamedTuple):
 
 
 class View(NamedTuple):
-    """All of a group, at one moment."""
+    """A consistent snapshot of a group."""
 
     state: str
     generation: int
     members: tuple[MemberFacts, ...]
     pending: tuple[str, ...]
-    """Member ids that were given out and not come back with yet."""
+    """Member ids issued but not used to join yet."""
     committed: dict[TopicPartition, int]
     connections: dict[str, int | None]
     """Member id -> the connection it was last heard on."""
@@ -92,45 +90,45 @@ class GroupCalls(Calls):
         return f"<{type(self).__name__} {self.group_id}>"
 
     # --- facts, the same on both faces ----------------------------------------------------------------------
-    # Each raises KafkaError while no broker coordinates the group.
+    # Each raises KafkaError if the group has no coordinator right now.
 
     @property
     def facts(self) -> GroupFacts:
-        """(state, number of members), of one moment."""
+        """(state, number of members), read together."""
         view = self._look(self._view)
         return GroupFacts(view.state, len(view.members))
 
     @property
     def state(self) -> str:
-        """Kafka's name of its state; Dead for a group that does not exist."""
+        """Kafka's name of its state; Dead if it does not exist."""
         return self._look(self._view).state
 
     @property
     def generation(self) -> int:
-        """0 for a group that never had a generation."""
+        """0 if it never had a generation."""
         return self._look(self._view).generation
 
     @property
     def members(self) -> list[MemberFacts]:
-        """Its members, in the order in which they joined."""
+        """Its members, in the order they joined."""
         return list(self._look(self._view).members)
 
     @property
     def assignment(self) -> dict[TopicPartition, str]:
-        """Partition -> the id of the member that has it, as of the last completed generation."""
+        """Partition -> member id of its owner, as of the last completed generation."""
         return {part: each.id for each in self.members for part in each.assignment}
 
     def offsets(self) -> dict[TopicPartition, int]:
-        """What is committed, by partition."""
+        """Committed offsets by partition."""
         return self._look(self._view).committed
 
     def lag(self) -> dict[TopicPartition, int]:
         """Records between each committed offset and the end of its partition, for all partitions of topics
-        that it subscribes to or has commits in; without a commit they count from the log's start."""
+        that it subscribes to or has commits in; without a commit, from the start of the log."""
         return self._look(self._lag)
 
     def timeline(self) -> Timeline:
-        """What happened to the group, oldest first: a list of journal entries that prints as lines."""
+        """The group's journal, oldest first: a list of entries that prints as lines."""
 
         async def entries() -> list[Entry]:
             return self._core.entries(self.group_id)
@@ -138,7 +136,7 @@ class GroupCalls(Calls):
         return Timeline(self._look(entries))
 
     def why(self, *, generation: int | None = None) -> Explanation:
-        """Why it rebalanced: the last time, or into that generation. LookupError when it never did."""
+        """Why it last rebalanced, or how it reached that generation. LookupError if it did not."""
         from muster.coordinator.journal.explain import explain
 
         found = explain(self.timeline(), group=self.group_id, generation=generation)
@@ -159,7 +157,7 @@ class GroupCalls(Calls):
     ) -> GroupFacts:
         """Wait until the group is Stable: with exactly that many members, and in that generation or a later
         one, if given. Raises WaitFailed."""
-        wanted = "Stable" if members is None else f"Stable with {_count(members)}"
+        wanted = "to be Stable" if members is None else f"to be Stable with {_count(members)}"
         if generation is not None:
             wanted += f", in generation {generation} or later"
         return await self._until_view(
@@ -174,53 +172,55 @@ class GroupCalls(Calls):
 
     @waits
     async def empty(self, *, timeout: Duration = TIMEOUT_S) -> GroupFacts:
-        """Wait until nobody is in the group, or it is gone. Raises WaitFailed."""
-        return await self._until_view("empty", lambda view: view.state in ("Empty", "Dead"), timeout)
+        """Wait until the group has no members, or is gone. Raises WaitFailed."""
+        return await self._until_view("to be empty", lambda view: view.state in ("Empty", "Dead"), timeout)
 
     @waits
     async def in_state(
         self, state: str, *, members: int | None = None, timeout: Duration = TIMEOUT_S
     ) -> GroupFacts:
-        """Wait until the group is in a state, by Kafka's name: PreparingRebalance, say. Raises WaitFailed,
-        and ValueError for what is no state."""
+        """Wait until the group is in a state, given by Kafka's name such as PreparingRebalance. Raises
+        WaitFailed, and ValueError for an unknown state."""
         return await reached(self, state, members, timeout)
 
     @waits
     async def committed(
         self, topic: str, partition: int = 0, *, at_least: int = 0, timeout: Duration = TIMEOUT_S
     ) -> int:
-        """Wait until the group has committed an offset for a partition, `at_least` that high; the offset.
-        Raises WaitFailed."""
+        """Wait until the group has committed an offset of at least `at_least` for a partition; returns the
+        offset. Raises WaitFailed."""
 
         async def look() -> tuple[Seen, int]:
             view = await self._view()
             offset = view.committed.get((topic, partition), -1)
-            how = "nothing is committed there" if offset < 0 else f"{offset} is committed"
+            how = "no commit for the partition" if offset < 0 else f"committed offset {offset}"
             return Seen(offset >= max(at_least, 0), f"{how}; {view.short}"), offset
 
         wanted = f"group {self.group_id} to commit {topic}-{partition} at {at_least} or more"
-        return await wait_until(self._core, wanted, look, timeout, story=self._story)
+        return await wait_until(self._core.news, wanted, look, timeout, story=self._story)
 
     @waits
     async def caught_up(self, *, timeout: Duration = TIMEOUT_S) -> None:
-        """Wait until it has committed all there is: no partition of the topics that it subscribes to, or has
-        commits in, has a `lag`. Raises WaitFailed."""
+        """Wait until no partition of the topics that it subscribes to, or has commits in, has any `lag`.
+        Raises WaitFailed."""
 
         async def look() -> tuple[Seen, None]:
             lag = await self._lag()
             behind = ", ".join(f"{topic}-{part}: {by}" for (topic, part), by in sorted(lag.items()) if by)
-            how = f"behind by {behind}" if lag else "it reads no topic"
+            how = f"lag {behind}" if lag else "it reads no topic"
             return Seen(bool(lag) and not behind, how), None
 
-        await wait_until(self._core, f"group {self.group_id} caught up", look, timeout, story=self._story)
+        await wait_until(
+            self._core.news, f"group {self.group_id} to catch up", look, timeout, story=self._story
+        )
 
     @waits
     async def rebalanced(
         self, *, cause: str | None = None, after: int = 0, timeout: Duration = TIMEOUT_S
     ) -> Explanation:
         """Wait until the group has completed a rebalance, for that `cause` if given ("session expired",
-        "member joined", as in `why().cause`) and into a generation later than `after`; the explanation of
-        the latest such one. Raises WaitFailed, and ValueError for what is no cause."""
+        "member joined", as in `why().cause`) and into a generation later than `after`; returns the
+        explanation of the latest match. Raises WaitFailed, and ValueError for an unknown cause."""
         from muster.coordinator.journal.explain import Outcome, explain_all
         from muster.coordinator.journal.explain.vocabulary import UNKNOWN_CAUSE, Trigger
 
@@ -239,10 +239,10 @@ class GroupCalls(Calls):
             short = (await self._view()).short
             return Seen(bool(meant), f"{how}; {short}"), meant[-1] if meant else None
 
-        wanted = f"a rebalance of group {self.group_id}" + (f" with cause {cause!r}" if cause else "")
+        wanted = f"group {self.group_id} to rebalance" + (f" with cause {cause!r}" if cause else "")
         if after:
             wanted += f" after generation {after}"
-        explanation = await wait_until(self._core, wanted, look, timeout, story=self._story)
+        explanation = await wait_until(self._core.news, wanted, look, timeout, story=self._story)
         assert explanation is not None
         return explanation
 
@@ -250,8 +250,8 @@ class GroupCalls(Calls):
 
     @both
     async def evict(self, member: str, *, reason: str = "evicted by a test") -> None:
-        """Remove a member, named as for `member`, as an admin would. Raises KafkaError, and LookupError for
-        nobody."""
+        """Remove a member, named as for `member`, as an admin would. Raises KafkaError, and LookupError if
+        there is none."""
         await self._evict((await self._found(member)).id, reason)
 
     async def _evict(self, member_id: str, reason: str) -> None:
@@ -269,8 +269,7 @@ class GroupCalls(Calls):
         return view
 
     async def _found(self, who: str) -> MemberFacts:
-        """The one member that is meant: by id, by name, by instance id, or by client id. Raises
-        LookupError."""
+        """The one member with that id, name, instance id or client id. Raises LookupError."""
         members = (await self._view()).members
         for named in (
             [each for each in members if each.id == who],
@@ -281,7 +280,7 @@ class GroupCalls(Calls):
             if len(named) == 1:
                 return named[0]
         there = ", ".join(map(str, members)) or "nobody"
-        raise LookupError(f"{who!r} is not one member of group {self.group_id}; there is {there}")
+        raise LookupError(f"{who!r} is not one member of group {self.group_id}; its members: {there}")
 
     async def _lag(self) -> dict[TopicPartition, int]:
         view = await self._view()
@@ -301,7 +300,7 @@ class GroupCalls(Calls):
             return Seen(met(view), view.short), GroupFacts(view.state, len(view.members))
 
         return await wait_until(
-            self._core, f"group {self.group_id} {wanted}", look, timeout, story=self._story
+            self._core.news, f"group {self.group_id} {wanted}", look, timeout, story=self._story
         )
 
     def _story(self) -> str:
@@ -309,8 +308,8 @@ class GroupCalls(Calls):
 
 
 class MemberCalls(Calls):
-    """One member of a group, named by its member id, its instance id, or its client id where that is its
-    alone. Whom the name means is looked up with each call."""
+    """One member of a group, named by its member id, instance id, or unique client id. The name is resolved
+    at each call."""
 
     __slots__ = ("_group", "name")
 
@@ -324,7 +323,7 @@ class MemberCalls(Calls):
 
     @property
     def facts(self) -> MemberFacts:
-        """The member as it is now. Raises LookupError for nobody, or for several of that client id."""
+        """The member now. Raises LookupError if there is none, or several with that client id."""
         return self._look(lambda: self._group._found(self.name))
 
     @both
@@ -334,42 +333,42 @@ class MemberCalls(Calls):
 
     @both
     async def stall(self) -> None:
-        """While the clock is moved, from now on, it does not count as alive: as if its process stood still
-        with its connections open. Raises LookupError."""
+        """From now on, do not keep it alive when the clock is advanced, as if its process were frozen with
+        its connections open. Raises LookupError."""
         self._core.brokers.stall(self._group.group_id, (await self._group._found(self.name)).id)
 
     @both
     async def unstall(self) -> None:
-        """Take `stall` back. Raises LookupError."""
+        """Undo `stall`. Raises LookupError."""
         self._core.brokers.unstall(self._group.group_id, (await self._group._found(self.name)).id)
 
     @both
     async def disconnect(self) -> None:
-        """Cut the connection it was last heard on, from the broker's side; done when the group has taken
-        note. A client that lives connects again. Raises LookupError."""
+        """Cut the connection it was last heard on, from the broker's side; returns when the group has
+        noticed. A live client reconnects. Raises LookupError."""
         member = await self._group._found(self.name)
         core, group_id = self._core, self._group.group_id
         connection_id = (await self._group._view()).connections.get(member.id)
         node = core.coordinator(group_id)
         if connection_id is None or node is None:
-            return  # it is cut already
+            return  # already cut
         if (connection := node.connections.open.get(connection_id)) is not None:
             connection.abort()
 
         async def look() -> tuple[Seen, None]:
             now = (await self._group._view()).connections.get(member.id)
-            return Seen(now != connection_id, "the connection is still there"), None
+            return Seen(now != connection_id, "the connection is still open"), None
 
-        await wait_until(core, f"{member} of group {group_id} disconnected", look, TIMEOUT_S)
+        await wait_until(core.news, f"{member} of group {group_id} to disconnect", look, TIMEOUT_S)
 
     @both
     async def _cut_off(self) -> tuple[int, Rule]:
-        """See `Member.crash`; the fault that keeps the client away."""
+        """See `Member.crash`; returns the fault that keeps the client away."""
         member = await self._group._found(self.name)
         members = (await self._group._view()).members
         if len([each for each in members if each.client_id == member.client_id]) > 1:
             raise ValueError(
-                f"the client id {member.client_id!r} is that of several members: give each client its own"
+                f"several members have the client id {member.client_id!r}: give each client its own"
             )
         core = self._core
         rule = Rule(client_id=member.client_id, action=CLOSE_BEFORE, times=None)
@@ -381,15 +380,17 @@ class MemberCalls(Calls):
 
         async def look() -> tuple[Seen, None]:
             there = [each for each in (await self._group._view()).members if each.id == member.id]
-            return Seen(not any(each.connected for each in there), "the connection is still there"), None
+            return Seen(not any(each.connected for each in there), "the connection is still open"), None
 
-        await wait_until(core, f"{member} of group {self._group.group_id} cut off", look, TIMEOUT_S)
+        await wait_until(
+            core.news, f"{member} of group {self._group.group_id} to be cut off", look, TIMEOUT_S
+        )
         return kept_away, rule
 
     @waits
     async def disconnected(self, *, timeout: Duration = TIMEOUT_S) -> None:
-        """Wait until the broker has seen the end of its connection: what is left of a client that died. It
-        stays a member until its session expires. Also done when it was a member and is none any more. Raises
+        """Wait until the broker has seen its connection close, which is all that it sees when a client dies.
+        The member stays until its session expires. Also returns if it was a member and no longer is. Raises
         WaitFailed."""
 
         async def look() -> tuple[Seen, None]:
@@ -402,8 +403,8 @@ class MemberCalls(Calls):
             gone = not any(each.connected for each in named) if named else self._was_there()
             return Seen(gone, view.short), None
 
-        wanted = f"member {self.name} of group {self._group.group_id} disconnected"
-        await wait_until(self._core, wanted, look, timeout, story=self._group._story)
+        wanted = f"member {self.name} of group {self._group.group_id} to disconnect"
+        await wait_until(self._core.news, wanted, look, timeout, story=self._group._story)
 
     def _was_there(self) -> bool:
         entries = self._core.entries(self._group.group_id)
@@ -412,7 +413,7 @@ class MemberCalls(Calls):
 
 
 class Group(GroupCalls, Blocking):
-    """One group, with calls that block."""
+    """One group, blocking API."""
 
     __slots__ = ()
 
@@ -422,7 +423,7 @@ class Group(GroupCalls, Blocking):
 
 
 class AsyncGroup(GroupCalls, Async):
-    """One group, with calls that are awaited. Facts are plain attributes here too."""
+    """One group, async API. Facts are plain attributes here too."""
 
     __slots__ = ()
 
@@ -432,24 +433,24 @@ class AsyncGroup(GroupCalls, Async):
 
 
 class Member(MemberCalls, Blocking):
-    """One member, with calls that block."""
+    """One member, blocking API."""
 
     __slots__ = ()
 
     def crash(self) -> FaultRule:
-        """What brokers see of a client that dies: its connections are cut, and nothing is heard of it any
-        more, though it may live on in the test's own process. Done when the group has taken note.
+        """Simulate the death of a client: its connections are cut and nothing more is heard of it, though it
+        may live on in the test's process. Returns when the group has noticed.
 
-        It goes by the client id, which must be this member's alone. Returns the rule that keeps the client
-        away, whose `remove` lets it back. Raises LookupError for nobody, and ValueError for a client id that
-        other members have too.
+        The client is known by its client id, which must be unique in the group. Returns the rule that keeps
+        it away; `remove` lets it back. Raises LookupError if there is none, and ValueError if other members
+        have the same client id.
         """
         __tracebackhide__ = True
         return FaultRule(self._core, *self._cut_off())
 
 
 class AsyncMember(MemberCalls, Async):
-    """One member, with calls that are awaited."""
+    """One member, async API."""
 
     __slots__ = ()
 
@@ -460,9 +461,9 @@ class AsyncMember(MemberCalls, Async):
 
 
 async def reached(group: GroupCalls, state: str, members: int | None, timeout: Duration) -> GroupFacts:
-    """On the brokers' loop: see `GroupCalls.in_state`."""
+    """`GroupCalls.in_state` on the brokers' loop."""
     _check_known("state", state, GroupState)
-    wanted = state if members is None else f"{state} with {_count(members)}"
+    wanted = f"to be {state}" if members is None else f"to be {state} with {_count(members)}"
     return await group._until_view(
         wanted, lambda view: view.state == state and members in (None, len(view.members)), timeout
     )
@@ -471,59 +472,48 @@ async def reached(group: GroupCalls, state: str, members: int | None, timeout: D
 # --- in the shard -------------------------------------------------------------------------------------------
 
 
-def _look_at(
-    shard: Shard, group_id: str, context: RequestContext, ticket: Ticket, now_ms: int, out: Effects
-) -> None:
-    """An operation of the shard, as `Shard.describe` is: answers a View once all it shows is durable."""
-    out.reads_hard_state = True
+def _look_at(shard: Shard, group_id: str, step: Step) -> None:
+    """An operation of the shard, like `Shard.describe`: answers with a View once all it shows is durable."""
+    step.reads_hard_state = True
     group = shard.groups.get(group_id)
     committed = {part: each.offset for part, each in shard.hard.offsets.get(group_id, {}).items()}
     if group is None:
-        out.reply(ticket, View("Dead", 0, (), (), committed, {}))
+        step.reply(View("Dead", 0, (), (), committed, {}))
         return
     from muster.coordinator.journal.names import Names
 
-    members = group.members.values()
+    view, members = group.view(), list(group.member_views())
     names = Names(
-        KnownMember(each.member_id, each.client_id, each.client_host, each.group_instance_id)
+        KnownMember(each.member_id, each.client_id, each.client_host, each.identity.group_instance_id)
         for each in members
     )
-    out.reply(
-        ticket,
+    step.reply(
         View(
-            str(group.state),
-            group.generation_id,
-            tuple(_member(group, member, names.short(member.member_id)) for member in members),
-            tuple(group.pending_members),
+            str(view.state),
+            view.generation_id,
+            tuple(_member(member, names.short(member.member_id)) for member in members),
+            tuple(each.identity.member_id for each in view.pending),
             committed,
             {member.member_id: member.connection_id for member in members},
         ),
     )
 
 
-def _member(group: ClassicGroup, member: ClassicMember, name: str) -> MemberFacts:
-    topics: Sequence[str] = ()
-    with suppress(DecodeError):  # of another protocol type than consumers'
-        topics = subscribed_topics(member.protocols[0][1])
-    assignment: list[TopicPartition] = []
-    if member.assignment:
-        with suppress(DecodeError):
-            parts = decode_assignment(member.assignment).assigned_partitions
-            assignment = sorted((each.topic, number) for each in parts for number in each.partitions)
+def _member(member: MemberView, name: str) -> MemberFacts:
     return MemberFacts(
         member.member_id,
         member.client_id,
         member.client_host.removeprefix("/"),
-        member.group_instance_id,
-        tuple(sorted(topics)),
-        tuple(assignment),
+        member.identity.group_instance_id,
+        tuple(member.topics() or ()),
+        tuple(sorted(member.assignment() or ())),
         member.connection_id is not None,
         name,
     )
 
 
 def _check_known(name: str, given: str, known: Iterable[str]) -> None:
-    """Raises ValueError for what could only be waited for in vain."""
+    """Raises ValueError for a value that could never be reached."""
     there = [str(each) for each in known]
     if given not in there:
         raise ValueError(f"{name}: {given!r} is not one of {', '.join(there)}")
@@ -531,9 +521,7 @@ def _check_known(name: str, given: str, known: Iterable[str]) -> None:
 
 def _count(members: int) -> str:
     if not isinstance(members, int) or isinstance(members, bool) or members < 0:
-        raise ValueError(
-            f"members={members!r} is not allowed; it takes how many members there are, 0 or more"
-        )
+        raise ValueError(f"members={members!r} is not allowed; it takes a number of members, 0 or more")
     return f"{members} member" if members == 1 else f"{members} members"
 
 

@@ -1,16 +1,15 @@
 """The pytest plugin: the fixtures `muster` and `muster_cluster`, and the marker that configures them.
 
-    async def test_orders(muster):                  # the async face in `async def` tests,
+    async def test_orders(muster):                  # async API in `async def` tests
         await muster.create_topic("orders")
 
-    def test_orders(muster):                        # the blocking one in others
+    def test_orders(muster):                        # blocking API in others
         muster.create_topic("orders")
 
     @pytest.mark.muster(scope="module", group_max_size=2)
     def test_small_groups(muster): ...
 
-pytest loads this in every run of everyone who has muster installed, so muster itself is imported by the
-fixtures.
+pytest loads this in every run wherever muster is installed, so the fixtures import muster lazily.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ if TYPE_CHECKING:
     from muster.coordinator.testing.snapshot import Snapshot
 
 _MARKER: Final = (
-    'muster(brokers=3, scope="function", fresh=True, **settings): how the fixtures muster and '
-    "muster_cluster are set up. brokers is for muster_cluster alone; scope is function, class, module, "
-    "package or session; with a wider one than function, fresh puts everything back before each test; "
-    "settings are muster's own, with underscores."
+    'muster(brokers=3, scope="function", fresh=True, **settings): configures the fixtures muster and '
+    "muster_cluster. brokers is for muster_cluster only; scope is function, class, module, package or "
+    "session; with a wider scope than function, fresh restores everything before each test; settings are "
+    "muster's own, with underscores."
 )
 _SCOPES: Final = {
     "class": pytest.Class,
@@ -39,11 +38,11 @@ _SCOPES: Final = {
 }
 _GROUPS_SHOWN: Final = 10
 _LINES_SHOWN: Final = 200
-"""Of timelines in the report of a test that failed."""
+"""Maximum lines of timelines in the report of a failed test."""
 
 
 class _Kept:
-    """Brokers that serve several tests, and what they go back to before each."""
+    """Brokers shared by several tests, and the snapshot restored before each."""
 
     def __init__(self, make: Callable[[], Cluster], fresh: bool) -> None:
         self._make = make
@@ -52,27 +51,27 @@ class _Kept:
 
     def _start(self) -> None:
         self.cluster = self._make()
-        # Those that keep their state elsewhere than in memory go on with what the tests leave behind.
+        # Brokers that are not in memory keep what earlier tests leave behind.
         self._begun_with: Snapshot | None = (
             self.cluster.snapshot() if self._fresh and self.cluster.settings.ephemeral else None
         )
 
     def renew(self) -> None:
-        """Before another test."""
+        """Restore before another test."""
         if self._begun_with is None:
             return
         try:
             self.cluster.faults.clear()
             self.cluster.restore(self._begun_with)
-        except Exception:  # a test has killed one of them, say
+        except Exception:  # for example, a test has killed one
             self.cluster.close()
             self._start()
 
 
 _kept: Final = pytest.StashKey[dict[tuple[object, ...], _Kept]]()
-"""Of a session."""
+"""Shared brokers, in a session."""
 _used: Final = pytest.StashKey["list[Cluster]"]()
-"""By a test."""
+"""Brokers used, by test."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -82,7 +81,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture
 def muster(request: pytest.FixtureRequest) -> Iterator[Any]:
     """A broker of its own, in memory, on a free port: `AsyncBroker` in an `async def` test, `Broker` in any
-    other. `.blocking` and `.aio` lead from one to the other. Set it up with `@pytest.mark.muster(...)`."""
+    other. `.blocking` and `.aio` convert between the two. Configure it with `@pytest.mark.muster(...)`."""
     wanted = _wanted(request)
     several = wanted.pop("brokers", 1)
     if several != 1 and "muster_cluster" not in request.fixturenames:
@@ -92,7 +91,7 @@ def muster(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 @pytest.fixture
 def muster_cluster(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """The same with three brokers that share everything, or as many as the marker says: `AsyncCluster` or
+    """Like `muster` with three brokers in a cluster, or as many as the marker says: `AsyncCluster` or
     `Cluster`."""
     wanted = _wanted(request)
     yield from _provided(request, wanted.pop("brokers", 3), wanted)
@@ -102,17 +101,17 @@ _FIXTURES: Final = ("muster", "muster_cluster")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """A marker that configures nothing is a mistake. On a class or a module it is the default of the tests
-    there that use the fixtures."""
+    """A marker on a test without the fixtures is a mistake. On a class or module it is the default for tests
+    that use them."""
     marked = any(marker.name == "muster" for marker in item.own_markers)
     if marked and not set(_FIXTURES) & set(getattr(item, "fixturenames", ())):
-        _misused(f"{item.name} uses none of the fixtures that it sets up, {' and '.join(_FIXTURES)}")
+        _misused(f"{item.name} uses neither of the fixtures that it configures, {' and '.join(_FIXTURES)}")
 
 
 def _provided(
     request: pytest.FixtureRequest, brokers: int, wanted: dict[str, Any]
 ) -> Iterator[Cluster | AsyncCluster]:
-    """`wanted`: what the markers say beside the number of brokers."""
+    """`wanted`: the marker's arguments other than the number of brokers."""
     scope, fresh = wanted.pop("scope", "function"), wanted.pop("fresh", True)
     if not isinstance(fresh, bool):
         _misused(f"fresh={fresh!r} is not True or False")
@@ -127,11 +126,11 @@ def _provided(
 
 
 def _wanted(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """What the markers say, the closest last: a module's `pytestmark` is the default of its tests."""
+    """The markers' arguments, closest last: a module's `pytestmark` is the default for its tests."""
     wanted: dict[str, Any] = {}
     for marker in reversed(list(request.node.iter_markers("muster"))):
         if marker.args:
-            _misused(f"it takes named arguments only, not {marker.args!r}")
+            _misused(f"it takes keyword arguments only, not {marker.args!r}")
         wanted.update(marker.kwargs)
     return wanted
 
@@ -148,16 +147,16 @@ def _started(brokers: int, settings: Mapping[str, Any]) -> Cluster:
     try:
         return cluster.start()
     except (StoreError, BindError) as error:
-        _misused(f"the broker does not start: {error}")
+        _misused(f"the broker failed to start: {error}")
 
 
 def _kept_in(
     request: pytest.FixtureRequest, scope: str, brokers: int, fresh: bool, settings: Mapping[str, Any]
 ) -> _Kept:
-    """The brokers of that scope that are set up alike; the first test that asks starts them."""
+    """The scope's brokers with this configuration; the first test that needs them starts them."""
     place = request.session if scope == "session" else request.node.getparent(_SCOPES[scope])
     if place is None:
-        _misused(f"scope={scope!r}, and the test is in no {scope}")
+        _misused(f"scope={scope!r}, but the test is in no {scope}")
     of_session = request.session.stash.setdefault(_kept, {})
     key = (place.nodeid, scope, brokers, fresh, repr(sorted(settings.items())))
     kept = of_session.get(key)
@@ -174,12 +173,12 @@ def _ending(of_session: dict[tuple[object, ...], _Kept], key: tuple[object, ...]
 
 
 def _misused(why: str) -> NoReturn:
-    """The test's mistake, which needs no traceback through muster."""
+    """A mistake in the test, reported without a traceback through muster."""
     pytest.fail(f"@pytest.mark.muster: {why}", pytrace=False)
 
 
 def _for(request: pytest.FixtureRequest, cluster: Cluster) -> Cluster | AsyncCluster:
-    """The face for the test that asks, which is remembered with it."""
+    """The blocking or async API for the requesting test."""
     request.node.stash.setdefault(_used, []).append(cluster)
     function = inspect.unwrap(request.function)
     return cluster.aio if inspect.iscoroutinefunction(function) else cluster
@@ -188,9 +187,9 @@ def _for(request: pytest.FixtureRequest, cluster: Cluster) -> Cluster | AsyncClu
 # --- reports ------------------------------------------------------------------------------------------------
 
 
-@pytest.hookimpl(hookwrapper=True)  # of either kind, the one that every pytest since 7 knows
+@pytest.hookimpl(hookwrapper=True)  # the one hook known to every pytest since 7
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
-    """A failed test shows what happened in its groups."""
+    """Add the timelines of groups to the report of a failed test."""
     outcome = yield
     report: pytest.TestReport = outcome.get_result()
     if report.failed and report.when == "call":
@@ -201,12 +200,12 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
 def _stories(cluster: Cluster) -> list[tuple[str, str]]:
     try:
         stories = cluster.stories()
-    except Exception as error:  # the test has failed already, and its own failure is to be seen
+    except Exception as error:  # the test's own failure matters
         return [("muster", f"no timelines: {error!r}")]
     sections = []
     for group_id, lines in list(stories.items())[:_GROUPS_SHOWN]:
         shown = lines[-_LINES_SHOWN:]
-        left_out = [f"({len(lines) - len(shown)} older entries left out)"] if len(lines) > len(shown) else []
+        left_out = [f"({len(lines) - len(shown)} older entries omitted)"] if len(lines) > len(shown) else []
         sections.append((f"muster: group {group_id}", "\n".join(left_out + shown)))
     if len(stories) > _GROUPS_SHOWN:
         sections.append(("muster", f"and {len(stories) - _GROUPS_SHOWN} more groups"))

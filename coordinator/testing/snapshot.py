@@ -1,4 +1,4 @@
-"""What clients can see of brokers in memory, taken and put back."""
+"""Snapshots of what clients can see of brokers in memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LOOK_AGAIN_S = 0.001
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Snapshot:
-    """The state of the brokers of one `Broker` or `Cluster`; it may be put back any number of times."""
+    """The state of a `Broker` or `Cluster`; may be restored any number of times."""
 
     cluster_id: UUID
     store: MemoryImage
@@ -26,7 +26,7 @@ class Snapshot:
 
 
 async def taken(brokers: Brokers) -> Snapshot:
-    """Raises ValueError for brokers that are not in memory."""
+    """Take a snapshot. Raises ValueError unless the brokers are in memory."""
     store, logs = _in_memory(brokers)
     nodes = _all_running(brokers)
     async with _frozen(nodes):
@@ -35,7 +35,7 @@ async def taken(brokers: Brokers) -> Snapshot:
 
 
 async def put_back(brokers: Brokers, snapshot: Snapshot) -> None:
-    """Raises ValueError for a snapshot of others, TypeError for what is none."""
+    """Restore a snapshot. Raises ValueError for one of other brokers, TypeError if it is not one."""
     if not isinstance(snapshot, Snapshot):
         raise TypeError(f"snapshot: it takes what `snapshot` returned, not {snapshot!r}")
     store, logs = _in_memory(brokers)
@@ -52,7 +52,7 @@ async def put_back(brokers: Brokers, snapshot: Snapshot) -> None:
             held = [lease for lease in leases if node.membership.serving(lease)]
             await asyncio.gather(*(node.holders[lease.kind].disown(lease.number) for lease in held))
         await _at_rest(nodes)
-        # Nothing is awaited before all leases are up to be claimed anew, so nobody works under an old one.
+        # No await until all leases must be reclaimed, so nothing runs under an old one.
         store.restore(snapshot.store)
         logs.become(snapshot.logs)
         for node in nodes:
@@ -61,7 +61,7 @@ async def put_back(brokers: Brokers, snapshot: Snapshot) -> None:
                 if epoch is not None:
                     node.membership.reclaim(lease, epoch)
         while not all(any(node.membership.serving(lease) for node in nodes) for lease in leases):  # noqa: ASYNC110
-            await asyncio.sleep(_LOOK_AGAIN_S)  # the caller bounds it
+            await asyncio.sleep(_LOOK_AGAIN_S)  # the caller limits the time
         for node in nodes:
             await node.runtime.loaded()
             await node.membership.announced()
@@ -74,8 +74,8 @@ def _in_memory(brokers: Brokers) -> tuple[MemoryStore, MemoryFolder]:
     if not isinstance(store, MemoryStore) or logs is None:
         where = "the database" if brokers.settings.store is not None else brokers.settings.data
         raise ValueError(
-            f"snapshots are of brokers in memory, and these keep everything in {where}: "
-            "leave out `data` and `store`"
+            f"snapshots need brokers in memory, but these keep their state in {where}: leave out `data` "
+            "and `store`"
         )
     return store, logs
 
@@ -84,15 +84,15 @@ def _all_running(brokers: Brokers) -> Sequence[Node]:
     """Raises ValueError."""
     for index, node in enumerate(brokers.brokers):
         if node not in brokers.running:
-            raise ValueError(f"broker {index} is stopped: restart it before a snapshot is taken or put back")
+            raise ValueError(f"broker {index} is stopped: restart it before taking or restoring a snapshot")
         if node.connections.frozen:
-            raise ValueError(f"broker {index} is paused: resume it before a snapshot is taken or put back")
+            raise ValueError(f"broker {index} is paused: resume it before taking or restoring a snapshot")
     return brokers.brokers
 
 
 @asynccontextmanager
 async def _frozen(nodes: Sequence[Node]) -> AsyncIterator[None]:
-    """Nothing is read from clients meanwhile, nor answered."""
+    """Neither read from clients nor respond meanwhile."""
     for node in nodes:
         node.connections.freeze()
     try:
@@ -103,7 +103,7 @@ async def _frozen(nodes: Sequence[Node]) -> AsyncIterator[None]:
 
 
 async def _at_rest(nodes: Sequence[Node]) -> None:
-    """Until no thread works on a log, in the turn in which this returns."""
+    """Wait until no thread works on a log; returns in the same turn of the loop."""
     while any(node.partitions.busy for node in nodes):
         for node in nodes:
             await node.partitions.at_rest()

@@ -13,11 +13,13 @@ from muster.coordinator.testing.traces import told
 
 T = TypeVar("T")
 
+CALL_S: Final = 60.0
+"""How long a call may take that is not itself a wait."""
 _END_S: Final = 60.0
 
 
 class LoopThread:
-    """`start`, then `submit` and `run` from any thread but its own, then `end`; may be started again."""
+    """`start`, then `submit` and `run` from any other thread, then `end`; may be restarted."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -25,14 +27,14 @@ class LoopThread:
         self._thread: threading.Thread | None = None
         self._calls: set[asyncio.Task[Any]] = set()
         self.ended = False
-        """Whether it was running once, and was ended since."""
+        """Whether it ran once and has ended."""
 
     @property
     def running(self) -> bool:
         return self._thread is not None
 
     def not_running(self) -> RuntimeError:
-        """What to raise to whoever needs the brokers while they are not there."""
+        """The error for calls while the brokers are not running."""
         if self.ended:
             return RuntimeError(
                 "closed: its `with` block has ended, or close() was called; call it before that"
@@ -40,7 +42,7 @@ class LoopThread:
         return RuntimeError("not started: use `with` or `async with`, or call start()")
 
     def start(self) -> None:
-        """Harmless when repeated."""
+        """Idempotent."""
         if self._thread is None:
             self.ended = False
             started = threading.Event()
@@ -55,17 +57,17 @@ class LoopThread:
             self._loop.run_forever()
 
     def submit(self, call: Callable[[], Coroutine[Any, Any, T]], limit_s: float | None) -> Future[T]:
-        """Run a coroutine on the loop, for `limit_s` at most: then its TimeoutError says so. Raises
-        RuntimeError when the thread does not run."""
+        """Run a coroutine on the loop, for at most `limit_s`, then fail with TimeoutError. Raises
+        RuntimeError if the thread is not running."""
         __tracebackhide__ = True
         if self._loop is None or self._thread is None:
             raise self.not_running()
         if threading.current_thread() is self._thread:
-            raise RuntimeError("this is the brokers' own thread: waiting here would be for ever")
+            raise RuntimeError("this is the brokers' own thread: waiting here would deadlock")
         return asyncio.run_coroutine_threadsafe(self._limited(call, limit_s), self._loop)
 
     def run(self, call: Callable[[], Coroutine[Any, Any, T]], limit_s: float | None) -> T:
-        """`submit`, and wait for the result. Interrupted (Ctrl-C), it takes the call back."""
+        """`submit`, and wait for the result. Ctrl-C cancels the call."""
         __tracebackhide__ = True
         future = self.submit(call, limit_s)
         try:
@@ -84,19 +86,18 @@ class LoopThread:
                 return await call()
         except TimeoutError as error:
             if late.expired():
-                raise TimeoutError(f"the brokers did not do it within {limit_s} s") from error
+                raise TimeoutError(f"timed out after {limit_s} s waiting for the brokers") from error
             raise
         finally:
             self._calls.discard(task)
 
     def end(self, last: Callable[[], Coroutine[Any, Any, None]] | None = None) -> None:
-        """Cancel what was submitted and still runs, let it come to its end, call `last`, and end the thread.
-        Harmless when repeated."""
+        """Cancel submitted calls and let them finish, call `last`, and end the thread. Idempotent."""
         thread, self._thread = self._thread, None
         if thread is not None:
             self.ended = True
             assert self._loop is not None
-            with suppress(TimeoutError):  # the end of the loop cancels it once more
+            with suppress(TimeoutError):  # the end of the loop cancels it again
                 asyncio.run_coroutine_threadsafe(self._calls_ended(last), self._loop).result(_END_S)
             self._loop.call_soon_threadsafe(self._loop.stop)
             thread.join(_END_S)
@@ -105,7 +106,7 @@ class LoopThread:
     async def _calls_ended(self, last: Callable[[], Coroutine[Any, Any, None]] | None) -> None:
         calls = list(self._calls)
         for task in calls:
-            if not task.cancelling():  # or it would be cut short in what it does because of that
+            if not task.cancelling():  # otherwise their cleanup would be cut short
                 task.cancel()
         if calls:
             await asyncio.wait(calls)

@@ -1,4 +1,4 @@
-"""A topic as a test sees it."""
+"""A topic in a test."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from muster.coordinator.topics.catalogue import Topic as CatalogueTopic
 
 Sent = bytes | tuple[bytes | None, bytes | None]
-"""A record to be written: its value, or its key and its value."""
+"""A record to write: its value, or its key and value."""
 
 _READ_BYTES: Final = 16 * 1024 * 1024
 
 
 class Record(NamedTuple):
-    """A record as it stands in a topic. `timestamp` is epoch milliseconds."""
+    """A record in a topic. `timestamp` is epoch milliseconds."""
 
     topic: str
     partition: int
@@ -46,7 +46,7 @@ class TopicCalls(Calls):
 
     @property
     def partitions(self) -> int:
-        """How many there are. Raises KafkaError for a topic that does not exist."""
+        """Number of partitions. Raises KafkaError if the topic does not exist."""
 
         async def partitions() -> int:
             return self._core.topic(self.name).partitions
@@ -71,25 +71,25 @@ class TopicCalls(Calls):
 
     @both
     async def produce(self, records: Iterable[Sent], *, partition: int = 0) -> int:
-        """Write records to one partition, as one batch; the offset of the first. Raises KafkaError, and
-        ValueError for no records."""
+        """Write records to one partition as one batch; returns the offset of the first. Raises KafkaError,
+        and ValueError if there are no records."""
         return await write(self._core, self.name, records, partition)
 
     @waits
     async def exists(self, *, timeout: Duration = TIMEOUT_S) -> int:
-        """Wait until there is such a topic on every broker; how many partitions it has. Raises WaitFailed."""
+        """Wait until every broker knows the topic; returns its number of partitions. Raises WaitFailed."""
 
         async def look() -> tuple[Seen, int]:
             topics = [node.catalogue.by_name(self.name) for node in self._core.running]
             known = [topic.partitions for topic in topics if topic is not None]
-            return Seen(len(known) == len(topics), "it is not there"), max(known, default=0)
+            return Seen(len(known) == len(topics), "not on every broker"), max(known, default=0)
 
-        return await wait_until(self._core, f"topic {self.name}", look, timeout)
+        return await wait_until(self._core.news, f"topic {self.name} to exist", look, timeout)
 
     @waits
     async def has_records(self, *, at_least: int = 1, timeout: Duration = TIMEOUT_S) -> int:
-        """Wait until its partitions hold that many records together, counted by offsets; how many. Raises
-        WaitFailed."""
+        """Wait until its partitions hold that many records in total, counted by offsets; returns the number.
+        Raises WaitFailed."""
 
         async def look() -> tuple[Seen, int]:
             topic = self._core.topic(self.name)
@@ -97,30 +97,30 @@ class TopicCalls(Calls):
             for number in range(topic.partitions):
                 start, end = await self._core.offsets(topic, number)
                 count += end - start
-            return Seen(count >= at_least, f"it has {count}"), count
+            return Seen(count >= at_least, f"{count} records"), count
 
-        wanted = f"topic {self.name} with {at_least} records or more"
-        return await wait_until(self._core, wanted, look, timeout)
+        wanted = f"topic {self.name} to have {at_least} records or more"
+        return await wait_until(self._core.news, wanted, look, timeout)
 
     @waits
     async def deleted(self, *, timeout: Duration = TIMEOUT_S) -> None:
-        """Wait until no broker knows of such a topic. Raises WaitFailed."""
+        """Wait until no broker knows the topic. Raises WaitFailed."""
 
         async def look() -> tuple[Seen, None]:
             there = any(node.catalogue.by_name(self.name) for node in self._core.running)
-            return Seen(not there, "it is there"), None
+            return Seen(not there, "it exists"), None
 
-        await wait_until(self._core, f"topic {self.name} deleted", look, timeout)
+        await wait_until(self._core.news, f"topic {self.name} to be deleted", look, timeout)
 
 
 class Topic(TopicCalls, Blocking):
-    """One topic, with calls that block."""
+    """One topic, blocking API."""
 
     __slots__ = ()
 
 
 class AsyncTopic(TopicCalls, Async):
-    """One topic, with calls that are awaited."""
+    """One topic, async API."""
 
     __slots__ = ()
 
@@ -159,14 +159,14 @@ async def _read(core: Core, topic: CatalogueTopic, number: int) -> list[Record]:
 async def create(core: Core, name: str, partitions: int, configs: Mapping[str, str] | None) -> None:
     """Create a topic, known to every running broker on return."""
     if not isinstance(name, str):
-        raise TypeError(f"name: it takes a text, not {name!r}")
+        raise TypeError(f"name: it takes text, not {name!r}")
     if not isinstance(partitions, int) or isinstance(partitions, bool):
         raise TypeError(f"partitions: it takes a whole number, not {partitions!r}")
     if not isinstance(configs, Mapping | None):
-        raise TypeError(f"configs: it takes texts by name, not {configs!r}")
+        raise TypeError(f"configs: it takes text by name, not {configs!r}")
     for config, value in (configs or {}).items():
         if not isinstance(config, str) or not isinstance(value, str):
-            raise TypeError(f"configs: {config}: it takes a text such as '{value}', not {value!r}")
+            raise TypeError(f"configs: {config}: it takes text such as '{value}', not {value!r}")
     nodes = core.running
     await nodes[0].catalogue.create(name, partitions=partitions, configs=configs)
     for node in nodes:
@@ -174,22 +174,24 @@ async def create(core: Core, name: str, partitions: int, configs: Mapping[str, s
 
 
 async def write(core: Core, name: str, records: Iterable[Sent], partition: int) -> int:
-    """Append one batch; the offset of its first record."""
+    """Append one batch; returns the offset of its first record."""
     topic = core.topic(name)
     leader = core.leader(topic, partition)
     now_ms = leader.clock.now_ms()
     if isinstance(records, bytes | str):
-        raise TypeError("records: it takes several, as in [b'tea']")
+        raise TypeError("records: it takes a list, as in [b'tea']")
     pairs = [_pair(each) for each in records]
     if not pairs:
-        raise ValueError("records: there is none to write")
+        raise ValueError("records: the list is empty")
     contents = [record_batch.Record(number, now_ms, *pair) for number, pair in enumerate(pairs)]
     return (await leader.partitions.append(topic, partition, record_batch.build(contents))).base_offset
 
 
 def _pair(record: Sent) -> tuple[bytes | None, bytes | None]:
-    """Key and value. Raises TypeError for what is no record."""
+    """Key and value. Raises TypeError if it is not a record."""
     pair = (None, record) if isinstance(record, bytes) else record
     if isinstance(pair, tuple) and len(pair) == 2 and all(isinstance(each, bytes | None) for each in pair):
         return pair
-    raise TypeError(f"records: {record!r} is none: it is a value in bytes, or a tuple of key and value")
+    raise TypeError(
+        f"records: {record!r} is not a record: it takes a value in bytes, or a tuple of key and value"
+    )

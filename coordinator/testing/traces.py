@@ -1,4 +1,4 @@
-"""What the report of a test shows of an error that its own call met: the test's line, and hardly more."""
+"""Tracebacks of errors from a test's own calls: the test's line and little else."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _MISUSE = (ValueError, TypeError, LookupError, RuntimeError)
 
 
 def told(error: E) -> E:
-    """The error, to be raised to the test, without its way through the brokers' thread. An answer keeps
-    nothing of its trace; what a wrong argument brings about keeps the line that found it, since that may be a
-    defect of muster; any other error keeps everything."""
+    """The error to raise to the test, without its path through the brokers' thread. Kafka errors lose their
+    traceback; errors for wrong arguments keep the last frame, which may be a defect of muster; others keep
+    everything."""
     if isinstance(error, _ANSWERS):
         error.__suppress_context__ = True
         error.__traceback__ = None

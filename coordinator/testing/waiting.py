@@ -1,16 +1,13 @@
-"""Waiting for a fact: until it is so, or with a failure that says how it was instead."""
+"""Waiting for a condition, or failing with the current state."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from muster.protocol.errors import KafkaError
-
-if TYPE_CHECKING:
-    from muster.coordinator.testing.core import Core
 
 T = TypeVar("T")
 
@@ -18,60 +15,59 @@ Duration = str | float | timedelta
 """Text with a unit ("45s", "7 days"), seconds, or a timedelta."""
 
 TIMEOUT_S: Final = 30.0
-"""Real time, whatever clock the brokers are given."""
+"""Real time, whatever the brokers' clock."""
 _LOOK_AGAIN_S: Final = 0.01
 _LOOK_S: Final = 5.0
-"""How long the last look may take: also a wait of no time at all takes one."""
+"""Time limit of the last check; even a wait with timeout 0 checks once."""
 
 
 class WaitFailed(AssertionError):
-    """What a test waited for did not come about in time. The text says what it was, how it is instead, and
-    what the group has been through."""
+    """A wait timed out. The message says what was awaited, the current state, and the group's journal."""
 
 
 class Seen(NamedTuple):
-    """What one look has found."""
+    """What one check found."""
 
     met: bool
     how: str
-    """The present state in a person's words."""
+    """The current state in words."""
 
 
 def seconds(timeout: Duration) -> float:
-    """Raises ValueError for what is no duration."""
-    from muster.coordinator.base.durations import parse
+    """Raises ValueError for an invalid duration."""
+    from muster.durations import parse
 
     return parse(timeout) / 1000
 
 
 async def wait_until(
-    core: Core,
+    news: Callable[[], asyncio.Future[None]],
     wanted: str,
     look: Callable[[], Awaitable[tuple[Seen, T]]],
     timeout: Duration,
     *,
     story: Callable[[], str] = str,
 ) -> T:
-    """Look until what is seen is `met`; what `look` found with it. Looks again whenever a journal has a new
-    entry, and a hundred times a second. Raises WaitFailed, with `story` behind how it is."""
+    """Call `look` until what it saw is `met`, and return what it found. Repeats whenever there is `news`
+    and a hundred times a second. Raises WaitFailed, with `story` after the current state."""
     limit_s = seconds(timeout)
     loop = asyncio.get_running_loop()
     begun = loop.time()
     while True:
-        news = core.news()
+        heard = news()
         try:
             async with asyncio.timeout(max(begun + limit_s - loop.time(), _LOOK_S)):
                 seen, found = await look()
-        except KafkaError as error:  # nobody coordinates or leads it right now
+        except KafkaError as error:  # no coordinator or leader right now
             how = str(error)
         except TimeoutError:
-            how = "the broker does not answer"
+            how = "the broker does not respond"
         else:
             if seen.met:
                 return found
             how = seen.how
         left_s = begun + limit_s - loop.time()
         if left_s <= 0:
-            failed = [f"did not come about within {limit_s:g} s: {wanted}", f"  it is: {how}", story()]
+            failed = [f"timed out after {limit_s:g} s waiting for {wanted}", f"  now: {how}", story()]
             raise WaitFailed("\n".join(filter(None, failed)))
-        await asyncio.wait([news], timeout=min(left_s, _LOOK_AGAIN_S))
+        await asyncio.wait([heard], timeout=min(left_s, _LOOK_AGAIN_S))

@@ -63,4 +63,4 @@ def test_a_slow_handler_after_a_short_rebalance(tmp_path: Path) -> None:
         # What arrived while web-2's partitions had no owner, for the moment that took.
         assert said.cost.waited is not None
         assert said.cost.waited < said.cost.falling_behind.growth / 2
-        assert "also rose after it: web-2 " in said.lines()[-1]
+        assert "also grew after it: web-2 " in said.lines()[-1]

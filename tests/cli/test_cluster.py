@@ -153,7 +153,7 @@ def test_a_broker_is_not_ready_whose_registration_ran_out_or_that_cannot_read_it
 
     telling.nodes = others
     assert first.refused("cluster", "ready") == (
-        "muster cluster ready: broker 1 is not ready: its registration in the cluster has run out\n"
+        "muster cluster ready: broker 1 is not ready: its registration in the cluster has expired\n"
     )
     telling.nodes = unreachable
     assert first.refused("cluster", "ready") == (
@@ -211,20 +211,20 @@ def test_the_last_broker_is_not_drained(cluster: Cluster, muster: Muster) -> Non
     muster.done("cluster", "drain", "1")
     muster.done("cluster", "drain", "3")
     assert muster.refused("cluster", "drain", "2") == (
-        "muster cluster drain: broker 2 is the only one that is not drained: nobody could take its shards\n"
+        "muster cluster drain: broker 2 is the only one not drained: no other broker can take its shards\n"
     )
     muster.bootstrap = f"127.0.0.1:{cluster.ports[1]}"
     cluster.stop(0)
     cluster.stop(2)
     assert muster.refused("cluster", "drain", "2") == (
-        "muster cluster drain: broker 2 is alone in the cluster: nobody could take its shards\n"
+        "muster cluster drain: broker 2 is the only one in the cluster: no other broker can take its shards\n"
     )
 
 
 @pytest.mark.parametrize("action", ["drain", "undrain"])
 def test_a_broker_that_is_not_there_is_not_drained(muster: Muster, action: str) -> None:
     assert muster.refused("cluster", action, "7") == (
-        f"muster cluster {action}: broker 7 is not in the cluster; these are: 1, 2, 3\n"
+        f"muster cluster {action}: broker 7 is not in the cluster; its brokers are 1, 2, 3\n"
     )
     assert "'one' is not allowed; it takes a whole number" in muster.misused("cluster", action, "one")
 

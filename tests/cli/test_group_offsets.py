@@ -9,9 +9,10 @@ import pytest
 from muster.coordinator.testing import Broker
 from tests.cli.running import Muster, run
 from tests.cli.test_groups import member, with_offsets
+from tests.support.each import each
 
 COLUMNS = "GROUP    TOPIC   PARTITION  COMMITTED  NEW OFFSET\n"
-DRY = "\nNothing is changed yet: --execute does it.\n"
+DRY = "\nNothing was changed: use --execute to apply.\n"
 
 
 def test_a_group_is_put_elsewhere(muster: Muster) -> None:
@@ -34,8 +35,13 @@ def committed(muster: Muster) -> dict[int, int]:
     return {each["partition"]: each["committed_offset"] for each in described["offsets"]}
 
 
-@pytest.mark.parametrize(
-    ("target", "offset"),
+@pytest.fixture
+def billing(muster: Muster) -> None:
+    with_offsets(muster)
+
+
+@each(
+    "target, offset",
     [
         (["--to-earliest"], 0),
         (["--to-latest"], 5),
@@ -52,8 +58,7 @@ def committed(muster: Muster) -> dict[int, int]:
         (["--by-duration", "0s"], 5),
     ],
 )
-def test_targets(muster: Muster, target: list[str], offset: int) -> None:
-    with_offsets(muster)
+def test_targets(muster: Muster, billing: None, target: list[str], offset: int) -> None:
     reset = ["groups", "reset-offsets", "billing", "--topic", "orders:0", *target, "--output", "json"]
     expected = [
         {
@@ -69,6 +74,7 @@ def test_targets(muster: Muster, target: list[str], offset: int) -> None:
     assert committed(muster) == {0: 3, 1: 0}
     assert muster(*reset, "--execute").json == expected
     assert committed(muster) == {0: offset, 1: 0}
+    muster.done(*reset[:5], "--to-offset", "3", "--execute")
 
 
 def test_all_topics_are_those_with_offsets(muster: Muster) -> None:
@@ -138,14 +144,14 @@ def test_offsets_from_a_file(muster: Muster, tmp_path: Path, lines: str) -> None
         ("", "it has no lines"),
         (
             "orders,0\n",
-            "line 1: it takes topic,partition,offset in every line, or group,topic,partition,offset",
+            "line 1: every line takes topic,partition,offset, or every line group,topic,partition,offset",
         ),
-        ("orders,0,1\nbilling,orders,1,1\n", "line 2: it takes topic,partition,offset in every line"),
+        ("orders,0,1\nbilling,orders,1,1\n", "line 2: every line takes topic,partition,offset"),
         ("orders,0,1\norders,x,1\n", "line 2: partition 'x' is not allowed; it takes a whole number, 0 to"),
         ("orders,0,-1\n", "line 1: offset '-1' is not allowed"),
-        ("orders,0,1\norders,0,2\n", "line 2: orders-0 stands there twice"),
+        ("orders,0,1\norders,0,2\n", "line 2: orders-0 is given twice"),
         ('orders,0,"1\n', "line 1: unexpected end of data"),
-        ("g,orders,0,1\n", "--from-file: its lines name groups, so no GROUP goes with it"),
+        ("g,orders,0,1\n", "--from-file: its lines name the groups"),
     ],
 )
 def test_a_wrong_file(muster: Muster, tmp_path: Path, lines: str, said: str) -> None:
@@ -160,7 +166,7 @@ def test_a_file_that_cannot_be_read(muster: Muster, tmp_path: Path) -> None:
     (tmp_path / "bytes").write_bytes(b"\xff,0,1\n")
     assert "utf-8" in muster.misused(*reset, str(tmp_path / "bytes"))
     (tmp_path / "plan").write_text("orders,0,1\n")
-    assert "neither --topic nor --all-topics" in muster.misused(
+    assert "it excludes --topic and --all-topics" in muster.misused(
         *reset, str(tmp_path / "plan"), "--all-topics"
     )
 
@@ -212,8 +218,8 @@ def test_members_are_removed(muster: Muster, broker: Broker) -> None:
     ("arguments", "said"),
     [
         (["reset-offsets"], "one of the arguments --to-earliest"),
-        (["reset-offsets", "--topic", "t", "--to-latest"], "it takes GROUPs, or --all-groups"),
-        (["reset-offsets", "g", "--all-groups", "--topic", "t", "--to-latest"], "it takes GROUPs, or"),
+        (["reset-offsets", "--topic", "t", "--to-latest"], "GROUP or --all-groups is required"),
+        (["reset-offsets", "g", "--all-groups", "--topic", "t", "--to-latest"], "GROUP or --all-groups"),
         (["reset-offsets", "g", "--topic", "t"], "one of the arguments --to-earliest"),
         (["reset-offsets", "g", "--to-latest"], "one of the arguments --topic --all-topics is required"),
         (["reset-offsets", "g", "--to-latest", "--to-earliest", "--topic", "t"], "not allowed with argument"),
@@ -221,7 +227,7 @@ def test_members_are_removed(muster: Muster, broker: Broker) -> None:
         (["reset-offsets", "g", "--to-latest", "--topic", ":1"], "':1' is not allowed"),
         (["reset-offsets", "g", "--topic", "t", "--to-offset", "-1"], "a whole number, 0 to"),
         (["reset-offsets", "g", "--topic", "t", "--to-datetime", "soon"], "a time like"),
-        (["reset-offsets", "g", "--topic", "t", "--to-datetime", "9" * 18], "it lies too far away"),
+        (["reset-offsets", "g", "--topic", "t", "--to-datetime", "9" * 18], "it is too long"),
         (
             ["reset-offsets", "g", "--topic", "t", "--by-duration", "P1M"],
             "'P1M'",
@@ -229,8 +235,8 @@ def test_members_are_removed(muster: Muster, broker: Broker) -> None:
         (["delete-offsets", "g"], "--topic"),
         (["list", "--state", "foo"], "'foo' is not allowed; it takes Stable, Empty, PreparingRebalance"),
         (["list", "--type", "clasic"], "'clasic' is not allowed, did you mean classic? it takes classic"),
-        (["evict", "g"], "it takes --member and --instance, or --all"),
-        (["evict", "g", "--all", "--member", "m"], "it takes --member and --instance, or --all"),
+        (["evict", "g"], "--member, --instance or --all is required"),
+        (["evict", "g", "--all", "--member", "m"], "--member, --instance or --all is required"),
     ],
 )
 def test_a_wrong_command_line(muster: Muster, arguments: list[str], said: str) -> None:

@@ -54,7 +54,7 @@ def test_many_rebalances_and_many_members_are_cut() -> None:
         life.rebalanced(who, "member joined")
     shown = drawn(life.entries, now=3_700_000)
     assert "the last 20 of 60 rebalances:" in shown
-    assert "20 earlier members are left out" in shown
+    assert "20 earlier members not shown" in shown
     assert "app-59 10.0.0.7" in shown
 
 

@@ -108,7 +108,7 @@ def test_members(muster: Muster, broker: Broker) -> None:
         ]  # fmt: skip
         refused = muster.refused("groups", "delete", "billing")
         assert "billing: the group has 1 member (muster at 127.0.0.1) (NON_EMPTY_GROUP; " in refused
-        assert "stop its members, or remove those that are gone: muster groups evict)" in refused
+        assert "stop its members, or remove dead ones with muster groups evict)" in refused
         assert refused.count("stop") == 1
         assert muster("groups", "list", "--state", "stable", "--output", "json").json == [
             {"group_id": "billing", "type": "classic", "protocol_type": "consumer", "state": "Stable"}

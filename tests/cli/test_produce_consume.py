@@ -134,7 +134,7 @@ def test_json_lines_go_there_and_back(muster: Muster, lines: Path, tmp_path: Pat
     [
         ("{", "not JSON"),
         ("[1]", "not a JSON object"),
-        ('{"vlaue": "v"}', "'vlaue' is no field"),
+        ('{"vlaue": "v"}', "'vlaue' is not a field"),
         ('{"value": 1}', "value takes text"),
         ('{"value": {"base64": "?"}}', "value"),
         ('{"headers": {"a": "b"}}', "headers take [[name, value], ...]"),
@@ -174,18 +174,18 @@ async def test_a_line_without_an_end_is_not_collected_for_ever(monkeypatch: pyte
 def test_a_line_without_a_separator_is_named(muster: Muster, lines: Path) -> None:
     lines.write_text("a:1\nb\n")
     message = muster.refused("produce", "t", "--file", str(lines), "--key-separator", ":")
-    assert message == "muster produce: line 2: there is no ':' in it\n"
+    assert message == "muster produce: line 2: it does not contain ':'\n"
 
 
 def test_what_a_broker_refuses_names_the_lines(muster: Muster, lines: Path) -> None:
     muster.done("topics", "create", "t", "--config", "max.message.bytes=2000")
     lines.write_text("x" * 5000 + "\n")
     message = muster.refused("produce", "t", "--file", str(lines))
-    assert message.startswith("muster produce: line 1 is not written: ")
+    assert message.startswith("muster produce: line 1 was not written: ")
     assert "MESSAGE_TOO_LARGE" in message
     lines.write_text("x\ny\n")
     message = muster.refused("produce", "t", "--file", str(lines), "--partition", "7")
-    assert message.startswith("muster produce: line 1 is not written: ")
+    assert message.startswith("muster produce: line 1 was not written: ")
     assert "no partition 7" in message
 
 
@@ -270,7 +270,7 @@ def test_a_group_is_idle_from_when_it_was_assigned(delay_ms: int) -> None:
         else:
             read = run(broker.bootstrap, *options, "--timeout", "1")
             assert (read.code, read.out) == (1, "")
-            assert "group g: nothing was assigned in 1 s: the group has not formed" in read.err
+            assert "group g: no assignment within 1 s: the group has not formed" in read.err
 
 
 @pytest.mark.parametrize(
@@ -280,17 +280,17 @@ def test_a_group_is_idle_from_when_it_was_assigned(delay_ms: int) -> None:
         (["produce", "t", "--acks", "2"], "invalid choice: '2'"),
         (["produce", "t", "--key", "k", "--key-separator", ":"], "not allowed with argument --key"),
         (["produce", "t", "--key-separator", ""], "at least one character"),
-        (["produce", "t", "--format", "json", "--key", "k"], "JSON says it itself"),
+        (["produce", "t", "--format", "json", "--key", "k"], "are for --format lines only"),
         (["produce", "t", "--timestamp", "yesterday"], "a time like"),
         (["produce", "t", "--header", "x"], "NAME=VALUE"),
-        (["produce", "t", "--header", "\udcff=x"], "--header: the name '\\udcff' is no UTF-8"),
+        (["produce", "t", "--header", "\udcff=x"], "--header: the name '\\udcff' is not valid UTF-8"),
         (["consume", "t", "--offset", "first"], "it takes earliest, latest or an offset"),
         (["consume", "t", "--offset", "-3"], "it takes earliest, latest or an offset"),
         (["consume", "t", "--offset", "1", "--from-beginning"], "not allowed with argument"),
-        (["consume", "t", "--offset", "1"], "t-0 has no offset 1; it has 0 to 0"),
+        (["consume", "t", "--offset", "1"], "t-0 has no offset 1; its offsets are 0 to 0"),
         (["consume", "t", "--partition", "1"], "has no partition 1; it has 1"),
-        (["consume", "t", "--format", "{values}"], "{values} is no field; there are {topic}"),
-        (["consume", "t", "--format", "{value!r}"], "{value!r} is no field; there are {topic}"),
+        (["consume", "t", "--format", "{values}"], "unknown field {values}; the fields are {topic}"),
+        (["consume", "t", "--format", "{value!r}"], "unknown field {value!r}; the fields are {topic}"),
         (["consume", "t", "--group", "", "--from-beginning"], "'' is not allowed; it takes a name"),
         (["consume", "t", "--group", "g", "--partition", "0"], "--group decides"),
         (["consume", "t", "--group", "g", "--offset", "0"], "--group decides"),
@@ -313,9 +313,9 @@ def test_lines_that_nobody_acknowledges_are_named(
     with broker.faults.add(api="Produce", delay="1h"):
         said = Muster(broker.bootstrap, capfd).refused("produce", "t", "--file", str(lines), "--timeout", "1")
     assert said.startswith(
-        "muster produce: line 1 and some of those up to 2 are perhaps not written: t-0: not acknowledged"
+        "muster produce: line 1 and some of those up to 2 were possibly not written: t-0: not acknowledged"
     )
-    assert said.endswith(" (--timeout gives them longer)\n")
+    assert said.endswith(" (raise --timeout to wait longer)\n")
 
 
 def test_what_is_not_there_is_one_line(muster: Muster, tmp_path: Path) -> None:

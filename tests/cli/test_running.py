@@ -80,7 +80,7 @@ def test_a_broker_that_is_not_there(arguments: list[str], capfd: pytest.CaptureF
     bootstrap = f"127.0.0.1:{free_ports(1)}"
     assert Muster(bootstrap, capfd).refused(*arguments) == (
         f"{named(arguments)}: no connection to {bootstrap}: connection refused "
-        "(is a broker running there? --bootstrap-server names another)\n"
+        "(is a broker running there? use --bootstrap-server for another)\n"
     )
 
 
@@ -198,10 +198,10 @@ def test_a_closed_pipe_is_quiet(broker: Broker, command: str) -> None:
 @pytest.mark.parametrize(
     ("line", "code", "said"),
     [
-        ("topics list > /dev/full", 1, "input or output failed: No space left on device"),
-        ("produce t --output json > /dev/full", 1, "input or output failed: No space left on device"),
+        ("topics list > /dev/full", 1, "I/O error: No space left on device"),
+        ("produce t --output json > /dev/full", 1, "I/O error: No space left on device"),
         ("topics list >&-", 0, ""),
-        ("produce t <&-", 1, "standard input is closed; --file names what to read instead"),
+        ("produce t <&-", 1, "standard input is closed; use --file"),
     ],
 )
 def test_input_and_output_that_fail(broker: Broker, line: str, code: int, said: str) -> None:

@@ -29,7 +29,7 @@ def test_help_says_what_it_does_and_takes(muster: Muster) -> None:
 
 def test_a_url_it_does_not_take_is_one_line_and_not_shown(muster: Muster) -> None:
     assert muster.misused("store", "migrate") == (
-        "muster store migrate: --store or MUSTER_STORE has to name the database\n"
+        "muster store migrate: --store or MUSTER_STORE must name the database\n"
     )
     assert muster.misused("store", "migrate", "--store", "mysql://u:geheim@h/d") == (
         "muster store migrate: --store: what was given is not allowed; "
@@ -80,7 +80,7 @@ def test_a_directory_that_is_sound(muster: Muster, tmp_path: Path) -> None:
     fill(tmp_path / "data")
     ended = muster("store", "check", "--data", str(tmp_path / "data"))
     assert ended.code == 0
-    assert ended.out.startswith("all is sound (partitions: 1, segments: ")
+    assert ended.out.startswith("no damage (partitions: 1, segments: ")
     assert ended.out.endswith("; records and events of groups: 9)\n")
     told = muster("store", "check", "--data", str(tmp_path / "data"), "--output", "json").json
     assert (told["sound"], told["faults"]) == (True, [])
@@ -116,7 +116,7 @@ def test_a_directory_that_a_broker_uses_is_refused(muster: Muster, tmp_path: Pat
 
 def test_what_cannot_be_checked_is_one_line(muster: Muster, tmp_path: Path) -> None:
     assert muster.misused("store", "check") == (
-        "muster store check: --data or MUSTER_DATA has to name a data directory, or --store or MUSTER_STORE "
+        "muster store check: --data or MUSTER_DATA must name a data directory, or --store or MUSTER_STORE "
         "a database\n"
     )
     assert "is no data directory" in muster.misused("store", "check", "--data", str(tmp_path / "nowhere"))

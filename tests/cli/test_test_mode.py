@@ -175,7 +175,7 @@ def test_what_is_asked_wrongly(muster: Muster) -> None:
 def test_nobody_named_and_nobody_there(capfd: pytest.CaptureFixture[str]) -> None:
     unnamed = asking("", capfd)("clock", "show")
     assert (unnamed.code, unnamed.out) == (2, "")
-    assert "--http or MUSTER_HTTP has to name the HOST:PORT of muster serve --test-mode --http" in unnamed.err
+    assert "--http or MUSTER_HTTP must give the HOST:PORT of muster serve --test-mode --http" in unnamed.err
     address = f"127.0.0.1:{free_ports(1)}"
     away = asking(address, capfd)("clock", "show")
     assert (away.code, away.out) == (1, "")
@@ -211,7 +211,7 @@ def test_something_else_that_speaks_http(capfd: pytest.CaptureFixture[str]) -> N
         ended = asking(f"http://127.0.0.1:{other.server_port}/", capfd)("clock", "show")
         thread.join()
     assert ended.code == 1
-    assert "is no HTTP port of muster's: it answers '<html>\\\\x1b[31m'" in ended.err
+    assert "is not muster's HTTP port: it responded '<html>\\\\x1b[31m'" in ended.err
 
 
 def test_help_says_what_it_needs() -> None:

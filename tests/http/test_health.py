@@ -41,7 +41,7 @@ async def test_not_ready_without_a_registration(shown: Shown, monkeypatch: pytes
 
     monkeypatch.setattr(shown.broker._store, "nodes", nobody)
     status, answer = await shown.get("/readyz")
-    assert (status, answer["brokers"][0]["why"]) == (503, "its registration in the cluster has run out")
+    assert (status, answer["brokers"][0]["why"]) == (503, "its registration in the cluster has expired")
 
 
 async def test_not_ready_when_the_store_hangs_and_alive_all_the_same(

@@ -32,7 +32,7 @@ async def test_the_list_has_the_last_diagnosis(shown: Shown, member: Member) -> 
     assert last["generation"] == 1
     assert last["cause"] == "member joined"
     assert (last["diagnosis"], last["certainty"]) == ("new-member", "certain")
-    assert last["meaning"] == "the first member of the group came"
+    assert last["meaning"] == "the first member of the group joined"
 
 
 async def test_rebalances_are_counted_over_an_hour_or_what_is_known(shown: Shown, member: Member) -> None:

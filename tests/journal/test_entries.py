@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.coordinator.journal.entries import COMMON, Entry, Member
+from tests.support.each import each
 
 WEB_2 = Member("web-2-5f0d", "web-2", "10.0.0.7", "web-2")
 
@@ -79,8 +80,8 @@ def test_lone_surrogates_are_written_as_question_marks() -> None:
     assert Entry.from_json(entry.to_json()).group == "a?b"
 
 
-@pytest.mark.parametrize(
-    ("raw", "why"),
+@each(
+    "raw, why",
     [
         (b"", "not JSON"),
         (b"\xff", "not JSON"),
@@ -88,15 +89,15 @@ def test_lone_surrogates_are_written_as_question_marks() -> None:
         (b"[]", "not an object"),
         (b"{}", "v is missing"),
         (b'{"v":0}', "v is 0, and the first version is 1"),
-        (b'{"v":true}', "v is True, and should be an integer"),
+        (b'{"v":true}', "v is True, expected an integer"),
         (b'{"v":1,"at_ms":1,"broker":1,"shard":0}', "type is missing"),
         (
             b'{"v":1,"type":"x","at_ms":"now","broker":1,"shard":0}',
-            "at_ms is 'now', and should be an integer",
+            "at_ms is 'now', expected an integer",
         ),
         (
             b'{"v":1,"type":"x","at_ms":1,"broker":1,"shard":0,"group":7}',
-            "group is 7, and should be a string",
+            "group is 7, expected a string",
         ),
         (b'{"v":1,"type":"x","at_ms":1,"broker":1,"shard":0,"member":"web-2"}', "not a member: 'web-2'"),
     ],

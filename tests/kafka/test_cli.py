@@ -187,7 +187,7 @@ def test_what_only_brokers_of_muster_tell(kafka_of_configs: KafkaOfConfigs) -> N
     assert {facts["brokers"][0][name] for name in TOLD_BY_MUSTER} == {None}
     shown = run(bootstrap, "cluster", "describe", "--leases").out
     assert "DRAINED" not in shown
-    assert shown.endswith("\n\nthe brokers do not tell of leases: they are none of muster's\n")
+    assert shown.endswith("\n\nno leases to show: these are not muster brokers\n")
     assert run(bootstrap, "cluster", "ready").out == "ready\n"
     ready = run(bootstrap, "cluster", "ready", "--output", "json").json
     assert ready == {"node_id": None, "ready": True, "why": None}
@@ -195,7 +195,8 @@ def test_what_only_brokers_of_muster_tell(kafka_of_configs: KafkaOfConfigs) -> N
         ended = run(bootstrap, "cluster", action, "1")
         assert (ended.code, ended.out) == (1, "")
         assert ended.err == (
-            f"muster cluster {action}: only brokers of muster are drained; the one that answers is none\n"
+            f"muster cluster {action}: only muster brokers can be drained; "
+            "the broker that responded is not one\n"
         )
     watched = run(bootstrap, "top", "--output", "json")
     assert (watched.code, watched.err) == (0, "")
@@ -204,5 +205,5 @@ def test_what_only_brokers_of_muster_tell(kafka_of_configs: KafkaOfConfigs) -> N
         ended = run(bootstrap, "groups", action, "g")
         assert (ended.code, ended.out) == (1, "")
         assert ended.err.startswith(f"muster groups {action}: there is no topic __group_events: ")
-        assert ended.err.endswith("Apache Kafka does not record it\n")
+        assert ended.err.endswith("Apache Kafka does not\n")
     assert "__group_events" not in run(bootstrap, "topics", "list").out, "asking created nothing"

@@ -65,9 +65,9 @@ def test_a_database_is_made_ready_once(postgres: Postgres) -> None:
     name = store.rpartition("/")[2]
     where = f"127.0.0.1:{postgres.port}/{name}"
     ended = run(NOBODY, "store", "migrate", "--store", store)
-    assert ended == (0, f"{where}: made the tables, version {SCHEMA_VERSION}\n", "")
+    assert ended == (0, f"{where}: created the tables, version {SCHEMA_VERSION}\n", "")
     ended = run(NOBODY, "store", "migrate", "--store", store)
-    assert ended == (0, f"{where}: the tables are of version {SCHEMA_VERSION} already\n", "")
+    assert ended == (0, f"{where}: the tables already have version {SCHEMA_VERSION}\n", "")
 
 
 def test_two_make_it_ready_at_once(postgres: Postgres) -> None:
@@ -84,10 +84,10 @@ def test_two_make_it_ready_at_once(postgres: Postgres) -> None:
     assert [(each.code, each.err) for each in ended] == [(0, "")] * 2
     assert sorted(each.out.partition(": ")[2] for each in ended) in (
         [
-            f"made the tables, version {SCHEMA_VERSION}\n",
+            f"created the tables, version {SCHEMA_VERSION}\n",
             f"the tables are of version {SCHEMA_VERSION} already\n",
         ],
-        [f"made the tables, version {SCHEMA_VERSION}\n"] * 2,
+        [f"created the tables, version {SCHEMA_VERSION}\n"] * 2,
     )
 
 

@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
+from muster.coordinator.base.answers import Later
 from muster.coordinator.base.clock import ManualClock
-from muster.coordinator.runtime.shard_host import Later
 from muster.coordinator.server import unserved
 from muster.coordinator.server.apis import check_request_size
 from muster.coordinator.server.connection import Connection

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from muster.coordinator.runtime.shard_host import LATER, Later
+from muster.coordinator.base.answers import LATER, Later
 from muster.coordinator.server import connections as connections_module
 from muster.coordinator.server.connection import Connection
 from muster.protocol.api import ApiKey

@@ -269,10 +269,10 @@ async def test_commits_are_answered_with_the_same_bytes(
         answers.append([(answer or b"closed").replace(topic_id.bytes, b"<topic id>") for answer in played])
     assert answers[0] == answers[1]
     kept = [
-        {group_id: dict(host.shard.hard.offsets[group_id]) for group_id in host.shard.hard.offsets}
+        {group_id: dict(host.machine.hard.offsets[group_id]) for group_id in host.machine.hard.offsets}
         for twin in (fast, plain)
         for host in twin.broker.runtime.hosts()
-        if host.shard is not None
+        if host.machine is not None
     ]
     half = len(kept) // 2
     for ours, theirs in zip(kept[:half], kept[half:], strict=True):

@@ -104,9 +104,9 @@ def test_many_at_once() -> None:
 def test_a_wrong_setting_is_refused_before_anything_starts() -> None:
     with pytest.raises(SettingError, match="group_max_size"):
         Broker(group_max_size=0)
-    with pytest.raises(TypeError, match=r"^no_such_setting: no such setting; they are those of muster serve"):
+    with pytest.raises(TypeError, match=r"^unknown setting no_such_setting"):
         Broker(no_such_setting=1)
-    with pytest.raises(TypeError, match=r"^group_max_sise: no such setting; perhaps group_max_size;"):
+    with pytest.raises(TypeError, match=r"^unknown setting group_max_sise; perhaps group_max_size;"):
         Cluster(group_max_sise=1)
     with pytest.raises(TypeError, match="perhaps group_max_size"):
         Cluster(**{"group.max.size": 1})
@@ -139,10 +139,12 @@ def test_a_lone_broker_that_died_is_back_at_once() -> None:
 def test_an_index_that_no_broker_has_is_refused() -> None:
     with Broker() as broker, Cluster(2) as cluster:
         for call in (broker.stop, broker.kill, broker.restart, broker.pause, broker.resume):
-            with pytest.raises(LookupError, match=r"^there is no broker of index 1, only that of index 0$"):
+            with pytest.raises(LookupError, match=r"^there is no broker of index 1; its only index is 0$"):
                 call(1)
         for call in (cluster.stop, cluster.kill, cluster.restart, cluster.pause, cluster.resume):
-            with pytest.raises(LookupError, match=r"^there is no broker of index -1, those of index 0 to 1$"):
+            with pytest.raises(
+                LookupError, match=r"^there is no broker of index -1; the indexes are 0 to 1$"
+            ):
                 call(-1)
         with pytest.raises(LookupError, match="index None"):
             cluster.kill(None)  # type: ignore[arg-type]  # as coordinator_of says while there is none
@@ -226,7 +228,7 @@ async def test_a_data_directory_keeps_everything(tmp_path: Path) -> None:
 async def test_the_state_of_a_group_can_be_waited_for() -> None:
     with Broker() as broker:
         assert broker.group_state("orders") == "Dead"
-        with pytest.raises(WaitFailed, match=r"orders Stable with 2 members\n.*Dead"):
+        with pytest.raises(WaitFailed, match=r"orders to be Stable with 2 members\n.*Dead"):
             broker.wait_for_group("orders", members=2, timeout_s=0.01)
         async with await Wire.connect(broker.port) as wire:
             waiting = asyncio.ensure_future(asyncio.to_thread(broker.wait_for_group, "orders", members=1))

@@ -39,7 +39,8 @@ def test_blocking() -> None:
             rule.hit()
             assert (rule.matched, rule.fired) == (2, 1)
             with pytest.raises(
-                WaitFailed, match=r"(?s)within 0.01 s: rule 1 .*2 times.*it is: 1 times, of 2"
+                WaitFailed,
+                match=r"(?s)after 0.01 s waiting for rule 1 .*2 times.*now: applied 1 times, matched 2",
             ):
                 rule.hit(2, timeout="10ms")
             (firing,) = broker.faults.history()

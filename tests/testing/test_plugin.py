@@ -166,13 +166,13 @@ def test_fixtures_scopes_and_settings(plain: Run) -> None:
 
 def test_a_marker_that_cannot_be_is_refused_in_a_line(plain: Run) -> None:
     for said in (
-        "@pytest.mark.muster: no_such_setting: no such setting; they are those of muster serve --help",
+        "@pytest.mark.muster: unknown setting no_such_setting; muster serve --help lists them",
         "@pytest.mark.muster: group_max_size: 0 is not allowed; it takes a whole number",
         "@pytest.mark.muster: scope='decade' is not one of function, class, module, package, session",
         "@pytest.mark.muster: fresh='no' is not True or False",
-        "@pytest.mark.muster: the broker does not start: ",
-        "@pytest.mark.muster: it takes named arguments only, not ('module',)",
-        "@pytest.mark.muster: scope='class', and the test is in no class",
+        "@pytest.mark.muster: the broker failed to start: ",
+        "@pytest.mark.muster: it takes keyword arguments only, not ('module',)",
+        "@pytest.mark.muster: scope='class', but the test is in no class",
     ):
         assert said in plain.text
     assert "coordinator/testing/plugin.py" not in plain.text  # no traceback through us
@@ -259,7 +259,7 @@ def test_a_failed_test_shows_the_timelines_of_its_groups(tmp_path: Path) -> None
     # A wait that fails is told at the test's own line, and not at ours.
     told = run.text.split("_ test_waits_in_vain _")[1].split("\n____")[0]
     assert ">       await muster.group" in told
-    assert "did not come about within 0.05 s: group billing Stable with 2 members" in told
+    assert "timed out after 0.05 s waiting for group billing to be Stable with 2 members" in told
     assert "def wait_until" not in told
 
 
@@ -400,7 +400,8 @@ def test_a_marker_that_sets_nothing_up_is_refused(tmp_path: Path) -> None:
     one_broker = "brokers=3 is for the fixture muster_cluster; the fixture muster is one broker"
     assert f"@pytest.mark.muster: {one_broker}" in run.text
     uses_none = (
-        "test_a_fixture_of_their_own uses none of the fixtures that it sets up, muster and muster_cluster"
+        "test_a_fixture_of_their_own uses neither of the fixtures that it configures, "
+        "muster and muster_cluster"
     )
     assert f"@pytest.mark.muster: {uses_none}" in run.text
 

@@ -137,7 +137,7 @@ async def test_what_cannot_be_is_refused(tmp_path: Path, broker: AsyncBroker) ->
         await others.resume(0)
         await others.restore(await others.snapshot())
     async with Broker(data=tmp_path) as on_disk:
-        with pytest.raises(ValueError, match=f"brokers in memory, and these keep everything in {tmp_path}"):
+        with pytest.raises(ValueError, match=f"brokers in memory, but these keep their state in {tmp_path}"):
             await on_disk.snapshot()
 
 

@@ -173,10 +173,10 @@ async def test_nothing_is_said_where_there_is_nothing_to_say(
 ) -> None:
     page = await open_page(shown, "/#/groups/billing")
     await expect(page.locator("#rebalances li")).to_have_count(1)
-    await expect(page.locator("#events li", has_text="everybody has its assignment")).to_have_count(1)
+    await expect(page.locator("#events li", has_text="all members have their assignment")).to_have_count(1)
     text = await page.locator("main").inner_text()
     assert "instance -" not in text
-    assert ", 0 ms after it came" not in text
+    assert ", 0 ms after the leader sent it" not in text
 
 
 async def test_the_overview_tells_how_often_why_and_how_the_lag_went(

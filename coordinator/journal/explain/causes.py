@@ -1,8 +1,7 @@
-"""The inference table: for each trigger, the rules that say what was behind it.
+"""The inference table: for each trigger, the rules that infer what was behind it.
 
-A rule sees one start of a rebalance with all that came before and after, and returns what it found or None.
-The surest finding is the diagnosis, the others are alternatives; where they are as sure, the order here
-decides.
+A rule looks at one start of a rebalance with the entries before and after, and returns a finding or None. The
+most certain finding is the diagnosis, the others are alternatives; among equals, the order here decides.
 """
 
 from __future__ import annotations
@@ -64,11 +63,11 @@ RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
 }
 
 _UNKNOWN: Final = Finding(
-    Diagnosis.UNKNOWN, Certainty.CERTAIN, "the journal does not have how it began, or does not say why"
+    Diagnosis.UNKNOWN, Certainty.CERTAIN, "the journal lacks its beginning or the reason for it"
 )
 
 
 def diagnose(case: Case) -> list[Finding]:
-    """What was behind it, the surest first; at least one."""
+    """The findings, the most certain first; at least one."""
     found = [rule(case) for rule in RULES.get(case.trigger or "", ())]
     return weigh([each for each in found if each is not None]) or [_UNKNOWN]

@@ -1,4 +1,4 @@
-"""What a rebalance moved, and what it cost: partitions without an owner, and lag."""
+"""What a rebalance moved and what it cost: partitions without an owner, and lag."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from muster.coordinator.journal.explain.rebalances import LOOK_ENTRIES_MAX, Reba
 from muster.coordinator.journal.explain.vocabulary import EMPTY, Trigger
 
 _SILENT_MS: Final = 1_000
-"""In less than that no lag worth telling comes up."""
+"""A shorter silence causes no lag worth mentioning."""
 _FIRST_MS: Final = 15_000
-"""The first lag after a rebalance is told after ten seconds: it stands for that at the end where that is not
-known."""
+"""The first lag sample comes ten seconds after a rebalance; it stands in for the lag at its end if that is
+unknown."""
 _SLACK: Final = 10
-"""Lag goes up and down with the commits: all but one part in so many of its growth made up for is all."""
+"""Lag fluctuates with commits: it has recovered when all but this fraction of its growth is made up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What the leader's assignment changed; None is not known."""
+    """What the assignment changed; None is unknown."""
 
     partitions: int | None
     kept: int | None
@@ -45,7 +45,7 @@ class Moved:
 
 
 class Unowned(NamedTuple):
-    """Partitions that nobody worked on for so long."""
+    """Partitions without an owner, and for how long."""
 
     partitions: tuple[tuple[str, int], ...]
     ms: int
@@ -53,25 +53,25 @@ class Unowned(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """Records behind, in all; None is not known."""
+    """Lag in records, in total; None is unknown."""
 
     before: int | None
-    """Before it began, or before a member of it fell silent."""
+    """Before the rebalance, or before one of its members fell silent."""
     after: int | None
     """At its end."""
     peak: int | None
-    """The largest seen until it had recovered, ten minutes after the end at most."""
+    """The maximum until it recovered, at most ten minutes after the end."""
     recovered_ms: int | None = None
-    """When lag was back at what it was, epoch ms; None: it was not seen to be within those ten minutes."""
+    """When the lag was back at its former level, epoch ms; None: not within those ten minutes."""
     recovered_in: int | None = None
-    """The generation in which that was, where another rebalance had begun before."""
+    """The generation in which it recovered, if another rebalance had begun by then."""
     next_ms: int | None = None
-    """When the next rebalance began, if that was before lag had recovered and within those ten minutes."""
+    """When the next rebalance began, if within those ten minutes and before the lag recovered."""
 
     @property
     def growth(self) -> int | None:
-        """Records that came to wait while it went on. What comes to wait later is not its doing: every
-        partition has an owner again, and lag grows only if that reads more slowly than records arrive."""
+        """Growth of the lag during the rebalance. Later growth is not its doing: every partition has an owner
+        again, so lag only grows if the owner reads slower than records arrive."""
         if self.before is None or self.after is None:
             return None
         return max(self.after - self.before, 0)
@@ -79,32 +79,22 @@ class Lag:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What it meant for the records; None is not known."""
+    """The cost in records; None is unknown."""
 
     unowned: tuple[Unowned, ...]
     """The longest first."""
     arrived: int | None
-    """About how many records arrived while partitions had no owner: their rates times those times."""
+    """Approximate number of records that arrived in partitions without an owner: rate times duration."""
     lag: Lag
     falling_behind: FallingBehind | None
-    """Lag that grew after it for another reason."""
+    """Lag that grew afterwards for another reason."""
     commits_refused: int
-    """OffsetCommits of the generation that ended: what they were for is delivered again."""
+    """Refused OffsetCommits of the ended generation: their records are delivered again."""
 
     @property
     def lag_before(self) -> int | None:
         """See `Lag.before`."""
         return self.lag.before
-
-    @property
-    def lag_peak(self) -> int | None:
-        """See `Lag.peak`."""
-        return self.lag.peak
-
-    @property
-    def lag_growth(self) -> int | None:
-        """See `Lag.growth`."""
-        return self.lag.growth
 
     @property
     def recovered_ms(self) -> int | None:
@@ -113,8 +103,8 @@ class Cost:
 
     @property
     def waited(self) -> int | None:
-        """Records that came to wait because of it: those that arrived in partitions without an owner, or
-        where the rates are not known, the growth of the lag while it went on."""
+        """Records that had to wait because of the rebalance: those that arrived in partitions without an
+        owner or, if the rates are unknown, the growth of the lag during it."""
         return self.lag.growth if self.arrived is None else self.arrived
 
     def to_json(self) -> dict[str, Any]:
@@ -137,7 +127,7 @@ class Cost:
 
 
 def moved(rebalance: Rebalance) -> Moved | None:
-    """What its assignment changed; None without one, or one that the coordinator cannot read."""
+    """What the assignment changed; None without an assignment, or if the coordinator cannot read it."""
     entry = rebalance.assigned
     if entry is None or (whole(entry, "partitions") is None and not moves(entry)):
         return None
@@ -153,7 +143,7 @@ def moved(rebalance: Rebalance) -> Moved | None:
 
 
 def cost(rebalance: Rebalance) -> Cost | None:
-    """What it cost, as far as the journal says; None when it says nothing."""
+    """The cost as far as the journal shows; None if it shows nothing."""
     unowned = _unowned(rebalance)
     found = _lag(rebalance)
     refused = _commits_refused(rebalance)
@@ -167,9 +157,10 @@ def cost(rebalance: Rebalance) -> Cost | None:
 
 
 def _unowned(rebalance: Rebalance) -> list[Unowned]:
-    """By how long: from when the former owner stopped to the end of the rebalance. One that went stopped with
-    its last sign of life or its LeaveGroup; one that is still there when it rejoined, for until it hears of
-    the rebalance it works on; where nobody noted when that was, at the start of the rebalance."""
+    """How long each partition had no owner: from when the former owner stopped to the end of the rebalance. A
+    member that left stopped at its last sign of life or its LeaveGroup. One that stayed stopped when it
+    rejoined, since it works until it learns of the rebalance; if that time is unknown, at the start of the
+    rebalance."""
     if rebalance.assigned is None or rebalance.ended_ms is None or rebalance.state == EMPTY:
         return []
     stopped = _rejoined(rebalance) | _stopped(rebalance)
@@ -178,7 +169,7 @@ def _unowned(rebalance: Rebalance) -> list[Unowned]:
     for each in moves(rebalance.assigned):
         where = (each.topic, each.partition)
         if each.to_member is None:
-            continue  # nobody has it yet: the next rebalance tells
+            continue  # unowned until the next rebalance
         if each.from_member is not None:
             since_ms = stopped.get(each.from_member, rebalance.started_ms)
         elif where in withheld:
@@ -190,7 +181,7 @@ def _unowned(rebalance: Rebalance) -> list[Unowned]:
 
 
 def _stopped(rebalance: Rebalance) -> dict[str, int]:
-    """When members that are gone stopped working, by member id."""
+    """When removed members stopped working, by member id."""
     stopped: dict[str, int] = {}
     for each in rebalance.entries:
         if each.type == "member_removed" and each.member is not None:
@@ -204,7 +195,7 @@ def _stopped(rebalance: Rebalance) -> dict[str, int]:
 
 
 def _rejoined(rebalance: Rebalance) -> dict[str, int]:
-    """When members gave up what they had, by member id."""
+    """When members gave up their partitions, by member id."""
     rejoined: dict[str, int] = {}
     for each in rebalance.entries:
         if each.type == "member_rejoined" and each.member is not None:
@@ -213,7 +204,7 @@ def _rejoined(rebalance: Rebalance) -> dict[str, int]:
 
 
 def _withheld(rebalance: Rebalance) -> dict[tuple[str, int], int]:
-    """Partitions that the assignment before took from somebody and gave to nobody (KIP-429), and when."""
+    """Partitions that the previous assignment revoked without giving them to anyone (KIP-429), and when."""
     for index in range(rebalance.first - 1, max(-1, rebalance.first - LOOK_ENTRIES_MAX), -1):
         entry = rebalance.stream[index]
         if entry.type == "assigned":
@@ -232,7 +223,7 @@ def _lag(rebalance: Rebalance) -> Lag:
     since_ms = min([rebalance.started_ms, *_stopped(rebalance).values()])
     done = rebalance.completed
     noted = None if done is None else lag_before(done)
-    # What is noted is the lag as the rebalance began: by then that of a member that fell silent has grown.
+    # The lag noted is that at the start of the rebalance, when a silent member's lag had already grown.
     silent = since_ms < rebalance.started_ms - _SILENT_MS
     before = None if silent else noted
     for each in rebalance.earlier(BEFORE_MS) if before is None else ():
@@ -259,7 +250,7 @@ def _lag(rebalance: Rebalance) -> Lag:
         if each.type not in ("lag_at_commit", "rebalance_completed") or (found := lag(each)) is None:
             continue
         peak = found if peak is None else max(found, peak)
-        # Said of another rebalance it is the lag before that one.
+        # Lag noted for another rebalance is the lag before that one.
         said = flag(each, "recovered") is True and not silent and index < rebalance.until
         if said or (before is not None and found - before <= max(peak - before, 0) // _SLACK):
             other = None if index < rebalance.until else each.generation
@@ -268,13 +259,13 @@ def _lag(rebalance: Rebalance) -> Lag:
 
 
 def _first_lag(rebalance: Rebalance, until_ms: int) -> int | None:
-    """The first that was told after it and before the next one."""
+    """The first lag sample after it and before the next rebalance."""
     told = (each for each in rebalance.after[:LOOK_ENTRIES_MAX] if each.type == "lag_at_commit")
     return next((lag(each) for each in told if each.at_ms <= until_ms), None)
 
 
 def _commits_refused(rebalance: Rebalance) -> int:
-    """Refused commits of generations that this rebalance ended."""
+    """Refused commits of generations ended by this rebalance."""
     generation = rebalance.generation
     return sum(
         1

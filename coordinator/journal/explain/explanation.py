@@ -1,21 +1,18 @@
-"""The explanation of one rebalance, put together."""
+"""The explanation of one rebalance."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from datetime import tzinfo
-from typing import Any, Final, NamedTuple
+from typing import Final
 
-from muster.coordinator.journal.entries import Entry, Member
+from muster.coordinator.journal.entries import Entry
 from muster.coordinator.journal.explain import cost as costs
 from muster.coordinator.journal.explain import incidents, words
 from muster.coordinator.journal.explain.causes import diagnose
-from muster.coordinator.journal.explain.cost import Cost, Moved
 from muster.coordinator.journal.explain.facts import text, whole
 from muster.coordinator.journal.explain.findings import LOOK_BACK_MS, Case, Finding
 from muster.coordinator.journal.explain.names import count, duration, ids_in, listed
-from muster.coordinator.journal.explain.phases import Awaited, Phases, awaited, phases
+from muster.coordinator.journal.explain.phases import Awaited, awaited, phases
 from muster.coordinator.journal.explain.rebalances import (
     LOOK_ENTRIES_MAX,
     Outcome,
@@ -25,107 +22,14 @@ from muster.coordinator.journal.explain.rebalances import (
     streams,
 )
 from muster.coordinator.journal.explain.vocabulary import EMPTY, UNKNOWN_CAUSE, Certainty, Diagnosis, Trigger
+from muster.coordinator.journal.explain.words import Alternative, Explanation
 from muster.coordinator.journal.names import Names
 
 _NAMED_MAX: Final = 8
 _OFTEN_MIN: Final = 5
-"""A deploy of some processes makes fewer."""
+"""More than a deploy of a few processes makes."""
 _HANGS_MS: Final = 3_000
-"""A rebalance that waits for longer than this is asked about for its waiting, not for its beginning."""
-
-
-class Alternative(NamedTuple):
-    """What else the evidence allows."""
-
-    diagnosis: Diagnosis
-    certainty: Certainty
-    why: str
-
-    def to_json(self) -> dict[str, str]:
-        return {"diagnosis": self.diagnosis, "certainty": self.certainty, "why": self.why}
-
-
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """Why a group rebalanced, how that went and what it cost; or something worth knowing that was no
-    rebalance."""
-
-    group: str
-    generation: int | None
-    """What the rebalance led to, or will lead to."""
-    started_ms: int
-    ended_ms: int | None
-    """None: it is under way."""
-    outcome: Outcome
-    state: str
-    """Kafka's name of the group's state at the end, or now."""
-    cause: str
-    """What triggered it, as recorded: a value of `group.events.Trigger`, or "unknown"."""
-    diagnosis: Diagnosis
-    certainty: Certainty
-    member: Member | None
-    """Who triggered it, or who is waited for."""
-    what: str
-    """A sentence: what was seen."""
-    meaning: str
-    """A sentence: what that means."""
-    evidence: tuple[str, ...]
-    alternatives: tuple[Alternative, ...]
-    also: tuple[str, ...]
-    """What began it anew before it was over, and who else came and went meanwhile."""
-    waiting: tuple[Awaited, ...]
-    phases: Phases | None
-    moved: Moved | None
-    cost: Cost | None
-    before: str | None
-    """The rebalance before, in a line, where this was none."""
-    since: tuple[str, ...]
-    """Near misses after it: members that may be the next to go."""
-    now_ms: int
-    names: Names
-    ids: tuple[str, ...]
-    """The ids of the members that it mentions."""
-
-    @property
-    def rebalanced(self) -> bool:
-        """Whether it was a rebalance."""
-        return self.outcome is not Outcome.NONE
-
-    def to_json(self) -> dict[str, Any]:
-        """For programs: plain JSON values."""
-        return {
-            "group": self.group,
-            "generation": self.generation,
-            "started_ms": self.started_ms,
-            "ended_ms": self.ended_ms,
-            "outcome": self.outcome.value,
-            "state": self.state,
-            "rebalanced": self.rebalanced,
-            "cause": self.cause,
-            "diagnosis": self.diagnosis.value,
-            "certainty": self.certainty.value,
-            "member": None if self.member is None else self.member.to_json(),
-            "what": self.what,
-            "meaning": self.meaning,
-            "evidence": list(self.evidence),
-            "alternatives": [each.to_json() for each in self.alternatives],
-            "also": list(self.also),
-            "waiting": [each.to_json() for each in self.waiting],
-            "phases": None if self.phases is None else self.phases.to_json(),
-            "moved": None if self.moved is None else self.moved.to_json(),
-            "cost": None if self.cost is None else self.cost.to_json(),
-            "before": self.before,
-            "since": list(self.since),
-            "names": self.names.by_id(self.ids),
-        }
-
-    def lines(self, zone: tzinfo | None = None) -> list[str]:
-        """For people: lines of 110 columns at most, times in local time or in `zone`."""
-        return words.lines(self, zone)
-
-    def member_lines(self) -> list[str]:
-        """Which members the names stand for: lines to go on with."""
-        return words.members(self)
+"""When a rebalance takes longer than this, the question is what it waits for, not how it began."""
 
 
 def explain(
@@ -136,12 +40,12 @@ def explain(
     now_ms: int | None = None,
     names: Names | None = None,
 ) -> Explanation | None:
-    """Why the group last rebalanced, or how it came to `generation`; None if the entries do not tell.
+    """Why the group last rebalanced, or how it reached `generation`; None if the entries do not tell.
 
-    Without `group` that of the last entry is meant. Without `generation` the last thing that happened is
-    explained, also one that was no rebalance (a coordinator that moved, say). `now_ms` is the moment from
-    which what hangs is looked at; without it that of the last entry. `names` are those of the group's
-    members; without it they are made from the entries.
+    `group` defaults to that of the last entry. Without `generation` the last incident is explained even if it
+    was not a rebalance (a coordinator that moved, say). `now_ms`, by default the time of the last entry,
+    decides how long things have been hanging. `names` are those of the group's members, by default taken from
+    the entries.
     """
     found = streams(entries)
     if group is None:
@@ -171,8 +75,8 @@ def explain(
 def explain_all(
     entries: Iterable[Entry], *, now_ms: int | None = None, names: Names | None = None
 ) -> list[Explanation]:
-    """Every rebalance that the entries tell of, oldest first, the one under way last. `names` is for entries
-    of one group; see `explain`."""
+    """Every rebalance in the entries, oldest first, one in progress last. `names` is for entries of a single
+    group; see `explain`."""
     entries = list(entries)
     latest_ms = max((each.at_ms for each in entries), default=0)
     moment_ms = latest_ms if now_ms is None else max(latest_ms, now_ms)
@@ -188,23 +92,23 @@ def explained(
     lately: int = 0,
     names: Names | None = None,
 ) -> Explanation:
-    """The explanation of one of those that `rebalances` cut out, as things stand at `now_ms`; with `given_up`
-    that of a generation which it made on the way. `lately`: how many began within LOOK_BACK_MS, up to it."""
+    """The explanation of a rebalance found by `rebalances`, as of `now_ms`; with `given_up` that of an
+    abandoned generation within it. `lately`: how many began within LOOK_BACK_MS up to it."""
     if names is None:
         names = Names(rebalance.members.values(), rebalance.present)
     cases = [Case(rebalance, start, names, now_ms) for start in rebalance.starts]
     also: list[str] = []
     if given_up is not None:
         cases = cases[rebalance.reached[given_up] :]
-        also = [f"generation {given_up} was given up: the group went on to {rebalance.generation}"]
+        also = [f"generation {given_up} was abandoned: the group went on to {rebalance.generation}"]
     case = cases[0]
     findings = diagnose(case)
     waiting = awaited(rebalance)
     member, what = case.member, words.what(case)
     hanging = _hanging(rebalance, waiting, names, now_ms)
     if hanging is not None:
-        # How it began is no alternative to why it is not over.
-        began = f"it began with this: {findings[0].says} ({findings[0].diagnosis})"
+        # How it began does not explain why it is not over.
+        began = f"it began with: {findings[0].says} ({findings[0].diagnosis})"
         findings = [hanging._replace(evidence=(*hanging.evidence, began))]
         member = waiting[0].member
     best, *others = findings
@@ -242,7 +146,7 @@ def explained(
 
 
 def _lately(known: list[Rebalance], this: Rebalance) -> int:
-    """How many rebalances began in the time before this one, itself included."""
+    """How many rebalances began shortly before this one, itself included."""
     since_ms = this.started_ms - LOOK_BACK_MS
     return sum(1 for each in known if since_ms < each.started_ms <= this.started_ms)
 
@@ -250,11 +154,11 @@ def _lately(known: list[Rebalance], this: Rebalance) -> int:
 def _again_and_again(lately: int) -> list[str]:
     if lately < _OFTEN_MIN:
         return []
-    return [f"{lately} rebalances within {duration(LOOK_BACK_MS)}: groups timeline shows them"]
+    return [f"{lately} rebalances within {duration(LOOK_BACK_MS)}: see groups timeline"]
 
 
 def _hanging(rebalance: Rebalance, waiting: list[Awaited], names: Names, now_ms: int) -> Finding | None:
-    """What a rebalance under way waits for, once it has waited for some time."""
+    """What a long rebalance in progress waits for."""
     if rebalance.outcome is not Outcome.UNDER_WAY or not waiting:
         return None
     first = waiting[0]
@@ -263,21 +167,24 @@ def _hanging(rebalance: Rebalance, waiting: list[Awaited], names: Names, now_ms:
         return None
     who = names.short(first.member)
     if first.pending:
-        says = f"{who} took a member id and has not come back with it: everybody waits for it"
+        says = f"{who} was given a member id and has not joined with it: everyone waits for it"
         return Finding(
-            Diagnosis.PENDING_MEMBER, Certainty.CERTAIN, says, (f"it took the id {duration(waited_ms)} ago",)
+            Diagnosis.PENDING_MEMBER, Certainty.CERTAIN, says, (f"it got the id {duration(waited_ms)} ago",)
         )
     if rebalance.joined is not None:
         says = f"{who} joined and has not sent SyncGroup for {duration(waited_ms)}"
         return Finding(Diagnosis.SYNC_TIMEOUT, Certainty.LIKELY, says)
-    says = f"{who} has not rejoined: its user has not polled, or the process is gone"
+    says = f"{who} has not rejoined: its application does not poll, or the process is gone"
     return Finding(
-        Diagnosis.SLOW_JOIN, Certainty.CERTAIN, says, (f"it is waited for since {duration(waited_ms)}",)
+        Diagnosis.SLOW_JOIN,
+        Certainty.CERTAIN,
+        says,
+        (f"the group has waited for it for {duration(waited_ms)}",),
     )
 
 
 def _meanwhile(rebalance: Rebalance, names: Names) -> list[str]:
-    """Who else came and went before it was over."""
+    """Other members that came and went before it was over."""
     named = {each.member.id for each in rebalance.starts if each.member is not None}
     who: dict[str, list[str]] = {}
     for each in rebalance.entries:
@@ -297,18 +204,18 @@ def _in_initial_delay(rebalance: Rebalance, now_ms: int) -> bool:
 
 
 def _loaded_again(rebalance: Rebalance) -> list[str]:
-    """That its broker was restarted after it: the newest time."""
+    """The last restart of its broker after it."""
     for index in range(min(rebalance.until, rebalance.last + LOOK_ENTRIES_MAX) - 1, rebalance.last - 1, -1):
         if incidents.is_loaded_again(rebalance.stream, index):
             entry = rebalance.stream[index]
             later = duration(entry.at_ms - (rebalance.ended_ms or rebalance.started_ms))
-            kept = "members and generation are as they were"
-            return [f"broker {entry.broker} was restarted or loaded the group again {later} later; {kept}"]
+            kept = "members and generation are unchanged"
+            return [f"broker {entry.broker} restarted or reloaded the group {later} later; {kept}"]
     return []
 
 
 def _near_misses(rebalance: Rebalance, names: Names) -> list[str]:
-    """Whose heartbeats were late after it and before the next rebalance."""
+    """Members whose heartbeats were late after it and before the next rebalance."""
     late: dict[str, list[int]] = {}
     limits: dict[str, int | None] = {}
     for each in rebalance.after[:LOOK_ENTRIES_MAX]:
@@ -321,19 +228,19 @@ def _near_misses(rebalance: Rebalance, names: Names) -> list[str]:
         limit_ms = limits[who]
         of = "" if limit_ms is None else f" of the {duration(limit_ms)} it has"
         found.append(
-            f"heartbeats of {who} were late {count(len(gaps), 'time')}, up to {duration(max(gaps))}{of}"
+            f"heartbeats of {who} were late {count(len(gaps), 'time')}, by up to {duration(max(gaps))}{of}"
         )
     return found
 
 
 def _staged(case: Case) -> tuple[str, ...]:
-    """What a test did to make it happen."""
+    """What a test did to cause it."""
     since_ms = case.rebalance.started_ms - max(case.silent_ms or 0, 1_000)
     staged: list[str] = []
     before = case.rebalance.stream[case.rebalance.first : case.start.index][::-1]
     for each in (*before, *case.rebalance.earlier(case.rebalance.started_ms - since_ms)):
         if each.type == "fault_fired":
-            staged.append(f"a fault fired: {text(each, 'action')} on {text(each, 'api')}")
+            staged.append(f"injected fault: {text(each, 'action')} on {text(each, 'api')}")
         elif each.type == "clock_moved" and (by_ms := whole(each, "by_ms")) is not None:
-            staged.append(f"the clock was moved by {duration(by_ms)}")
+            staged.append(f"the test clock was advanced by {duration(by_ms)}")
     return tuple(dict.fromkeys(staged[::-1]))

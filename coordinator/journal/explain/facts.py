@@ -1,5 +1,5 @@
-"""Reading entries that may lack fields or hold something else in them: written by a newer broker, an older
-one, or by nobody one knows. What is not as expected counts as absent."""
+"""Reads fields of entries defensively: an entry may come from a newer or older broker, or from anyone. An
+unexpected value counts as absent."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from muster.coordinator.journal.entries import Entry, Member
 from muster.coordinator.journal.explain.vocabulary import DEAD, EMPTY
 
 _SAME_INSTANCE: Final = ("member_replaced", "member_fenced")
-"""Their old_member_id is an older one of the member that they are about."""
+"""Their old_member_id is a former id of the same member."""
 
 
 class Move(NamedTuple):
-    """A partition that changed hands; None stands for nobody."""
+    """A partition that changed owners; None is no owner."""
 
     topic: str
     partition: int
@@ -23,14 +23,14 @@ class Move(NamedTuple):
 
 
 class Position(NamedTuple):
-    """How far a group is in a partition, and where that ends."""
+    """A group's position in a partition, and the partition's end."""
 
     committed: int
     end: int
 
 
 class Growth(NamedTuple):
-    """Partitions of a topic, before and now; 0 where there was or is no such topic."""
+    """Partitions of a topic, before and now; 0 if it did not or does not exist."""
 
     topic: str
     before: int
@@ -38,40 +38,40 @@ class Growth(NamedTuple):
 
 
 def whole(entry: Entry, name: str) -> int | None:
-    """A field that holds a whole number."""
+    """A field with an integer."""
     return _whole(entry.data.get(name))
 
 
 def flag(entry: Entry, name: str) -> bool | None:
-    """A field that holds true or false."""
+    """A field with a boolean."""
     value = entry.data.get(name)
     return value if isinstance(value, bool) else None
 
 
 def text(entry: Entry, name: str) -> str | None:
-    """A field that holds text."""
+    """A field with text."""
     value = entry.data.get(name)
     return value if isinstance(value, str) else None
 
 
 def texts(entry: Entry, name: str) -> list[str]:
-    """A field that lists texts."""
+    """A field with a list of texts."""
     return [each for each in _list(entry.data.get(name)) if isinstance(each, str)]
 
 
 def member(entry: Entry, name: str) -> Member | None:
-    """A field that holds a member."""
+    """A field with a member."""
     return _member(entry.data.get(name))
 
 
 def members(entry: Entry, name: str) -> list[Member]:
-    """A field that lists members."""
+    """A field with a list of members."""
     found = [_member(each) for each in _list(entry.data.get(name))]
     return [each for each in found if each is not None]
 
 
 def joins(entry: Entry) -> list[tuple[Member, int]]:
-    """The slowest to join and how long each took in ms, of a rebalance_completed."""
+    """The slowest members to join and their times in ms, from a rebalance_completed."""
     found: list[tuple[Member, int]] = []
     for each in _list(entry.data.get("joins")):
         match each:
@@ -81,7 +81,7 @@ def joins(entry: Entry) -> list[tuple[Member, int]]:
 
 
 def moves(entry: Entry) -> list[Move]:
-    """What an `assigned` moved."""
+    """The moves of an `assigned`."""
     found: list[Move] = []
     for each in _list(entry.data.get("moves")):
         match each:
@@ -101,7 +101,7 @@ def growths(entry: Entry) -> list[Growth]:
 
 
 def counts(entry: Entry, name: str) -> dict[str, int]:
-    """A field that holds a number for each name."""
+    """A field with a number for each name."""
     value = entry.data.get(name)
     if not isinstance(value, Mapping):
         return {}
@@ -109,8 +109,8 @@ def counts(entry: Entry, name: str) -> dict[str, int]:
 
 
 def positions(entry: Entry) -> dict[tuple[str, int], Position]:
-    """Where a group is in its partitions, as a lag_at_commit or rebalance_completed says it; of those that
-    are furthest behind, where they are many."""
+    """A group's positions from a lag_at_commit or rebalance_completed; if there are many, those with the most
+    lag."""
     found: dict[tuple[str, int], Position] = {}
     of_lag = {"lag_at_commit": "partitions", "rebalance_completed": "lag_partitions"}
     for each in _list(entry.data.get(of_lag.get(entry.type, ""))):
@@ -121,13 +121,12 @@ def positions(entry: Entry) -> dict[tuple[str, int], Position]:
 
 
 def lag(entry: Entry) -> int | None:
-    """Records between what is committed and the ends of the logs, as a lag_at_commit or rebalance_completed
-    says it."""
+    """Records between committed offsets and log ends, from a lag_at_commit or rebalance_completed."""
     return _lag(entry.data.get("total" if entry.type == "lag_at_commit" else "lag"))
 
 
 def lag_before(entry: Entry) -> int | None:
-    """The lag that a rebalance_completed says there was before."""
+    """The lag before a rebalance, from its rebalance_completed."""
     return _lag(entry.data.get("lag_before"))
 
 
@@ -136,15 +135,15 @@ def _lag(value: object) -> int | None:
 
 
 def same_client(one: Member, other: Member) -> bool:
-    """Whether both ids are likely to be one client's: the same instance id, or for dynamic members the same
-    client id from the same host."""
+    """Whether both ids probably belong to one client: the same instance id or, for dynamic members, the same
+    client id and host."""
     if one.instance is not None or other.instance is not None:
         return one.instance == other.instance
     return (one.client_id, one.host) == (other.client_id, other.host)
 
 
 def mentioned(entry: Entry) -> list[Member]:
-    """Every member in an entry, with an id."""
+    """Every member with an id in an entry."""
     found = [*members(entry, "waiting_for"), *members(entry, "dropped"), *(who for who, _ in joins(entry))]
     for name in ("last_joined", "last", "owner"):
         one = member(entry, name)
@@ -152,7 +151,7 @@ def mentioned(entry: Entry) -> list[Member]:
             found.append(one)
     if entry.member is not None:
         found.append(entry.member)
-        # A leader_changed has one too, of somebody else.
+        # A leader_changed has one too, but of another member.
         old = text(entry, "old_member_id") if entry.type in _SAME_INSTANCE else None
         if old is not None:
             host = text(entry, "old_client_host") or entry.member.host
@@ -161,7 +160,7 @@ def mentioned(entry: Entry) -> list[Member]:
 
 
 def everybody(entries: Iterable[Entry]) -> dict[str, Member]:
-    """All members in entries, by id."""
+    """All members in the entries, by id."""
     return {each.id: each for entry in entries for each in mentioned(entry)}
 
 
@@ -175,12 +174,12 @@ _THERE: Final = frozenset(
         "heartbeat_late",
     }
 )
-"""What is only recorded of members."""
+"""Recorded only of current members."""
 
 
 def present(entries: Iterable[Entry], before: Iterable[str] = ()) -> set[str]:
-    """The ids of the members that are in the group after the last of its entries, as far as they tell;
-    `before` were there before the first."""
+    """The ids of the members in the group after the last entry, as far as known; `before` were in it before
+    the first."""
     there = set(before)
     for entry in entries:
         match entry.type:

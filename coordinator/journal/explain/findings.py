@@ -1,4 +1,4 @@
-"""What rules look at, and what they find."""
+"""What rules look at, and what they return."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from muster.coordinator.journal.explain.rebalances import LOOK_ENTRIES_MAX, Reba
 from muster.coordinator.journal.explain.vocabulary import CERTAINTIES, Certainty, Diagnosis, Trigger
 from muster.coordinator.journal.names import Names
 
-GAVE: Final = "it gave as its reason: "
+GAVE: Final = "reason given: "
 LOOK_BACK_MS: Final = 10 * 60_000
-"""How far back near misses, earlier evictions and other restarts count."""
+"""How far back near misses, evictions and restarts count."""
 LOOK_AHEAD_MS: Final = 30 * 60_000
-"""How much later a client may come back and still be told to be the one that left."""
+"""How much later a returning client still counts as the one that left."""
 
 
 class Finding(NamedTuple):
-    """What one rule says."""
+    """The result of one rule."""
 
     diagnosis: Diagnosis
     certainty: Certainty
     says: str
-    """A sentence for people: what it means."""
+    """What it means, as a sentence."""
     evidence: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Case:
-    """One start of a rebalance (or a change without one) and all that may explain it."""
+    """One start of a rebalance (or an incident without one) and everything that may explain it."""
 
     rebalance: Rebalance
     start: Start
@@ -54,11 +54,11 @@ class Case:
 
     @cached_property
     def step(self) -> list[Entry]:
-        """What was recorded with the start, the start itself first."""
+        """Entries recorded together with the start, the start first."""
         return [self.start.entry, *self.rebalance.step(self.start)]
 
     def in_step(self, kind: str) -> Entry | None:
-        """The entry of that type about this member; failing that, any of the step."""
+        """The entry of that type about this member or, failing that, any in the step."""
         found = [each for each in self.step if each.type == kind]
         return next((each for each in found if self.is_about(each)), found[0] if found else None)
 
@@ -72,19 +72,19 @@ class Case:
 
     @cached_property
     def protocol(self) -> str | None:
-        """The assignor in use before; None where the journal does not have it."""
+        """The assignor in use before; None if the journal does not show it."""
         return next((text(each, "protocol") for each in self._before("protocol_chosen")), None)
 
     @cached_property
     def is_leader(self) -> bool:
-        """Whether the member led the generation before, as far as the journal has it."""
+        """Whether the member led the previous generation, as far as the journal shows."""
         leaders = (each.member for each in self._before("assigned", "leader_changed"))
         leader = next((each for each in leaders if each is not None), None)
         return leader is not None and self.member is not None and leader.id == self.member.id
 
     def _before(self, *kinds: str, since_ms: int | None = None) -> Iterator[Entry]:
-        """Entries of these types before the start, the newest first; however old without `since_ms`."""
-        # Without its start in the journal, what is there of the rebalance itself is not from before it.
+        """Entries of these types before the start, newest first, of any age without `since_ms`."""
+        # If its start is missing, the entries of the rebalance itself are not from before it.
         begin = self.start.index if self.rebalance.began_in_sight else self.rebalance.first
         for index in range(begin - 1, max(-1, begin - LOOK_ENTRIES_MAX), -1):
             each = self.rebalance.stream[index]
@@ -95,16 +95,16 @@ class Case:
 
     @cached_property
     def said(self) -> tuple[str, ...]:
-        """The client's own reason as evidence, if it gave one."""
+        """The client's reason as evidence, if it gave one."""
         return (f'{GAVE}"{self.reason}"',) if self.reason else ()
 
     @cached_property
     def silent_ms(self) -> int | None:
-        """How long before it was removed the member was last heard of."""
+        """How long the member had been silent when it was removed."""
         return None if self.removed is None else whole(self.removed, "silent_ms")
 
     def earlier(self, *kinds: str, window_ms: int = LOOK_BACK_MS) -> Iterator[Entry]:
-        """Entries of these types before the start, no more than `window_ms` before, the newest first."""
+        """Entries of these types in the `window_ms` before the start, newest first."""
         return self._before(*kinds, since_ms=self.start.entry.at_ms - window_ms)
 
     def later(self, *kinds: str, window_ms: int = LOOK_AHEAD_MS) -> Iterator[Entry]:
@@ -113,14 +113,14 @@ class Case:
 
     @cached_property
     def disconnected_before_ms(self) -> int | None:
-        """How long before its removal the member's connection had closed; None if it is not known to have."""
+        """How long before its removal the member's connection closed; None if it did not, or is unknown."""
         if self.removed is None:
             return None
         noted = whole(self.removed, "disconnected_ms")
         if noted is not None:
             return max(noted, 0)
         if flag(self.removed, "connected") is not None:
-            return None  # it was heard of over another connection since, or not at all
+            return None  # the member used another connection since, or none
         for each in self.earlier("member_disconnected"):
             if self.is_about(each):
                 return max(self.removed.at_ms - each.at_ms, 0)
@@ -128,21 +128,21 @@ class Case:
 
     @cached_property
     def connected(self) -> bool | None:
-        """Whether the member's connection was open when it was removed; None if nothing says it."""
+        """Whether the member's connection was open when it was removed; None if unknown."""
         if self.disconnected_before_ms is not None:
             return False
         return None if self.removed is None else flag(self.removed, "connected")
 
     @cached_property
     def disconnected_after_ms(self) -> int | None:
-        """How long after it left the connection of the member closed; None if it is not known to have."""
+        """How long after leaving the member's connection closed; None if it did not, or is unknown."""
         for each in self.later("member_disconnected", "member_added", "member_id_issued"):
             if each.type == "member_disconnected":
                 if self.is_about(each):
                     noted = whole(each, "after_removal_ms")
                     return max(each.at_ms - self.start.entry.at_ms if noted is None else noted, 0)
             elif self.came_back_as(each):
-                break  # what closes from here on may be its next life
+                break  # later disconnects may belong to its next incarnation
         return None
 
     def came_back_as(self, entry: Entry) -> bool:
@@ -151,15 +151,15 @@ class Case:
 
     @cached_property
     def near_misses(self) -> int:
-        """How often the member's heartbeats had been late in the ten minutes before."""
+        """How often the member's heartbeats were late in the ten minutes before."""
         seen = sum(1 for each in self.earlier("heartbeat_late") if self.is_about(each))
         noted = None if self.removed is None else whole(self.removed, "late")
         return max(seen, noted or 0)
 
     @cached_property
     def shares_its_name(self) -> bool:
-        """Whether others of the group have the same client id and host, so that it takes more than those to
-        know a client again."""
+        """Whether others in the group have the same client id and host, so that these do not identify a
+        client."""
         if self.member is None:
             return False
         mine = self.member
@@ -177,8 +177,8 @@ Rule = Callable[[Case], Finding | None]
 
 
 def weigh(findings: list[Finding]) -> list[Finding]:
-    """The surest first, in the order of the rules where they are as sure; each diagnosis once. Beside what is
-    certain only that is kept which is certain too."""
+    """Findings by certainty, then in the order of the rules; each diagnosis once. If any is certain, the
+    uncertain ones are dropped."""
     best: dict[Diagnosis, Finding] = {}
     for each in sorted(findings, key=lambda found: CERTAINTIES.index(found.certainty)):
         best.setdefault(each.diagnosis, each)
@@ -189,7 +189,7 @@ def weigh(findings: list[Finding]) -> list[Finding]:
 
 
 def is_eviction(entry: Entry) -> bool:
-    """Whether a member was put out, rather than left."""
+    """Whether a member was evicted rather than left."""
     return entry.type == "member_removed" and entry.trigger in (
         Trigger.SESSION_EXPIRED,
         Trigger.SYNC_TIMED_OUT,

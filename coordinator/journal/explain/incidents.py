@@ -1,5 +1,5 @@
-"""What is worth knowing and was no rebalance: the coordinator moved, a static member was replaced in a Stable
-group or fenced, a client was refused."""
+"""Incidents that are not rebalances: the coordinator moved, a static member was replaced in a Stable group or
+fenced, a client was refused."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _FULL = "GROUP_MAX_SIZE_REACHED"
 
 
 def newest(stream: Sequence[Entry], after: int) -> Rebalance | None:
-    """The newest thing of that kind in stream[after:], in the shape of a rebalance that did not happen."""
+    """The newest incident of each kind in stream[after:], in the form of a rebalance that did not happen."""
     for index in range(len(stream) - 1, after - 1, -1):
         trigger = _trigger(stream[index])
         if trigger is None or is_loaded_again(stream, index):
             continue
         known = [each for each in stream[:index] if each.group is not None]
         if not known and (stream[index].group is None or trigger == Trigger.SHARD_UNLOADED):
-            return None  # the journal begins here: nothing says that it was elsewhere before
+            return None  # the journal begins here: it may not have been elsewhere before
         entry = stream[index]
         group = known[-1].group if entry.group is None else entry.group
         generations = (each.generation for each in (entry, *reversed(known)))
@@ -58,24 +58,24 @@ def _trigger(entry: Entry) -> str | None:
 
 
 def moved(case: Case) -> Finding:
-    """Members and generation are kept: clients look for their coordinator anew, and go on."""
+    """Members and generation are kept: clients find the new coordinator and continue."""
     entry = case.start.entry
     took_ms, before = whole(entry, "took_ms"), _broker_before(case.rebalance.stream, case.start.index)
     how = "" if took_ms is None else f", loaded in {duration(took_ms)}"
     if before is None:
-        says = f"broker {entry.broker} took the group over{how}: members and generation are as they were"
+        says = f"broker {entry.broker} took over the group{how}: members and generation are unchanged"
     else:
-        says = f"from broker {before} to broker {entry.broker}{how}: members and generation are as they were"
+        says = f"from broker {before} to broker {entry.broker}{how}: members and generation are unchanged"
     evidence = [f"broker {entry.broker} loaded the group's shard {entry.shard}"]
     silent_ms = whole(entry, "from_silent_ms")
     if silent_ms is not None and before is not None and not _handed_over(case):
-        heard = f"broker {before} was heard of last {duration(silent_ms)} before"
-        evidence.append(f"{heard}: nobody coordinated the group for at most as long")
+        heard = f"broker {before} was last seen {duration(silent_ms)} before"
+        evidence.append(f"{heard}: the group had no coordinator for at most that long")
     return Finding(Diagnosis.COORDINATOR_MOVED, Certainty.CERTAIN, says, tuple(evidence))
 
 
 def _handed_over(case: Case) -> bool:
-    """Whether the broker before gave the group up."""
+    """Whether the previous broker gave the group up."""
     for index in range(case.start.index - 1, -1, -1):
         if case.rebalance.stream[index].type in ("shard_loaded", "shard_unloaded"):
             return case.rebalance.stream[index].type == "shard_unloaded"
@@ -83,14 +83,14 @@ def _handed_over(case: Case) -> bool:
 
 
 def is_loaded_again(stream: Sequence[Entry], index: int) -> bool:
-    """Whether stream[index] is a load by the broker that had the group before: it was restarted, mostly. That
-    explains nothing, and must not stand before what happened last."""
+    """Whether stream[index] is a reload by the broker that had the group before, usually because it
+    restarted. That explains nothing and must not hide the last incident."""
     entry = stream[index]
     return entry.type == "shard_loaded" and _broker_before(stream, index) == entry.broker
 
 
 def _broker_before(stream: Sequence[Entry], at: int) -> int | None:
-    """Who had the group before the load that is stream[at]; None if nothing says it."""
+    """The broker that had the group before the load at stream[at]; None if unknown."""
     noted = whole(stream[at], "from_broker")
     if noted is not None:
         return noted
@@ -101,17 +101,17 @@ def _broker_before(stream: Sequence[Entry], at: int) -> int | None:
 
 
 def refused(case: Case) -> Finding:
-    """It offers no assignor that all the others have."""
-    says = "it offers no assignor that every member has; nothing changed for the others"
+    """It supports no assignor that all members support."""
+    says = "it supports no assignor common to all members; the others are unaffected"
     evidence = (f"refused with {text(case.start.entry, 'error') or 'an error'}",)
     return Finding(Diagnosis.ASSIGNOR_CHANGED, Certainty.LIKELY, says, evidence)
 
 
 def full(case: Case) -> Finding | None:
-    """A client that is no member yet was refused."""
+    """A client that is not a member yet was refused."""
     if case.start.entry.type != "join_refused":
         return None
     size = whole(case.start.entry, "size_max")
     limit = "group.max.size is reached" if size is None else f"group.max.size is {count(size, 'member')}"
-    says = f"{limit}; nothing changed for the others"
+    says = f"{limit}; the others are unaffected"
     return Finding(Diagnosis.GROUP_FULL, Certainty.CERTAIN, says)

@@ -1,4 +1,4 @@
-"""Rules for members that came, came back, or came with something else."""
+"""Rules for members that joined, rejoined, or joined with changes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from muster.coordinator.journal.explain.names import count, duration, listed
 from muster.coordinator.journal.explain.vocabulary import EMPTY, Certainty, Diagnosis, Trigger
 
 _ALIVE_MS: Final = 15_000
-"""Who was heard of this short a time ago, over a connection that is open, is taken to be alive."""
+"""A member heard of this recently over an open connection is considered alive."""
 _FOLLOW_UP_MS: Final = 60_000
-"""How soon after partitions were withheld the rebalance that hands them out begins."""
+"""How soon after partitions were withheld the follow-up rebalance begins."""
 _RESTARTS_MIN: Final = 2
 
 
@@ -23,7 +23,7 @@ _RESTARTS_MIN: Final = 2
 
 
 def came_back(case: Case) -> Finding | None:
-    """A client that had been put out, or had left at its poll deadline, joins as a new member."""
+    """A client that was evicted, or left at its poll deadline, joins as a new member."""
     if case.member is None:
         return None
     former = _former_id(case)
@@ -36,7 +36,7 @@ def came_back(case: Case) -> Finding | None:
         by_request = member(each, "requested_by") is not None
         evicted = is_eviction(each) or by_request
         ago = duration(case.start.entry.at_ms - each.at_ms)
-        how = f"was put out ({each.trigger})" if evicted else "left"
+        how = f"was evicted ({each.trigger})" if evicted else "left"
         if by_request:
             how = "was removed at the request of another client"
         says = f"the client that {how} {ago} before came back: this rebalance follows from that one"
@@ -50,31 +50,31 @@ def came_back(case: Case) -> Finding | None:
                 (evidence, "it came on the same connection"),
             )
         if not evicted:
-            return None  # closed and started again, or another process of that name
+            return None  # closed and started again, or another process of the same name
         certainty = Certainty.POSSIBLE if case.shares_its_name else Certainty.LIKELY
         return Finding(Diagnosis.REJOINED_AFTER_EVICTION, certainty, says, (evidence,))
     return None
 
 
 def new_member(case: Case) -> Finding | None:
-    """Nothing says that it was here before."""
+    """There is no sign of it in the group before."""
     returned = came_back(case)
     if returned is not None:
         if returned.certainty is Certainty.CERTAIN:
             return None
         return Finding(Diagnosis.NEW_MEMBER, Certainty.POSSIBLE, "another process of the same name")
     if case.rebalance.from_state == EMPTY and case.start is case.rebalance.starts[0]:
-        return Finding(Diagnosis.NEW_MEMBER, Certainty.CERTAIN, "the first member of the group came")
+        return Finding(Diagnosis.NEW_MEMBER, Certainty.CERTAIN, "the first member of the group joined")
     for each in case.earlier("member_removed"):
         if each.member is not None and case.member is not None and same_client(each.member, case.member):
             ago = duration(case.start.entry.at_ms - each.at_ms)
-            says = f"a new process; one of the same name went {ago} before: probably a restart"
+            says = f"a new process; one of the same name left {ago} before: probably a restart"
             return Finding(Diagnosis.NEW_MEMBER, Certainty.LIKELY, says)
-    return Finding(Diagnosis.NEW_MEMBER, Certainty.CERTAIN, "a new process, or one more: the group grew")
+    return Finding(Diagnosis.NEW_MEMBER, Certainty.CERTAIN, "a new or additional process: the group grew")
 
 
 def _former_id(case: Case) -> str | None:
-    """The id the same connection had in this group before."""
+    """The former id of the same connection in this group."""
     for each in (*case.step, *case.earlier("member_id_issued")):
         if each.type in ("member_added", "member_id_issued") and case.is_about(each):
             former = text(each, "former_member_id")
@@ -106,23 +106,23 @@ def assignor_changed(case: Case) -> Finding | None:
     if changed is None:
         return None
     before, after = texts(changed, "protocols_before"), texts(changed, "protocols_after")
-    if before == after or not before:  # without those before, nobody knows what they were
+    if before == after or not before:  # the former ones are unknown
         return None
     says = f"its assignors changed from {listed(before) or 'none'} to {listed(after) or 'none'}"
     return Finding(Diagnosis.ASSIGNOR_CHANGED, Certainty.CERTAIN, says)
 
 
 def cooperative_follow_up(case: Case) -> Finding | None:
-    """The rebalance before withheld partitions that were to move; those who gave them up join again."""
+    """The previous rebalance withheld partitions that were to move; those who gave them up rejoin."""
     changed = case.in_step("metadata_changed")
     if changed is not None and (subscription_changed(case) or assignor_changed(case)):
         return None
     if case.protocol is not None and "cooperative" not in case.protocol:
-        return None  # with any other assignor everybody gives everything up for each rebalance
-    says = "the second half of a cooperative rebalance: what was withheld is handed out now"
+        return None  # with any other assignor, members give up everything in each rebalance
+    says = "the second half of a cooperative rebalance: withheld partitions are handed out now"
     evidence: list[str] = []
     if changed is not None and flag(changed, "owned_changed"):
-        evidence.append("its topics are the same, and it says that it gave partitions up")
+        evidence.append("its topics are the same, and it gave partitions up")
     if case.reason is not None and "revoke" in case.reason:
         evidence.extend(case.said)
     assigned = next(case.earlier("assigned", window_ms=_FOLLOW_UP_MS), None)
@@ -136,23 +136,23 @@ def cooperative_follow_up(case: Case) -> Finding | None:
 
 
 def other_metadata(case: Case) -> Finding | None:
-    """What changed is not known, or is the assignor's own data."""
+    """What changed is unknown, or is the assignor's own data."""
     changed = case.in_step("metadata_changed")
     if changed is None:
-        says = "its subscription changed, or what its assignor keeps in it"
+        says = "its subscription or its assignor's data changed"
         return Finding(Diagnosis.SUBSCRIPTION_CHANGED, Certainty.POSSIBLE, says)
     if subscription_changed(case) or assignor_changed(case):
         return None
-    owned = "the partitions it owns" if flag(changed, "owned_changed") else "what its assignor keeps in it"
-    evidence = f"its topics and assignors are the same; of its metadata only {owned} had changed"
+    owned = "the partitions it owns" if flag(changed, "owned_changed") else "its assignor's data"
+    evidence = f"its topics and assignors are the same; of its metadata only {owned} changed"
     if case.is_leader:
         return leader_rejoined(case)._replace(evidence=(evidence, *case.said))
-    says = "it asked for a rebalance, and nothing that the coordinator knows of says why"
+    says = "it asked for a rebalance, and nothing the coordinator knows says why"
     return Finding(Diagnosis.UNKNOWN, Certainty.POSSIBLE, says, (evidence, *case.said))
 
 
 def other_assignor(case: Case) -> Finding | None:
-    """The other half of `other_metadata`, where nothing is known."""
+    """The other half of `other_metadata`, when nothing is known."""
     if case.in_step("metadata_changed") is not None:
         return None
     return Finding(Diagnosis.ASSIGNOR_CHANGED, Certainty.POSSIBLE, "its assignors changed")
@@ -162,7 +162,7 @@ def other_assignor(case: Case) -> Finding | None:
 
 
 def topics_grown(case: Case) -> Finding | None:
-    """The leader watches topics for its group."""
+    """The leader watches topics on behalf of its group."""
     during = (each for each in case.rebalance.entries if each.type == "topics_grown")
     grown = case.in_step("topics_grown") or next(during, None)
     if grown is None:
@@ -177,18 +177,18 @@ def topics_grown(case: Case) -> Finding | None:
 
 
 def said_metadata(case: Case) -> Finding | None:
-    """The leader says so itself."""
+    """The leader's own reason."""
     if case.reason is None or "metadata" not in case.reason:
         return None
-    says = "its topics have other partitions than before"
+    says = "the partitions of its topics changed"
     return Finding(Diagnosis.TOPICS_GROWN, Certainty.LIKELY, says, case.said)
 
 
 def leader_rejoined(case: Case) -> Finding:
-    """Always a rebalance, whatever the leader's reason."""
+    """A rejoin of the leader always rebalances, whatever its reason."""
     says = (
-        "the leader asked for a rebalance; most often it has learnt of topics or partitions, and the "
-        "coordinator knows of none that changed"
+        "the leader asked for a rebalance, usually because it found new topics or partitions, but the "
+        "coordinator knows of no change"
     )
     return Finding(Diagnosis.LEADER_REJOINED, Certainty.LIKELY, says, case.said)
 
@@ -197,7 +197,7 @@ def leader_rejoined(case: Case) -> Finding:
 
 
 class Replacement(NamedTuple):
-    """A static member that came back under a new member id."""
+    """A static member that returned under a new member id."""
 
     entry: Entry
     instance: str
@@ -211,7 +211,7 @@ class Replacement(NamedTuple):
 
 
 def replacement(entry: Entry) -> Replacement | None:
-    """What a member_replaced says; None for another entry."""
+    """The replacement in a member_replaced; None for other entries."""
     member = entry.member
     if entry.type != "member_replaced" or member is None or member.instance is None:
         return None
@@ -220,7 +220,7 @@ def replacement(entry: Entry) -> Replacement | None:
 
 
 def duplicate_instance(case: Case) -> Finding | None:
-    """Two processes that are alive under one instance id put each other out."""
+    """Two live processes with one instance id keep fencing each other."""
     mine = _instance(case)
     if mine is None:
         return None
@@ -230,29 +230,29 @@ def duplicate_instance(case: Case) -> Finding | None:
     certainty: Certainty | None = None
     for earlier, later in pairwise(there):
         if later.host == earlier.old_host != earlier.host:
-            evidence.append(f"{mine} went from {earlier.old_host} to {earlier.host} and back")
+            evidence.append(f"{mine} moved from {earlier.old_host} to {earlier.host} and back")
             certainty = Certainty.CERTAIN
             break
     alive = [each for each in there if each.old_was_alive]
     if alive:
-        evidence.append("the one that was replaced was still alive: connected, and heard of just before")
+        evidence.append("the replaced process was still alive: connected, and heard of just before")
         certainty = certainty or Certainty.LIKELY
         if len(alive) > 1:
             evidence.append(f"that happened {count(len(alive), 'time')} within 10 minutes")
             certainty = Certainty.CERTAIN
     if fenced:
-        evidence.append("requests of the one that was replaced went on, and were fenced")
+        evidence.append("the replaced process kept sending requests, which were fenced")
         certainty = Certainty.CERTAIN
     if certainty is None:
         return None
     hosts = _hosts(there, fenced)
     where = f" (hosts {listed(hosts)})" if len(hosts) > 1 else f" (host {hosts[0]})" if hosts else ""
-    says = f"two processes use the instance id {mine}{where} and put each other out"
+    says = f"two processes use the instance id {mine}{where} and fence each other"
     return Finding(Diagnosis.DUPLICATE_INSTANCE_ID, certainty, says, tuple(evidence))
 
 
 def _hosts(replaced: Sequence[Replacement], fenced: Sequence[Entry]) -> list[str]:
-    """Where processes of the instance are or were."""
+    """The hosts of the instance's processes."""
     found = {host for each in replaced for host in (each.host, each.old_host)}
     for each in fenced:
         found |= {each.member.host if each.member is not None else None, text(each, "old_client_host")}
@@ -260,7 +260,7 @@ def _hosts(replaced: Sequence[Replacement], fenced: Sequence[Entry]) -> list[str
 
 
 def rolling_restart(case: Case) -> Finding | None:
-    """Several static members come back one after the other."""
+    """Several static members come back one after another."""
     mine = _instance(case)
     if mine is None:
         return None
@@ -280,7 +280,7 @@ def rolling_restart(case: Case) -> Finding | None:
 
 
 def static_replaced(case: Case) -> Finding | None:
-    """A static member is a new process now."""
+    """A static member is now a new process."""
     there = _replacements(case, _instance(case))
     if not there or rolling_restart(case) is not None:
         return None
@@ -290,7 +290,7 @@ def static_replaced(case: Case) -> Finding | None:
         if this.old_host not in (None, this.host)
         else ""
     )
-    says = f"its process was started anew{moved}"
+    says = f"its process was restarted{moved}"
     certainty = Certainty.POSSIBLE if this.old_was_alive else Certainty.LIKELY
     return Finding(Diagnosis.STATIC_MEMBER_REPLACED, certainty, says)
 
@@ -318,6 +318,6 @@ def _of_instance(entry: Entry, instance: str) -> bool:
 
 
 def _had_gone(case: Case, member: Member) -> bool:
-    """Whether the static member was removed before, in sight."""
+    """Whether the journal shows the static member removed before."""
     gone = (each for each in _near(case, "member_removed") if each.trigger != Trigger.GROUP_FULL)
     return any(_of_instance(each, member.instance or "") for each in gone)

@@ -1,4 +1,4 @@
-"""Rules for members that went: evicted, left, removed."""
+"""Rules for members that were evicted, left, or were removed."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from muster.coordinator.journal.explain.names import count, duration
 from muster.coordinator.journal.explain.vocabulary import Certainty, Diagnosis
 
 _AT_ONCE_MS: Final = 10_000
-"""A connection that closes within this time of a LeaveGroup was closed with it."""
+"""A connection that closes this soon after a LeaveGroup was closed with it."""
 _CLOSING_MS: Final = 2_000
-"""A consumer that is being closed has closed its connection by this time after its LeaveGroup."""
+"""By this time after its LeaveGroup, a consumer being closed has closed its connection."""
 _LOADING_MS: Final = 1_000
 _BY_ADMIN: Final = re.compile(r"removed by an? admin|administrator", re.IGNORECASE)
 _BY_POLL_DEADLINE: Final = re.compile(
@@ -24,9 +24,9 @@ _BY_CLOSING: Final = re.compile(r"\bclos(e|ed|ing)\b|unsubscribed|shut(s|ting)? 
 _CRASH: Final = "the process crashed, was killed, or lost its network"
 _STALL: Final = "the process stalled (a blocked event loop, GC or CPU)"
 _POLL: Final = (
-    "the client missed its poll deadline: records took longer to handle than max.poll.interval.ms allows"
+    "the client missed its poll deadline: processing records took longer than max.poll.interval.ms allows"
 )
-_CLOSED: Final = "somebody closed the consumer"
+_CLOSED: Final = "the consumer was closed"
 
 
 # --- session expired ----------------------------------------------------------------------------------------
@@ -47,16 +47,16 @@ def crashed(case: Case) -> Finding | None:
 
 
 def static_and_closed(case: Case) -> Finding | None:
-    """A static member says nothing when it is closed: that it stayed away too long is all there is to see."""
+    """A static member sends no LeaveGroup when closed: only its absence shows."""
     if case.connected is not False or case.member is None or case.member.instance is None:
         return None
-    says = "the process was stopped, and did not come back within its session timeout"
+    says = "the process was stopped and did not return within its session timeout"
     evidence = "static members send no LeaveGroup when they are closed"
     return Finding(Diagnosis.CLEAN_SHUTDOWN, Certainty.POSSIBLE, says, (evidence,))
 
 
 def stalled(case: Case) -> Finding | None:
-    """Heartbeats stop, the connection stays open."""
+    """Heartbeats stop while the connection stays open."""
     if case.connected is not True:
         return None
     late = case.near_misses
@@ -75,7 +75,7 @@ def stalled(case: Case) -> Finding | None:
 
 
 def static_past_poll_deadline(case: Case) -> Finding | None:
-    """A static member whose user does not poll goes quiet instead of leaving."""
+    """A static member whose application does not poll stops its heartbeats instead of leaving."""
     if case.connected is not True or case.member is None or case.member.instance is None:
         return None
     evidence = "static members stop their heartbeats at the poll deadline instead of leaving"
@@ -83,26 +83,26 @@ def static_past_poll_deadline(case: Case) -> Finding | None:
 
 
 def vanished(case: Case) -> Finding | None:
-    """A host without power or network closes nothing."""
+    """A host without power or network closes no connection."""
     if case.connected is not True or case.near_misses:
         return None
-    says = "its host lost power or network, which closes no connection"
+    says = "its host lost power or network, so the connection was never closed"
     return Finding(Diagnosis.CRASHED, Certainty.POSSIBLE, says)
 
 
 def never_came_along(case: Case) -> Finding | None:
-    """Not heard of since its coordinator took the group over: it went before or meanwhile."""
+    """Never heard of since its coordinator took over the group: it was gone already."""
     moved = _unheard_since_move(case)
     if moved is None:
         return None
     ago = duration(case.start.entry.at_ms - moved.at_ms)
     says = f"{_CRASH} before or while the coordinator moved"
-    evidence = f"it was not heard of since broker {moved.broker} took the group over {ago} before"
+    evidence = f"it was not heard of after broker {moved.broker} took over the group {ago} before"
     return Finding(Diagnosis.CRASHED, Certainty.LIKELY, says, (evidence,))
 
 
 def expired_for_unknown_reasons(case: Case) -> Finding | None:
-    """Nothing says whether its connection was open."""
+    """It is unknown whether its connection was open."""
     if case.connected is not None:
         return None
     return Finding(Diagnosis.CRASHED, Certainty.POSSIBLE, _CRASH)
@@ -118,7 +118,7 @@ def _unheard_since_move(case: Case) -> Entry | None:
     if case.disconnected_before_ms is not None or case.connected is True or silent_ms is None:
         return None
     for each in case.earlier("shard_loaded"):
-        # Who is loaded counts as heard of at that moment.
+        # Loading a member counts as hearing of it.
         return each if case.start.entry.at_ms - silent_ms <= each.at_ms + _LOADING_MS else None
     return None
 
@@ -140,9 +140,9 @@ def _heartbeats(case: Case) -> list[str]:
 
 
 def removed_by_admin(case: Case) -> Finding | None:
-    """Somebody else asked for it."""
+    """Another client asked for it."""
     by = None if case.removed is None else member(case.removed, "requested_by")
-    says = "an administrator removed it; a member that still runs joins again"
+    says = "an administrator removed it; a member that still runs rejoins"
     if by is not None:
         who = f"{by.client_id or 'a client'} at {by.host or 'an unknown host'}"
         evidence = f"the LeaveGroup came from {who}, not over the member's own connection"
@@ -153,14 +153,14 @@ def removed_by_admin(case: Case) -> Finding | None:
 
 
 def said_poll_deadline(case: Case) -> Finding | None:
-    """The client says so itself."""
+    """The client's own reason."""
     if case.reason is None or not _BY_POLL_DEADLINE.search(case.reason):
         return None
     return Finding(Diagnosis.POLL_DEADLINE_MISSED, Certainty.CERTAIN, _POLL, case.said)
 
 
 def said_closing(case: Case) -> Finding | None:
-    """The client says so itself."""
+    """The client's own reason."""
     if case.reason is None or not _BY_CLOSING.search(case.reason) or said_poll_deadline(case) is not None:
         return None
     return Finding(Diagnosis.CLEAN_SHUTDOWN, Certainty.CERTAIN, _CLOSED, case.said)
@@ -178,7 +178,7 @@ def left_and_closed(case: Case) -> Finding | None:
 
 
 def left_and_came_back(case: Case) -> Finding | None:
-    """LeaveGroup with heartbeats on time, the connection stays open, the same client joins again."""
+    """LeaveGroup with heartbeats on time and the connection still open; the same client rejoins."""
     closed_ms = case.disconnected_after_ms
     if _is_told(case):
         return None
@@ -187,16 +187,16 @@ def left_and_came_back(case: Case) -> Finding | None:
             continue
         away = duration(each.at_ms - case.start.entry.at_ms)
         if case.came_back_as(each):
-            certainty, how = Certainty.LIKELY, f"the same connection joined again {away} later"
+            certainty, how = Certainty.LIKELY, f"the same connection rejoined {away} later"
         else:
             certainty = Certainty.POSSIBLE if case.shares_its_name else Certainty.LIKELY
-            how = f"a client of that id and host joined again {away} later"
+            how = f"a client with the same id and host rejoined {away} later"
         return Finding(Diagnosis.POLL_DEADLINE_MISSED, certainty, _POLL, (how, *_on_time(case)))
     return None
 
 
 def left_and_stays(case: Case) -> Finding | None:
-    """LeaveGroup with heartbeats on time, and the connection has stayed open since."""
+    """LeaveGroup with heartbeats on time; the connection has stayed open since."""
     open_ms = case.now_ms - case.start.entry.at_ms
     if case.disconnected_after_ms is not None or not _on_time(case) or _is_told(case):
         return None
@@ -206,7 +206,7 @@ def left_and_stays(case: Case) -> Finding | None:
 
 
 def just_left(case: Case) -> Finding | None:
-    """LeaveGroup, and nothing more is known."""
+    """LeaveGroup, and nothing else known."""
     if _is_told(case):
         return None
     return Finding(
@@ -215,13 +215,13 @@ def just_left(case: Case) -> Finding | None:
 
 
 def _is_told(case: Case) -> bool:
-    """Whether who asked for it or what it said leaves nothing to be inferred from what it did next."""
+    """Whether the requester or the reason is conclusive, whatever happened next."""
     return any(rule(case) is not None for rule in (removed_by_admin, said_poll_deadline, said_closing))
 
 
 def _back(case: Case, entry: Entry) -> bool:
     if "former_member_id" in entry.data:
-        return case.came_back_as(entry)  # which connection it came on is known
+        return case.came_back_as(entry)  # its connection is known
     gone = case.member
     return (
         gone is not None
@@ -232,7 +232,7 @@ def _back(case: Case, entry: Entry) -> bool:
 
 
 def _on_time(case: Case) -> tuple[str, ...]:
-    """That its heartbeats were on time; nothing where that is not known or not so."""
+    """Evidence that its heartbeats were on time; none if they were not, or it is unknown."""
     if case.silent_ms is None or case.removed is None:
         return ()
     interval_ms = whole(case.removed, "heartbeat_interval_ms")
@@ -247,11 +247,9 @@ def _on_time(case: Case) -> tuple[str, ...]:
 
 
 def sync_timed_out(case: Case) -> Finding | None:
-    """JoinGroup, and then no SyncGroup within the rebalance timeout."""
+    """JoinGroup, then no SyncGroup within the rebalance timeout."""
     missing = [each for each in case.step if each.type == "member_removed"]
-    says = (
-        "it joined and never sent SyncGroup: it died meanwhile, or its assignor or rebalance callback hangs"
-    )
+    says = "it joined but never sent SyncGroup: it died, or its assignor or rebalance callback hangs"
     evidence = f"{count(len(missing), 'member')} did not send SyncGroup within the rebalance timeout"
     return Finding(Diagnosis.SYNC_TIMEOUT, Certainty.CERTAIN, says, (evidence,) if missing else ())
 
@@ -259,11 +257,11 @@ def sync_timed_out(case: Case) -> Finding | None:
 def group_is_full(case: Case) -> Finding | None:
     """KIP-389."""
     return Finding(
-        Diagnosis.GROUP_FULL, Certainty.CERTAIN, "group.max.size leaves no room for more members", case.said
+        Diagnosis.GROUP_FULL, Certainty.CERTAIN, "group.max.size allows no more members", case.said
     )
 
 
 def waited_in_vain(case: Case) -> Finding | None:
     """A new member may wait five minutes in JoinGroup."""
-    says = "it had waited in JoinGroup for as long as a new member may, and the rebalance was not over"
+    says = "it waited in JoinGroup as long as a new member may, and the rebalance was not over"
     return Finding(Diagnosis.SLOW_JOIN, Certainty.CERTAIN, says)

@@ -1,4 +1,4 @@
-"""What partitions, moments and durations are called in sentences, and which members entries name."""
+"""How sentences write partitions, times and durations, and which members entries mention."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from muster.coordinator.journal.explain.rebalances import Rebalance
 from muster.coordinator.journal.names import Names
 
 _LISTED_MAX: Final = 4
-_MS_MAX: Final = 253_402_300_799_000  # the last second that a datetime can say
+_MS_MAX: Final = 253_402_300_799_000  # the last second a datetime can hold
 
 
 def names_in(entries: Iterable[Entry], there: Iterable[Member] | None = None) -> Names:
-    """Those of the members that a group's entries mention; `there` are the members that it has now, where
-    that is known from elsewhere: entries may begin after they came."""
+    """The names of the members in a group's entries; `there` are its current members, if known: they may have
+    joined before the first entry."""
     entries = list(entries)
     if there is None:
         return Names(everybody(entries).values(), present(entries))
@@ -26,7 +26,7 @@ def names_in(entries: Iterable[Entry], there: Iterable[Member] | None = None) ->
 
 
 def owners(rebalance: Rebalance, names: Names) -> list[Member]:
-    """The members that the rebalance assigned to, as far as they are known."""
+    """The known members that the rebalance assigned partitions to."""
     if rebalance.assigned is None:
         return []
     known = (names.of_id(each) for each in counts(rebalance.assigned, "owned"))
@@ -34,7 +34,7 @@ def owners(rebalance: Rebalance, names: Names) -> list[Member]:
 
 
 def ids_in(entries: Iterable[Entry]) -> list[str]:
-    """The member ids that entries hold."""
+    """The member ids in entries."""
     found: dict[str, None] = {}
     for entry in entries:
         found.update((each.id, None) for each in mentioned(entry))
@@ -45,19 +45,19 @@ def ids_in(entries: Iterable[Entry]) -> list[str]:
 
 
 def listed(names: Sequence[str], at_most: int = _LISTED_MAX) -> str:
-    """As a, b and 3 more."""
+    """For example: a, b and 3 more."""
     if len(names) <= at_most:
         return ", ".join(names)
     return f"{', '.join(names[:at_most])} and {len(names) - at_most} more"
 
 
 def count(number: int, noun: str, plural: str = "") -> str:
-    """As 1 partition, 12 partitions."""
+    """For example: 1 partition, 12 partitions."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
 def partitions(numbered: Iterable[tuple[str, int]], *, singly: int = 0) -> str:
-    """As orders-3..5, orders-9; up to `singly` of them each by itself."""
+    """For example: orders-3..5, orders-9; up to `singly` of them individually."""
     ordered = sorted(set(numbered))
     if len(ordered) <= singly:
         return ", ".join(f"{topic}-{number}" for topic, number in ordered)
@@ -73,7 +73,7 @@ def partitions(numbered: Iterable[tuple[str, int]], *, singly: int = 0) -> str:
 
 
 def per_second(rate: float) -> str:
-    """As 40 records/s, 2.5 records/s, 12 records/min."""
+    """For example: 40 records/s, 2.5 records/s, 12 records/min."""
     if 0 < rate < 0.95:
         return f"{count(max(round(rate * 60), 1), 'record')}/min"
     said = f"{rate:,.0f}" if rate >= 9.95 else f"{rate:.1f}".removesuffix(".0")
@@ -81,7 +81,7 @@ def per_second(rate: float) -> str:
 
 
 def duration(ms: int) -> str:
-    """As 42 ms, 2.7 s, 12 min 5 s, 3 h 20 min, 2 d 4 h."""
+    """For example: 42 ms, 2.7 s, 12 min 5 s, 3 h 20 min, 2 d 4 h."""
     ms = max(ms, 0)
     if ms < 100:
         return f"{ms} ms"
@@ -96,8 +96,8 @@ def duration(ms: int) -> str:
 
 
 def moment(at_ms: int, zone: tzinfo | None, *, near_ms: int | None = None, exact: bool = False) -> str:
-    """As 14:03:31, or 14:03:31.412 if `exact`; with the date when it is another than that of `near_ms`. In
-    local time without a zone."""
+    """For example: 14:03:31, or 14:03:31.412 if `exact`; with the date if it differs from that of `near_ms`.
+    Local time without a zone."""
     at = _datetime(at_ms, zone)
     clock = at.strftime("%H:%M:%S") + (f".{at.microsecond // 1000:03}" if exact else "")
     if near_ms is not None and _datetime(near_ms, zone).date() != at.date():
@@ -108,5 +108,5 @@ def moment(at_ms: int, zone: tzinfo | None, *, near_ms: int | None = None, exact
 def _datetime(at_ms: int, zone: tzinfo | None) -> datetime:
     try:
         return datetime.fromtimestamp(min(max(at_ms, 0), _MS_MAX) / 1000, zone)
-    except (ValueError, OverflowError, OSError):  # at the very ends, with a zone
+    except (ValueError, OverflowError, OSError):  # out of range with a zone
         return datetime(1970, 1, 1, tzinfo=zone)

@@ -1,4 +1,5 @@
-"""How fast records arrive and are read: what a group's lag does between two samples, and whose lag it is."""
+"""How fast records arrive and are consumed: how a group's lag changes between two samples, and whose lag it
+is."""
 
 from __future__ import annotations
 
@@ -13,36 +14,35 @@ from muster.coordinator.journal.explain.rebalances import LOOK_ENTRIES_MAX, Reba
 Partition = tuple[str, int]
 
 WINDOW_MS: Final = 10 * 60_000
-"""What happens to lag later than this after a rebalance is not its doing. Brokers watch for as long."""
+"""Lag changes later than this after a rebalance are not its doing. Brokers sample for as long."""
 BEFORE_MS: Final = 60 * 60_000
-"""A lag that was told longer ago says nothing about the moment before."""
+"""An older sample says nothing about the lag before."""
 _APART_MIN_MS: Final = 5_000
-"""Over less, a rate shows when somebody committed and not how fast they read."""
+"""Over less time, a rate reflects commit times rather than consumption."""
 _SHORT_OF: Final = 0.9
-"""Who reads less than this share of what arrives falls behind."""
+"""A consumer slower than this share of the arrival rate is falling behind."""
 _COMMITS_S: Final = 10
-"""What arrives in so many seconds comes and goes with the commits: consumers make one every five, unless told
-otherwise."""
+"""Lag worth this many seconds of arrivals fluctuates with commits: consumers commit every five by default."""
 _GROWTH_MIN: Final = 10
-"""Records beside those."""
+"""Minimum growth in records on top of that."""
 
 
 class Sample(NamedTuple):
-    """Where a group's partitions were at a moment."""
+    """A group's positions at one time."""
 
     at_ms: int
     positions: Mapping[Partition, Position]
 
 
 class Pace(NamedTuple):
-    """A member that reads more slowly than records arrive, or all that is known of the group's partitions."""
+    """A member slower than records arrive, or the whole group if its owners are unknown."""
 
     member: str | None
-    """Its id; None where the journal does not have who owns the partitions."""
+    """Member id; None if the journal does not show who owns the partitions."""
     reads: float
-    """Records a second, by its commits."""
+    """Records per second, from its commits."""
     arrive: float
-    """Records a second, in its partitions."""
+    """Records per second, in its partitions."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -53,14 +53,14 @@ class Pace(NamedTuple):
 
 
 class FallingBehind(NamedTuple):
-    """Lag that grows after a rebalance, because members read more slowly than records arrive."""
+    """Lag that grows after a rebalance because members are slower than records arrive."""
 
     members: tuple[Pace, ...]
-    """Those whose lag grows fastest first."""
+    """The fastest-growing lag first."""
     growth: int
-    """Records by which their lag grew between the samples."""
+    """Growth of their lag between the samples, in records."""
     already: bool
-    """It grew before the rebalance too."""
+    """It also grew before the rebalance."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -71,7 +71,7 @@ class FallingBehind(NamedTuple):
 
 
 def falling_behind(rebalance: Rebalance) -> FallingBehind | None:
-    """Who falls behind after a rebalance and before the next one; None where nobody is seen to."""
+    """Members falling behind between a rebalance and the next; None if there are none."""
     if rebalance.ended_ms is None:
         return None
     until_ms = rebalance.ended_ms + WINDOW_MS
@@ -86,8 +86,8 @@ def falling_behind(rebalance: Rebalance) -> FallingBehind | None:
 
 
 def arrived(rebalance: Rebalance, without_owner: Iterable[tuple[Sequence[Partition], int]]) -> int | None:
-    """About how many records arrived in partitions while they had no owner, given how long (ms) each had
-    none: the rate at which they arrive, times that. None where the rate of one of them is not known."""
+    """Approximate number of records that arrived in partitions while they had no owner: arrival rate times
+    duration (ms). None if one of the rates is unknown."""
     done = [] if rebalance.completed is None else [rebalance.completed]
     later = _samples((*done, *islice(rebalance.after, LOOK_ENTRIES_MAX)))
     around = [*_earlier(rebalance)[-1:], *later[:1]]
@@ -109,12 +109,12 @@ def _samples(entries: Iterable[Entry]) -> list[Sample]:
 
 
 def _earlier(rebalance: Rebalance) -> list[Sample]:
-    """The samples of the hour before, oldest first."""
+    """The samples of the previous hour, oldest first."""
     return _samples(list(rebalance.earlier(BEFORE_MS))[::-1])
 
 
 def _arrival(samples: Sequence[Sample], partition: Partition) -> float | None:
-    """Records a second that arrived in a partition between the first and the last of these samples."""
+    """A partition's arrival rate (records/s) between the first and last of these samples."""
     if len(samples) < 2:
         return None
     first, last = samples[0], samples[-1]
@@ -126,8 +126,8 @@ def _arrival(samples: Sequence[Sample], partition: Partition) -> float | None:
 
 
 def _slow(samples: Sequence[Sample], owners: Mapping[Partition, str | None]) -> tuple[list[Pace], int]:
-    """Who reads more slowly than records arrive between the first and the last sample, and by how many
-    records they fell behind."""
+    """Members slower than records arrive between the first and last sample, and how many records they fell
+    behind."""
     if len(samples) < 2 or samples[-1].at_ms - samples[0].at_ms < _APART_MIN_MS:
         return [], 0
     first, last = samples[0], samples[-1]
@@ -136,7 +136,7 @@ def _slow(samples: Sequence[Sample], owners: Mapping[Partition, str | None]) -> 
     for partition, after in last.positions.items():
         before = first.positions.get(partition)
         if before is None or after.end < before.end or after.committed < before.committed:
-            continue  # not seen both times, or records or offsets were reset
+            continue  # not in both samples, or records or offsets were reset
         who = owners.get(partition)
         read[who] = read.get(who, 0) + after.committed - before.committed
         came[who] = came.get(who, 0) + after.end - before.end
@@ -152,7 +152,7 @@ def _slow(samples: Sequence[Sample], owners: Mapping[Partition, str | None]) -> 
 
 
 def _owners(stream: Sequence[Entry], at: int) -> dict[Partition, str | None]:
-    """Who had each partition after stream[at], as far as the assignments up to it say."""
+    """The owner of each partition after stream[at], according to the assignments up to it."""
     found: dict[Partition, str | None] = {}
     for index in range(at, max(-1, at - LOOK_ENTRIES_MAX), -1):
         if stream[index].type == "assigned":

@@ -1,4 +1,4 @@
-"""How long the phases of a rebalance took, and who is waited for while it goes on."""
+"""How long the phases of a rebalance took, and whom one in progress waits for."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from muster.coordinator.journal.explain.vocabulary import COMPLETING, PREPARING,
 
 @dataclass(frozen=True, slots=True)
 class Phases:
-    """In ms; None is not known, or has not begun."""
+    """Durations in ms; None is unknown or not begun."""
 
     join_ms: int | None
     """Waiting for JoinGroups."""
     assignment_ms: int | None
     """Waiting for the leader's SyncGroup."""
     sync_ms: int | None
-    """Waiting for the other members' SyncGroups, after which everybody has its assignment."""
+    """Waiting for the other members' SyncGroups."""
     slowest: tuple[tuple[Member, int | None], ...]
-    """The last to join, the slowest first, and how long each took."""
+    """The last members to join and their times, slowest first."""
     dropped: tuple[Member, ...]
     """Members that did not rejoin in time."""
     held_up: tuple[tuple[Member, int], ...]
-    """Clients that took a member id and did not come back with it, and how long they were waited for."""
+    """Clients that got a member id but did not join with it, and how long the group waited for them."""
     ended_by: str | None
-    """What ended the wait for joins: a trigger."""
+    """The trigger that ended the wait for joins."""
     restarts: int
 
     def to_json(self) -> dict[str, Any]:
@@ -46,14 +46,14 @@ class Phases:
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
-    """Somebody whom a rebalance under way waits for."""
+    """A member that a rebalance in progress waits for."""
 
     member: Member
     pending: bool
-    """It took a member id and has not come back with it; else it is a member that has to join or sync."""
+    """It was given a member id and has not joined with it; otherwise it must rejoin or sync."""
     since_ms: int
     until_ms: int | None
-    """When it is given up, epoch ms; None is not known."""
+    """When the group stops waiting for it, epoch ms; None is unknown."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -65,7 +65,7 @@ class Awaited:
 
 
 def phases(rebalance: Rebalance) -> Phases | None:
-    """The phases so far; None for what was no rebalance."""
+    """The phases so far; None if it was not a rebalance."""
     if rebalance.outcome is Outcome.NONE:
         return None
     done, joined = rebalance.completed, rebalance.joined
@@ -92,7 +92,7 @@ def phases(rebalance: Rebalance) -> Phases | None:
 
 
 def awaited(rebalance: Rebalance) -> list[Awaited]:
-    """Whom a rebalance under way waits for, those that only took an id first."""
+    """Whom a rebalance in progress waits for, pending clients first."""
     if rebalance.outcome is not Outcome.UNDER_WAY:
         return []
     if rebalance.state == COMPLETING:
@@ -103,7 +103,7 @@ def awaited(rebalance: Rebalance) -> list[Awaited]:
 
 
 def _from_change(rebalance: Rebalance, change: Entry) -> list[Awaited]:
-    """The members that a change of state says it waits for, without those that have done it since."""
+    """The members that a state change says it waits for, minus those that have responded since."""
     waiting = {each.id: each for each in members(change, "waiting_for")}
     for each in rebalance.entries:
         if each.at_ms >= change.at_ms and each.member is not None:

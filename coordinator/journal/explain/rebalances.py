@@ -1,8 +1,8 @@
-"""Cutting a stream of entries into rebalances.
+"""Splits a stream of entries into rebalances.
 
-A rebalance begins when the group enters PreparingRebalance, begins anew whenever it does so again before it
-is Stable, and is over when the group is Stable or Empty. What was recorded in the same step just before
-(who was removed, what changed) belongs to it. A journal may begin in the middle of one, and end there.
+A rebalance begins when the group enters PreparingRebalance, restarts whenever it does so again before it is
+Stable, and ends when the group is Stable or Empty. Entries recorded in the same step just before (who was
+removed, what changed) belong to it. A journal may begin or end in the middle of one.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from muster.coordinator.journal.explain.facts import everybody, present, text, w
 from muster.coordinator.journal.explain.vocabulary import COMPLETING, DEAD, EMPTY, PREPARING, STABLE
 
 LOOK_ENTRIES_MAX: Final = 3_000
-"""How many entries before or after something are looked at to explain it."""
+"""How many entries before or after another are searched to explain it."""
 _COMPLETED: Final = "rebalance_completed"
 _BOUNDS: Final = frozenset({"state_changed", _COMPLETED, "shard_loaded", "shard_unloaded"})
 
 
 class Outcome(StrEnum):
-    """What became of a rebalance."""
+    """How a rebalance ended."""
 
     COMPLETED = "completed"
     UNDER_WAY = "under way"
     INTERRUPTED = "interrupted"
-    """The coordinator moved, or the group was deleted, before it was over."""
+    """The coordinator moved or the group was deleted before it was over."""
     NONE = "no rebalance"
-    """Something worth knowing that was no rebalance."""
+    """An incident that was not a rebalance."""
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What began a rebalance, or began it anew."""
+    """What began or restarted a rebalance."""
 
     index: int
-    """Of `entry` in the stream."""
+    """The index of `entry` in the stream."""
     entry: Entry
     trigger: str | None
-    """Recorded at the moment; None where the journal does not have it."""
+    """The recorded trigger; None if the journal lacks it."""
 
     @property
     def member(self) -> Member | None:
@@ -50,38 +50,38 @@ class Start:
 
 @dataclass(slots=True)
 class Rebalance:
-    """One rebalance, as places in the stream of its group's entries."""
+    """One rebalance, as positions in the stream of its group's entries."""
 
     group: str
     stream: Sequence[Entry]
-    """All entries of the group and of its shard."""
+    """All entries of the group and its shard."""
     members: Mapping[str, Member]
-    """Everybody in them, by member id."""
+    """All members in them, by member id."""
     present: frozenset[str]
-    """The ids of those that are in the group after the last of them."""
+    """The ids of the members in the group after the last entry."""
     first: int
     last: int
     """Its entries are stream[first:last]."""
     started_ms: int
     generation: int | None = None
-    """The one it led to, or will lead to; None where no entry says it."""
+    """The generation it led to, or will lead to; None if unknown."""
     starts: list[Start] = field(default_factory=list)
     """At least one."""
     reached: dict[int, int] = field(default_factory=dict)
-    """The generations that it made, given up or not, and which of the starts led to each."""
+    """The generations it made, including abandoned ones, and the start that led to each."""
     outcome: Outcome = Outcome.UNDER_WAY
     ended_ms: int | None = None
     state: str = PREPARING
-    """The group's at the end, or now."""
+    """The group's state at the end, or now."""
     began_in_sight: bool = True
-    """Whether the journal has its beginning."""
+    """Whether the journal shows its beginning."""
     from_state: str | None = None
     joined: Entry | None = None
     """The change to CompletingRebalance."""
     assigned: Entry | None = None
     completed: Entry | None = None
     until: int = 0
-    """Where the next one begins, or the stream ends: what came after this one."""
+    """Where the next one begins or the stream ends."""
 
     @property
     def entries(self) -> Sequence[Entry]:
@@ -89,11 +89,11 @@ class Rebalance:
 
     @property
     def after(self) -> Sequence[Entry]:
-        """What came after it and before the next one."""
+        """Entries after it and before the next one."""
         return self.stream[self.last : self.until]
 
     def step(self, start: Start) -> Iterator[Entry]:
-        """What was recorded in the step that `start` belongs to."""
+        """Entries recorded in the step of `start`."""
         for index in range(start.index - 1, max(-1, start.index - LOOK_ENTRIES_MAX), -1):
             each = self.stream[index]
             if each.at_ms != start.entry.at_ms or each.type in _BOUNDS:
@@ -106,7 +106,7 @@ class Rebalance:
             yield each
 
     def earlier(self, window_ms: int) -> Iterator[Entry]:
-        """What came before it, the newest first, no more than `window_ms` before."""
+        """Entries before it, newest first, at most `window_ms` before."""
         for index in range(self.first - 1, max(-1, self.first - LOOK_ENTRIES_MAX), -1):
             each = self.stream[index]
             if each.at_ms < self.started_ms - window_ms:
@@ -114,7 +114,7 @@ class Rebalance:
             yield each
 
     def later(self, start: Start, window_ms: int) -> Iterator[Entry]:
-        """What came after `start`, no more than `window_ms` after, into later rebalances."""
+        """Entries after `start`, at most `window_ms` after, into later rebalances."""
         for index in range(start.index + 1, min(len(self.stream), start.index + LOOK_ENTRIES_MAX)):
             each = self.stream[index]
             if each.at_ms > start.entry.at_ms + window_ms:
@@ -123,13 +123,13 @@ class Rebalance:
 
 
 def rebalances(entries: Iterable[Entry]) -> list[Rebalance]:
-    """All rebalances of all groups that the entries tell of, oldest first, the one under way last."""
+    """All rebalances of all groups, oldest first, those in progress last."""
     found = [each for stream in streams(entries).values() for each in cut(stream)]
     return sorted(found, key=lambda each: (each.ended_ms is None, each.started_ms))
 
 
 def streams(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
-    """For each group its entries, with those of its shard between them, in the order given."""
+    """The entries of each group, merged with those of its shard, in the given order."""
     entries = list(entries)
     shards = {entry.group: entry.shard for entry in entries if entry.group is not None}
     by_shard: dict[int, list[str]] = {}
@@ -140,14 +140,14 @@ def streams(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
         if entry.group is not None:
             found[entry.group].append(entry)
         else:
-            # A negative shard stands for all that its broker has.
+            # A negative shard stands for all shards of its broker.
             for group in by_shard.get(entry.shard, ()) if entry.shard >= 0 else shards:
                 found[group].append(entry)
     return found
 
 
 def cut(stream: Sequence[Entry]) -> list[Rebalance]:
-    """The rebalances of one group, in order; `stream` has entries of that group and of its shard."""
+    """The rebalances of one group, in order; `stream` has the entries of the group and its shard."""
     group = next((each.group for each in stream if each.group is not None), None)
     if group is None:
         return []
@@ -158,7 +158,7 @@ def cut(stream: Sequence[Entry]) -> list[Rebalance]:
 
 
 class _Cutting:
-    """What has been found so far, and the rebalance that is being read."""
+    """Rebalances found so far, and the one being read."""
 
     def __init__(self, group: str, stream: Sequence[Entry]) -> None:
         self._group, self._stream = group, stream
@@ -174,7 +174,7 @@ class _Cutting:
             and entry.type != _COMPLETED
             and (entry.at_ms != current.ended_ms or entry.type in _BOUNDS)
         ):
-            # Stable or Empty, and nothing that says it is completed: that entry is lost.
+            # Stable or Empty without a completion: that entry was lost.
             self._close(index, Outcome.COMPLETED)
         match entry.type:
             case "state_changed":
@@ -257,7 +257,7 @@ class _Cutting:
         return began
 
     def _begin_unseen(self, index: int, entry: Entry) -> Rebalance:
-        """The journal does not have its beginning; what is known of that is in `entry`."""
+        """The journal lacks the beginning; `entry` has what is known of it."""
         started_ms = whole(entry, "started_ms")
         if started_ms is None:
             started_ms = entry.at_ms - max(whole(entry, "phase_ms") or 0, 0)
@@ -284,8 +284,8 @@ class _Cutting:
         assert current is not None
         current.last, current.outcome = index, outcome
         if not current.starts:
-            # Of the triggers only the last one is known, which the entry of its completion repeats. A change
-            # to CompletingRebalance has a trigger of its own: that all had joined.
+            # Only the last trigger is known, which the completion entry repeats. A change to
+            # CompletingRebalance has its own trigger: all had joined.
             known = current.completed or Entry(
                 "state_changed", current.started_ms, -1, -1, current.group, current.generation
             )

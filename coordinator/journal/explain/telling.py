@@ -1,4 +1,4 @@
-"""Any entry as one line of text: the cause first, the evidence after it."""
+"""Any entry as one line of text: the cause first, then the evidence."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from muster.coordinator.journal.names import Names
 
 
 def describe(entry: Entry, names: Names | None = None) -> str:
-    """What happened, for people. Without `names` only the members that the entry mentions are known."""
+    """The entry in words. Without `names`, only members in the entry are known."""
     names = Names(everybody([entry]).values()) if names is None else names
     say = _SAYS.get(entry.type)
     if say is not None:
@@ -42,7 +42,7 @@ def about(entries: list[Entry]) -> list[tuple[Entry, str]]:
 
 
 def _who(entry: Entry, names: Names) -> str:
-    """The member, with its host: as web-2 at 10.0.0.7."""
+    """The member with its host: web-2 at 10.0.0.7."""
     if entry.member is None:
         return "a member"
     host = f" at {entry.member.host}" if entry.member.host else ""
@@ -74,11 +74,11 @@ def _state_changed(entry: Entry, names: Names) -> str:
     pending = [names.short(each) for each in texts(entry, "pending_member_ids")]
     waits = ""
     if to_state in (PREPARING, COMPLETING) and (waiting or pending):
-        waits = f"waits for {listed([*waiting, *(f'{each} (pending)' for each in pending)])}"
+        waits = f"waiting for {listed([*waiting, *(f'{each} (pending)' for each in pending)])}"
     elif to_state == COMPLETING and waiting:
         waits = f"without {listed(waiting)}"
     elif to_state == STABLE and waiting:
-        waits = f"yet to ask for their assignment: {listed(waiting)}"
+        waits = f"have not sent SyncGroup: {listed(waiting)}"
     generation = "" if entry.generation is None else f", generation {entry.generation}"
     return _and(f"{cause}: {to_state}{generation}, after {took} of {came_from}", waits)
 
@@ -92,7 +92,7 @@ def _completed(entry: Entry, names: Names) -> str:
     return _and(
         f"{entry.trigger or 'unknown cause'}{by}: rebalanced to generation {entry.generation} in {took}"
         + ("" if size is None else f", {count(size, 'member')}"),
-        f"began anew {count(restarts, 'time')}" if restarts else "",
+        f"restarted {count(restarts, 'time')}" if restarts else "",
         f"dropped {listed(dropped)}" if dropped else "",
         f"lag {count(lagging, 'record')}" if lagging is not None else "",
     )
@@ -101,17 +101,17 @@ def _completed(entry: Entry, names: Names) -> str:
 def _assigned(entry: Entry, names: Names) -> str:
     total, kept = whole(entry, "partitions"), whole(entry, "kept")
     if total is None:
-        return "assignment came; it is none of consumers"
+        return "assignment received; not in the consumer protocol's format"
     moved, lost = whole(entry, "moved") or 0, whole(entry, "lost") or 0
     return _and(
-        f"assignment came: {count(total, 'partition')}, {moved} moved, {kept or 0} kept",
-        f"{lost} without an owner now" if lost else "",
+        f"assignment received: {count(total, 'partition')}, {moved} moved, {kept or 0} kept",
+        f"{lost} without an owner" if lost else "",
     )
 
 
 def _leader(entry: Entry, names: Names) -> str:
     old = text(entry, "old_member_id")
-    return f"{_who(entry, names)} leads now" + (f", instead of {names.short(old)}" if old else "")
+    return f"{_who(entry, names)} is the leader" + (f", instead of {names.short(old)}" if old else "")
 
 
 def _protocol(entry: Entry, names: Names) -> str:
@@ -129,10 +129,10 @@ def _grown(entry: Entry, names: Names) -> str:
 
 def _id_issued(entry: Entry, names: Names) -> str:
     expires_ms = whole(entry, "expires_ms")
-    until = "" if expires_ms is None else f", has {duration(expires_ms - entry.at_ms)} to come back with it"
+    until = "" if expires_ms is None else f", which expires in {duration(expires_ms - entry.at_ms)}"
     former = text(entry, "former_member_id")
     return f"{_who(entry, names)} got a member id{until}" + (
-        f"; it was {names.short(former)} before" if former else ""
+        f"formerly {names.short(former)}" if former else ""
     )
 
 
@@ -143,7 +143,7 @@ def _added(entry: Entry, names: Names) -> str:
         f"{_who(entry, names)} joined{_quoted(entry)}",
         f"topics {listed(topics)}" if topics else "",
         f"assignors {listed(protocols)}" if protocols else "",
-        f"it was {names.short(former)} before" if former else "",
+        f"formerly {names.short(former)}" if former else "",
     )
 
 
@@ -157,8 +157,8 @@ def _removed(entry: Entry, names: Names) -> str:
         link = f"its connection closed {duration(closed_ms)} before"
     late = whole(entry, "late")
     return _and(
-        f"{entry.trigger or 'removed'}: {_who(entry, names)} is out{_quoted(entry)}",
-        f"asked for by {by.client_id or 'a client'} at {by.host}" if by is not None else "",
+        f"{entry.trigger or 'removed'}: {_who(entry, names)} was removed{_quoted(entry)}",
+        f"requested by {by.client_id or 'a client'} at {by.host}" if by is not None else "",
         f"last heard of {_ms(entry, 'silent_ms')} before",
         link,
         f"late {count(late, 'time')} in the 10 minutes before" if late else "",
@@ -167,28 +167,28 @@ def _removed(entry: Entry, names: Names) -> str:
 
 def _disconnected(entry: Entry, names: Names) -> str:
     after_ms = whole(entry, "after_removal_ms")
-    when = "" if after_ms is None else f", {duration(after_ms)} after it was out"
+    when = "" if after_ms is None else f", {duration(after_ms)} after its removal"
     return f"the connection of {_who(entry, names)} closed{when}"
 
 
 def _replaced(entry: Entry, names: Names) -> str:
     old = (text(entry, "old_client_host") or "").lstrip("/")
     alive = ", which is still connected" if flag(entry, "old_connected") is True else ""
-    return f"{_who(entry, names)} took the place of its former self" + (f" at {old}" if old else "") + alive
+    return f"{_who(entry, names)} replaced its former process" + (f" at {old}" if old else "") + alive
 
 
 def _fenced(entry: Entry, names: Names) -> str:
     old = text(entry, "old_client_host") or text(entry, "old_member_id") or "an older process"
     api = text(entry, "api") or "a request"
-    return f"{api} of {old.lstrip('/')} fenced: the instance is {_who(entry, names)}"
+    return f"{api} of {old.lstrip('/')} fenced: the instance id belongs to {_who(entry, names)}"
 
 
 def _late(entry: Entry, names: Names) -> str:
     interval_ms = whole(entry, "heartbeat_interval_ms")
-    pace = "" if interval_ms is None else f", usually one in {duration(interval_ms)}"
+    pace = "" if interval_ms is None else f", usually one every {duration(interval_ms)}"
     return (
-        f"near miss: no heartbeat of {_who(entry, names)} for {_ms(entry, 'late_ms')}{pace}; "
-        f"evicted after {_ms(entry, 'session_timeout_ms')}"
+        f"near miss: no heartbeat from {_who(entry, names)} for {_ms(entry, 'late_ms')}{pace}; session "
+        f"timeout {_ms(entry, 'session_timeout_ms')}"
     )
 
 
@@ -203,13 +203,13 @@ def _metadata(entry: Entry, names: Names) -> str:
     if flag(entry, "owned_changed"):
         changes.append("it gave partitions up")
     if not changes:
-        changes.append("what its assignor keeps in it")
+        changes.append("its assignor's data")
     return f"metadata of {_who(entry, names)} changed: {', '.join(changes)}"
 
 
 def _refused(entry: Entry, names: Names) -> str:
     size = whole(entry, "size_max")
-    limit = "" if size is None else f"; the group may have {count(size, 'member')}"
+    limit = "" if size is None else f"; the limit is {count(size, 'member')}"
     return f"{text(entry, 'error') or 'refused'}: {_who(entry, names)} may not join{limit}"
 
 
@@ -236,9 +236,9 @@ def _lag(entry: Entry, names: Names) -> str:
 
 def _offsets_removed(entry: Entry, names: Names) -> str:
     gone = entry.data.get("partitions")
-    return f"{entry.trigger or 'removed'}: committed offsets of {count(len(gone), 'partition')} are gone" if (
+    return f"{entry.trigger or 'removed'}: committed offsets of {count(len(gone), 'partition')} removed" if (
         isinstance(gone, list | tuple)
-    ) else "committed offsets are gone"  # fmt: skip
+    ) else "committed offsets removed"  # fmt: skip
 
 
 # --- the broker ---------------------------------------------------------------------------------------------
@@ -249,8 +249,8 @@ def _loaded(entry: Entry, names: Names) -> str:
     where = "" if came_from is None else f", from broker {came_from}"
     took = _ms(entry, "took_ms")
     if came_from == entry.broker:
-        return f"broker {entry.broker} loaded the group again, in {took}: it was restarted, mostly"
-    return f"coordinator moved: broker {entry.broker} has the group now{where}, loaded in {took}"
+        return f"broker {entry.broker} reloaded the group in {took}, probably after a restart"
+    return f"coordinator moved: broker {entry.broker} has the group{where}, loaded in {took}"
 
 
 def _unloaded(entry: Entry, names: Names) -> str:
@@ -263,16 +263,16 @@ _SAYS: Final[Mapping[str, Callable[[Entry, Names], str]]] = {
     "rebalance_completed": _completed,
     "assigned": _assigned,
     "all_synced": lambda entry, names: (
-        "everybody has its assignment"
-        + (f", {_ms(entry, 'after_ms')} after it came" if whole(entry, "after_ms") else "")
+        "all members have their assignment"
+        + (f", {_ms(entry, 'after_ms')} after the leader sent it" if whole(entry, "after_ms") else "")
     ),
     "leader_changed": _leader,
     "protocol_chosen": _protocol,
     "topics_grown": _grown,
     "member_id_issued": _id_issued,
     "pending_member_removed": lambda entry, names: (
-        f"{entry.trigger or 'removed'}: {_who(entry, names)} is waited for no longer, "
-        f"after {_ms(entry, 'waited_ms')}"
+        f"{entry.trigger or 'removed'}: no longer waiting for {_who(entry, names)}, after "
+        f"{_ms(entry, 'waited_ms')}"
     ),
     "member_added": _added,
     "member_rejoined": lambda entry, names: f"{_who(entry, names)} rejoined after {_ms(entry, 'after_ms')}",
@@ -288,8 +288,8 @@ _SAYS: Final[Mapping[str, Callable[[Entry, Names], str]]] = {
     "offsets_removed": _offsets_removed,
     "shard_loaded": _loaded,
     "shard_unloaded": _unloaded,
-    "fault_fired": lambda entry, names: f"fault fired: {text(entry, 'action')} on {text(entry, 'api')}",
-    "clock_moved": lambda entry, names: f"the clock was moved by {_ms(entry, 'by_ms')}",
+    "fault_fired": lambda entry, names: f"injected fault: {text(entry, 'action')} on {text(entry, 'api')}",
+    "clock_moved": lambda entry, names: f"the test clock was advanced by {_ms(entry, 'by_ms')}",
     "group_created": lambda entry, names: "group created",
     "group_removed": lambda entry, names: f"group removed: {entry.trigger or 'unknown cause'}",
 }

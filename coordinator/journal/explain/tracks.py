@@ -1,4 +1,4 @@
-"""How members and the group stood over time: what a timeline draws."""
+"""States of members and the group over time, for drawing a timeline."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from muster.coordinator.journal.names import Names
 
 
 class Standing(StrEnum):
-    """How a member stands."""
+    """A member's state."""
 
     PENDING = "pending"
-    """It took a member id and is waited for."""
+    """Given a member id and waited for."""
     JOINING = "joining"
-    """It has sent JoinGroup and waits for the others."""
+    """Sent JoinGroup and waits for the others."""
     AWAITED = "awaited"
     """The group waits for its JoinGroup."""
     SYNCING = "syncing"
-    """The generation is fixed, and the assignment on its way."""
+    """Joined the new generation and waits for its assignment."""
     STABLE = "stable"
     SILENT = "silent"
     """Its connection has closed, and its session has not expired."""
@@ -31,7 +31,7 @@ class Standing(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """From when to when, epoch ms; None: until now."""
+    """A period, epoch ms; an end of None is now."""
 
     start_ms: int
     end_ms: int | None
@@ -41,7 +41,7 @@ class Span:
 
 @dataclass(slots=True)
 class Track:
-    """A row: one member's (a static one keeps its row under new member ids), or the group's."""
+    """A row: the group's or a member's (a static member keeps its row under new member ids)."""
 
     name: str
     host: str
@@ -53,7 +53,7 @@ class Track:
         return bool(self.spans) and self.spans[-1].end_ms is None
 
     def turn(self, at_ms: int, standing: str | None) -> None:
-        """From now on it stands so; None: it is gone."""
+        """Enter this state; None: it is gone."""
         if self.spans and self.spans[-1].end_ms is None:
             last = self.spans[-1]
             if last.standing == standing:
@@ -64,13 +64,13 @@ class Track:
 
 
 class Tracks:
-    """The group's row and its members', in the order of their first appearance."""
+    """The group's row and its members', in order of first appearance."""
 
     def __init__(self, entries: Sequence[Entry], names: Names | None = None) -> None:
         self._names = names_in(entries) if names is None else names
         self.group = Track("", "")
         self._rows: dict[str, Track] = {}
-        self._ids: dict[str, str] = {}  # member id -> key of its row, for those present
+        self._ids: dict[str, str] = {}  # member id -> row key, for current members
         self._first_ms = entries[0].at_ms if entries else 0
         for entry in entries:
             self._see(entry)
@@ -148,11 +148,11 @@ class Tracks:
         member = self._names.of_id(member_id) or Member(member_id, "", "")
         row = self._rows.get(self._ids.get(member_id, ""))
         if row is not None and row.is_present and row.spans[-1].standing == Standing.PENDING:
-            return  # it is no member yet
+            return  # not a member yet
         self._turn(member, at_ms, standing)
 
     def _was_there(self, member: Member) -> None:
-        """It is a member, and nothing has said so yet: the journal begins in the middle."""
+        """It is a member without any earlier entry: the journal begins in the middle."""
         if self._key(member) not in self._rows:
             self._turn(member, self._first_ms, Standing.STABLE)
 

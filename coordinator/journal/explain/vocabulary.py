@@ -1,4 +1,4 @@
-"""The closed lists of words in which explanations speak; tests and dashboards rely on them."""
+"""The closed vocabularies of explanations; tests and dashboards rely on them."""
 
 from __future__ import annotations
 
@@ -7,37 +7,37 @@ from typing import Final
 
 
 class Diagnosis(StrEnum):
-    """What a person needs to know: what was really behind a trigger."""
+    """What was really behind a trigger."""
 
     CRASHED = "crashed"
-    """Its connection closed without a LeaveGroup, then its session expired: it died or was killed."""
+    """Its connection closed without a LeaveGroup and its session expired: it crashed or was killed."""
     STALLED = "stalled"
-    """Its heartbeats stopped while its connection stayed open: a blocked event loop, GC, no CPU."""
+    """Its heartbeats stopped while its connection was open: a blocked event loop, GC, CPU starvation."""
     POLL_DEADLINE_MISSED = "poll-deadline-missed"
-    """The client left by itself because its user did not poll within max.poll.interval.ms."""
+    """The client left because its application did not poll within max.poll.interval.ms."""
     CLEAN_SHUTDOWN = "clean-shutdown"
-    """It left, and its connection closed: somebody closed the consumer."""
+    """It left and its connection closed: the consumer was closed."""
     EVICTED_BY_ADMIN = "evicted-by-admin"
     NEW_MEMBER = "new-member"
     REJOINED_AFTER_EVICTION = "rejoined-after-eviction"
-    """A client that had been put out came back: the second rebalance that the first one brings."""
+    """An evicted client came back: the second rebalance that the first one causes."""
     SUBSCRIPTION_CHANGED = "subscription-changed"
     ASSIGNOR_CHANGED = "assignor-changed"
     COOPERATIVE_FOLLOW_UP = "cooperative-follow-up"
-    """The second half of a cooperative rebalance (KIP-429): what was withheld is handed out."""
+    """The second half of a cooperative rebalance (KIP-429): withheld partitions are handed out."""
     TOPICS_GROWN = "topics-grown"
-    """Topics that the group reads have other partitions than before."""
+    """The partitions of the group's topics changed."""
     LEADER_REJOINED = "leader-rejoined"
     STATIC_MEMBER_REPLACED = "static-member-replaced"
     """A static member came back as a new process."""
     DUPLICATE_INSTANCE_ID = "duplicate-instance-id"
-    """Two processes that are alive use one group.instance.id."""
+    """Two live processes use one group.instance.id."""
     PENDING_MEMBER = "pending-member"
-    """A client took a member id, did not come back with it, and everybody waits for it."""
+    """A client was given a member id and did not join with it; everyone waits for it."""
     SLOW_JOIN = "slow-join"
-    """A member has not rejoined, and everybody waits for it."""
+    """A member has not rejoined, and everyone waits for it."""
     SYNC_TIMEOUT = "sync-timeout"
-    """A member joined and then did not send SyncGroup in time."""
+    """A member joined but did not send SyncGroup in time."""
     GROUP_FULL = "group-full"
     ROLLING_RESTART = "rolling-restart"
     COORDINATOR_MOVED = "coordinator-moved"
@@ -45,23 +45,23 @@ class Diagnosis(StrEnum):
 
 
 class Certainty(StrEnum):
-    """How far the evidence carries."""
+    """How conclusive the evidence is."""
 
     CERTAIN = "certain"
-    """Recorded facts, or the client's own words, leave nothing else."""
+    """Recorded facts or the client's own reason leave no other possibility."""
     LIKELY = "likely"
-    """The facts fit this best; something rarer would look the same."""
+    """The best fit; something rarer would look the same."""
     POSSIBLE = "possible"
-    """The facts allow it, and do not speak for it."""
+    """Consistent with the facts, without support from them."""
 
 
 CERTAINTIES: Final = list(Certainty)
-"""The surest first."""
+"""The most certain first."""
 
 
 class Trigger(StrEnum):
-    """What the coordinator recorded at the moment: the values of `group.events.Trigger` that are told apart
-    here, and one more. A test compares them."""
+    """What the coordinator recorded: the values of `group.events.Trigger` that are distinguished here, and
+    one more. A test compares them."""
 
     MEMBER_JOINED = "member joined"
     METADATA_CHANGED = "subscription or protocols changed"
@@ -78,11 +78,11 @@ class Trigger(StrEnum):
     LOADED_OVERSIZE = "loaded with more members than allowed"
     SHARD_UNLOADED = "coordinator moved"
     JOIN_REFUSED = "join refused"
-    """Not recorded as a trigger: a client was turned away with another error than that the group is full."""
+    """Not a recorded trigger: a client was refused for a reason other than a full group."""
 
 
 UNKNOWN_CAUSE: Final = "unknown"
-"""In place of a trigger, where the journal does not have it."""
+"""Used when the journal lacks the trigger."""
 
 PREPARING: Final = "PreparingRebalance"
 COMPLETING: Final = "CompletingRebalance"

@@ -1,12 +1,15 @@
-"""The sentences of explanations, and how they stand on lines."""
+"""The sentences of explanations and their layout."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import tzinfo
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final, NamedTuple
 
+from muster.coordinator.journal.entries import Member
+from muster.coordinator.journal.explain.cost import Cost, Lag, Moved
 from muster.coordinator.journal.explain.facts import flag, text
 from muster.coordinator.journal.explain.findings import GAVE, Case, Finding
 from muster.coordinator.journal.explain.names import (
@@ -20,20 +23,109 @@ from muster.coordinator.journal.explain.names import (
 from muster.coordinator.journal.explain.pace import WINDOW_MS, FallingBehind, Pace
 from muster.coordinator.journal.explain.phases import Awaited, Phases
 from muster.coordinator.journal.explain.rebalances import Outcome
-from muster.coordinator.journal.explain.vocabulary import EMPTY, Certainty, Trigger
+from muster.coordinator.journal.explain.vocabulary import EMPTY, Certainty, Diagnosis, Trigger
 from muster.coordinator.journal.names import Names
-
-if TYPE_CHECKING:
-    from muster.coordinator.journal.explain.cost import Cost, Lag, Moved
-    from muster.coordinator.journal.explain.explanation import Explanation
 
 _WIDTH: Final = 110
 _LABEL: Final = 12
-"""Columns before what a line says."""
+"""Columns before the text of a line."""
 _PAIRS_MAX: Final = 6
 _WAITING_MAX: Final = 5
 _ALSO_MAX: Final = 8
 _SINCE_MAX: Final = 3
+
+
+class Alternative(NamedTuple):
+    """Another possible diagnosis."""
+
+    diagnosis: Diagnosis
+    certainty: Certainty
+    why: str
+
+    def to_json(self) -> dict[str, str]:
+        return {"diagnosis": self.diagnosis, "certainty": self.certainty, "why": self.why}
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a group rebalanced, how it went and what it cost; or an incident that was not a rebalance."""
+
+    group: str
+    generation: int | None
+    """The generation it led to, or will lead to."""
+    started_ms: int
+    ended_ms: int | None
+    """None: in progress."""
+    outcome: Outcome
+    state: str
+    """Kafka's name of the group's state at the end, or now."""
+    cause: str
+    """The recorded trigger: a value of `group.events.Trigger`, or "unknown"."""
+    diagnosis: Diagnosis
+    certainty: Certainty
+    member: Member | None
+    """The member that triggered it, or that is waited for."""
+    what: str
+    """What was observed, as a sentence."""
+    meaning: str
+    """What that means, as a sentence."""
+    evidence: tuple[str, ...]
+    alternatives: tuple[Alternative, ...]
+    also: tuple[str, ...]
+    """What restarted it before it was over, and other members that came and went meanwhile."""
+    waiting: tuple[Awaited, ...]
+    phases: Phases | None
+    moved: Moved | None
+    cost: Cost | None
+    before: str | None
+    """The previous rebalance in one line, if this was not a rebalance."""
+    since: tuple[str, ...]
+    """Near misses afterwards: members that may be evicted next."""
+    now_ms: int
+    names: Names
+    ids: tuple[str, ...]
+    """Ids of the members mentioned."""
+
+    @property
+    def rebalanced(self) -> bool:
+        """Whether it was a rebalance."""
+        return self.outcome is not Outcome.NONE
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            "group": self.group,
+            "generation": self.generation,
+            "started_ms": self.started_ms,
+            "ended_ms": self.ended_ms,
+            "outcome": self.outcome.value,
+            "state": self.state,
+            "rebalanced": self.rebalanced,
+            "cause": self.cause,
+            "diagnosis": self.diagnosis.value,
+            "certainty": self.certainty.value,
+            "member": None if self.member is None else self.member.to_json(),
+            "what": self.what,
+            "meaning": self.meaning,
+            "evidence": list(self.evidence),
+            "alternatives": [each.to_json() for each in self.alternatives],
+            "also": list(self.also),
+            "waiting": [each.to_json() for each in self.waiting],
+            "phases": None if self.phases is None else self.phases.to_json(),
+            "moved": None if self.moved is None else self.moved.to_json(),
+            "cost": None if self.cost is None else self.cost.to_json(),
+            "before": self.before,
+            "since": list(self.since),
+            "names": self.names.by_id(self.ids),
+        }
+
+    def lines(self, zone: tzinfo | None = None) -> list[str]:
+        """Text in lines of at most 110 columns, with times in local time or in `zone`."""
+        return lines(self, zone)
+
+    def member_lines(self) -> list[str]:
+        """Lines that say which members the names stand for."""
+        return members(self)
 
 
 # --- what was seen ------------------------------------------------------------------------------------------
@@ -46,7 +138,7 @@ def what(case: Case) -> str:
     if says is not None:
         return says(case, who)
     if case.trigger is None:
-        return "the journal does not have how it began"
+        return "the journal lacks its beginning"
     return f"{case.trigger}{':' if who else ''}{who}"
 
 
@@ -77,11 +169,11 @@ def _joined(case: Case, who: str) -> str:
 
 
 def _metadata(case: Case, who: str) -> str:
-    return f"member{who} joined with other metadata{_quoted(case)}"
+    return f"member{who} rejoined with changed metadata{_quoted(case)}"
 
 
 def _leader(case: Case, who: str) -> str:
-    return f"the leader{who} joined again{_quoted(case)}"
+    return f"the leader{who} rejoined{_quoted(case)}"
 
 
 def _static(case: Case, who: str) -> str:
@@ -90,14 +182,15 @@ def _static(case: Case, who: str) -> str:
         article = "an" if api[0] in "AEIO" else "a"
         here = (text(case.start.entry, "old_client_host") or "").lstrip("/") or "an unknown host"
         return (
-            f"{article} {api} of another process, at {here}, was fenced: the instance is that of member{who}"
+            f"{article} {api} of another process, at {here}, was fenced: the instance id belongs to "
+            f"member{who}"
         )
     entry = case.in_step("member_replaced")
     old = None if entry is None else text(entry, "old_client_host")
     here = "" if case.member is None else case.member.host
     hosts = f", from host {old.lstrip('/')}" if old is not None and old.lstrip("/") != here else ""
     alive = entry is not None and flag(entry, "old_connected") is True
-    return f"static member{who} joined anew{hosts}{' while its former self was still connected' * alive}"
+    return f"static member{who} returned{hosts}{' while its former process was still connected' * alive}"
 
 
 def _sync(case: Case, who: str) -> str:
@@ -109,7 +202,7 @@ def _sync(case: Case, who: str) -> str:
 def _full(case: Case, who: str) -> str:
     if case.start.entry.type == "join_refused":
         return f"a client{who} was refused: the group is full"
-    return f"member{who} was refused, as the group is full"
+    return f"member{who} was refused: the group is full"
 
 
 def _moved(case: Case, who: str) -> str:
@@ -129,7 +222,7 @@ _WHAT: Final[Mapping[str, Callable[[Case, str], str]]] = {
     Trigger.STATIC_MEMBER_REPLACED: _static,
     Trigger.SYNC_TIMED_OUT: _sync,
     Trigger.GROUP_FULL: _full,
-    Trigger.NEW_MEMBER_EXPIRED: lambda case, who: f"member{who} was evicted while it waited to be taken in",
+    Trigger.NEW_MEMBER_EXPIRED: lambda case, who: f"member{who} was evicted while waiting in JoinGroup",
     Trigger.LOADED_OVERSIZE: lambda case, who: (
         "the coordinator loaded the group with more members than allowed"
     ),
@@ -139,13 +232,13 @@ _WHAT: Final[Mapping[str, Callable[[Case, str], str]]] = {
 
 
 def again(case: Case, finding: Finding) -> str:
-    """What began it anew, in a phrase."""
+    """What restarted it, in a phrase."""
     who = case.names.short(case.member) if case.member is not None else "the group"
     return f"{case.trigger or 'unknown'} ({who}: {finding.diagnosis})"
 
 
 def brief(explanation: Explanation) -> str:
-    """A rebalance in a line."""
+    """A rebalance in one line."""
     generation = "" if explanation.generation is None else f"generation {explanation.generation}: "
     return f"{generation}{explanation.what} ({explanation.diagnosis}, {explanation.certainty})"
 
@@ -154,7 +247,7 @@ def brief(explanation: Explanation) -> str:
 
 
 def lines(explanation: Explanation, zone: tzinfo | None) -> list[str]:
-    """All of it, for people."""
+    """The whole explanation as text."""
     shown = [*_wrapped("", _header(explanation, zone), 2)]
     shown += _line("cause", explanation.what)
     shown += _line("", _arrow(explanation))
@@ -186,7 +279,7 @@ def lines(explanation: Explanation, zone: tzinfo | None) -> list[str]:
 
 
 def members(explanation: Explanation) -> list[str]:
-    """Who is called what, with all that is known of them."""
+    """Short names with all that is known of the members."""
     shown: list[str] = []
     for each, name in explanation.names.by_id(explanation.ids).items():
         known = explanation.names.of_id(each)
@@ -205,7 +298,7 @@ def _header(explanation: Explanation, zone: tzinfo | None) -> str:
             parts += [began, "no rebalance"]
         case Outcome.UNDER_WAY:
             so_far = duration(explanation.now_ms - explanation.started_ms)
-            parts += [f"since {began} ({so_far})", f"under way: {explanation.state}"]
+            parts += [f"since {began} ({so_far})", f"in progress: {explanation.state}"]
         case outcome:
             ended_ms = explanation.ended_ms or explanation.started_ms
             ended = moment(ended_ms, zone, near_ms=explanation.started_ms, exact=True)
@@ -213,7 +306,7 @@ def _header(explanation: Explanation, zone: tzinfo | None) -> str:
             if outcome is Outcome.INTERRUPTED:
                 parts.append("interrupted: the coordinator moved or the group was deleted")
             elif explanation.state == EMPTY:
-                parts.append("nobody left: Empty")
+                parts.append("no members left: Empty")
     return " · ".join(parts)
 
 
@@ -226,16 +319,16 @@ def _awaited(each: Awaited, explanation: Explanation, zone: tzinfo | None) -> st
     waited = duration(explanation.now_ms - each.since_ms)
     long = explanation.names.long(each.member)
     if each.pending:
-        said = f"for {long}: took a member id {waited} ago and has not come back with it"
+        said = f"for {long}: got a member id {waited} ago and has not joined with it"
     elif explanation.phases is not None and explanation.state == "CompletingRebalance":
-        said = f"for {long} to send SyncGroup, since {waited}"
+        said = f"for {long} to send SyncGroup, for {waited}"
     else:
-        said = f"for {long} to rejoin, since {waited}"
+        said = f"for {long} to rejoin, for {waited}"
     if each.until_ms is None:
         return said
     left_ms = each.until_ms - explanation.now_ms
     when = moment(each.until_ms, zone, near_ms=explanation.now_ms)
-    return f"{said}; given up at {when}" + (f" (in {duration(left_ms)})" if left_ms > 0 else "")
+    return f"{said}; until {when}" + (f" (in {duration(left_ms)})" if left_ms > 0 else "")
 
 
 def _phases(phases: Phases, names: Names) -> str:
@@ -248,10 +341,10 @@ def _phases(phases: Phases, names: Names) -> str:
             who, ms = phases.slowest[0]
             notes.append(f"slowest: {names.short(who)}" + ("" if ms is None else f", {duration(ms)}"))
         for who, ms in phases.held_up:
-            notes.append(f"{names.short(who)} took a member id and did not come back for {duration(ms)}")
+            notes.append(f"{names.short(who)} got a member id and did not join with it for {duration(ms)}")
         if phases.dropped:
             gone = listed([names.short(each) for each in phases.dropped])
-            notes.append(f"dropped, as not back in time: {gone}")
+            notes.append(f"dropped for not rejoining in time: {gone}")
         said.append(
             f"waiting for joins {duration(phases.join_ms)}" + (f" ({'; '.join(notes)})" if notes else "")
         )
@@ -260,7 +353,7 @@ def _phases(phases: Phases, names: Names) -> str:
     if phases.sync_ms is not None:
         said.append(f"sync {duration(phases.sync_ms)}")
     if phases.restarts:
-        said.append(f"began anew {count(phases.restarts, 'time')}")
+        said.append(f"restarted {count(phases.restarts, 'time')}")
     return " · ".join(said)
 
 
@@ -274,7 +367,7 @@ def _moves(moved: Moved, names: Names) -> str:
         if not pairs and not moved.moved:
             return f"nothing{f' ({total} kept)' if total else ''}"
         owned = [f"{names.short(who)} {number}" for who, number in sorted(moved.owned.items()) if number]
-        return f"{total or 'partitions'} assigned anew" + (f": {listed(owned, _PAIRS_MAX)}" if owned else "")
+        return f"{total or 'partitions'} newly assigned" + (f": {listed(owned, _PAIRS_MAX)}" if owned else "")
     said = [
         f"{partitions(where, singly=3)}: {names.short(old)} → {names.short(new)}"
         for (old, new), where in list(pairs.items())[:_PAIRS_MAX]
@@ -292,7 +385,7 @@ def _moves(moved: Moved, names: Names) -> str:
     if moved.kept is not None:
         notes.append(f"{moved.kept} kept")
     if moved.lost:
-        notes.append(f"{moved.lost} without an owner now")
+        notes.append(f"{moved.lost} without an owner")
     return "; ".join(said) + (f"   ({'; '.join(notes)})" if notes else "")
 
 
@@ -318,13 +411,14 @@ def _cost(cost: Cost, explanation: Explanation, zone: tzinfo | None) -> str:
         said.append(f"lag {count(cost.lag.peak, 'record')}")
     if cost.commits_refused:
         said.append(
-            f"{count(cost.commits_refused, 'commit')} under an earlier generation refused: records come again"
+            f"{count(cost.commits_refused, 'commit')} of an earlier generation refused: records are "
+            "delivered again"
         )
     return "; ".join(said)
 
 
 def _recovery(lag: Lag, explanation: Explanation, zone: tzinfo | None) -> str:
-    """What became of the lag within the time in which it counts."""
+    """Whether and when the lag recovered, within the time that counts."""
     if lag.before is None or not lag.growth or explanation.ended_ms is None:
         return ""
 
@@ -342,17 +436,17 @@ def _recovery(lag: Lag, explanation: Explanation, zone: tzinfo | None) -> str:
 
 
 def _falling_behind(found: FallingBehind, names: Names) -> str:
-    """Why lag grows that the rebalance is not to blame for."""
+    """Why lag grows for other reasons than the rebalance."""
     who = [
         f"{'the group' if each.member is None else names.short(each.member)} {_rates(each)}"
         for each in found.members
     ]
-    began = "rose before it already, and goes on rising" if found.already else "also rose after it"
+    began = "was growing before the rebalance, and still is" if found.already else "also grew after it"
     return f"{began}: {listed(who)}"
 
 
 def _rates(pace: Pace) -> str:
-    """As reads 5 records/s where 40 arrive."""
+    """For example: reads 5 records/s where 40 arrive."""
     reads, arrive = per_second(pace.reads), per_second(pace.arrive)
     if not pace.reads:
         return f"commits nothing where {arrive} arrive"
@@ -365,7 +459,7 @@ def _line(label: str, said: str) -> list[str]:
 
 
 def _wrapped(label: str, said: str, indent: int) -> list[str]:
-    """Lines of at most 110 columns; what a terminal would obey is written out."""
+    """Lines of at most 110 columns, with control characters escaped."""
     plain = "".join(each if each.isprintable() else repr(each)[1:-1] for each in label + said)
     return textwrap.wrap(
         plain,

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import Final, TypeVar
 
-from muster.coordinator.group.effects import RequestContext
+from muster.coordinator.base.answers import Answered
+from muster.coordinator.base.step import RequestContext
 from muster.coordinator.group.shard import Shard
-from muster.coordinator.runtime.shard_host import Answered
 from muster.coordinator.server.api import Api, Parts, Repeated
 from muster.coordinator.server.names import Names
 from muster.coordinator.server.refusal import Refusal, listing

@@ -9,8 +9,8 @@ import asyncio
 from typing import Final
 
 from muster.coordinator.base.log import Logger
+from muster.coordinator.base.step import RequestContext
 from muster.coordinator.cluster.lease import placeable
-from muster.coordinator.group.effects import RequestContext
 from muster.coordinator.server.api import Api
 from muster.coordinator.server.apis.reassignments import named_partition
 from muster.coordinator.server.apis.several import Attempts, Turns, heard_of_all

@@ -14,7 +14,7 @@ from typing import Final
 from uuid import UUID
 
 from muster.coordinator.base.endpoints import reached_at
-from muster.coordinator.group.effects import RequestContext
+from muster.coordinator.base.step import RequestContext
 from muster.coordinator.server.api import Api, Parts
 from muster.coordinator.server.apis.several import Turns
 from muster.coordinator.server.memory import ResponseReservation

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from muster.coordinator.group.effects import RequestContext
-from muster.coordinator.runtime.shard_host import Answered
+from muster.coordinator.base.answers import Answered
+from muster.coordinator.base.step import RequestContext
 from muster.coordinator.server.api import Api
 from muster.coordinator.server.refusal import Refusal
 from muster.coordinator.server.serving import Broker

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from muster.coordinator.group.effects import RequestContext
+from muster.coordinator.base.step import RequestContext
 from muster.coordinator.server import features
 from muster.coordinator.server.api import Api
 from muster.coordinator.server.serving import Broker

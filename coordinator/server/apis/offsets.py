@@ -9,10 +9,10 @@ from __future__ import annotations
 import struct as structs
 from typing import Final, cast
 
-from muster.coordinator.group.effects import RequestContext
+from muster.coordinator.base.answers import LATER, Answered
+from muster.coordinator.base.step import RequestContext
 from muster.coordinator.group.offsets import FetchOffsets
 from muster.coordinator.group.shard import Shard
-from muster.coordinator.runtime.shard_host import LATER, Answered
 from muster.coordinator.server.api import Api, Parts, Repeated
 from muster.coordinator.server.apis.several import several
 from muster.coordinator.server.names import TOPICS, Listed, Names, by

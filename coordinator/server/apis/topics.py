@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Final
 from uuid import UUID
 
-from muster.coordinator.group.effects import RequestContext
+from muster.coordinator.base.step import RequestContext
 from muster.coordinator.server.api import Api
 from muster.coordinator.server.apis.reassignments import until_new_are_led
 from muster.coordinator.server.apis.several import Attempts, Turns, heard_of_all

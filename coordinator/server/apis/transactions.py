@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from muster.coordinator.group.effects import RequestContext
+from muster.coordinator.base.step import RequestContext
 from muster.coordinator.server.api import Api
 from muster.coordinator.server.apis.metadata import named_topic
 from muster.coordinator.server.apis.several import Turns

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from muster.coordinator.base.clock import Clock
 from muster.coordinator.base.log import Logger
-from muster.coordinator.group.effects import RequestContext
+from muster.coordinator.base.step import RequestContext
 from muster.coordinator.journal.entries import Member
 from muster.coordinator.server.api import Begin, awaited
 from muster.coordinator.server.connections import Connections

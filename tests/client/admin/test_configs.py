@@ -34,7 +34,7 @@ async def test_a_config_is_set_changed_and_let_go(admin: Admin) -> None:
 
 async def test_a_config_that_is_no_text_is_named(admin: Admin) -> None:
     for change in (5, Append(5)):  # type: ignore[arg-type]
-        with pytest.raises(TypeError, match=r"config retention.ms: it takes a text such as '5', not 5"):
+        with pytest.raises(TypeError, match=r"config retention.ms: it takes text such as '5', not 5"):
             await admin.alter_configs({ORDERS: {"retention.ms": change}})  # type: ignore[dict-item]
 
 

@@ -115,7 +115,7 @@ def test_numbers_and_assignments_contradict_each_other() -> None:
 async def test_what_is_no_topic_and_no_config_is_named(admin: Admin) -> None:
     with pytest.raises(TypeError, match="topics: it takes NewTopic, not 'orders'"):
         await admin.create_topics(["orders"])  # type: ignore[list-item]
-    with pytest.raises(TypeError, match=r"topic t: config retention.ms: it takes a text such as '5', not 5"):
+    with pytest.raises(TypeError, match=r"topic t: config retention.ms: it takes text such as '5', not 5"):
         await admin.create_topic("t", configs={"retention.ms": 5})  # type: ignore[dict-item]
 
 

@@ -27,9 +27,7 @@ def test_a_coordinator_that_moved_and_changed_nothing() -> None:
     )
     assert not found.rebalanced
     assert found.generation == 7
-    assert (
-        found.meaning == "from broker 1 to broker 2, loaded in 40 ms: members and generation are as they were"
-    )
+    assert found.meaning == "from broker 1 to broker 2, loaded in 40 ms: members and generation are unchanged"
     assert found.lines(UTC)[0] == "billing · generation 7 · 14:04:12.612 · no rebalance"
     assert found.before is not None
     assert found.before.startswith("generation 7: the leader web-2")
@@ -43,7 +41,7 @@ def test_for_how_long_at_most_nobody_coordinated_the_group() -> None:
     life.broker = 2
     life.shard_event("shard_loaded", epoch=4, took_ms=40, from_broker=1, from_silent_ms=3_200)
     assert why(life).evidence[1] == (
-        "broker 1 was heard of last 3.2 s before: nobody coordinated the group for at most as long"
+        "broker 1 was last seen 3.2 s before: the group had no coordinator for at most that long"
     )
     handed_over = Life().at(0).rebalanced(WEB_2, "leader rejoined").at(60_000)
     handed_over.shard_event("shard_unloaded", epoch=3, why="handed over")
@@ -65,16 +63,16 @@ def test_a_broker_that_was_restarted_does_not_stand_before_what_happened_last() 
     found = why(life)
     assert found.rebalanced
     assert found.diagnosis.value == "leader-rejoined"
-    kept = "members and generation are as they were"
-    assert found.since == (f"broker 1 was restarted or loaded the group again 60.0 s later; {kept}",)
-    said = "broker 1 loaded the group again, in 40 ms: it was restarted, mostly"
+    kept = "members and generation are unchanged"
+    assert found.since == (f"broker 1 restarted or reloaded the group 60.0 s later; {kept}",)
+    said = "broker 1 reloaded the group in 40 ms, probably after a restart"
     assert describe(life.entries[-1]) == said
 
     life.at(70_000).add("join_refused", WEB_3, trigger="group full", error="GROUP_MAX_SIZE_REACHED")
     life.at(80_000).shard_event("shard_loaded", epoch=5, took_ms=40)  # who had it is known from what it wrote
     found = why(life)
     assert found.diagnosis.value == "group-full"
-    assert found.since == (f"broker 1 was restarted or loaded the group again 10.0 s later; {kept}",)
+    assert found.since == (f"broker 1 restarted or reloaded the group 10.0 s later; {kept}",)
 
 
 def test_a_journal_that_begins_with_a_load_tells_of_no_move() -> None:
@@ -94,7 +92,7 @@ def test_a_client_that_a_full_group_refused() -> None:
     life.add("join_refused", WEB_3, trigger="group full", error="GROUP_MAX_SIZE_REACHED", size_max=2)
     found = why(life)
     assert (found.cause, found.diagnosis.value, found.rebalanced) == ("group full", "group-full", False)
-    assert found.meaning == "group.max.size is 2 members; nothing changed for the others"
+    assert found.meaning == "group.max.size is 2 members; the others are unaffected"
     assert found.what == "a client web-3 (host 10.0.0.8) was refused: the group is full"
 
 
@@ -117,7 +115,7 @@ def test_what_a_test_did_is_evidence() -> None:
     life.add("member_removed", WEB_2, trigger="session expired", silent_ms=45_000, connected=True)
     found = why(life.rebalanced(WEB_2, "session expired"))
     assert found.evidence[-3:] == (
-        "the clock was moved by 45.0 s",
-        "a fault fired: drop_response on Heartbeat",
-        "the clock was moved by 10.0 s",
+        "the test clock was advanced by 45.0 s",
+        "injected fault: drop_response on Heartbeat",
+        "the test clock was advanced by 10.0 s",
     )

@@ -254,7 +254,7 @@ def test_a_static_member_that_was_started_anew() -> None:
     found = why(replaced(Life(), who, "web-2-a", "10.0.0.7"))
     assert said(found) == ("static-member-replaced", "likely")
     assert not found.rebalanced
-    assert found.meaning == "its process was started anew on another host, 10.0.0.9 instead of 10.0.0.7"
+    assert found.meaning == "its process was restarted on another host, 10.0.0.9 instead of 10.0.0.7"
 
 
 def test_it_rebalances_when_the_assignor_changed_with_it() -> None:

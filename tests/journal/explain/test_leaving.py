@@ -117,7 +117,7 @@ def test_a_member_that_did_not_follow_a_moved_coordinator() -> None:
     life.at(0).add("member_removed", WEB_2, trigger="session expired", silent_ms=45_000, connected=False)
     found = why(life.rebalanced(WEB_2, "session expired"))
     assert said(found) == ("crashed", "likely")
-    assert found.evidence == ("it was not heard of since broker 2 took the group over 45.0 s before",)
+    assert found.evidence == ("it was not heard of after broker 2 took over the group 45.0 s before",)
 
 
 def test_without_any_facts_both_are_possible() -> None:
@@ -146,7 +146,7 @@ def test_the_clients_own_words_decide(reason: str, diagnosis: str) -> None:
     life = left(reason=reason).at(300).add("member_disconnected", WEB_2, after_removal_ms=4)
     found = why(life)
     assert said(found) == (diagnosis, "certain")
-    assert f'it gave as its reason: "{reason}"' in found.evidence
+    assert f'reason given: "{reason}"' in found.evidence
     assert not others(found)
 
 
@@ -166,7 +166,7 @@ def test_leave_on_an_open_connection_and_back_again_is_a_missed_poll_deadline() 
     life = left().at(20_000).add("member_id_issued", WEB_3, former_member_id=WEB_2.id)
     found = why(life)
     assert said(found) == ("poll-deadline-missed", "likely")
-    assert found.evidence[0] == "the same connection joined again 20.0 s later"
+    assert found.evidence[0] == "the same connection rejoined 20.0 s later"
     assert "max.poll.interval.ms" in found.meaning
     assert others(found) == {"clean-shutdown"}
 
@@ -217,7 +217,7 @@ def test_an_admin_is_known_by_the_connection() -> None:
     assert not others(found), "nor that its connection closes"
     assert said(found) == ("evicted-by-admin", "certain")
     assert "kafka-admin-client at 10.0.0.99" in found.evidence[0]
-    assert 'it gave as its reason: "broken"' in found.evidence
+    assert 'reason given: "broken"' in found.evidence
 
 
 # --- other ways out -----------------------------------------------------------------------------------------

@@ -61,7 +61,7 @@ def test_a_slow_handler_after_a_short_rebalance_is_not_its_cost() -> None:
     _, cost, lines = of(life)
     assert lines[-2:] == [
         "  cost      orders-1 unowned for 1 ms",
-        "  lag       also rose after it: web-2 reads 5 records/s where 40 arrive",
+        "  lag       also grew after it: web-2 reads 5 records/s where 40 arrive",
     ]
     assert (cost.arrived, cost.waited) == (0, 0)
     assert cost.falling_behind is not None
@@ -96,7 +96,7 @@ def test_lag_that_rose_already_is_said_to() -> None:
     assert cost.falling_behind is not None
     assert cost.falling_behind.already
     assert lines[-1] == (
-        "  lag       rose before it already, and goes on rising: web-2 reads 5 records/s where 40 arrive"
+        "  lag       was growing before the rebalance, and still is: web-2 reads 5 records/s where 40 arrive"
     )
 
 

@@ -102,7 +102,7 @@ def test_a_group_that_becomes_empty() -> None:
     assert (found.state, found.outcome, found.ended_ms) == ("Empty", Outcome.COMPLETED, T0)
     told = explain(life.entries)
     assert told is not None
-    assert "nobody left: Empty" in told.lines()[0]
+    assert "no members left: Empty" in told.lines()[0]
 
 
 def test_a_rebalance_cut_short_by_a_move() -> None:
@@ -149,7 +149,7 @@ def test_a_generation_that_was_given_up_on_the_way() -> None:
     told = explain(life.entries, generation=7)
     assert told is not None
     assert told.also == (
-        "generation 7 was given up: the group went on to 8",
+        "generation 7 was abandoned: the group went on to 8",
         "member joined (web-3: rejoined-after-eviction)",
     )
 
@@ -174,5 +174,5 @@ def test_a_group_that_rebalances_again_and_again() -> None:
     for at in range(5):
         found = explain(life.at(at * 30_000).rebalanced(WEB_2, "leader rejoined").entries)
         assert found is not None
-        often = ("5 rebalances within 10 min: groups timeline shows them",) if at == 4 else ()
+        often = ("5 rebalances within 10 min: see groups timeline",) if at == 4 else ()
         assert found.also == often

@@ -12,10 +12,10 @@ from tests.journal.explain.writing import WEB_1, WEB_2, Life, member
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        ({"after_ms": 0}, "everybody has its assignment"),
-        ({}, "everybody has its assignment"),
-        ({"after_ms": 130}, "everybody has its assignment, 0.1 s after it came"),
-        ({"after_ms": 7}, "everybody has its assignment, 7 ms after it came"),
+        ({"after_ms": 0}, "all members have their assignment"),
+        ({}, "all members have their assignment"),
+        ({"after_ms": 130}, "all members have their assignment, 0.1 s after the leader sent it"),
+        ({"after_ms": 7}, "all members have their assignment, 7 ms after the leader sent it"),
     ],
 )
 def test_how_long_a_sync_took_is_said_when_it_took_time(data: dict[str, int], said: str) -> None:

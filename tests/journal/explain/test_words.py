@@ -6,13 +6,12 @@ import json
 from datetime import UTC
 from pathlib import Path
 
-import pytest
-
 from muster.coordinator.journal.entries import Entry
 from muster.coordinator.journal.explain import Diagnosis, describe, explain
 from muster.coordinator.journal.explain.names import count, duration, listed, names_in, partitions
 from muster.coordinator.journal.explain.telling import about
 from tests.journal.explain.writing import T0, WEB_1, WEB_2, Life, member
+from tests.support.each import each
 
 
 def stall() -> Life:
@@ -114,8 +113,8 @@ def test_members_of_one_client_id_are_told_apart() -> None:
     assert names_in(life.entries).short(WEB_1) == "web-1"
 
 
-@pytest.mark.parametrize(
-    ("ms", "said"),
+@each(
+    "ms, said",
     [
         (-5, "0 ms"),
         (0, "0 ms"),
@@ -143,7 +142,7 @@ def test_lists() -> None:
 
 def test_every_entry_is_a_line_with_its_cause_first() -> None:
     told = [text for _, text in about(stall().entries)]
-    assert told[0] == "near miss: no heartbeat of web-2 at 10.0.0.7 for 16.0 s; evicted after 45.0 s"
+    assert told[0] == "near miss: no heartbeat from web-2 at 10.0.0.7 for 16.0 s; session timeout 45.0 s"
     assert told[4] == (
         "session expired: web-2 at 10.0.0.7 is out; last heard of 45.0 s before; its connection is open; "
         "late 3 times in the 10 minutes before"
@@ -170,7 +169,7 @@ def test_who_has_yet_to_ask_for_its_assignment_is_still_a_member() -> None:
     )
     assert describe(life.entries[0]) == (
         "leader sent the assignment (web-1 at 10.0.0.6): Stable, generation 6, after 4 ms of "
-        "CompletingRebalance; yet to ask for their assignment: web-2"
+        "CompletingRebalance; have not sent SyncGroup: web-2"
     )
 
 
