@@ -12,25 +12,17 @@ from muster.coordinator.group.classic import ownership
 from muster.coordinator.group.classic.member import ClassicMember
 from muster.coordinator.group.classic.ownership import UNREADABLE, assigned_partitions, compare, owner
 from muster.coordinator.group.events import MOVES_MAX, Move
-from muster.protocol.embedded import ConsumerProtocolAssignment, decode_assignment, encode_assignment
+from muster.protocol.embedded import decode_assignment
 from muster.protocol.errors import DecodeError
 from tests.group.requests import member
+from tests.support.embedded import assignment
 
 Topics = dict[str, list[int]]
 alice, bob, carol = member("alice-1"), member("bob-1"), member("carol-1")
 
 
 def assigned(topics: Topics, version: int = 1, user_data: bytes | None = None) -> bytes:
-    return encode_assignment(
-        ConsumerProtocolAssignment(
-            assigned_partitions=[
-                ConsumerProtocolAssignment.TopicPartition(topic=topic, partitions=partitions)
-                for topic, partitions in topics.items()
-            ],
-            user_data=user_data,
-        ),
-        version,
-    )
+    return assignment(topics, version, user_data=user_data)
 
 
 def of(**owned: Topics) -> dict[ClassicMember, bytes]:
