@@ -79,7 +79,7 @@ def test_where_nobody_can_begin(given: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"group_id": " "}, "group_id=' ': it takes text that is not blank"),
+        ({"group_id": " "}, "group_id=' ': it takes a text that is not blank"),
         ({"group_instance_id": "a"}, "group_instance_id is given without a group_id"),
         (
             {"group_id": "g", "group_instance_id": "a b"},
@@ -92,7 +92,7 @@ def test_where_nobody_can_begin(given: Any) -> None:
         ({"isolation_level": "serializable"}, "'read_uncommitted' or 'read_committed'"),
         ({"heartbeat": "process"}, "heartbeat='process': it takes 'loop' or 'thread'"),
         ({"enable_auto_commit": "false"}, "enable_auto_commit='false': it takes True or False"),
-        ({"client_id": None}, "client_id=None: it takes text"),
+        ({"client_id": None}, "client_id=None: it takes a text"),
         ({"assignors": []}, "assignors=.*at least one"),
         ({"assignors": "range"}, "assignors='range': it takes a list"),
         ({"assignors": ["best"]}, "assignors: 'best' is none of"),

@@ -209,7 +209,7 @@ def test_a_store_that_is_refused_is_not_shown(text: str) -> None:
         with pytest.raises(SettingError) as raised:
             read_settings(options, variables)
         assert str(raised.value) == (
-            f"{given}: the value given is not allowed; it takes postgresql://USER:PASSWORD@HOST:PORT/DATABASE"
+            f"{given}: what was given is not allowed; it takes postgresql://USER:PASSWORD@HOST:PORT/DATABASE"
         )
     with pytest.raises(SettingError) as raised:
         Settings(store=text)
