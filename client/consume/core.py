@@ -215,7 +215,7 @@ class ConsumerCore(Generic[K, V]):
         if self.state == "stopping" and not self._reading:
             self.delivery.asked()
             self._tell()
-            raise Closed("the consumer was stopped: it gives out no more records")
+            raise Closed("the consumer was stopped: it returns no more records")
 
     @property
     def ended_in_order(self) -> bool:
@@ -258,7 +258,9 @@ class ConsumerCore(Generic[K, V]):
         except TimeoutError:
             if not bound.expired():
                 raise
-            _LOG.warning("closing took longer than %.1f s: what was handled last may be read again", timeout)
+            _LOG.warning(
+                "closing took longer than %.1f s: the last processed records may be read again", timeout
+            )
         finally:
             try:
                 await self._stack.aclose()
@@ -375,7 +377,7 @@ class ConsumerCore(Generic[K, V]):
     def _begin_reading(self) -> None:
         if self._reading:
             raise ConcurrentUse(
-                "another reading call is under way: a consumer has one reader, and callbacks cannot read; "
+                "another reading call is in progress: a consumer has one reader, and callbacks cannot read; "
                 "several tasks share the work with scope(), or each have a consumer"
             )
         self._reading = True
