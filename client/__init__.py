@@ -53,10 +53,10 @@ if TYPE_CHECKING:
     from muster.client.admin.topics import PartitionDescription as PartitionDescription
     from muster.client.admin.topics import TopicDescription as TopicDescription
     from muster.client.consume.health import Health as Health
-    from muster.client.consume.listener import RebalanceListener as RebalanceListener
     from muster.client.consume.scope import AssignmentScope as AssignmentScope
     from muster.client.consumer import Consumer as Consumer
     from muster.client.consumer import GroupMetadata as GroupMetadata
+    from muster.client.consumer import RebalanceListener as RebalanceListener
     from muster.client.errors import BufferFull as BufferFull
     from muster.client.errors import ClientError as ClientError
     from muster.client.errors import Closed as Closed
@@ -146,7 +146,7 @@ _HOMES: Final = {
     "ProducerState": "admin.replicas",
     "READ_COMMITTED": "admin.offsets",
     "READ_UNCOMMITTED": "admin.offsets",
-    "RebalanceListener": "consume.listener",
+    "RebalanceListener": "consumer",
     "RecordFuture": "producer",
     "RecordMetadata": "producer",
     "ReplicaDescription": "admin.replicas",

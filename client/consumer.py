@@ -18,12 +18,12 @@ from muster.client.admin.offsets import LATEST as END_OFFSET
 from muster.client.admin.offsets import READ_COMMITTED, READ_UNCOMMITTED, list_offsets
 from muster.client.consume.core import ConsumerCore
 from muster.client.consume.health import Health
-from muster.client.consume.listener import Calls, RebalanceListener
+from muster.client.consume.listener import Calls
 from muster.client.consume.scope import AssignmentScope
 from muster.client.consume.settings import ConsumerOptions, ConsumerSettings
 from muster.client.consume.subscription import Subscription, Topics
 from muster.client.errors import ClientError
-from muster.client.fetch.positions import EARLIEST, LATEST, Position
+from muster.client.fetch.positions import EARLIEST, LATEST, ResetStrategy
 from muster.client.fetch.records import Batch, ConsumerRecord
 from muster.client.group.group import Group
 from muster.client.group.outcomes import CommitResult
@@ -48,6 +48,37 @@ class GroupMetadata(NamedTuple):
     generation_id: int
     member_id: str
     group_instance_id: str | None
+
+
+class RebalanceListener:
+    """Override what you need; each may be a plain method or a coroutine.
+
+    The order is Kafka's. With eager assignors everything is revoked before the group is joined again, and
+    everything that came out is assigned; with cooperative ones (KIP-429) only what moves is revoked, after
+    the group was joined, and only what is new is assigned. `assigned` is called after every rebalance, with
+    an empty set too. A member that the group went on without is told that it has lost its partitions: they
+    may have other owners by now, so there is nothing to commit any more.
+
+    They are called inside the reading calls, on the reading task, while no record is being handled that the
+    reader waits for. Any of the consumer's methods may be called but the reading ones. What they raise is
+    raised from the reading call, after the rebalance has gone its way.
+    """
+
+    def on_partitions_revoked(
+        self, consumer: Consumer[Any, Any], partitions: Iterable[TopicPartition]
+    ) -> Any:
+        """These are about to go to other members, or the consumer closes. They are still ours: this is the
+        time to finish and to commit."""
+
+    def on_partitions_assigned(
+        self, consumer: Consumer[Any, Any], partitions: Iterable[TopicPartition]
+    ) -> Any:
+        """These are ours from now on; nothing of them is read yet, so this is the time to seek."""
+
+    def on_partitions_lost(self, consumer: Consumer[Any, Any], partitions: Iterable[TopicPartition]) -> Any:
+        """These were ours, and may have other owners by now. Does what `on_partitions_revoked` does unless it
+        is overridden."""
+        return self.on_partitions_revoked(consumer, partitions)
 
 
 class Consumer(Generic[K, V]):
@@ -133,7 +164,7 @@ class Consumer(Generic[K, V]):
                 raise ValueError(f"{name}={given!r}: it takes a function of bytes, or None")
         self._settings = ConsumerSettings.of(bootstrap_servers, settings)
         self._subscription = Subscription()
-        self._calls = Calls(self)
+        self._calls = Calls(self, RebalanceListener())
         self._core: ConsumerCore[K, V] = ConsumerCore(
             self._settings, self._subscription, self._calls, key_deserializer, value_deserializer
         )
@@ -235,7 +266,7 @@ class Consumer(Generic[K, V]):
     @property
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions that are read at present."""
-        return self._core.assignment
+        return self._core.assigned.partitions
 
     async def partitions_for(self, topic: str, timeout: float | None = None) -> list[TopicPartition]:
         """The partitions that a topic has, in order. Raises KafkaError where there is no such topic."""
@@ -348,9 +379,8 @@ class Consumer(Generic[K, V]):
         offset. Raises ClientError for what is not assigned."""
         place = _place(offset)
         self._core.check()
-        self._core.assigned(partition)
-        self._delivery.drop([partition])
-        self._core.fetcher.seek(partition, Position(place.offset, place.leader_epoch))
+        self._core.assigned.check(partition)
+        self._core.assigned.seek(partition, place)
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
         """Go on from the first record that there is; which that is is looked up when it is needed."""
@@ -360,12 +390,10 @@ class Consumer(Generic[K, V]):
         """Go on from where the partitions end when that is looked up."""
         self._reset(partitions, LATEST)
 
-    def _reset(self, partitions: tuple[TopicPartition, ...], strategy: Any) -> None:
+    def _reset(self, partitions: tuple[TopicPartition, ...], strategy: ResetStrategy) -> None:
         self._core.check()
-        self._core.assigned(*partitions)
-        self._delivery.drop(partitions)
-        for where in partitions:
-            self._core.fetcher.reset(where, strategy, "the consumer was told to")
+        self._core.assigned.check(*partitions)
+        self._core.assigned.reset(partitions, strategy, "the consumer was told to")
 
     async def offsets_for_times(
         self, times: Mapping[TopicPartition, int | datetime], timeout: float | None = None
@@ -410,8 +438,10 @@ class Consumer(Generic[K, V]):
         """How many records each partition (all assigned ones if none is named) has left to give out, as far
         as the last fetch told; None where there was none yet."""
         self._core.check()
-        self._core.assigned(*partitions)
-        return {where: self._core.lag(where) for where in partitions or self._core.assignment}
+        self._core.assigned.check(*partitions)
+        return {
+            where: self._core.assigned.lag(where) for where in partitions or self._core.assigned.partitions
+        }
 
     # --- commits --------------------------------------------------------------------------------------------
 
@@ -443,7 +473,9 @@ class Consumer(Generic[K, V]):
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """What the group has committed for these partitions, or for all assigned ones; None for nothing."""
         group = self._group("committed")
-        wanted = self._core.assignment if partitions is None else frozenset(map(_partition, partitions))
+        wanted = (
+            self._core.assigned.partitions if partitions is None else frozenset(map(_partition, partitions))
+        )
         return await group.committed(wanted, self._until(timeout)) if wanted else {}
 
     def group_metadata(self) -> GroupMetadata:
@@ -460,19 +492,20 @@ class Consumer(Generic[K, V]):
         """Give out nothing of these until they are resumed; they stay assigned. Lasts through rebalances for
         as long as a partition stays this member's. Raises ClientError for what is not assigned."""
         self._core.check()
-        self._core.assigned(*partitions)
-        self._core.pause(partitions)
+        self._core.assigned.check(*partitions)
+        self._core.assigned.pause(partitions)
 
     def resume(self, *partitions: TopicPartition) -> None:
         """Give out records of these again. Raises ClientError for what is not assigned."""
         self._core.check()
-        self._core.assigned(*partitions)
-        self._core.resume(partitions)
+        self._core.assigned.check(*partitions)
+        self._core.assigned.resume(partitions)
+        self._core.wake()
 
     @property
     def paused(self) -> frozenset[TopicPartition]:
         """What is paused."""
-        return frozenset(self._core.paused & self._core.assignment)
+        return self._core.assigned.paused
 
     def scope(self, partition: TopicPartition) -> AssignmentScope:
         """For the tasks that work on the partition: they get `revocation_grace_ms` to end when it goes to
@@ -482,7 +515,7 @@ class Consumer(Generic[K, V]):
         whatever its task does.
         """
         self._core.check()
-        self._core.assigned(partition)
+        self._core.assigned.check(partition)
         return self._core.scopes.of(partition)
 
     def health(self) -> Health:

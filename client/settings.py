@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any, Final
+
+from muster.settings import Setting, Type, settings_of
+
+_UNITS: Final = {"ms": "milliseconds"}
 
 
 def check_known(client: str, given: Iterable[str], known: Iterable[str]) -> None:
@@ -15,3 +20,36 @@ def check_known(client: str, given: Iterable[str], known: Iterable[str]) -> None
             close = get_close_matches(name.replace(".", "_"), known, 1)
             perhaps = f"; perhaps {close[0]}" if close else ""
             raise TypeError(f"{client} has no setting {name!r}{perhaps}")
+
+
+def check(settings: Any) -> None:
+    """Raises ValueError that names a setting whose value is not allowed, and says what it takes."""
+    for name, each in settings_of(settings.__class__).items():
+        value = getattr(settings, name)
+        if not (each.optional if value is None else each.allows(value)):
+            raise wrong(name, value, allowed(each))
+
+
+def check_below(settings: Any, smaller: str, larger: str) -> None:
+    """Raises ValueError unless one setting is less than another."""
+    less, more = getattr(settings, smaller), getattr(settings, larger)
+    if less >= more:
+        raise ValueError(f"{smaller} ({less}) takes less than {larger} ({more})")
+
+
+def wrong(name: str, given: object, takes: str) -> ValueError:
+    """What is raised for a value that a setting cannot have."""
+    return ValueError(f"{name}={given!r}: it takes {takes}")
+
+
+def allowed(each: Setting) -> str:
+    """What is allowed, as it is written in Python."""
+    if each.shape is not None:
+        return each.shape
+    if each.type is Type.BOOLEAN:
+        return "True or False"
+    if each.choices:
+        return " or ".join(map(repr, each.choices))
+    if each.unit is not None:
+        return f"{_UNITS.get(each.unit, each.unit)}, {each.allowed}"
+    return each.allowed if each.numeric else "text"

@@ -9,6 +9,7 @@ from typing import Any, Final
 from muster import __version__
 from muster.coordinator import config
 from muster.coordinator.arguments import Parser
+from muster.settings import Setting, text_of
 
 CLIENTS: Final = {
     "topics": "list, create, describe, alter and delete topics",
@@ -59,39 +60,32 @@ def _declare_serve(commands: Any) -> None:
         "use Kafka's name and default.",
     )
     sections: dict[str, Any] = {}
-    for each in config.settings_declared():
-        spec = config.spec_of(each)
-        if spec.section not in sections:
-            sections[spec.section] = serve.add_argument_group(spec.section)
-        flag = config.kind_of(each) is bool
-        added: Any = sections[spec.section].add_argument(
-            config.option(each.name),
-            dest=each.name,
-            metavar="[true|false]" if flag else _metavar(each.name, spec),
-            help=_meaning(each, spec).replace("%", "%%"),
+    for name, each in config.SETTINGS.items():
+        if each.section not in sections:
+            sections[each.section] = serve.add_argument_group(each.section)
+        flag = each.kind is bool
+        added: Any = sections[each.section].add_argument(
+            config.option(name),
+            dest=name,
+            metavar="[true|false]" if flag else _metavar(each),
+            help=_meaning(each).replace("%", "%%"),
             **({"nargs": "?", "const": "true"} if flag else {}),
         )
         # Validated together with the variables, not by argparse.
-        added.known = ("true", "false") if flag else spec.choices
+        added.known = ("true", "false") if flag else each.choices or None
 
 
-def _metavar(name: str, spec: config.Spec) -> str:
-    if spec.unit is not None:
-        return spec.unit.upper()
-    return spec.shape if spec.shape is not None else name.rsplit("_", 1)[-1].upper()
+def _metavar(each: Setting) -> str:
+    if each.unit is not None:
+        return each.unit.upper()
+    return each.shape if each.shape is not None else each.name.rpartition(".")[2].upper()
 
 
-def _meaning(each: Any, spec: config.Spec) -> str:
-    default = (
-        "none" if each.default is None else str(each.default).lower() if each.default is not None else ""
-    )
-    if isinstance(each.default, str):
-        default = each.default
-    notes = [f"default {default}"]
-    if spec.unit is not None:
-        notes.insert(0, spec.unit)
-    if spec.choices is not None:
-        notes.insert(0, " or ".join(spec.choices))
-    if spec.kafka:
-        notes.append(f"Kafka: {config.kafka_name(each.name)}")
-    return f"{spec.meaning} ({'; '.join(notes)})"
+def _meaning(each: Setting) -> str:
+    notes = [
+        " or ".join(each.choices) or None,
+        each.unit,
+        f"default {'none' if each.default is None else text_of(each.default)}",
+        f"Kafka: {each.name}" if each.kafka else None,
+    ]
+    return f"{each.meaning} ({'; '.join(filter(None, notes))})"

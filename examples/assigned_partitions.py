@@ -1,8 +1,8 @@
-"""Assigned partitions: no group, no commits; read partitions from a moment on, up to where they end now.
+"""Assigned partitions: no group, no commits; read a topic from a timestamp to its current end.
 
     python examples/assigned_partitions.py 127.0.0.1:9092 orders 2026-11-21T00:00:00+00:00
 
-It prints what was written since then, and ends.
+It prints the records written since then, and exits.
 """
 
 import asyncio

@@ -1,10 +1,10 @@
-"""Manual commits: handle many records at a time, commit when all of them are safe.
+"""Manual commits: handle records in batches, and commit once a batch is safe.
 
     python examples/commit_in_batches.py 127.0.0.1:9092 clicks clicks.txt
 
-Nothing is committed that is not in the file, so a crash loses nothing; what was written and not yet committed
-is written again. A commit does not raise because a rebalance came in between: it says for each partition what
-became of it.
+Only what is in the file is committed, so a crash loses nothing; records that were written and not yet
+committed are written again. A commit does not raise if a rebalance intervenes: it returns a result for each
+partition.
 """
 
 import asyncio
@@ -39,10 +39,10 @@ def report(result: CommitResult) -> None:
     for partition, outcome in result.committed.items():
         print(f"{partition} committed {outcome.offset}", flush=True)
     for partition, stale in result.stale.items():
-        # Somebody else owns it now and reads again from the commit before this one.
+        # Its new owner resumes from the previous commit.
         print(f"{partition} is not ours any more: {stale.why}", flush=True)
     for partition, later in result.retry.items():
-        # The next commit covers it: it has the same offset or a later one.
+        # The next commit includes it, with the same offset or a later one.
         print(f"{partition} not committed yet: {later.why}", flush=True)
 
 

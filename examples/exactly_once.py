@@ -2,9 +2,9 @@
 
     python examples/exactly_once.py 127.0.0.1:9092 payments totals.sqlite
 
-The database knows how far each partition has been counted, so the group's committed offsets are not needed:
-reading begins where the database says. The transaction also checks that nobody else has counted these records
-meanwhile; a member that was away for so long that its partitions went to another changes nothing.
+The database records how far each partition has been counted, so reading starts there and the group needs no
+committed offsets. The transaction also checks that no other member has counted these records meanwhile: a
+member that stalled until its partitions moved changes nothing.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ class Totals:
         return found[0] if found else 0
 
     def count(self, batch: Batch) -> bool:
-        """Whether the batch was counted; not if somebody else was faster."""
+        """Count the batch. Return False if another member already has."""
         where = TopicPartition(batch.topic, batch.partition)
         added: Counter[str] = Counter()
         for record in batch.records:

@@ -1,9 +1,9 @@
-"""Flow control between topics: what is urgent goes first, the rest waits while there is any.
+"""Flow control: one topic is paused while another, urgent one has records.
 
     python examples/flow_control.py 127.0.0.1:9092 urgent bulk
 
-A paused partition stays assigned, is not fetched, and costs no memory; the membership goes on. The pause of a
-partition lasts through rebalances for as long as the partition stays ours.
+A paused partition stays assigned, is not fetched, and uses no memory, and the consumer stays in its group. A
+partition stays paused through rebalances as long as this member keeps it.
 """
 
 import asyncio
@@ -22,11 +22,11 @@ async def main(bootstrap: str, urgent: str, bulk: str) -> None:
         value_deserializer=bytes.decode,
     ) as consumer:
         while True:
-            # With a timeout, so that bulk goes on as well when the last urgent partition goes elsewhere.
+            # A timeout, so that bulk resumes even when the last urgent partition moves to another member.
             record = await consumer.get(timeout=1.0)
             if record is not None:
                 print(f"{record.topic}: {record.value}", flush=True)
-            # How many records are left of each partition, as far as the last fetch knows.
+            # The lag of each partition as of the last fetch.
             waiting = sum(lag or 0 for where, lag in consumer.lag().items() if where.topic == urgent)
             of_bulk = {where for where in consumer.assignment if where.topic == bulk}
             if waiting:

@@ -1,11 +1,11 @@
-"""Graceful shutdown: at SIGTERM finish the record in hand, commit, leave the group, end.
+"""Graceful shutdown: on SIGTERM finish the current record, commit, leave the group, exit.
 
     python examples/graceful_shutdown.py 127.0.0.1:9092 orders
 
-`stop` lets the loop end when it asks for the next record; leaving the block then commits what was handled and
-leaves the group, so that the others take over at once. If the handler hangs, the orchestrator kills the
-process in the end; the group then waits for the session timeout, and the record in hand is read again.
-(From elsewhere than the loop: `await consumer.drain(timeout)` waits for all of that, up to its timeout.)
+`stop` ends the loop when it asks for the next record. The end of the block commits what was handled and
+leaves the group, so that the others take over at once. If the handler hangs until the orchestrator kills
+the process, the group waits for the session timeout, and the record is read again. From outside the loop,
+`await consumer.drain(timeout)` waits for all of this.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ async def main(bootstrap: str, topic: str) -> None:
 
 async def handle(record: ConsumerRecord) -> None:
     print(f"{record.value} begun", flush=True)
-    await asyncio.sleep(0.2)  # what takes time
+    await asyncio.sleep(0.2)  # stands for the real work
     print(f"{record.value} finished", flush=True)
 
 

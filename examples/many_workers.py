@@ -1,11 +1,12 @@
-"""Many workers from one consumer: records of a key in order, and no commit passes unfinished work.
+"""Many workers, one consumer: each key in order, and no commit passes unfinished work.
 
     python examples/many_workers.py 127.0.0.1:9092 orders 8
 
-Each worker has a short queue, and a record's key decides which: so keys keep their order, and when a queue is
-full the reading waits. Records finish in any order; what is committed of a partition is the offset before
-which everything is finished. When a partition goes to another member, its unfinished records get ten seconds
-to finish (`revocation_grace_ms`); when it is lost, they are cancelled at once, since somebody else has them.
+A record's key selects its worker, so keys keep their order; reading waits while too many records are in
+progress. Records finish in any order; for each partition, the committed offset is the one before which
+everything is finished. When a partition is revoked, its unfinished records get ten seconds to finish
+(`revocation_grace_ms`). When it is lost they are cancelled at once, because another member already has
+them.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ COMMIT_EVERY_S = 1.0
 
 
 class Progress:
-    """Of one partition: which records are under way, and where the first of those is."""
+    """The records of one partition that are in progress, and the offset that is safe to commit."""
 
     def __init__(self) -> None:
         self._begun: deque[int] = deque()
@@ -45,7 +46,7 @@ class Workers(RebalanceListener):
         self._progress: dict[TopicPartition, Progress] = {}
 
     async def give(self, consumer: Consumer, record: ConsumerRecord) -> None:
-        """Have the record handled, by the worker of its key; waits while there is too much under way."""
+        """Pass the record to the worker for its key. Waits while too many records are in progress."""
         await self._room.acquire()
         where = record.topic_partition
         progress = self._progress.setdefault(where, Progress())
@@ -55,7 +56,7 @@ class Workers(RebalanceListener):
         task.add_done_callback(lambda _: self._room.release())
 
     async def _work(self, worker: int, record: ConsumerRecord, progress: Progress) -> None:
-        async with self._turns[worker]:  # in the order of asking, so in the order of the records
+        async with self._turns[worker]:  # locks are granted in order, so records are handled in order
             await handle(worker, record)
         progress.finish(record.offset)
 
@@ -69,7 +70,7 @@ class Workers(RebalanceListener):
             print(f"{where}: {outcome}", flush=True)
 
     async def on_partitions_revoked(self, consumer: Consumer, partitions: Iterable[TopicPartition]) -> None:
-        # What was under way has ended by now, or was cancelled at the end of its grace.
+        # By now all work has finished, or was cancelled when the grace period ended.
         await self.commit(consumer)
         for where in partitions:
             self._progress.pop(where, None)
@@ -80,7 +81,7 @@ class Workers(RebalanceListener):
 
 
 async def handle(worker: int, record: ConsumerRecord) -> None:
-    await asyncio.sleep(0.01)  # what takes time, a request to somewhere
+    await asyncio.sleep(0.01)  # stands for the real work, such as a request
     print(f"worker {worker}: {record.key} {record.value}", flush=True)
 
 

@@ -2,8 +2,8 @@
 
     printf 'alice buys tea\nbob buys milk\n' | python examples/producer.py 127.0.0.1:9092 orders
 
-`send` waits until the broker has the record and says where it went. Many at once share batches: here all
-lines are on their way together, and those with the same key keep their order.
+`send` waits for the acknowledgement and returns where the record went. Concurrent sends share batches: here
+all lines are in flight together, and those with the same key keep their order.
 """
 
 import asyncio

@@ -1,10 +1,10 @@
-"""Rewind a whole group: every partition is read again from the beginning, once, by whoever it is assigned to.
+"""Rewind a whole group: whoever is assigned a partition reads it again from the beginning, once.
 
     python examples/rewind.py 127.0.0.1:9092 orders
 
-Each member does this for the partitions it is assigned, before it reads them. A partition that came back to
-us in a later rebalance goes on where it is; that is what `rewound` is for. (To rewind a group that nobody is
-a member of, use `Admin.reset_group_offsets`.)
+Each member rewinds the partitions that it is assigned, before it reads them. `rewound` keeps it from
+rewinding a partition that comes back in a later rebalance. To rewind a group without members, use
+`Admin.reset_group_offsets`.
 """
 
 import asyncio

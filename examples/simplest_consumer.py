@@ -2,8 +2,8 @@
 
     python examples/simplest_consumer.py 127.0.0.1:9092 orders
 
-Start it twice: the two share the topic's partitions. A record counts as handled when the loop asks for the
-next one; offsets of handled records are committed every five seconds, before a rebalance, and at the end.
+Start it twice, and the two share the topic's partitions. A record counts as handled when the loop asks for
+the next one; handled records are committed every five seconds, before a rebalance, and at the end.
 """
 
 import asyncio

@@ -1,10 +1,9 @@
-"""A test of a worker that dies, with a true broker and without waiting: asyncio, and the client of muster.
+"""Test a worker that dies, with a real broker and without waiting: asyncio, and the client of muster.
 
     pip install 'muster-kafka' pytest pytest-asyncio
     pytest examples/test_rebalance.py
 
-The worker is what you would test; here it is the smallest one there is. `muster` is the fixture of the pytest
-plugin that comes with muster.
+`Worker` stands for the code that you would test. The fixture `muster` comes with muster's pytest plugin.
 """
 
 import asyncio
@@ -48,8 +47,8 @@ class Worker:
             self.handled.append(record.value)
 
     async def crash(self) -> None:
-        """Die without a word. It lives in the test's own process, so it is the broker that hangs up on it,
-        for good; done when the group has seen that."""
+        """Die without leaving the group. The client lives in the test's own process, so the broker cuts it
+        off for good. Returns when the group has seen that."""
         self._alive = False
         await self._member.crash()
 
@@ -68,7 +67,7 @@ async def test_crash_of_a_worker(muster):
     async with worker(muster) as a, worker(muster) as b:
         await muster.group("billing").stable(members=2)  # a fact, not a sleep
         await b.crash()  # returns once the broker has seen the connection close
-        await muster.clock.advance("45s")  # no waiting; a's heartbeats were on time, so a stays
+        await muster.clock.advance("45s")  # takes no time; a's heartbeats were on time, so a stays
         await muster.group("billing").stable(members=1)
         assert muster.group("billing").why().cause == "session expired"
         assert [member.client_id for member in muster.group("billing").members] == [a.name]

@@ -1,10 +1,10 @@
-"""A test of a worker that dies, with a true broker and without waiting: plain pytest, and confluent-kafka.
+"""Test a worker that dies, with a real broker and without waiting: plain pytest, and confluent-kafka.
 
     pip install 'muster-kafka' pytest confluent-kafka
     pytest examples/test_rebalance_confluent.py
 
-The worker is what you would test; here it is the smallest one there is. `muster` is the fixture of the pytest
-plugin that comes with muster. The broker has a thread of its own, so a client that blocks cannot hold it up.
+`Worker` stands for the code that you would test. The fixture `muster` comes with muster's pytest plugin. The
+broker has its own thread, so a blocking client cannot hold it up.
 """
 
 from threading import Event, Thread
@@ -44,8 +44,8 @@ class Worker:
         self._consumer.close()
 
     def crash(self) -> None:
-        """Die without a word. It lives in the test's own process, so it is the broker that hangs up on it,
-        for good; done when the group has seen that."""
+        """Die without leaving the group. The client lives in the test's own process, so the broker cuts it
+        off for good. Returns when the group has seen that."""
         self._kept_away = self._member.crash()
 
     def __enter__(self) -> "Worker":
@@ -68,7 +68,7 @@ def test_crash_of_a_worker(muster):
         muster.produce("orders", [b"tea", b"milk"], partition=5)
         group.caught_up()
         two.crash()  # returns once the broker has seen the connection close
-        muster.clock.advance("45s")  # no waiting; the heartbeats of one were on time, so it stays
+        muster.clock.advance("45s")  # takes no time; the heartbeats of one were on time, so it stays
         group.stable(members=1)
         assert group.why().cause == "session expired"
         assert [member.client_id for member in group.members] == ["one"]

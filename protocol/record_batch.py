@@ -44,7 +44,6 @@ _ATTRIBUTES = Struct(">h")
 _MAX_TIMESTAMP = Struct(">q")
 _MAX_TIMESTAMP_POSITION: Final = 35
 _CONTROL_KEY = Struct(">hh")
-_CONTROL_VALUE = Struct(">hi")
 
 CODEC_MASK: Final = 0x07
 _LOG_APPEND_TIME: Final = 0x08
@@ -338,8 +337,8 @@ def records(
 
 
 def prefix(header: Header, base_offset: int, leader_epoch: int) -> bytes:
-    """The batch's first PREFIX_BYTES bytes with another base offset and leader epoch; the rest stays as it
-    is."""
+    """The batch's first 16 bytes, which the CRC does not cover, with another base offset and leader epoch;
+    the rest stays as it is."""
     return _PREFIX.pack(base_offset, header.length, leader_epoch)
 
 
@@ -424,28 +423,6 @@ def build(
         len(contents),
     )
     return _sealed(bytearray(_HEADER.pack(*header) + packed))
-
-
-def build_control(
-    kind: ControlType,
-    *,
-    offset: int,
-    timestamp: int,
-    producer_id: int,
-    producer_epoch: int,
-    coordinator_epoch: int,
-    leader_epoch: int = -1,
-) -> bytes:
-    """The control batch that ends a transaction; it takes up one offset."""
-    marker = Record(offset, timestamp, _CONTROL_KEY.pack(0, kind), _CONTROL_VALUE.pack(0, coordinator_epoch))
-    return build(
-        [marker],
-        leader_epoch=leader_epoch,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        transactional=True,
-        control=True,
-    )
 
 
 def control_type(record: Record) -> int:

@@ -1,12 +1,16 @@
-"""What every test shares: the event loop under test, and a check that a test leaves nothing behind."""
+"""What every test shares: the event loops it runs on, and a check that it leaves nothing behind.
+
+An asynchronous test runs once, on a plain asyncio loop; those of `OTHER_LOOPS` on others.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, cast
 
 import hypothesis
 import pytest
@@ -15,12 +19,44 @@ if TYPE_CHECKING:
     from tests.support.postgres import Postgres
 
 
+def debugged() -> asyncio.AbstractEventLoop:
+    """A loop in debug mode, which refuses calls from other threads; every task costs five times as much."""
+    loop = asyncio.new_event_loop()
+    loop.set_debug(True)
+    return loop
+
+
+def uvloop() -> asyncio.AbstractEventLoop:
+    uvloop = pytest.importorskip("uvloop")
+    return cast(asyncio.AbstractEventLoop, uvloop.new_event_loop())
+
+
+LOOPS: Final[Mapping[str, Callable[[], asyncio.AbstractEventLoop]]] = {
+    "asyncio": asyncio.new_event_loop,
+    "debug": debugged,
+    "uvloop": uvloop,
+}
+
+# uvloop's transports read and write in another order than asyncio's; above them a loop is a loop. Debug mode
+# watches over what other threads hand to the loop.
+OTHER_LOOPS: Final[Mapping[str, Sequence[str]]] = {
+    "runtime": ("debug",),
+    "server/test_connection.py": ("asyncio", "uvloop"),
+    "server/test_at_once_order.py": ("asyncio", "uvloop"),
+    "server/test_fault_gate.py": ("uvloop",),
+    "server/test_limits.py": ("asyncio", "uvloop"),
+    "server/test_listener.py": ("asyncio", "uvloop"),
+    "server/test_data.py": ("uvloop",),
+    "client/test_connection.py": ("asyncio", "uvloop"),
+    "client/test_pool.py": ("asyncio", "uvloop"),
+}
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--loop",
-        choices=("asyncio", "uvloop"),
-        default="asyncio",
-        help="the event loop that asynchronous tests run on",
+        choices=tuple(LOOPS),
+        help="run every asynchronous test on this event loop",
     )
     parser.addoption(
         "--postgres",
@@ -41,11 +77,12 @@ def pytest_configure() -> None:
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    if config.getoption("--loop") == "uvloop":
-        import uvloop
-
-        return {"uvloop": uvloop.new_event_loop}
-    return {"asyncio": asyncio.new_event_loop}
+    only = config.getoption("--loop")
+    path = item.path.relative_to(Path(__file__).parent).as_posix()
+    names = (
+        (only,) if only else OTHER_LOOPS.get(path) or OTHER_LOOPS.get(path.partition("/")[0], ("asyncio",))
+    )
+    return {name: LOOPS[name] for name in names}
 
 
 @pytest.fixture(scope="session")

@@ -11,25 +11,27 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack, suppress
 from typing import Any, Final, Generic, TypeVar
 
+from muster.client.consume.assigned import Assigned
 from muster.client.consume.auto_commit import AutoCommit
 from muster.client.consume.delivery import Delivery, Deserializer
+from muster.client.consume.following import follow
 from muster.client.consume.health import Health
 from muster.client.consume.listener import Calls
+from muster.client.consume.parts import cluster_of, fetch_settings, group_settings
 from muster.client.consume.reader_watch import ReaderWatch
 from muster.client.consume.rebalancing import Rebalancing
 from muster.client.consume.scope import Scopes
 from muster.client.consume.settings import ConsumerSettings
+from muster.client.consume.starting import Starting
 from muster.client.consume.subscription import Subscription
+from muster.client.consume.tasks import Tasks
 from muster.client.errors import ClientError, Closed, ConcurrentUse, NoOffset, TimedOut
-from muster.client.fetch.fetcher import Fetcher, FetchSettings, Reset
-from muster.client.fetch.positions import Position
-from muster.client.group.group import Group, GroupSettings
+from muster.client.fetch.fetcher import Fetcher, Reset
+from muster.client.group.group import Group
 from muster.client.group.outcomes import CommitResult
-from muster.client.network.cluster import Cluster
 from muster.client.network.connection import deadline
 from muster.client.partitions import OffsetAndMetadata, TopicPartition
 from muster.protocol.errors import KafkaError
@@ -61,8 +63,6 @@ class ConsumerCore(Generic[K, V]):
         self.subscription = subscription
         self.calls = calls
         self.state = "new"
-        self.assignment: frozenset[TopicPartition] = frozenset()
-        self.paused: set[TopicPartition] = set()
         self.orderly = False
         """Whether the reader's loop is to end as if there were no more records."""
         self.disturbed = False
@@ -71,8 +71,8 @@ class ConsumerCore(Generic[K, V]):
         self.records_at: float | None = None
         self.committed_at: float | None = None
         self.scopes = Scopes(self.fail)
-        self._blocked: set[TopicPartition] = set()
-        self.delivery: Delivery[K, V] = Delivery(self._blocked, key_deserializer, value_deserializer)
+        self.delivery: Delivery[K, V] = Delivery(key_deserializer, value_deserializer)
+        self.assigned = Assigned(subscription, self.delivery)
         self.watch = ReaderWatch(
             settings.max_poll_interval_ms / 1000,
             # With heartbeats of their own, what blocks this loop does not hold them up.
@@ -84,17 +84,13 @@ class ConsumerCore(Generic[K, V]):
         self.group: Group | None = None
         self.auto_commit: AutoCommit | None = None
         self.rebalancing: Rebalancing | None = None
-        self._held: frozenset[TopicPartition] = frozenset()
         self._reader: asyncio.Task[Any] | None = None
         self._reading = False
         self._waiting: asyncio.Task[Any] | None = None  # the task that the reading call runs in
         self._abandoned = False
-        self._unlocated = False
-        self._locating: asyncio.Task[None] | None = None
+        self._tasks = Tasks(self.fail)
         self._following: asyncio.Task[None] | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
         self._failure: BaseException | None = None
-        self._news: asyncio.Event | None = None
         self._close_by = 0.0
 
     # --- life -----------------------------------------------------------------------------------------------
@@ -104,23 +100,18 @@ class ConsumerCore(Generic[K, V]):
         given = self.settings
         self.loop = asyncio.get_running_loop()
         async with AsyncExitStack() as stack:
-            self.cluster = Cluster(
-                given.bootstrap_servers,
-                client_id=given.client_id,
-                metadata_max_age_ms=given.metadata_max_age_ms,
-                retry_backoff_ms=given.retry_backoff_ms,
-                retry_backoff_max_ms=given.retry_backoff_max_ms,
-                auto_create_topics=given.allow_auto_create_topics,
-                request_timeout_ms=given.request_timeout_ms,
-                patient=True,
-            )
+            self.cluster = cluster_of(given)
             stack.push_async_callback(self.cluster.close)
-            self.fetcher = Fetcher(self.cluster, self._fetch_settings(), on_reset=self._was_reset)
+            self.fetcher = Fetcher(self.cluster, fetch_settings(given), on_reset=self._was_reset)
+            self.assigned.open(self.fetcher)
             stack.push_async_callback(self.fetcher.close)
             if given.group_id is not None:
                 await self._open_group(given.group_id, stack)
+            self.starting = Starting(
+                self.cluster, self.fetcher, self.group, self.auto_commit, given, self._tasks, self.note
+            )
             stack.push_async_callback(self.watch.close)
-            stack.push_async_callback(self._end_tasks)
+            stack.push_async_callback(self._tasks.end)
             self.watch.start(thread=given.heartbeat == "thread")
             self.state = "running"
             self.subscribed()
@@ -128,31 +119,18 @@ class ConsumerCore(Generic[K, V]):
 
     async def _open_group(self, group_id: str, stack: AsyncExitStack) -> None:
         given = self.settings
-        settings = GroupSettings(
-            group_id=group_id,
-            assignors=given.assignors,
-            group_instance_id=given.group_instance_id,
-            session_timeout_ms=given.session_timeout_ms,
-            heartbeat_interval_ms=given.heartbeat_interval_ms,
-            max_poll_interval_ms=given.max_poll_interval_ms,
-            request_timeout_ms=given.request_timeout_ms,
-            retry_backoff_ms=given.retry_backoff_ms,
-            retry_backoff_max_ms=given.retry_backoff_max_ms,
-            metadata_max_age_ms=given.metadata_max_age_ms,
-            rack=given.client_rack,
-            client_id=given.client_id,
-            require_stable=given.isolation_level == "read_committed",
-            allow_auto_create_topics=given.allow_auto_create_topics,
-        )
         self.group = Group(
-            given.bootstrap_servers, settings, on_wake=self._group_wakes, apart=given.heartbeat == "thread"
+            given.bootstrap_servers,
+            group_settings(given, group_id),
+            on_wake=self._group_wakes,
+            apart=given.heartbeat == "thread",
         )
         stack.push_async_callback(self._close_group)
         await self.group.start()
         if given.enable_auto_commit:
             self.auto_commit = AutoCommit(
                 self.commit,
-                self.handled,
+                self.assigned.handled,
                 self.wake,
                 interval_s=given.auto_commit_interval_ms / 1000,
                 attempt_s=given.request_timeout_ms / 1000,
@@ -165,25 +143,10 @@ class ConsumerCore(Generic[K, V]):
             self.calls,
             self.scopes,
             self.auto_commit,
-            hold=self._hold,
+            hold=self.assigned.hold,
             adopt=self._adopt,
             grace_s=given.revocation_grace_ms / 1000,
             rebalance_s=given.max_poll_interval_ms / 1000,
-        )
-
-    def _fetch_settings(self) -> FetchSettings:
-        given = self.settings
-        return FetchSettings(
-            min_bytes=given.fetch_min_bytes,
-            max_wait_ms=given.fetch_max_wait_ms,
-            max_bytes=given.fetch_max_bytes,
-            partition_max_bytes=given.max_partition_fetch_bytes,
-            isolation_level=given.isolation_level,
-            check_crcs=given.check_crcs,
-            client_rack=given.client_rack,
-            reset=given.auto_offset_reset,
-            request_timeout_ms=given.request_timeout_ms,
-            metadata_max_age_ms=given.metadata_max_age_ms,
         )
 
     def check(self) -> None:
@@ -214,7 +177,7 @@ class ConsumerCore(Generic[K, V]):
         """Who asks again has handled what it had in hand, but gets no more. Raises Closed."""
         if self.state == "stopping" and not self._reading:
             self.delivery.asked()
-            self._tell()
+            self._tasks.tell()
             raise Closed("the consumer was stopped: it returns no more records")
 
     @property
@@ -240,7 +203,7 @@ class ConsumerCore(Generic[K, V]):
         until = deadline(timeout)
         if self._close_by:
             while self.state != "closed":
-                await self._hear(until, "the end of the consumer, which is being closed elsewhere,")
+                await self._tasks.hear(until, "the end of the consumer, which is being closed elsewhere,")
             return
         self._close_by = until
         self.orderly |= drain
@@ -266,8 +229,8 @@ class ConsumerCore(Generic[K, V]):
                 await self._stack.aclose()
             finally:
                 self.state = "closed"
-                self._adopted_nothing()
-                self._tell()
+                self.assigned.end()
+                self._tasks.tell()
 
     async def leave(self, timeout: float, reason: str) -> None:
         """Give everything up, and leave the group. Who reads, and calls this, has handled what is in hand."""
@@ -279,7 +242,7 @@ class ConsumerCore(Generic[K, V]):
             await self._part(until, self.settings.revocation_grace_ms / 1000)
         finally:
             self._reading = False
-            self._tell()
+            self._tasks.tell()
             by_group = self.subscription.by_group
             self.subscription.clear()
             self.subscribed()
@@ -292,10 +255,11 @@ class ConsumerCore(Generic[K, V]):
         if self.subscription.by_group and self.rebalancing is not None:
             await self.rebalancing.leave(until, grace_s)
         else:
-            self._hold(self.assignment)
-            await self.scopes.end(self.assignment, grace_s)
+            partitions = self.assigned.partitions
+            self.assigned.hold(partitions)
+            await self.scopes.end(partitions, grace_s)
             if self.auto_commit is not None:
-                await self.auto_commit.catch_up(self.assignment, until, until)
+                await self.auto_commit.catch_up(partitions, until, until)
         if self.auto_commit is not None:
             self.auto_commit.raise_failure()
 
@@ -310,7 +274,7 @@ class ConsumerCore(Generic[K, V]):
             and not (self._reader is None or self._reader.done())
         ):
             with suppress(TimedOut):
-                await self._hear(max(until, deadline(0.1)), "the end of the reading call")
+                await self._tasks.hear(max(until, deadline(0.1)), "the end of the reading call")
 
     def _reader_returned(self) -> bool:
         """Whether whoever read has come to an end, and not by a failure."""
@@ -336,7 +300,7 @@ class ConsumerCore(Generic[K, V]):
         self._reader = asyncio.current_task() if reader is None else reader
         self.watch.came(self._reader)
         self.delivery.asked()
-        self._tell()
+        self._tasks.tell()
         at_a_time = max(max_records, self.settings.max_poll_records)
         let_others_run = True
         try:
@@ -372,7 +336,7 @@ class ConsumerCore(Generic[K, V]):
         finally:
             self._reading = False
             self.watch.went()
-            self._tell()
+            self._tasks.tell()
 
     def _begin_reading(self) -> None:
         if self._reading:
@@ -391,8 +355,8 @@ class ConsumerCore(Generic[K, V]):
         if self.rebalancing is not None and self.subscription.by_group:
             patience_s = self.settings.max_poll_interval_ms / 1000  # no step may take longer
             await self.rebalancing.go_on(deadline(patience_s) if until is None else until)
-        if self._unlocated:
-            self.locate()
+        if self.starting.due:
+            self.starting.look()
 
     def wake(self) -> None:
         """Let the reader look at what is due."""
@@ -437,7 +401,11 @@ class ConsumerCore(Generic[K, V]):
         by_pattern = self.subscription.pattern is not None
         self.cluster.auto_create_topics = self.settings.allow_auto_create_topics and not by_pattern
         if by_pattern:
-            self._following = self._spawn(self._follow(), "topics that match the pattern")
+            assert self.group is not None
+            following = follow(
+                self.cluster, self.group, self.subscription, self.settings, wake=self.wake, note=self.note
+            )
+            self._following = self._tasks.spawn(following, "topics that match the pattern")
         elif self.subscription.by_group:
             assert self.group is not None
             self.group.subscribe(self.subscription.topics)
@@ -445,103 +413,17 @@ class ConsumerCore(Generic[K, V]):
             self._adopt(self.subscription.assigned)
         self.wake()
 
-    async def _follow(self) -> None:
-        """Subscribe to what the pattern means, as topics come and go."""
-        group, pattern = self.group, self.subscription.pattern
-        assert group is not None
-        assert pattern is not None
-        tries, first = 0, True
-
-        def accepts(name: str) -> bool:
-            return pattern.fullmatch(name) is not None
-
-        while True:
-            try:
-                await self.cluster.refresh(None, deadline(self.settings.request_timeout_ms / 1000))
-            except (ClientError, KafkaError) as error:
-                self.note(error)
-                await asyncio.sleep(self.cluster.backoff_s(tries))
-                tries += 1
-                continue
-            tries = 0
-            there = [(topic.name, topic.is_internal) for topic in self.cluster.image.topics.values()]
-            changed = self.subscription.follow(there, exclude_internal=self.settings.exclude_internal_topics)
-            if changed or first:
-                first = False
-                group.subscribe(self.subscription.topics, accepts)
-                self.wake()
-            await asyncio.sleep(self.settings.metadata_max_age_ms / 1000)
-
     def _adopt(self, partitions: frozenset[TopicPartition], *, settled: bool = True) -> None:
-        """Read these from now on; until it is `settled`, what was paused may come back."""
-        self.delivery.drop(self.assignment - partitions)
-        self.fetcher.set_assigned(partitions)
-        self.assignment, self._held = partitions, frozenset()
-        if settled:
-            self.paused &= partitions
-        self.fetcher.pause(self.paused & partitions)
-        self._block()
-        if self._locating is not None:
-            self._locating.cancel()  # What it was told may be of an earlier time.
-            self._locating = None
-        self._unlocated = bool(partitions)
-
-    def _adopted_nothing(self) -> None:
-        self.delivery.drop(self.assignment)
-        self.assignment = frozenset()
-
-    def _hold(self, partitions: frozenset[TopicPartition]) -> None:
-        self._held = partitions
-        self.fetcher.hold(partitions)
-        self._block()
-
-    def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Hand out nothing of these."""
-        chosen = set(partitions)
-        self.fetcher.pause(chosen)
-        self.paused |= chosen
-        self._block()
-
-    def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """The opposite."""
-        chosen = set(partitions)
-        self.fetcher.resume(chosen & self.assignment)
-        self.paused -= chosen
-        self._block()
-        self.wake()
-
-    def _block(self) -> None:
-        self.delivery.interrupt()
-        self._blocked.clear()
-        self._blocked.update(self.paused, self._held)
+        """See `Assigned.adopt`."""
+        self.assigned.adopt(partitions, settled=settled)
+        self.starting.anew(due=bool(partitions))
 
     # --- where ----------------------------------------------------------------------------------------------
-
-    def place(self, where: TopicPartition) -> OffsetAndMetadata | None:
-        """What is given out next of an assigned partition, as far as is known."""
-        return self.delivery.places().get(where) or self._fetched_place(where)
-
-    def _fetched_place(self, where: TopicPartition) -> OffsetAndMetadata | None:
-        position = self.fetcher.position(where)
-        if position is None:
-            return None
-        return OffsetAndMetadata(position.offset, leader_epoch=position.leader_epoch)
 
     def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """The places that a commit without offsets means: behind what was given out, unless the reader has
         left with it."""
-        if self._abandoned:
-            return self.handled()
-        here = self.delivery.places()
-        places = ((where, here.get(where) or self._fetched_place(where)) for where in self.assignment)
-        return {where: place for where, place in places if place is not None}
-
-    def handled(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The places up to which the reader has handled."""
-        in_hand = self.delivery.in_hand()
-        here = self.delivery.places() | in_hand
-        places = ((where, here.get(where) or self._fetched_place(where)) for where in self.assignment)
-        return {where: place for where, place in places if place is not None}
+        return self.assigned.handled() if self._abandoned else self.assigned.given_out()
 
     async def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata], until: float) -> CommitResult:
         """Commit these."""
@@ -557,86 +439,19 @@ class ConsumerCore(Generic[K, V]):
         """The offset of what is given out next, looked up if need be."""
         while True:
             self.check()
-            self.assigned(where)
-            place = self.place(where)
+            self.assigned.check(where)
+            place = self.assigned.place(where)
             if place is not None:
                 return place.offset
-            self.locate()
-            await self._hear(until, f"the position of {where}", lambda: self._trouble_with(where))
+            self.starting.look()
+            await self._tasks.hear(until, f"the position of {where}", lambda: self._trouble_with(where))
             if isinstance(self._failure, (NoOffset, KafkaError)):
                 self._raise_failure()
-
-    def assigned(self, *partitions: TopicPartition) -> None:
-        """Raise ClientError unless all of these are assigned."""
-        for where in partitions:
-            if where not in self.assignment:
-                raise ClientError(f"{where} is not assigned to this consumer: {self.subscription}")
-
-    def locate(self) -> None:
-        """Find a position for what has none yet."""
-        self._unlocated = False
-        if self._locating is None and self.fetcher.unpositioned:
-            self._locating = self._spawn(self._locate(), "positions")
-
-    async def _locate(self) -> None:
-        tries = 0
-        try:
-            while missing := self.fetcher.unpositioned:
-                try:
-                    offsets = await self._committed(missing)
-                except (ClientError, KafkaError) as error:
-                    if self.cluster.is_final(error):
-                        self._unlocated = True
-                        raise
-                    self.note(error)
-                    await asyncio.sleep(self.cluster.backoff_s(tries))
-                    tries += 1
-                    continue
-                self._start_at(offsets, missing & self.fetcher.unpositioned)
-        finally:
-            if self._locating is asyncio.current_task():
-                self._locating = None
-
-    async def _committed(
-        self, partitions: frozenset[TopicPartition]
-    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        if self.group is None:
-            return {}
-        return await self.group.committed(partitions, deadline(self.settings.request_timeout_ms / 1000))
-
-    def _start_at(
-        self, offsets: dict[TopicPartition, OffsetAndMetadata | None], partitions: frozenset[TopicPartition]
-    ) -> None:
-        nowhere = set()
-        for where in partitions:
-            place = offsets.get(where)
-            if place is not None:
-                self.fetcher.seek(where, Position(place.offset, place.leader_epoch))
-                if self.auto_commit is not None:
-                    self.auto_commit.known({where: place.offset})
-            elif self.settings.auto_offset_reset is None:
-                nowhere.add(where)
-            else:
-                self.fetcher.reset(where)
-        if nowhere:
-            self._unlocated = True
-            raise NoOffset(
-                f"no offset is committed for {', '.join(sorted(map(str, nowhere)))} and auto_offset_reset is "
-                "'none': seek, or set another policy",
-                frozenset(nowhere),
-            )
 
     def _was_reset(self, reset: Reset) -> None:
         if reset.from_offset is None:  # The fetcher itself says when a position was lost.
             _LOG.info("%s is read from offset %d on: %s", reset.partition, reset.to_offset, reset.why)
-        self._tell()
-
-    def lag(self, where: TopicPartition) -> int | None:
-        """Records left to give out, as far as the last fetch told."""
-        of_fetcher, here, fetched = self.fetcher.lag(where), self.place(where), self.fetcher.position(where)
-        if of_fetcher is None or here is None or fetched is None:
-            return None
-        return of_fetcher + fetched.offset - here.offset
+        self._tasks.tell()
 
     def health(self) -> Health:
         """How it is doing."""
@@ -648,7 +463,7 @@ class ConsumerCore(Generic[K, V]):
             membership="" if group is None else group.state.name,
             generation_id=-1 if group is None else group.generation_id,
             member_id="" if group is None else group.member_id,
-            assignment=self.assignment,
+            assignment=self.assigned.partitions,
             rebalances=0 if self.rebalancing is None else self.rebalancing.count,
             heartbeat_age_s=None if group is None else group.heartbeat_answered_s,
             records_age_s=None if self.records_at is None else now - self.records_at,
@@ -659,51 +474,14 @@ class ConsumerCore(Generic[K, V]):
             last_error=str((group and group.last_error) or self.last_error or ""),
         )
 
-    # --- tasks and news -------------------------------------------------------------------------------------
+    # --- what went wrong ------------------------------------------------------------------------------------
 
     def note(self, error: Exception) -> None:
         """Something went wrong and is tried again."""
         self.last_error = error
         _LOG.info("%s; trying again", error)
 
-    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        task = self.loop.create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-        return task
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (failure := task.exception()) is not None:
-            self.fail(failure)
-        self._tell()
-
-    async def _end_tasks(self) -> None:
-        tasks = set(self._tasks)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
-
-    def _tell(self) -> None:
-        """Wake those who wait for something to change."""
-        if self._news is not None:
-            self._news.set()
-            self._news = None
-
     def _trouble_with(self, where: TopicPartition) -> object:
         """What keeps the partition from being read, if anything does."""
         trouble = self.fetcher.troubles.get(where)
         return self.last_error if trouble is None else trouble.error
-
-    async def _hear(self, until: float, what: str, why: Callable[[], object] = lambda: None) -> None:
-        """Wait for something to change. Raises TimedOut at `until`, naming `what` was waited for and, if that
-        is known, `why` in vain."""
-        if self._news is None:
-            self._news = asyncio.Event()
-        try:
-            async with asyncio.timeout_at(until):
-                await self._news.wait()
-        except TimeoutError:
-            failure = why()
-            raise TimedOut(f"timed out waiting for {what}{f': {failure}' if failure else ''}") from None

@@ -27,18 +27,16 @@ Deserializer: TypeAlias = Callable[[bytes], Any]
 
 
 class Delivery(Generic[K, V]):
-    """Records on their way from the fetcher to the reader. `blocked` are partitions of which nothing may be
-    given out at present; the set is the caller's and may change."""
+    """Records on their way from the fetcher to the reader."""
 
     def __init__(
         self,
-        blocked: set[TopicPartition],
         key_deserializer: Deserializer | None = None,
         value_deserializer: Deserializer | None = None,
     ) -> None:
         self.run: Iterator[ConsumerRecord[K, V]] = iter(())
         """The records to give out next."""
-        self._blocked = blocked
+        self._blocked: frozenset[TopicPartition] = frozenset()
         self._key_deserializer = key_deserializer
         self._value_deserializer = value_deserializer
         self._queue: deque[RawBatch] = deque()
@@ -61,6 +59,11 @@ class Delivery(Generic[K, V]):
         for where in gone:
             self._in_hand.pop(where, None)
             self._epochs.pop(where, None)
+
+    def block(self, partitions: Iterable[TopicPartition]) -> None:
+        """Give out nothing of these until it is called with others."""
+        self._end_run()
+        self._blocked = frozenset(partitions)
 
     def interrupt(self) -> None:
         """Give out no more of the run: whoever wants more has to come here again."""

@@ -43,11 +43,6 @@ class Plan(NamedTuple):
     forget: Mapping[TopicPartition, uuid.UUID | None]
     """No longer of interest, with the ids they were asked by."""
 
-    @property
-    def is_full(self) -> bool:
-        """Whether it names all partitions, and opens a session."""
-        return self.session_epoch == _FULL
-
 
 class FetchSession:
     """The session with one broker. One Fetch at a time: `plan`, then `answered` or `failed`."""

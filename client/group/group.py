@@ -146,11 +146,6 @@ class Group:
         return self._membership.protocol
 
     @property
-    def assignment(self) -> frozenset[TopicPartition]:
-        """What the present generation gave this member."""
-        return self._membership.assignment
-
-    @property
     def rejoin_needed(self) -> bool:
         """Whether `prepare` and `join` are to be called."""
         with self._lock:

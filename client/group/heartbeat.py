@@ -113,11 +113,6 @@ class Heartbeat:
     def poll_is_over(self, now_ms: int) -> bool:
         return self.is_on and now_ms >= self._poll_ends_ms
 
-    @property
-    def poll_ends_ms(self) -> int:
-        """When the poll deadline comes."""
-        return self._poll_ends_ms
-
     def next_deadline_ms(self, *, can_send: bool) -> int | None:
         """When one of the clocks has to be looked at; None while there is nothing to see. Not `can_send`:
         there is no coordinator to send a heartbeat to."""

@@ -332,7 +332,16 @@ class Cluster:
 
     async def topic(self, name: str, until: float) -> TopicImage:
         """One topic, from what is known or asked for. Raises KafkaError when there is none of that name."""
-        await self._trusted([name], until)
+        if name in self._stale or name not in self.image.topics:
+            response = await self.refresh([name], until)
+            for told in response.topics:
+                if told.error_code and told.name == name:
+                    raise refusal(told.error_code, about=f"topic {name}")
+            left_out({name} - self.image.topics.keys(), "Metadata")
+        elif self._is_old(name):
+            # As Kafka's clients do: what is known serves until there is something newer.
+            self._told_at[name] = deadline(0)  # one request, even if it fails
+            self._enqueue(list(self.image.topics), deadline(self._metadata_max_age_s))
         return self.image.topics[name]
 
     async def leadership(self, where: TopicPartition, until: float) -> tuple[int, int]:
@@ -356,17 +365,6 @@ class Cluster:
     async def leader(self, where: TopicPartition, until: float) -> int:
         """The node that leads the partition; raises as `leadership` does."""
         return (await self.leadership(where, until))[0]
-
-    async def by_leader(
-        self, wanted: Iterable[TopicPartition], until: float
-    ) -> dict[int, list[TopicPartition]]:
-        """The partitions, under the nodes that lead them; raises as `leadership` does."""
-        partitions = list(wanted)
-        await self._trusted({where.topic for where in partitions}, until)
-        led: dict[int, list[TopicPartition]] = {}
-        for where in partitions:
-            led.setdefault(await self.leader(where, until), []).append(where)
-        return led
 
     async def coordinator(self, group_id: str, until: float) -> int:
         """The node that coordinates the group."""
@@ -422,24 +420,6 @@ class Cluster:
         return await self._pool.connection(node, lane, until)
 
     # --- refreshing -----------------------------------------------------------------------------------------
-
-    async def _trusted(self, topics: Iterable[str], until: float) -> None:
-        """See to it that what is known of these topics can be used. Raises KafkaError for one that is not
-        there."""
-        names = set(topics)
-        doubtful = {name for name in names if name in self._stale or name not in self.image.topics}
-        if doubtful:
-            response = await self.refresh(sorted(doubtful), until)
-            for told in response.topics:
-                if told.error_code and told.name in doubtful:
-                    raise refusal(told.error_code, about=f"topic {told.name}")
-            left_out(doubtful - self.image.topics.keys(), "Metadata")
-        elif any(self._is_old(name) for name in names):
-            # As Kafka's clients do: what is known serves until there is something newer.
-            now = deadline(0)
-            for name in names:
-                self._told_at[name] = now  # one request, even if it fails
-            self._enqueue(list(self.image.topics), deadline(self._metadata_max_age_s))
 
     def _is_old(self, topic: str) -> bool:
         return deadline(0) - self._told_at.get(topic, 0.0) > self._metadata_max_age_s

@@ -14,14 +14,15 @@ from muster.client.network.cluster import METADATA_MAX_AGE_MS
 from muster.client.network.connection import Address
 from muster.client.network.servers import parse_servers
 from muster.client.produce.partitioner import Partitioner
-from muster.client.settings import check_known
+from muster.client.settings import check, check_below, check_known, wrong
 from muster.protocol.compression import Codec
+from muster.settings import INT32_MAX, Type, setting
 
 NUMBERED_IN_FLIGHT_MAX: Final = 5
 """How many batches of an idempotent producer a broker remembers."""
 
-_INT32_MAX: Final = 2**31 - 1
 _ACKS: Final = {"all": -1, -1: -1, 1: 1, 0: 0}
+_CODECS: Final = tuple(each.name.lower() for each in Codec)
 
 
 class ProducerOptions(TypedDict, total=False):
@@ -52,42 +53,80 @@ class ProducerSettings:
 
     bootstrap_servers: tuple[Address, ...]
     """Where to find the cluster: some of its brokers."""
-    acks: Literal["all", -1, 0, 1] = "all"
-    """Who must have a record before it counts as sent: "all" in-sync replicas, 1 the leader alone, 0 nobody
-    (then no errors are heard of, and offsets are -1)."""
-    enable_idempotence: bool | None = None
-    """Brokers drop what is sent twice after a failure, so each record is written once (KIP-98). None: with
-    acks="all", which it takes."""
-    linger_ms: float = 5
-    """How long a batch may wait for more records. One with a record that somebody awaits (`send`) goes out as
-    soon as nothing is on its way to its broker."""
-    batch_size: int = 131_072
-    """Bytes of records after which a batch goes out, measured before packing. More than Java's 16,384: a
-    batch takes no more memory than its records do, so that costs nothing while few come, and saves requests
-    when many do."""
-    buffer_memory: int = 33_554_432
-    """Bytes of records that are not settled; when they are reached, `post` waits."""
-    compression_type: Literal["none", "gzip", "snappy", "lz4", "zstd"] | None = "none"
-    max_in_flight: int = NUMBERED_IN_FLIGHT_MAX
-    """Requests on their way to one broker; at most 5 with idempotence. Without it a partition has one batch
-    on its way at a time, so that retries keep the order."""
-    delivery_timeout_ms: int = 120_000
-    """The life of a record until it is acknowledged, retries included: from the call of `send`, or from the
-    begin of its batch for `post`."""
-    request_timeout_ms: int = 30_000
-    """How long a broker may take for an answer, before the request is sent again."""
-    max_block_ms: int = 60_000
-    """How long `send` and `post` wait for the topic and for room in the buffer; `send` never longer than
-    delivery_timeout_ms."""
-    max_request_size: int = 1_048_576
-    """Bytes of one request, and so of one record."""
-    retry_backoff_ms: int = 100
-    retry_backoff_max_ms: int = 1_000
-    metadata_max_age_ms: int = METADATA_MAX_AGE_MS
-    """How soon new partitions are noticed."""
-    allow_auto_create_topics: bool = True
-    """Whether brokers may create the topics sent to, if their own settings let them."""
-    client_id: str = "muster"
+    acks: Literal["all", -1, 0, 1] = setting(
+        "all",
+        'who must have a record before it counts as sent: "all" in-sync replicas, 1 the leader alone, 0 '
+        "nobody (then no errors are heard of, and offsets are -1)",
+        choices=tuple(_ACKS),
+        shape="'all', 1 or 0",
+    )
+    enable_idempotence: bool | None = setting(
+        None,
+        "brokers drop what is sent twice after a failure, so each record is written once (KIP-98). None: "
+        'with acks="all", which it takes',
+        type=Type.BOOLEAN,
+        optional=True,
+        shape="True, False or None",
+    )
+    linger_ms: float = setting(
+        5,
+        "how long a batch may wait for more records. One with a record that somebody awaits (`send`) goes"
+        " out as soon as nothing is on its way to its broker",
+        type=Type.DOUBLE,
+        low=0,
+        high=INT32_MAX,
+    )
+    batch_size: int = setting(
+        131_072,
+        "bytes of records after which a batch goes out, measured before packing. More than Java's 16,384:"
+        " a batch takes no more memory than its records do, so that costs nothing while few come, and "
+        "saves requests when many do",
+        low=1,
+        unit="bytes",
+    )
+    buffer_memory: int = setting(
+        33_554_432,
+        "bytes of records that are not settled; when they are reached, `post` waits",
+        low=1,
+        unit="bytes",
+    )
+    compression_type: Literal["none", "gzip", "snappy", "lz4", "zstd"] | None = setting(
+        "none", "how batches are packed", optional=True, choices=_CODECS, shape=f"one of {', '.join(_CODECS)}"
+    )
+    max_in_flight: int = setting(
+        NUMBERED_IN_FLIGHT_MAX,
+        "requests on their way to one broker; at most 5 with idempotence. Without it a partition has one "
+        "batch on its way at a time, so that retries keep the order",
+        low=1,
+        high=connection.IN_FLIGHT_MAX,
+    )
+    delivery_timeout_ms: int = setting(
+        120_000,
+        "the life of a record until it is acknowledged, retries included: from the call of `send`, or "
+        "from the begin of its batch for `post`",
+        low=1,
+    )
+    request_timeout_ms: int = setting(
+        30_000, "how long a broker may take for an answer, before the request is sent again", low=1
+    )
+    max_block_ms: int = setting(
+        60_000,
+        "how long `send` and `post` wait for the topic and for room in the buffer; `send` never longer "
+        "than delivery_timeout_ms",
+        low=0,
+    )
+    max_request_size: int = setting(
+        1_048_576, "bytes of one request, and so of one record", low=1, unit="bytes"
+    )
+    retry_backoff_ms: int = setting(
+        100, "the first pause before something is tried again; later ones are longer", low=1
+    )
+    retry_backoff_max_ms: int = setting(1_000, "the longest of these pauses", low=1)
+    metadata_max_age_ms: int = setting(METADATA_MAX_AGE_MS, "how soon new partitions are noticed", low=1)
+    allow_auto_create_topics: bool = setting(
+        True, "whether brokers may create the topics sent to, if their own settings let them"
+    )
+    client_id: str = setting("muster", "what this client is called in the brokers' logs and quotas")
     partitioner: Partitioner | None = None
     """A function (topic, key, value, number of partitions) -> partition. Without one records with a key go
     where Java's producer sends them; those without stay with one partition until it has its share of bytes,
@@ -100,37 +139,16 @@ class ProducerSettings:
         return cls(bootstrap_servers=parse_servers(bootstrap_servers), **options)
 
     def __post_init__(self) -> None:
-        if isinstance(self.acks, bool) or self.acks not in _ACKS:
-            raise _wrong("acks", self.acks, "'all', 1 or 0")
-        if self.enable_idempotence not in (None, True, False):
-            raise _wrong("enable_idempotence", self.enable_idempotence, "True, False or None")
+        check(self)
         if self.enable_idempotence and self.required_acks != -1:
             raise ValueError("enable_idempotence=True takes acks='all': what nobody tells cannot be repeated")
-        if self.compression_type not in (None, *(each.name.lower() for each in Codec)):
-            known = ", ".join(each.name.lower() for each in Codec)
-            raise _wrong("compression_type", self.compression_type, f"one of {known}")
-        for name, first in _NUMBERS.items():
-            self._check_number(name, first, _INT32_MAX)
-        in_flight_max = NUMBERED_IN_FLIGHT_MAX if self.idempotent else connection.IN_FLIGHT_MAX
-        self._check_number("max_in_flight", 1, in_flight_max)
-        if not isinstance(self.allow_auto_create_topics, bool):
-            raise _wrong("allow_auto_create_topics", self.allow_auto_create_topics, "True or False")
-        if not isinstance(self.client_id, str):
-            raise _wrong("client_id", self.client_id, "a text")
-        if self.partitioner is not None and not callable(self.partitioner):
-            raise _wrong("partitioner", self.partitioner, "a function, or None")
-        if self.linger_ms >= self.delivery_timeout_ms:
-            raise ValueError(
-                f"linger_ms ({self.linger_ms}) takes less than delivery_timeout_ms"
-                f" ({self.delivery_timeout_ms})"
+        if self.idempotent and self.max_in_flight > NUMBERED_IN_FLIGHT_MAX:
+            raise wrong(
+                "max_in_flight", self.max_in_flight, f"a whole number from 1 to {NUMBERED_IN_FLIGHT_MAX}"
             )
-
-    def _check_number(self, name: str, low: int, high: int) -> None:
-        given = getattr(self, name)
-        kinds = (int, float) if name == "linger_ms" else int
-        if isinstance(given, bool) or not isinstance(given, kinds) or not low <= given <= high:
-            what = "a number" if name == "linger_ms" else "a whole number"
-            raise _wrong(name, given, f"{what} from {low} to {high}")
+        if self.partitioner is not None and not callable(self.partitioner):
+            raise wrong("partitioner", self.partitioner, "a function, or None")
+        check_below(self, "linger_ms", "delivery_timeout_ms")
 
     @property
     def required_acks(self) -> int:
@@ -145,22 +163,3 @@ class ProducerSettings:
     @property
     def codec(self) -> Codec:
         return Codec[(self.compression_type or "none").upper()]
-
-
-_NUMBERS: Final = {
-    "linger_ms": 0,
-    "batch_size": 1,
-    "buffer_memory": 1,
-    "delivery_timeout_ms": 1,
-    "request_timeout_ms": 1,
-    "max_block_ms": 0,
-    "max_request_size": 1,
-    "retry_backoff_ms": 1,
-    "retry_backoff_max_ms": 1,
-    "metadata_max_age_ms": 1,
-}
-"""The least that each takes."""
-
-
-def _wrong(name: str, given: object, takes: str) -> ValueError:
-    return ValueError(f"{name}={given!r}: it takes {takes}")

@@ -12,8 +12,8 @@ from muster.coordinator.cluster.worker import Worker
 from muster.coordinator.storage.store import Grant, Lease, Store, StoreError
 
 
-class Rest:
-    """What is awaited until something has come to rest. Unlike a coroutine it may be dropped unawaited, as it
+class Deferred:
+    """A coroutine that begins when it is awaited. Unlike one that was made it may be dropped unawaited, as it
     is when a broker dies in the turn in which it lost a lease."""
 
     __slots__ = ("_begin",)

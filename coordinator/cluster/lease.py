@@ -21,7 +21,7 @@ from muster.coordinator.cluster.placement import place
 from muster.coordinator.storage.store import Grant, Lease, LeaseKind, NodeRow, Replicas
 
 
-class Tenure(Protocol):
+class LeaseKeeper(Protocol):
     """What those who work under a lease ask whoever keeps it."""
 
     def serving(self, lease: Lease) -> bool:
@@ -76,7 +76,7 @@ class Plan(NamedTuple):
 
     claim: list[Lease]
     give_up: list[Grant]
-    look_again_ms: int | None
+    check_again_ms: int | None
     """When the first lease of another node runs out unless it is renewed."""
     more: bool = False
     """More is free to be claimed than one call should ask for."""
@@ -245,7 +245,7 @@ class Moves:
         return max(self._at_once - len(self._until_ms), 0)
 
     @property
-    def look_again_ms(self) -> int | None:
+    def check_again_ms(self) -> int | None:
         """When the patience with the first of them ends."""
         return min(self._until_ms.values(), default=None)
 

@@ -64,7 +64,7 @@ class _Reading(NamedTuple):
 
 
 class Membership:
-    """The leases and the registration of one node. Implements `lease.Tenure`.
+    """The leases and the registration of one node. Implements `lease.LeaseKeeper`.
 
     Registration and leases are renewed at a third of the term, beside everything else: a claim that takes
     long costs no lease. A node stops serving a lease `margin_ms` before the store could give it away, by its
@@ -109,14 +109,14 @@ class Membership:
         self._topology: Topology | None = None  # made of the reading when it is asked for
         self._announced_epochs: dict[Lease, int] = {}
         self._renew_ms = 0
-        self._look_again_ms: int | None = None
+        self._check_again_ms: int | None = None
         self._said: int | None = None  # how many leases were held when that was logged last
         self._lapse_timer: Timer | None = None
-        self._stirred = Alarm(clock)  # for whoever waits for leases to come or go
+        self._alarm = Alarm(clock)  # for whoever waits for leases to come or go
         self._renewing = Worker("renewing leases", clock, self._renew, self._retry_ms, self._log)
         self._placing = Worker("placing leases", clock, self._place, self._retry_ms, self._log)
         self._announcing = Worker("announcing leases", clock, self._announce, self._retry_ms, self._log)
-        self._handovers = Handovers(store, clock, self._retry_ms, self._log, self._stir)
+        self._handovers = Handovers(store, clock, self._retry_ms, self._log, self._wake)
         self.superseded = asyncio.Event()
         """Another broker has this node id: nothing is served any more, and nothing will be."""
         self.superseded_by: NodeIdTaken | None = None
@@ -216,7 +216,7 @@ class Membership:
 
     def place_again(self) -> None:
         """What is pinned has changed."""
-        self._stir()
+        self._wake()
 
     def set_drained(self, drained: bool) -> None:
         """A drained node takes no leases and hands over what it has, unless all nodes are drained. Harmless
@@ -262,7 +262,7 @@ class Membership:
             await self.register(node)
         self._holders = dict(holders)
         self._counts = await self._store.counts()
-        self._store.changed.append(self._stir)
+        self._store.changed.append(self._wake)
         self._running = True
         self._announcing.start(None)
         self._handovers.start()
@@ -271,7 +271,7 @@ class Membership:
         if self._killed:
             raise StoreClosed("the broker was killed")
         self._renewing.start(self._renew_ms)
-        self._placing.start(self._look_again_ms)
+        self._placing.start(self._check_again_ms)
 
     async def announced(self) -> None:
         """Return when all that has been claimed is loaded and announced, or after START_WAIT_MS."""
@@ -301,7 +301,7 @@ class Membership:
         """Die as a process does: release nothing, tell nobody. `register`, `start` or `stop`, if under way,
         raises StoreClosed."""
         self._killed = True
-        self._stirred.ring()
+        self._alarm.ring()
         for each in (self._renewing, self._placing, self._announcing, self._handovers):
             each.kill()
         self._end()
@@ -311,14 +311,14 @@ class Membership:
 
     async def _wait(self, until_ms: int | None) -> None:
         """Until leases have come or gone, or until that time."""
-        await self._stirred.wait(until_ms)
+        await self._alarm.wait(until_ms)
         if self._killed:
             raise StoreClosed("the broker was killed")
 
     def _end(self) -> None:
         if self._running:
             self._running = False
-            self._store.changed.remove(self._stir)
+            self._store.changed.remove(self._wake)
         if self._lapse_timer is not None:
             self._lapse_timer.cancel()
 
@@ -389,7 +389,7 @@ class Membership:
         for lease in lapsed:
             self._disown(lease)
         self._arm_lapse()
-        self._stir()
+        self._wake()
 
     def _supersede(self, taken: NodeIdTaken) -> None:
         """Another broker is this node by now, and may take the leases of the node for its own."""
@@ -404,7 +404,7 @@ class Membership:
     async def _place(self) -> int | None:
         if await self._claim_and_give_up():
             self._placing.wake()
-        return self._look_again_ms
+        return self._check_again_ms
 
     async def _claim_and_give_up(self) -> bool:
         """One bounded step towards what placement wants. Whether the next one can follow at once."""
@@ -413,7 +413,7 @@ class Membership:
         if self.superseded_by is not None or node_id not in nodes:
             # Where our registration ran out while we or the store stood still, placement without us would
             # give away everything we have, and all of it back a moment later.
-            self._look_again_ms = None
+            self._check_again_ms = None
             self._renewing.wake()
             return False
         self._moves.settle(holders, node_id, self._held, seen_ms)
@@ -437,8 +437,8 @@ class Membership:
         self._tell_changed()
         # What was refused is another's since, or is held up in the store by one who has died.
         retry_ms = self._clock.now_ms() + self._retry_ms if refused else None
-        times_ms = (plan.look_again_ms, self._moves.look_again_ms, retry_ms)
-        self._look_again_ms = min((when_ms for when_ms in times_ms if when_ms is not None), default=None)
+        times_ms = (plan.check_again_ms, self._moves.check_again_ms, retry_ms)
+        self._check_again_ms = min((when_ms for when_ms in times_ms if when_ms is not None), default=None)
         return plan.more and not refused
 
     def _say_what_is_held(self, plan: Plan) -> None:
@@ -505,17 +505,17 @@ class Membership:
         for grant in grants:
             self._held.announced(grant)
         self._tell_changed()
-        self._stirred.ring()
+        self._alarm.ring()
 
     def _tell_changed(self) -> None:
         self._topology = None
         for callback in self.changed:
             callback()
 
-    def _stir(self) -> None:
+    def _wake(self) -> None:
         """Something happened in the store, or here to leases."""
         self._placing.wake()
-        self._stirred.ring()
+        self._alarm.ring()
 
     # --- stopping to serve ----------------------------------------------------------------------------------
 
@@ -528,7 +528,7 @@ class Membership:
         while grants := await self._awaited():
             self._give_up(grants[: self._moves.room])
             self._tell_changed()
-            await self._wait(self._moves.look_again_ms)
+            await self._wait(self._moves.check_again_ms)
 
     async def _awaited(self) -> list[Grant]:
         """The leases that another node will take as soon as they are released, as far as can be seen; none

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
 
+from muster.coordinator.cluster.coordinators import COORDINATORS, GROUPS, CoordinatorKind
 from muster.coordinator.cluster.lease import placeable
-from muster.coordinator.cluster.placement import (
-    EVENTS_TOPIC,
-    OFFSETS_TOPIC,
-    data_shard,
-    internal_topic_id,
-    shard_of,
-)
+from muster.coordinator.cluster.placement import data_shard, internal_topic_id
 from muster.coordinator.storage.store import Assignment, Grant, Lease, LeaseKind, NodeRow, Replicas
 
 NO_NODE = -1
@@ -27,18 +22,23 @@ class Leader(NamedTuple):
     epoch: int
 
 
-def shard_topics(cluster_id: UUID) -> frozenset[UUID]:
-    """The ids of the topics with a partition for each group shard: `__consumer_offsets`, `__group_events`."""
-    return frozenset(internal_topic_id(cluster_id, name) for name in (OFFSETS_TOPIC, EVENTS_TOPIC))
+def shard_topics(cluster_id: UUID) -> dict[UUID, LeaseKind]:
+    """The ids of the topics with a partition for each shard of a coordinator, and the kind of its leases:
+    `__consumer_offsets`, `__group_events`."""
+    return {
+        internal_topic_id(cluster_id, name): kind.lease
+        for kind in COORDINATORS.values()
+        for name in kind.topics
+    }
 
 
 def partition_lease(
-    shard_topics: Collection[UUID], counts: Mapping[LeaseKind, int], topic_id: UUID, partition: int
+    shard_topics: Mapping[UUID, LeaseKind], counts: Mapping[LeaseKind, int], topic_id: UUID, partition: int
 ) -> Lease:
     """The lease whose holder leads a partition without a replica list: of one of `shard_topics` that of the
-    group shard."""
-    if topic_id in shard_topics:
-        return Lease(LeaseKind.GROUP, partition)
+    coordinator's shard."""
+    if (kind := shard_topics.get(topic_id)) is not None:
+        return Lease(kind, partition)
     return Lease(LeaseKind.DATA, data_shard(topic_id, partition, counts[LeaseKind.DATA]))
 
 
@@ -57,8 +57,8 @@ class Topology:
     """The replica list of each lease that is for the partitions with that list."""
     announced_epochs: Mapping[Lease, int] = field(default_factory=dict)
     """The highest epoch of each lease that was ever seen announced, by whomever."""
-    shard_topics: frozenset[UUID] = field(init=False)
-    """Those led by who holds the group shards."""
+    shard_topics: Mapping[UUID, LeaseKind] = field(init=False)
+    """Those led by who holds the coordinators' shards."""
     _of_replicas: Mapping[Replicas, Lease] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -72,7 +72,7 @@ class Topology:
         return min(placeable(self.nodes.values()), default=NO_NODE)
 
     def group_lease(self, group_id: str) -> Lease:
-        return Lease(LeaseKind.GROUP, shard_of(group_id, self.counts[LeaseKind.GROUP]))
+        return GROUPS.lease_of(group_id, self.counts)
 
     @property
     def leases(self) -> list[Lease]:
@@ -109,10 +109,10 @@ class Topology:
         # Whoever has claimed the old lease since has read the topics before it announced itself.
         return self.announced_epochs.get(assignment.moved_from, 0) > assignment.moved_epoch
 
-    def coordinator(self, group_id: str) -> NodeRow | None:
-        """The node that coordinates the group; None while its shard has no holder that is ready
-        (COORDINATOR_NOT_AVAILABLE)."""
-        grant = self._announced(self.group_lease(group_id))
+    def coordinator(self, key: str, kind: CoordinatorKind = GROUPS) -> NodeRow | None:
+        """The node that coordinates a group, or a key of another kind; None while its shard has no holder
+        that is ready (COORDINATOR_NOT_AVAILABLE)."""
+        grant = self._announced(kind.lease_of(key, self.counts))
         return None if grant is None else self.nodes[grant.node_id]
 
     def leader(self, topic_id: UUID, partition: int, assignment: Assignment | None = None) -> Leader:

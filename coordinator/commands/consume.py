@@ -258,8 +258,7 @@ async def _partitions(cluster: Cluster, topic: str, until: float) -> list[int]:
 
 
 async def _consume_in_group(cluster: Cluster, given: Namespace, printed: _Printed) -> None:
-    from muster.client.consume.listener import RebalanceListener
-    from muster.client.consumer import Consumer
+    from muster.client.consumer import Consumer, RebalanceListener
 
     by_name = given.offset in (None, EARLIEST, LATEST)
     if given.partition or given.timestamp is not None or given.until_end or not by_name:

@@ -8,6 +8,7 @@ from argparse import Namespace
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
+from muster import durations
 from muster.client.admin.groups import describe_groups
 from muster.client.admin.offsets import EARLIEST, LATEST, list_offsets
 from muster.client.admin.topics import describe_topics
@@ -18,7 +19,6 @@ from muster.client.fetch.requests import FetchSettings
 from muster.client.network.cluster import Cluster
 from muster.client.network.connection import deadline
 from muster.client.partitions import TopicPartition
-from muster.coordinator.base import durations
 from muster.coordinator.commands.group_views import members_of
 from muster.coordinator.commands.run import Failed
 from muster.coordinator.journal.entries import Entry, Member

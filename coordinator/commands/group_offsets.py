@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from muster import durations
 from muster.client.network.cluster import Cluster
 from muster.client.network.connection import deadline
 from muster.client.partitions import TopicPartition
 from muster.coordinator.arguments import printable
-from muster.coordinator.base import durations
 from muster.coordinator.commands import output
 from muster.coordinator.commands.options import command, number, timestamp_ms
 from muster.coordinator.commands.progress import Progress

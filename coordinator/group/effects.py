@@ -1,34 +1,16 @@
-"""What goes into a step of the core, and what comes out of it."""
+"""What the shard of groups is told beside requests, and what it writes."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
-from muster.coordinator.group.events import Event
+from muster.coordinator.base.step import RequestContext, Row
 from muster.protocol.message import Message
+from muster.protocol.messages.coordinator_records import decode_record, encode_key, encode_value
 
-__all__ = [
-    "BrokenInvariant",
-    "Effects",
-    "Event",
-    "Record",
-    "Reply",
-    "RequestContext",
-    "Ticket",
-    "TopicsImage",
-]
-
-Ticket = int
-"""A request in flight. The host keeps the way back from a ticket to its caller; the core answers each exactly
-once."""
-
-
-class BrokenInvariant(AssertionError):
-    """The core found itself in a state that cannot be: a bug. The shard stops and is loaded again (promise
-    6)."""
+__all__ = ["Record", "RequestContext", "TopicsImage"]
 
 
 class Record(NamedTuple):
@@ -40,50 +22,19 @@ class Record(NamedTuple):
     value_version: int
     """The schema version to write the value in; 0 for a tombstone."""
 
+    def row(self) -> Row:
+        """The record as the store keeps it."""
+        value = self.value
+        return encode_key(self.key), None if value is None else encode_value(value, self.value_version)
 
-class Reply(NamedTuple):
-    """The answer to a ticket: the API's response (or its part for one group), or a KafkaError, from which the
-    router makes the response that says so."""
-
-    ticket: Ticket
-    response: object
-
-
-@dataclass(slots=True, init=False)
-class Effects:
-    """What a step did. The host makes `records` durable, then releases the rest, steps in order."""
-
-    records: list[Record]
-    replies: list[Reply]
-    events: list[Event]
-    requests: list[object]
-    """Idempotent messages to other shards, redelivered until acknowledged. The classic group sends none."""
-    reads_hard_state: bool
-    """The replies tell hard state: release them only when every earlier record of the shard is durable."""
-
-    def __init__(self) -> None:
-        # Written out: what dataclass generates takes three times as long, and every request makes one.
-        self.records = []
-        self.replies = []
-        self.events = []
-        self.requests = []
-        self.reads_hard_state = False
-
-    def reply(self, ticket: Ticket, response: object) -> None:
-        self.replies.append(Reply(ticket, response))
-
-
-@dataclass(frozen=True, slots=True)
-class RequestContext:
-    """Who asks."""
-
-    api_version: int
-    client_id: str
-    client_host: str
-    """As Java prints an address: "/127.0.0.1". It is stored and described like that."""
-    connection_id: int
-    listener: str = ""
-    """Name of the listener that the connection came by; empty where there is only one."""
+    @classmethod
+    def from_row(cls, key: bytes, value: bytes | None) -> Record | None:
+        """None for one of an unknown type. Raises DecodeError."""
+        decoded = decode_record(key, value)
+        if decoded is None:
+            return None
+        # Every value starts with its schema version (int16).
+        return cls(*decoded, 0 if value is None else int.from_bytes(value[:2], "big"))
 
 
 class TopicsImage(NamedTuple):

@@ -70,6 +70,18 @@ class MemberIdentity(NamedTuple):
     group_instance_id: str | None = None
 
 
+class Cause(NamedTuple):
+    """What makes a group change: the trigger, who pulled it, and the reason the client gave (KIP-800)."""
+
+    trigger: Trigger
+    member: MemberIdentity | None = None
+    reason: str | None = None
+
+
+Stamp = tuple[int, str, int, Trigger, MemberIdentity | None, str | None]
+"""The fields that every event has, in their order."""
+
+
 @dataclass(frozen=True, slots=True)
 class Event:
     """Something that happened to a group."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import uuid
-from typing import Final, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
 
-from muster.coordinator.group.effects import BrokenInvariant, Effects, Record
+from muster.coordinator.base.step import BrokenInvariant, Step
+from muster.coordinator.group.effects import Record
+from muster.protocol.message import Message
 from muster.protocol.messages.coordinator_records import (
     GroupMetadataKey,
     GroupMetadataValue,
@@ -73,43 +76,64 @@ class HardState:
         offsets = sum(map(len, self.offsets.values()))
         return f"<HardState groups={len(self.groups)} offsets={offsets} in {len(self.offsets)} groups>"
 
-    def emit(self, record: Record, out: Effects) -> None:
+    def emit(self, record: Record, step: Step) -> None:
         """Change hard state: persist and apply (promise 2). Later steps build on it at once, and the host
         lets nothing of it be seen before the record is durable. Should that fail, the shard and all that was
         built goes (promise 6).
         """
-        out.records.append(record)
+        step.rows.append(record.row())
         self.apply(record)
 
     def apply(self, record: Record) -> None:
         """The change a record stands for; also what replays a store. Deleting what is not there is no error:
         the store forgets a key together with its tombstone."""
         key, value = record.key, record.value
-        if isinstance(key, OffsetCommitKey) and isinstance(value, OffsetCommitValue):
-            self.offsets.setdefault(key.group, {})[key.topic, key.partition] = CommittedOffset(
-                value.offset,
-                value.leader_epoch,
-                value.metadata,
-                value.commit_timestamp,
-                value.expire_timestamp,
-                value.topic_id,
-            )
-        elif isinstance(key, OffsetCommitKey) and value is None:
-            offsets = self.offsets.get(key.group)
-            if offsets is not None:
-                offsets.pop((key.topic, key.partition), None)
-                if not offsets:
-                    del self.offsets[key.group]
-        elif isinstance(key, GroupMetadataKey) and isinstance(value, GroupMetadataValue):
-            self.groups[key.group] = _stored_group(value)
-        elif isinstance(key, GroupMetadataKey) and value is None:
-            self.groups.pop(key.group, None)
-        else:
+        table = _TABLES.get(type(key))
+        if table is None or not (value is None or isinstance(value, table.value)):
             raise BrokenInvariant(f"a record nobody here writes: {key!r} {value!r}")
+        if value is None:
+            table.delete(self, key)
+        else:
+            table.put(self, key, value)
 
     def durable(self) -> tuple[dict[str, StoredGroup], dict[str, dict[TopicPartition, CommittedOffset]]]:
         """A copy that compares."""
         return dict(self.groups), {group_id: dict(offsets) for group_id, offsets in self.offsets.items()}
+
+
+class _Table(NamedTuple):
+    """How a type of record changes hard state."""
+
+    value: type[Message]
+    put: Callable[[HardState, Any, Any], None]
+    delete: Callable[[HardState, Any], None]
+
+
+def _put_offset(hard: HardState, key: OffsetCommitKey, value: OffsetCommitValue) -> None:
+    hard.offsets.setdefault(key.group, {})[key.topic, key.partition] = CommittedOffset(
+        value.offset,
+        value.leader_epoch,
+        value.metadata,
+        value.commit_timestamp,
+        value.expire_timestamp,
+        value.topic_id,
+    )
+
+
+def _delete_offset(hard: HardState, key: OffsetCommitKey) -> None:
+    offsets = hard.offsets.get(key.group)
+    if offsets is not None:
+        offsets.pop((key.topic, key.partition), None)
+        if not offsets:
+            del hard.offsets[key.group]
+
+
+def _put_group(hard: HardState, key: GroupMetadataKey, value: GroupMetadataValue) -> None:
+    hard.groups[key.group] = _stored_group(value)
+
+
+def _delete_group(hard: HardState, key: GroupMetadataKey) -> None:
+    hard.groups.pop(key.group, None)
 
 
 def _stored_group(value: GroupMetadataValue) -> StoredGroup:
@@ -134,3 +158,10 @@ def _stored_group(value: GroupMetadataValue) -> StoredGroup:
             for member in value.members
         ),
     )
+
+
+_TABLES: Final[Mapping[type[Message], _Table]] = {
+    OffsetCommitKey: _Table(OffsetCommitValue, _put_offset, _delete_offset),
+    GroupMetadataKey: _Table(GroupMetadataValue, _put_group, _delete_group),
+}
+"""By the type of a record's key."""

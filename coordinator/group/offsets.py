@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
+from muster.coordinator.base.step import Step
 from muster.coordinator.group import records
-from muster.coordinator.group.classic import CONSUMER, ClassicGroup, GroupState
 from muster.coordinator.group.config import GroupConfig
-from muster.coordinator.group.effects import Effects, TopicsImage
-from muster.coordinator.group.hard_state import UNKNOWN_TIME, CommittedOffset, HardState, TopicPartition
-from muster.protocol.errors import ErrorCode, KafkaError
+from muster.coordinator.group.effects import TopicsImage
+from muster.coordinator.group.group import Group
+from muster.coordinator.group.hard_state import CommittedOffset, HardState, TopicPartition
+from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -46,38 +47,13 @@ class FetchOffsets(NamedTuple):
 # --- commit -------------------------------------------------------------------------------------------------
 
 
-def validate_commit(group: ClassicGroup, request: OffsetCommitRequest) -> None:
-    """Whether the sender may commit. Raises COORDINATOR_NOT_AVAILABLE, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID,
-    ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS."""
-    group.alive()
-    generation_id = request.generation_id_or_member_epoch
-    if generation_id < 0 and group.state is GroupState.EMPTY:
-        # An admin, or a consumer that assigns its partitions itself.
-        return
-    if generation_id >= 0 or request.member_id != "" or request.group_instance_id is not None:
-        group.validate(request.member_id, request.group_instance_id)
-        group.validate_generation(generation_id)
-    else:
-        raise KafkaError(
-            ErrorCode.UNKNOWN_MEMBER_ID, f"{group!r} has members, and the commit comes from none of them"
-        )
-    if group.state is GroupState.COMPLETING_REBALANCE:
-        # It has joined this generation but not its assignment; what it commits belongs to an earlier one.
-        raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, f"{group!r} waits for its assignment")
-
-
 def commit(
-    request: OffsetCommitRequest,
-    *,
-    hard: HardState,
-    config: GroupConfig,
-    now_ms: int,
-    out: Effects,
+    request: OffsetCommitRequest, *, hard: HardState, config: GroupConfig, step: Step
 ) -> OffsetCommitResponse:
     """Store what may be stored. OFFSET_METADATA_TOO_LARGE is a partition's own."""
     expires = request.retention_time_ms != -1
     # As long as the record's int64 lets it; what asks for more means "for ever".
-    expire_timestamp = min(now_ms + request.retention_time_ms, INT64_MAX) if expires else -1
+    expire_timestamp = min(step.now_ms + request.retention_time_ms, INT64_MAX) if expires else -1
     topics: list[_CommittedTopic] = []
     alone = len(request.topics) == 1 and len(request.topics[0].partitions) == 1
     for topic in request.topics:
@@ -92,14 +68,14 @@ def commit(
                     partition.committed_offset,
                     partition.committed_leader_epoch,
                     metadata,
-                    now_ms,
+                    step.now_ms,
                     expire_timestamp,
                     # The one version of the record that has a place for an expiry has none for a topic id.
                     ZERO_UUID if expires else topic.topic_id,
                 )
                 hard.emit(
                     records.offset_commit(request.group_id, topic.name, partition.partition_index, committed),
-                    out,
+                    step,
                 )
                 if alone:
                     return _committed(topic.name, topic.topic_id, partition.partition_index)
@@ -179,18 +155,14 @@ def _same_topic(stored: uuid.UUID, asked: uuid.UUID) -> bool:
 
 
 def delete(
-    group: ClassicGroup, request: OffsetDeleteRequest, hard: HardState, out: Effects
+    group: Group, request: OffsetDeleteRequest, hard: HardState, step: Step
 ) -> tuple[OffsetDeleteResponse, list[TopicPartition]]:
     """Forget offsets an admin names, and tell which there were (KIP-496). GROUP_SUBSCRIBED_TO_TOPIC is a
     partition's own; no offset is no error.
 
     Raises GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP.
     """
-    if group.state is GroupState.DEAD:
-        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group.group_id!r} is being unloaded")
-    if group.state is not GroupState.EMPTY and group.protocol_type != CONSUMER:
-        # Nobody can tell what members of another type use.
-        raise KafkaError(ErrorCode.NON_EMPTY_GROUP, f"{group!r} is of type {group.protocol_type!r}")
+    group.validate_offset_delete()
     topics: list[OffsetDeleteResponse.Topic] = []
     deleted: list[TopicPartition] = []
     for topic in request.topics:
@@ -199,7 +171,7 @@ def delete(
         if group.is_subscribed(topic.name):
             outcome = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
         else:
-            deleted += remove(group.group_id, [(topic.name, index) for index in indexes], hard, out)
+            deleted += remove(group.group_id, [(topic.name, index) for index in indexes], hard, step)
         topics.append(
             OffsetDeleteResponse.Topic(
                 name=topic.name,
@@ -213,13 +185,13 @@ def delete(
 
 
 def remove(
-    group_id: str, partitions: Iterable[TopicPartition], hard: HardState, out: Effects
+    group_id: str, partitions: Iterable[TopicPartition], hard: HardState, step: Step
 ) -> list[TopicPartition]:
     """Forget those of the partitions that have an offset, and tell which."""
     removed: list[TopicPartition] = []
     for topic, partition in partitions:
         if (topic, partition) in hard.offsets.get(group_id, {}):
-            hard.emit(records.offset_tombstone(group_id, topic, partition), out)
+            hard.emit(records.offset_tombstone(group_id, topic, partition), step)
             removed.append((topic, partition))
     return removed
 
@@ -227,23 +199,23 @@ def remove(
 # --- retention ----------------------------------------------------------------------------------------------
 
 
-def expired(group: ClassicGroup, config: GroupConfig, hard: HardState, now_ms: int) -> list[TopicPartition]:
+def expired(group: Group, config: GroupConfig, hard: HardState, now_ms: int) -> list[TopicPartition]:
     """The partitions whose offsets are past their retention, and that no member subscribes to (KIP-211)."""
     return [partition for partition, end_ms in _retention_ends(group, config, hard) if now_ms >= end_ms]
 
 
-def next_expiry(group: ClassicGroup, config: GroupConfig, hard: HardState) -> int | None:
+def next_expiry(group: Group, config: GroupConfig, hard: HardState) -> int | None:
     """When the first of the group's offsets is past its retention, as the group is now; perhaps it is
     already. None when none will be."""
     return min((end_ms for _, end_ms in _retention_ends(group, config, hard)), default=None)
 
 
 def _retention_ends(
-    group: ClassicGroup, config: GroupConfig, hard: HardState
+    group: Group, config: GroupConfig, hard: HardState
 ) -> Iterator[tuple[TopicPartition, int]]:
     """Until when each of the group's offsets is kept, as the group is now; those that no end is in sight of
-    are left out."""
-    retention_begins = _retention_base(group)
+    are left step."""
+    retention_begins = group.retention_base()
     if retention_begins is None:
         return
     for (topic, partition), committed in hard.offsets.get(group.group_id, {}).items():
@@ -253,23 +225,6 @@ def _retention_ends(
             yield (topic, partition), committed.expire_timestamp
         else:
             yield (topic, partition), retention_begins(committed) + config.offsets_retention_ms
-
-
-def _retention_base(group: ClassicGroup) -> Callable[[CommittedOffset], int] | None:
-    """When the retention of an offset of this group begins; None: not while the group is as it is."""
-    if group.protocol_type == "":
-        return _committed_at  # it never had members
-    if group.state is GroupState.EMPTY:
-        emptied_ms = group.state_timestamp
-        # Records of old brokers do not say when their group became empty.
-        return _committed_at if emptied_ms == UNKNOWN_TIME else lambda _: emptied_ms
-    if group.state is GroupState.STABLE and group.subscribed_topics is not None:
-        return _committed_at
-    return None
-
-
-def _committed_at(committed: CommittedOffset) -> int:
-    return committed.commit_timestamp
 
 
 # --- topics -------------------------------------------------------------------------------------------------

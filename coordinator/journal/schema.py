@@ -91,7 +91,7 @@ _CUT = Field(
     optional=True,
 )
 
-_ALL: Final = (
+TYPES: Final = (
     _type("group_created", "A group was created, without members."),
     _type("group_removed", "An empty group was removed."),
     _type(
@@ -338,9 +338,7 @@ _ALL: Final = (
         of_group=False,
     ),
 )
-
-TYPES: Final[Mapping[str, EntryType]] = {each.name: each for each in _ALL}
-"""By name, in the order they are documented."""
+"""In the order they are documented."""
 
 _COMMON: Final = (
     Field("v", {"type": "integer", "minimum": VERSION}, "schema version"),
@@ -368,9 +366,9 @@ def json_schema() -> dict[str, Any]:
                 "if": {"properties": {"type": {"const": each.name}}},
                 "then": {"$ref": f"#/$defs/{each.name}"},
             }
-            for each in _ALL
+            for each in TYPES
         ],
-        "$defs": {"member": _member(), **{each.name: _of_type(each) for each in _ALL}},
+        "$defs": {"member": _member(), **{each.name: _of_type(each) for each in TYPES}},
     }
 
 
@@ -419,7 +417,7 @@ def _list() -> str:
     lines = [f"| `{field.name}` | {field.text} |" for field in (*_COMMON, _CUT)]
     common = "\n".join(["| field | |", "|---|---|", *lines])
     types = ["| type | what happened | fields |", "|---|---|---|"]
-    for each in _ALL:
+    for each in TYPES:
         told = "<br>".join(f"`{field.name}`: {field.text}" for field in each.fields)
         types.append(f"| `{each.name}` | {each.text} | {told} |")
     return f"\n{common}\n\n" + "\n".join(types) + "\n\n"

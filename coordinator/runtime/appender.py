@@ -169,14 +169,14 @@ class Appender:
         """Whether nothing is under way, and nothing waits but journal rows for others to go with."""
         return self._task is None
 
-    def hurry(self) -> None:
+    def flush(self) -> None:
         """Have what waits written now."""
         if self._waiting:
             self._start()
 
     async def settled(self) -> None:
         """Return when nothing waits and nothing is under way."""
-        self.hurry()
+        self.flush()
         while self._task is not None:
             await asyncio.wait([self._task])
 

@@ -1,18 +1,14 @@
-"""From the rows of a lease to a shard, by the same `apply` that the shard's own steps go through; and from
-its journal to the newest entries."""
+"""From the rows of a lease to a machine; and from its journal to the newest entries."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Final, cast
+from typing import Final
 
 from muster.coordinator.base.log import Logger
-from muster.coordinator.group.effects import Record
-from muster.coordinator.group.shard import Shard
 from muster.coordinator.journal.entries import Entry
+from muster.coordinator.runtime.machine import Machine
 from muster.coordinator.storage.store import Lease, Store, StoreError
-from muster.protocol.message import Message
-from muster.protocol.messages.coordinator_records import decode_record
 
 _log: Final = Logger(part="groups")
 
@@ -22,17 +18,13 @@ _ENTRIES_BYTES_MAX: Final = 1_048_576
 _ENTRIES_PER_TURN: Final = 100
 
 
-async def load(store: Store, lease: Lease, shard: Shard) -> None:
+async def load(store: Store, lease: Lease, machine: Machine) -> None:
     """Apply every live row of the lease, oldest first, giving the loop a turn now and then.
 
-    Rows of unknown types are passed over, as Kafka does. Raises StoreError, or DecodeError for a row that is
-    damaged: to serve a group without its offsets would send its consumers to the beginning.
+    Raises StoreError, or DecodeError for a row that is damaged.
     """
     for index, (_, key, value) in enumerate(await store.load(lease), 1):
-        decoded = decode_record(key, value)
-        if decoded is not None:
-            # Every value starts with its schema version (int16).
-            shard.apply(Record(decoded[0], cast(Message, decoded[1]), int.from_bytes(value[:2], "big")))
+        machine.apply(key, value)
         if index % _ROWS_PER_TURN == 0:
             await asyncio.sleep(0)
 

@@ -1,13 +1,13 @@
 """What runs one shard: an inbox, a timer, and the rule that nothing is visible before it is durable.
 
-The core is stepped one request at a time, in the order of arrival. A step's records are handed to the
-broker's appender and the shard steps on while they are under way; what a step makes visible (replies, events,
-requests to other shards) is kept back as promise 1 says:
+The machine is stepped one request at a time, in the order of arrival. A step's rows are handed to the
+broker's appender and the machine steps on while they are under way; what a step makes visible (replies,
+events) is kept back as promise 1 says:
 
-- a step with records waits for them;
-- a step that read hard state waits for the records of every step before it;
-- any other step's replies go at once (a heartbeat never waits for the disk), while its events and requests
-  still take their turn, since a journal is read in order.
+- a step with rows waits for them;
+- a step that read hard state waits for the rows of every step before it;
+- any other step's replies go at once (a heartbeat never waits for the disk), while its events still take
+  their turn, since a journal is read in order.
 
 What the journal keeps of a step is stored with the step's records; of a step without any it follows soon, and
 nothing waits for it.
@@ -24,52 +24,24 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from functools import partial
 from itertools import islice
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Generic, NamedTuple, Protocol
 
+from muster.coordinator.base.answers import LATER, Answered, Later
 from muster.coordinator.base.clock import Clock, Timer
-from muster.coordinator.group.effects import Effects, Event, Record, Reply, RequestContext, Ticket
-from muster.coordinator.group.shard import Shard
+from muster.coordinator.base.step import Reply, RequestContext, Step, Ticket
 from muster.coordinator.journal.entries import Entry
 from muster.coordinator.runtime.appender import Appender
+from muster.coordinator.runtime.machine import NO_TRAITS, M, MachineKind, Notice, Operation
 from muster.coordinator.runtime.recorder import Recorder
 from muster.coordinator.storage.store import JournalRow, Lease, Outcome, StoreBusy, StoreFull
 from muster.protocol.errors import ErrorCode, KafkaError
-from muster.protocol.messages.coordinator_records import encode_key, encode_value
 
-Operation = Callable[[Shard, Any, RequestContext, Ticket, int, Effects], None]
-"""A request of the core: `Shard.join` and its like."""
-Answered = Callable[[object], None]
-"""Given the core's answer to one request, once: a response, or a KafkaError. Must be quick, must not raise,
-and must not put another request to a shard."""
-Notice = Callable[[Shard, int, Effects], None]
-"""Something a shard is told that nobody waits for."""
-
-
-Answering = Callable[[Shard, Any, RequestContext, int], object]
-"""An operation without any effect but its answer, which it returns."""
-
-
-class Later(Enum):
-    """The type of LATER."""
-
-    LATER = "later"
-
-
-LATER: Final = Later.LATER
-"""In place of an answer that is still to come."""
-
-_READING: frozenset[Operation] = frozenset(
-    {Shard.heartbeat, Shard.fetch_offsets, Shard.describe, Shard.list_groups}
-)
-"""What never writes, and goes on while the store is full."""
-
-_ANSWERING: Final[dict[Operation, Answering]] = {Shard.heartbeat: Shard.beat}
-"""Operations that do nothing but what an Answering does."""
+__all__ = ["LATER", "Answered", "HostState", "Later", "Limits", "Notice", "Operation", "ShardHost"]
 
 UNWRITTEN: Final = (StoreBusy, StoreFull)
 """What the store says when nothing was written: this still is the coordinator."""
@@ -109,16 +81,13 @@ class HostOwner(Protocol):
     def serving(self, lease: Lease) -> bool:
         """Whether the lease certainly still is this broker's."""
 
-    def failed(self, host: ShardHost, why: Exception | None) -> None:
+    def failed(self, host: Any, why: Exception | None) -> None:
         """The host has stopped. None: its lease is lost (a write was fenced, or the term has passed);
         StoreBusy and StoreFull: the store is as it was.
         """
 
-    def observe(self, lease: Lease, events: Sequence[Event]) -> None:
+    def observe(self, lease: Lease, events: Sequence[Any]) -> None:
         """Events of steps that are durable, in step order."""
-
-    def forward(self, requests: Sequence[object]) -> None:
-        """Requests to other shards from a step that is durable."""
 
 
 class _Call(NamedTuple):
@@ -131,33 +100,33 @@ class _Call(NamedTuple):
 class _Held:
     """What a step makes visible once everything up to step `needs` is durable."""
 
-    __slots__ = ("entries", "events", "needs", "replies", "requests", "since_ms")
+    __slots__ = ("entries", "events", "needs", "replies", "since_ms")
 
     def __init__(
         self,
         needs: int,
         since_ms: int,
         replies: list[Reply],
-        events: list[Event],
-        requests: list[object],
+        events: list[Any],
         entries: Sequence[Entry] = (),
     ) -> None:
         self.needs = needs
         self.since_ms = since_ms
         self.replies = replies
         self.events = events
-        self.requests = requests
         self.entries = entries
 
 
-class ShardHost:
-    """Runs one shard under one grant of its lease. Create it, then `activate` it with what was loaded."""
+class ShardHost(Generic[M]):
+    """Runs the machine of one shard under one grant of its lease. Create it, then `activate` it with what was
+    loaded."""
 
     def __init__(
         self,
         lease: Lease,
         epoch: int,
         *,
+        kind: MachineKind,
         owner: HostOwner,
         appender: Appender,
         clock: Clock,
@@ -170,14 +139,16 @@ class ShardHost:
         self.active_since_ms: int | None = None
         self.steps = 0
         self._unwritten = False
+        self._operations = kind.operations
         self._owner = owner
         self._appender = appender
         self._clock = clock
         self._limits = limits
         self._recorder = recorder
         self._loop = asyncio.get_running_loop()
-        self.shard: Shard | None = None
-        self._inbox: deque[_Call | Notice] = deque()
+        self.machine: M | None = None
+        self._spare = Step(0)  # for operations that return their answer
+        self._inbox: deque[_Call | Notice[M]] = deque()
         self._ahead = 0  # of the inbox: what is to be stepped before the deadlines are looked at
         self._turn_scheduled = False
         self._last_ticket: Ticket = 0
@@ -197,6 +168,11 @@ class ShardHost:
             f"<ShardHost {self.lease.number} {self.state.value} epoch={self.epoch} step={self.steps} durable="
             f"{self._durable} inbox={len(self._inbox)} held={len(self._held)} parked={len(self._parked)}>"
         )
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether requests or notices wait to be stepped."""
+        return bool(self._inbox)
 
     @property
     def comes_back(self) -> bool:
@@ -242,8 +218,8 @@ class ShardHost:
             if not self._owner.serving(self.lease):
                 self.fail(None)
                 return self._not_coordinator()
-            if operation in _ANSWERING:
-                return self._answer(_ANSWERING[operation], request, context)
+            if self._operations.get(operation, NO_TRAITS).returns:
+                return self._answer(operation, request, context)
         self._last_ticket += 1
         ticket = self._last_ticket
         call = _Call(operation, request, context, ticket)
@@ -251,41 +227,41 @@ class ShardHost:
         if self._inbox:
             self._enqueue(call)
             return LATER
-        now_ms = self._clock.now_ms()
-        out = Effects()
+        step = Step(self._clock.now_ms(), context, ticket)
         try:
-            self._operate(call, now_ms, out)
-            self._finish(out, now_ms)
-            self._note_parked(ticket, out, now_ms)
+            self._operate(operation, request, step)
+            self._finish(step)
+            self._note_parked(step)
             self._arm()
         except Exception as error:
             self.fail(error)
         return LATER
 
-    def _answer(self, operation: Answering, request: Any, context: RequestContext) -> object:
-        """A step that has no effect but its answer."""
-        assert self.shard is not None
+    def _answer(self, operation: Operation, request: Any, context: RequestContext) -> object:
+        """A step of an operation that returns its answer: without a ticket, and as a rule without a Step of
+        its own."""
+        assert self.machine is not None
+        step = self._spare
+        step.now_ms, step.context = self._clock.now_ms(), context
         try:
-            answer: object = operation(self.shard, request, context, self._clock.now_ms())
+            answer = operation(self.machine, request, step)
+            if step.rows or step.replies:
+                raise AssertionError(f"{operation!r} returns its answer, and may do nothing else")
         except KafkaError as refusal:
             answer = refusal
         except Exception as error:
             self.fail(error)
             return self._not_coordinator()
-        self.steps += 1
-        if self.shard.noted:
-            self._tell_noted(self.shard)
+        if step.events:
+            self._spare = Step(0)
+            try:
+                self._finish(step)
+            except Exception as error:
+                self.fail(error)
+        else:
+            self.steps += 1
         self._arm()
         return answer
-
-    def _tell_noted(self, shard: Shard) -> None:
-        """A step of its own, for what an operation without Effects has noted."""
-        out = Effects()
-        try:
-            shard.tell_noted(out)
-            self._finish(out, self._clock.now_ms())
-        except Exception as error:
-            self.fail(error)
 
     def _refused(self, operation: Operation) -> KafkaError | None:
         """Why a request is not even stepped."""
@@ -296,19 +272,14 @@ class ShardHost:
                 ErrorCode.COORDINATOR_NOT_AVAILABLE,
                 f"shard {self.lease.number} has {self._limits.backlog_max} requests waiting",
             )
-        if operation not in _READING and (full := self._appender.full) is not None:
+        if (full := self._appender.full) is not None and not self._operations.get(operation, NO_TRAITS).reads:
             return self._refusal(full)
         return None
 
-    def tell(self, notice: Notice) -> None:
+    def tell(self, notice: Notice[M]) -> None:
         """Step the core with something nobody waits for; lost when the host is not active."""
         if self.state is HostState.ACTIVE:
             self._enqueue(notice)
-
-    def tell_connection_closed(self, connection_id: int) -> None:
-        """`tell`, unless the shard has never heard of the connection, as most shards have not."""
-        if self._inbox or (self.shard is not None and self.shard.knows_connection(connection_id)):
-            self.tell(lambda shard, now_ms, out: shard.connection_closed(connection_id, now_ms, out))
 
     def note(self, entry: Entry) -> None:
         """An entry of something that happened outside the core: stored and shown in turn."""
@@ -318,37 +289,35 @@ class ShardHost:
         if self.state is not HostState.ACTIVE or self._durable == self._handed_over:
             self._recorder.show([entry])
         else:
-            self._held.append(_Held(self._handed_over, self._clock.now_ms(), [], [], [], [entry]))
+            self._held.append(_Held(self._handed_over, self._clock.now_ms(), [], [], [entry]))
 
-    def activate(self, shard: Shard, taken_over: Mapping[str, Any] = MappingProxyType({})) -> None:
-        """Begin to serve with a shard that has been loaded; `taken_over` is what the journal is told of
+    def activate(self, machine: M, taken_over: Mapping[str, Any] = MappingProxyType({})) -> None:
+        """Begin to serve with a machine that has been loaded; `taken_over` is what the journal is told of
         that."""
-        self.shard = shard
+        self.machine = machine
         self.state = HostState.ACTIVE
         self.active_since_ms = self._clock.now_ms()
-        if self._recorder is not None and (
-            groups := len(shard.hard.groups.keys() | shard.hard.offsets.keys())
-        ):
-            data = {"epoch": self.epoch, "groups": groups, **taken_over}
+        if self._recorder is not None and (contents := machine.contents()):
+            data = {"epoch": self.epoch, **contents, **taken_over}
             self.note(self._recorder.of("shard_loaded", self.active_since_ms, self.lease.number, data))
-        self._inbox.append(lambda shard, now_ms, out: shard.loaded(now_ms, out))
+        self._inbox.append(lambda machine, step: machine.loaded(step))
         self._turn()
 
     def close(self) -> None:
         """Stop stepping: what is parked gets NOT_COORDINATOR, steps already made are written and answered."""
         if self.state is HostState.ACTIVE:
-            assert self.shard is not None
-            out = Effects()
+            assert self.machine is not None
+            step = Step(self._clock.now_ms())
             try:
-                self.shard.unload(self._clock.now_ms(), out)
+                self.machine.unload(step)
             except Exception as error:
                 self.fail(error)
                 return
             self.state = HostState.CLOSED
-            self._deliver(out.replies)
+            self._deliver(step.replies)
             # What the unloading did is not durable and need not be; it only comes last.
             entries = self._last_entries()
-            self._held.append(_Held(self._handed_over, self._clock.now_ms(), [], out.events, [], entries))
+            self._held.append(_Held(self._handed_over, step.now_ms, [], step.events, entries))
             kept = {reply.ticket for held in self._held for reply in held.replies}
             kept.update(reply.ticket for reply in self._delivering)
             self._refuse(kept)
@@ -366,7 +335,6 @@ class ShardHost:
 
     def _last_entries(self) -> Sequence[Entry]:
         """Have what is still to be noted written before the host is settled."""
-        assert self.shard is not None
         entries = self._unloaded("handed over, or the broker stopped")
         rows = self._recorder.rows(entries) if entries and self._recorder is not None else []
         if rows or self._appender.holds(self):
@@ -376,7 +344,7 @@ class ShardHost:
         return entries
 
     def _unloaded(self, why: str) -> Sequence[Entry]:
-        if self._recorder is None or self.shard is None or not self.shard.groups:
+        if self._recorder is None or self.machine is None or not self.machine.contents():
             return []
         data = {"epoch": self.epoch, "why": why}
         return [self._recorder.of("shard_unloaded", self._clock.now_ms(), self.lease.number, data)]
@@ -408,7 +376,7 @@ class ShardHost:
 
     # --- stepping -------------------------------------------------------------------------------------------
 
-    def _enqueue(self, item: _Call | Notice) -> None:
+    def _enqueue(self, item: _Call | Notice[M]) -> None:
         self._inbox.append(item)
         self._schedule()
 
@@ -447,90 +415,88 @@ class ShardHost:
         if self._inbox:
             self._schedule()
 
-    def _step(self, item: _Call | Notice, now_ms: int) -> None:
-        assert self.shard is not None
-        out = Effects()
+    def _step(self, item: _Call | Notice[M], now_ms: int) -> None:
+        assert self.machine is not None
         if not isinstance(item, _Call):
-            item(self.shard, now_ms, out)
-            self._finish(out, now_ms)
+            step = Step(now_ms)
+            item(self.machine, step)
+            self._finish(step)
             return
         # The step is made even when the caller has gone meanwhile: a client that closes sends its LeaveGroup
         # and does not wait for the answer.
-        self._operate(item, now_ms, out)
-        self._finish(out, now_ms)
-        self._note_parked(item.ticket, out, now_ms)
+        operation, request, context, ticket = item
+        step = Step(now_ms, context, ticket)
+        self._operate(operation, request, step)
+        self._finish(step)
+        self._note_parked(step)
 
-    def _operate(self, call: _Call, now_ms: int, out: Effects) -> None:
-        """Have the core process one request; a refusal becomes its reply."""
-        operation, request, context, ticket = call
-        assert self.shard is not None
+    def _operate(self, operation: Operation, request: Any, step: Step) -> None:
+        """Have the machine process one request; a refusal becomes its reply."""
+        assert self.machine is not None
         try:
-            operation(self.shard, request, context, ticket, now_ms, out)
+            answer = operation(self.machine, request, step)
         except KafkaError as refusal:
-            if out.records or out.replies:
+            if step.rows or step.replies:
                 raise AssertionError(f"refused after changes were made: {refusal!r}") from refusal
-            out.replies.append(Reply(ticket, refusal))
+            answer = refusal
+        if answer is not None:
+            step.reply(answer)
 
-    def _note_parked(self, ticket: Ticket, out: Effects, now_ms: int) -> None:
+    def _note_parked(self, step: Step) -> None:
+        ticket = step.ticket
         if ticket not in self._answers:
             return  # it was answered
-        for reply in out.replies:
+        for reply in step.replies:
             if reply.ticket == ticket:
                 return  # it will be, once the step is durable
-        self._parked[ticket] = now_ms + self._limits.parked_max_ms
+        self._parked[ticket] = step.now_ms + self._limits.parked_max_ms
 
     def _advance(self, now_ms: int) -> None:
-        assert self.shard is not None
+        assert self.machine is not None
         for _ in range(_ADVANCES_MAX):
-            deadline_ms = self.shard.next_deadline()
+            deadline_ms = self.machine.next_deadline()
             if deadline_ms is None or deadline_ms > now_ms:
                 return
-            out = Effects()
-            self.shard.advance(now_ms, out)
-            self._finish(out, now_ms)
+            step = Step(now_ms)
+            self.machine.advance(step)
+            self._finish(step)
         raise AssertionError(f"{deadline_ms} is still due after {_ADVANCES_MAX} advances to {now_ms}")
 
-    def _finish(self, out: Effects, now_ms: int) -> None:
-        """Hand the step's records over and its replies out, or hold them back."""
+    def _finish(self, step: Step) -> None:
+        """Hand the step's rows over and its replies out, or hold them back."""
         self.steps += 1
         entries: Sequence[Entry] = ()
         journal: Sequence[JournalRow] = ()
-        if out.events and self._recorder is not None:
-            entries = self._recorder.of_events(self.lease.number, out.events)
+        if step.events and self._recorder is not None:
+            entries = self._recorder.of_events(self.lease.number, step.events)
             journal = self._recorder.rows(entries)
-        if out.records:
-            rows = [_encode(record) for record in out.records]
+        if step.rows:
             self._handed_over = self.steps
-            self._appender.append(self, rows, self.steps, journal)
+            self._appender.append(self, step.rows, self.steps, journal)
         elif journal:
             self._appender.note(self, journal)
         if self._durable == self._handed_over:
-            self._show(out.replies, out.events, out.requests, entries)
-        elif out.records or out.reads_hard_state:
-            held = _Held(self._handed_over, now_ms, out.replies, out.events, out.requests, entries)
-            self._held.append(held)
+            self._show(step.replies, step.events, entries)
+        elif step.rows or step.reads_hard_state:
+            self._held.append(_Held(self._handed_over, step.now_ms, step.replies, step.events, entries))
         else:
-            self._deliver(out.replies)
-            if out.events or out.requests:
-                self._held.append(_Held(self._handed_over, now_ms, [], out.events, out.requests, entries))
+            self._deliver(step.replies)
+            if step.events:
+                self._held.append(_Held(self._handed_over, step.now_ms, [], step.events, entries))
 
     def _release(self) -> None:
         held = self._held
         while held and held[0].needs <= self._durable:
             step = held.popleft()
             self._overdue = max(self._overdue - 1, 0)
-            self._show(step.replies, step.events, step.requests, step.entries)
+            self._show(step.replies, step.events, step.entries)
 
-    def _show(
-        self, replies: list[Reply], events: list[Event], requests: list[object], entries: Sequence[Entry]
-    ) -> None:
+    def _show(self, replies: list[Reply], events: list[Any], entries: Sequence[Entry]) -> None:
         self._deliver(replies)
         if entries and self._recorder is not None:
             self._recorder.show(entries)
         if events:
             self._owner.observe(self.lease, events)
-        if requests:
-            self._owner.forward(requests)
 
     def _deliver(self, replies: list[Reply]) -> None:
         """Answer, or begin to: what ends a rebalance of thousands is answered over several turns of the loop,
@@ -568,7 +534,7 @@ class ShardHost:
                 self._give_up(reply.ticket, "the store did not confirm the write in time")
                 unheard.append(reply.response)
         if unheard:
-            self.tell(partial(_unheard, unheard))
+            self.tell(lambda machine, step: machine.unheard(unheard, step))
         while self._parked:
             ticket, deadline_ms = next(iter(self._parked.items()))
             if deadline_ms > now_ms:
@@ -578,8 +544,8 @@ class ShardHost:
     def _give_up(self, ticket: Ticket, why: str) -> None:
         self._deliver([Reply(ticket, KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, why))])
 
-    def _next_deadline(self, of_shard: int | None) -> int | None:
-        deadline_ms = of_shard
+    def _next_deadline(self, of_machine: int | None) -> int | None:
+        deadline_ms = of_machine
         if len(self._held) > self._overdue:
             write_ms = self._held[self._overdue].since_ms + self._limits.write_timeout_ms
             deadline_ms = write_ms if deadline_ms is None or write_ms < deadline_ms else deadline_ms
@@ -589,14 +555,14 @@ class ShardHost:
         return deadline_ms
 
     def _arm(self) -> None:
-        shard = self.shard if self.state is HostState.ACTIVE else None
+        machine = self.machine if self.state is HostState.ACTIVE else None
         if self._timer is not None:
             # A deadline that moved later, as each heartbeat moves one, leaves the timer where it is: it will
             # fire once too early and be armed anew, which is cheaper than moving it with every request.
-            bound_ms = self._next_deadline(None if shard is None else shard.deadline_bound())
+            bound_ms = self._next_deadline(None if machine is None else machine.deadline_bound())
             if bound_ms is None or self._timer_ms <= bound_ms:
                 return
-        deadline_ms = self._next_deadline(None if shard is None else shard.next_deadline())
+        deadline_ms = self._next_deadline(None if machine is None else machine.next_deadline())
         if deadline_ms is None or (self._timer is not None and self._timer_ms <= deadline_ms):
             return
         self._disarm()
@@ -658,15 +624,6 @@ class ShardHost:
         return KafkaError(ErrorCode.NOT_COORDINATOR, f"shard {self.lease.number} is {self.state.value} here")
 
 
-def _unheard(responses: Sequence[object], shard: Shard, now_ms: int, out: Effects) -> None:
-    shard.unheard(responses, now_ms, out)
-
-
 def _resolve(answer: asyncio.Future[object], response: object) -> None:
     if not answer.done():  # its caller was cancelled
         answer.set_result(response)
-
-
-def _encode(record: Record) -> tuple[bytes, bytes | None]:
-    value = record.value
-    return encode_key(record.key), None if value is None else encode_value(value, record.value_version)

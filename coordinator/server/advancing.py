@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from muster.coordinator.base.movable_clock import MovableClock
-from muster.coordinator.group.effects import Effects
+from muster.coordinator.base.step import Step
 from muster.coordinator.group.shard import Shard
 from muster.coordinator.runtime.shard_host import HostState, Notice, ShardHost
 from muster.coordinator.server.broker import Broker
@@ -117,8 +117,8 @@ class Advancing:
         has it."""
         for broker in self._brokers():
             for host in broker.runtime.hosts():
-                group = None if host.shard is None else host.shard.groups.get(group_id)
-                if group is not None and member_id in group.members:
+                group = None if host.machine is None else host.machine.groups.get(group_id)
+                if group is not None and any(each.member_id == member_id for each in group.identities()):
                     self._stalled.add((group_id, member_id))
                     return
         raise LookupError(f"group {group_id!r} has no member {member_id!r}")
@@ -161,7 +161,7 @@ class _Move:
         self._until_s = self._loop.time() + move_s
         self._end_ms = 0
         self._stops: dict[Broker, int] = {}
-        self._told: dict[ShardHost, int] = {}
+        self._told: dict[ShardHost[Shard], int] = {}
         """With how many steps each host had made by when it was told."""
 
     async def make(self, ms: int) -> None:
@@ -182,13 +182,13 @@ class _Move:
             await broker.partitions.sweep_quietly()
         await self._rest()
         for broker in self._live():
-            broker.runtime.hurry()
+            broker.runtime.flush()
         await self._rest()
 
     def call_off(self) -> None:
         """The end will not come: who was presumed alive until then has a session from now on."""
         for host in self._told:
-            host.tell(lambda shard, now_ms, out: shard.presume_alive(now_ms, now_ms, (), out))
+            host.tell(lambda shard, step: shard.presume_alive(step.now_ms, (), step))
 
     def _live(self) -> list[Broker]:
         return [broker for broker in self._brokers() if not broker.paused]
@@ -211,14 +211,14 @@ class _Move:
                     told = True
         return told
 
-    def _notice(self, host: ShardHost, *, first: bool) -> Notice:
+    def _notice(self, host: ShardHost[Shard], *, first: bool) -> Notice[Shard]:
         stalled = self._stalled if first else None
 
-        def notice(shard: Shard, now_ms: int, out: Effects) -> None:
+        def notice(shard: Shard, step: Step) -> None:
             self._told[host] = host.steps + 1
             if stalled is not None:
-                shard.presume_alive(self._end_ms, now_ms, stalled, out, clients=self._clients())
-            shard.skip_sweeps(self._end_ms, now_ms)
+                shard.presume_alive(self._end_ms, stalled, step, clients=self._clients())
+            shard.skip_sweeps(self._end_ms, step.now_ms)
 
         return notice
 

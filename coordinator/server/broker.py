@@ -30,10 +30,10 @@ from muster.coordinator.journal.entries import Member
 from muster.coordinator.observe.lag import Lag
 from muster.coordinator.observe.rebalances import RebalanceLog
 from muster.coordinator.observe.recovery import Recovery
+from muster.coordinator.runtime.groups import GroupRuntime
 from muster.coordinator.runtime.holds import LoadHolds
 from muster.coordinator.runtime.recorder import Recorder
 from muster.coordinator.runtime.ring import Journal
-from muster.coordinator.runtime.runtime import Runtime
 from muster.coordinator.runtime.shard_host import Limits
 from muster.coordinator.server.broker_configs import BrokerConfigs
 from muster.coordinator.server.connections import Connections
@@ -43,7 +43,7 @@ from muster.coordinator.server.listener import BindError, Listener
 from muster.coordinator.server.pausing import PausableStore
 from muster.coordinator.server.producer_ids import ProducerIds
 from muster.coordinator.server.router import APIS_AT_ONCE, HANDLERS, Router
-from muster.coordinator.server.shards import DataShards, GroupShards, LogShards
+from muster.coordinator.server.shards import DataShards, GroupShards
 from muster.coordinator.server.unserved import REFUSED
 from muster.coordinator.storage.store import Lease, LeaseKind, NodeRow, Store, StoreCounts, StoreError
 from muster.coordinator.topics.catalogue import Catalogue, Change, Topic, events_topic, offsets_topic
@@ -148,7 +148,7 @@ class Broker:
             kept=[offsets, events] if settings.group_events else [offsets],
         )
         self.configs = BrokerConfigs(store, node_id, settings, self._apply_configs)
-        self.runtime = Runtime(
+        self.runtime = GroupRuntime(
             store,
             self.clock,
             self.membership,
@@ -164,7 +164,6 @@ class Broker:
         )
         self._shard_topics = shard_topics(counts.cluster_id)
         self._counts = counts
-        self._log_shards = shards = LogShards(counts.leases[LeaseKind.DATA])
         self.partitions = Partitions(
             node_id=node_id,
             catalogue=self.catalogue,
@@ -174,21 +173,20 @@ class Broker:
             upkeep_executor=shared.upkeep_thread,
             validation_executor=shared.validation_thread,
             shards=counts.leases[LeaseKind.DATA],
-            shard_of=self._shard_of,
-            lease_of=shards.lease,
+            lease_of=self._lease_of,
             elsewhere={offsets.topic_id: self.consumer_offsets, events.topic_id: self.group_events},
-            serving=lambda shard: self.membership.serving(shards.lease(shard)),
+            serving=self.membership.serving,
             retention_check_interval_ms=settings.log_retention_check_interval_ms,
             cleaner_backoff_ms=settings.log_cleaner_backoff_ms,
             producer_expiration_ms=settings.producer_id_expiration_ms,
         )
         self._data_shards = [
-            DataShards(kind, self.partitions, shards, self.read_topics, self._make_way)
+            DataShards(kind, self.partitions, self.read_topics, self._make_way)
             for kind in (LeaseKind.DATA, LeaseKind.REPLICAS)
         ]
         self.holders: Mapping[LeaseKind, LeaseHolder] = {
             LeaseKind.GROUP: GroupShards(
-                self.runtime, self.partitions, (self.consumer_offsets, self.group_events), shards
+                self.runtime, self.partitions, (self.consumer_offsets, self.group_events)
             ),
             **dict(zip((LeaseKind.DATA, LeaseKind.REPLICAS), self._data_shards, strict=True)),
         }
@@ -283,7 +281,7 @@ class Broker:
         member: Member | None = None,
         at_ms: int | None = None,
     ) -> None:
-        """Put an entry into the journal of something that happened outside the core; see `Runtime.note`."""
+        """Put an entry into the journal of something that happened outside the core: `GroupRuntime.note`."""
         self.runtime.note(type, data, group_id=group_id, member=member, at_ms=at_ms)
 
     # --- life -----------------------------------------------------------------------------------------------
@@ -511,16 +509,14 @@ class Broker:
         for lease, epoch in self.catalogue.moved.items():
             self.membership.begin_anew(lease, epoch)
 
-    def _shard_of(self, topic_id: UUID, partition: int) -> int | None:
+    def _lease_of(self, topic_id: UUID, partition: int) -> Lease | None:
         topic = self.catalogue.by_id(topic_id)
         assignment = None if topic is None else topic.assignments.get(partition)
         if assignment is None:
-            lease = partition_lease(self._shard_topics, self._counts.leases, topic_id, partition)
-            return self._log_shards.of(lease)
+            return partition_lease(self._shard_topics, self._counts.leases, topic_id, partition)
         if not self.membership.started:
             return None
-        assigned = self.topology.data_lease(topic_id, partition, assignment)
-        return None if assigned is None else self._log_shards.of(assigned)
+        return self.topology.data_lease(topic_id, partition, assignment)
 
     def leader(self, topic: Topic, partition: int) -> Leader:
         """Who leads a partition, as last read."""

@@ -10,63 +10,15 @@ without effect here (`kept_configs`). A TLS or SASL config, and a few of connect
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import replace
+from typing import Any, Final
 
-from muster.coordinator.config import kafka_name, kind_of, settings_declared, spec_of
-from muster.coordinator.server.kept_configs import KEPT, OF_MECHANISMS, ON_LISTENERS, Kept, Scope
-from muster.coordinator.topics.config import (
-    INT32_MAX,
-    INT64_MAX,
-    SPECS,
-    ConfigSpec,
-    ConfigType,
-    text_of,
-)
-from muster.protocol.errors import KafkaError
+from muster.coordinator.config import SETTINGS
+from muster.coordinator.server.kept_configs import KEPT, OF_MECHANISMS, ON_LISTENERS
+from muster.coordinator.topics.config import SPECS
+from muster.settings import INT64_MAX, Scope, Setting, Type, declare, text_of
 
 DRAINED: Final = "muster.drained"
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerConfigSpec:
-    """What is said about one broker config. `default` is None where Kafka leaves it unset."""
-
-    values: ConfigSpec
-    default: str | None
-    documentation: str
-    scope: Scope = Scope.READ_ONLY
-    threads: bool = False
-    """A change may at most double or halve it, as in Kafka."""
-    hidden: bool = False
-    """It is described only where it is set."""
-    by_listener: bool = False
-    """It is altered only under the prefix of a listener."""
-
-    @property
-    def type(self) -> ConfigType:
-        return self.values.type
-
-    @property
-    def dynamic(self) -> bool:
-        return self.scope is not Scope.READ_ONLY
-
-    @property
-    def sensitive(self) -> bool:
-        """Never shown."""
-        return self.values.type is ConfigType.PASSWORD
-
-    def shown(self, name: str, text: str) -> str | None:
-        """The value of `text` as Kafka writes it; None of what is sensitive."""
-        if self.sensitive:
-            return None
-        if not self.dynamic:
-            return text
-        try:
-            return text_of(self.values.parse(name, text))
-        except KafkaError:  # set by a muster that took it
-            return text
-
 
 SYNONYMS: Final[Mapping[str, Sequence[str]]] = {
     name: names
@@ -80,118 +32,96 @@ SYNONYMS: Final[Mapping[str, Sequence[str]]] = {
 """Configs that say the same thing in several units, the one that counts first."""
 
 _UNSET: Final = frozenset({"log.retention.ms", "log.roll.ms", "log.roll.jitter.ms", "log.flush.interval.ms"})
-"""Kafka has no default for these: the one of a synonym counts, and comes to the same."""
+"""Kafka has no default for these: a synonym's counts, and comes to the same."""
+
+
+def _fixed(name: str, type: Type, default: Any, meaning: str) -> Setting:
+    return declare(default, meaning, type).named(name)
+
 
 _FIXED_HERE: Final = (
-    ("advertised.listeners", ConfigType.LIST, None, "Where clients are told to connect."),
-    ("broker.id", ConfigType.INT, "-1", "The node id of this broker."),
-    ("broker.rack", ConfigType.STRING, None, "The rack reported for this broker."),
-    ("default.replication.factor", ConfigType.INT, "1", "Copies of each partition; there is one here."),
-    ("listeners", ConfigType.LIST, "PLAINTEXT://:9092", "Where this broker listens."),
-    ("log.cleaner.enable", ConfigType.BOOLEAN, "true", "Whether compaction runs; it does."),
-    ("log.dirs", ConfigType.LIST, None, "The data directory; none where all is kept in memory."),
-    (
+    _fixed("advertised.listeners", Type.LIST, None, "where clients are told to connect"),
+    _fixed("broker.id", Type.INT, -1, "the node id of this broker"),
+    _fixed("broker.rack", Type.STRING, None, "the rack reported for this broker"),
+    _fixed("default.replication.factor", Type.INT, 1, "copies of each partition; there is one here"),
+    _fixed("listeners", Type.LIST, ("PLAINTEXT://:9092",), "where this broker listens"),
+    _fixed("log.cleaner.enable", Type.BOOLEAN, True, "whether compaction runs; it does"),
+    _fixed("log.dirs", Type.LIST, None, "the data directory; none where all is kept in memory"),
+    _fixed(
         "log.flush.scheduler.interval.ms",
-        ConfigType.LONG,
-        str(INT64_MAX),
-        "What log.flush.interval.ms is where it is not set.",
+        Type.LONG,
+        INT64_MAX,
+        "what log.flush.interval.ms is where it is not set",
     ),
-    ("log.retention.hours", ConfigType.INT, "168", "Says log.retention.ms where that is not set."),
-    ("log.retention.minutes", ConfigType.INT, None, "Says log.retention.ms where that is not set."),
-    ("log.roll.hours", ConfigType.INT, "168", "Says log.roll.ms where that is not set."),
-    ("log.roll.jitter.hours", ConfigType.INT, "0", "Says log.roll.jitter.ms where that is not set."),
-    ("node.id", ConfigType.INT, None, "The node id of this broker."),
-    ("offsets.topic.num.partitions", ConfigType.INT, "50", "Into how many shards groups are divided."),
-    (
+    _fixed("log.retention.hours", Type.INT, 168, "says log.retention.ms where that is not set"),
+    _fixed("log.retention.minutes", Type.INT, None, "says log.retention.ms where that is not set"),
+    _fixed("log.roll.hours", Type.INT, 168, "says log.roll.ms where that is not set"),
+    _fixed("log.roll.jitter.hours", Type.INT, 0, "says log.roll.jitter.ms where that is not set"),
+    _fixed("node.id", Type.INT, None, "the node id of this broker"),
+    _fixed("offsets.topic.num.partitions", Type.INT, 50, "into how many shards groups are divided"),
+    _fixed(
         "offsets.topic.replication.factor",
-        ConfigType.SHORT,
-        "3",
-        "Copies of committed offsets: the store's one here.",
+        Type.SHORT,
+        3,
+        "copies of committed offsets: the store's one here",
     ),
 )
 """What tools look for in any broker, and here follows from other settings or cannot be set."""
 
 
-def _fixed(type: ConfigType, default: str | None, documentation: str) -> BrokerConfigSpec:
-    return BrokerConfigSpec(ConfigSpec(type, None, None, documentation), default, documentation)
+def _declared() -> Iterator[Setting]:
+    yield from _FIXED_HERE
+    drained = "whether this broker hands its shards over to others and takes none, to be stopped"
+    yield declare(False, drained, scope=Scope.PER_BROKER, kafka=False).named(DRAINED)
+    yield from KEPT
+    yield from (each for each in SETTINGS.values() if each.kafka)
+    yield from (_default_of(each) for each in SPECS.values() if each.default_from is not None)
 
 
-_NARROWER: Final = {"log.retention.ms": replace(SPECS["retention.ms"], low=1, also=-1)}
-"""Bounds that are others for brokers than for topics: one topic may keep nothing, not all of them."""
-
-_FOLLOWED: Final = frozenset({"log.cleaner.backoff.ms", "max.connections", "producer.id.expiration.ms"})
-"""Settings that can be altered while the broker runs."""
-
-_TYPES: Final = {
-    bool: ConfigType.BOOLEAN,
-    int: ConfigType.INT,
-    float: ConfigType.DOUBLE,
-    str: ConfigType.STRING,
-}
-
-
-def _declared() -> Iterator[tuple[str, BrokerConfigSpec]]:
-    yield from ((name, _fixed(*described)) for name, *described in _FIXED_HERE)
-    documentation = "Whether this broker hands its shards over to others and takes none, to be stopped."
-    drained = ConfigSpec(ConfigType.BOOLEAN, False, None, documentation)
-    yield DRAINED, BrokerConfigSpec(drained, "false", documentation, Scope.PER_BROKER)
-    for each in KEPT.values():
-        yield each.name, _of_kept(each)
-    for setting in settings_declared():
-        spec, name = spec_of(setting), kafka_name(setting.name)
-        if spec.kafka:
-            type = _TYPES[kind_of(setting)]
-            if type is ConfigType.INT and (spec.high or 0) > INT32_MAX:
-                type = ConfigType.LONG
-            unit = f" Unit: {spec.unit}." if spec.unit else ""
-            documentation = f"{spec.meaning[0].upper()}{spec.meaning[1:]}.{unit}"
-            yield (
-                name,
-                BrokerConfigSpec(
-                    ConfigSpec(type, setting.default, None, documentation, spec.low, spec.high),
-                    text_of(setting.default),
-                    documentation,
-                    Scope.CLUSTER_WIDE if name in _FOLLOWED else Scope.READ_ONLY,
-                ),
-            )
-    for topic_name, topic_spec in SPECS.items():
-        if topic_spec.broker_name is not None:
-            default = None if topic_spec.broker_name in _UNSET else text_of(topic_spec.default)
-            documentation = f"Default of the topic config {topic_name}. {topic_spec.documentation}"
-            yield (
-                topic_spec.broker_name,
-                BrokerConfigSpec(
-                    _NARROWER.get(topic_spec.broker_name, topic_spec),
-                    default,
-                    documentation,
-                    Scope.CLUSTER_WIDE,
-                ),
-            )
-
-
-def _of_kept(kept: Kept) -> BrokerConfigSpec:
-    return BrokerConfigSpec(
-        kept.values,
-        None if kept.values.default is None else text_of(kept.values.default),
-        kept.values.documentation,
-        kept.scope,
-        threads=kept.threads,
-        hidden=kept.hidden,
-        by_listener=kept.by_listener,
+def _default_of(config: Setting) -> Setting:
+    """The setting that gives a topic config its default."""
+    name = config.default_from
+    assert name is not None
+    setting = replace(
+        config,
+        name=name,
+        default=None if name in _UNSET else config.default,
+        meaning=f"default of the topic config {config.name}. {config.meaning[0].upper()}{config.meaning[1:]}",
+        default_from=None,
     )
+    # One topic may keep nothing, not all of them.
+    return replace(setting, low=1, also=-1) if name == "log.retention.ms" else setting
 
 
-BROKER_SPECS: Final[Mapping[str, BrokerConfigSpec]] = dict(sorted(dict(_declared()).items()))
+BROKER_SPECS: Final[Mapping[str, Setting]] = {
+    each.name: each
+    for each in sorted({each.name: each for each in _declared()}.values(), key=lambda each: each.name)
+}
 """Every broker config without a prefix, by Kafka's name."""
 
-_OF_SECURITY: Final = ("ssl.", "sasl.", "principal.builder.class")
+_OF_SECURITY: Final = frozenset(
+    each.name for each in KEPT if each.name.startswith(("ssl.", "sasl.", "principal.builder.class"))
+)
+_OF_MECHANISMS: Final = {each.name: each for each in OF_MECHANISMS}
 
 
-def spec_named(name: str) -> BrokerConfigSpec | None:
+def spec_named(name: str) -> Setting | None:
     """The declaration of a config, which may have the prefix of a listener, and of a SASL mechanism; None if
     nobody knows it."""
     spec = BROKER_SPECS.get(name)
-    return spec if spec is not None else _of_listener(name)
+    without = _without_prefix(name)
+    if spec is not None or without is None:
+        return spec
+    scope = Scope.CLUSTER_WIDE if without in ON_LISTENERS else Scope.PER_BROKER
+    return replace(_OF_MECHANISMS.get(without) or BROKER_SPECS[without], name=name, scope=scope)
+
+
+def shown(setting: Setting, text: str) -> str | None:
+    """The value of `text` as Kafka writes it; None of what is sensitive."""
+    if setting.sensitive:
+        return None
+    value = setting.read(text) if setting.dynamic else None
+    return text if value is None else text_of(value)  # the text, too, of what an older muster took
 
 
 def names_of(name: str) -> Sequence[str]:
@@ -200,25 +130,15 @@ def names_of(name: str) -> Sequence[str]:
     return SYNONYMS.get(name, (name,)) if without is None else (name, without)
 
 
-def _of_listener(name: str) -> BrokerConfigSpec | None:
-    without = _without_prefix(name)
-    if without is None:
-        return None
-    kept = OF_MECHANISMS.get(without)
-    spec = _of_kept(kept) if kept is not None else BROKER_SPECS[without]
-    scope = Scope.CLUSTER_WIDE if without in ON_LISTENERS else Scope.PER_BROKER
-    return BrokerConfigSpec(spec.values, spec.default, spec.documentation, scope)
-
-
 def _without_prefix(name: str) -> str | None:
     """What is configured for a listener, if anything is."""
     prefix, _, rest = name.partition(".name.")
     listener, _, rest = rest.partition(".")
     if prefix != "listener" or not listener:
         return None
-    if rest in ON_LISTENERS or (rest in KEPT and rest.startswith(_OF_SECURITY)):
+    if rest in ON_LISTENERS or rest in _OF_SECURITY:
         return rest
-    return next((each for each in OF_MECHANISMS if rest == each or _is_of_mechanism(rest, each)), None)
+    return next((each for each in _OF_MECHANISMS if rest == each or _is_of_mechanism(rest, each)), None)
 
 
 def _is_of_mechanism(name: str, config: str) -> bool:

@@ -15,25 +15,25 @@ from enum import IntEnum
 from itertools import dropwhile
 from typing import Final, NamedTuple
 
-from muster.coordinator.config import Settings, kafka_name, settings_declared
+from muster.coordinator.config import SETTINGS, Settings
 from muster.coordinator.server.broker_config_specs import (
     BROKER_SPECS,
     DRAINED,
-    BrokerConfigSpec,
     names_of,
     spec_named,
 )
-from muster.coordinator.server.kept_configs import Scope
+from muster.coordinator.server.kept_configs import BY_LISTENER, HIDDEN, THREADS
 from muster.coordinator.storage.store import BrokerConfigsRow, Store, StoreConflict
 from muster.coordinator.topics.config import (
     SPECS,
     ConfigChange,
     changed,
     defaults_from,
-    text_of,
+    read,
     validated,
 )
 from muster.protocol.errors import ErrorCode, KafkaError
+from muster.settings import Scope, Setting, text_of
 
 _ATTEMPTS: Final = 8
 
@@ -63,9 +63,10 @@ def source_of(synonyms: Sequence[Synonym]) -> Source:
     return synonyms[0].source if synonyms else Source.DEFAULT
 
 
-_SETTING_DEFAULTS: Final = {kafka_name(each.name): text_of(each.default) for each in settings_declared()}
-_DEFAULTS: Final = {name: spec.default for name, spec in BROKER_SPECS.items() if spec.default is not None}
-_VALUES: Final = {name: spec.values for name, spec in BROKER_SPECS.items()}
+_SETTING_DEFAULTS: Final = {each.name: text_of(each.default) for each in SETTINGS.values()}
+_DEFAULTS: Final = {
+    name: text_of(spec.default) for name, spec in BROKER_SPECS.items() if spec.default is not None
+}
 _DEDUPE_BYTES_MIN: Final = 1 << 20
 """Of each thread that compacts, and a byte more."""
 
@@ -109,11 +110,11 @@ class BrokerConfigs:
         """The value of a whole number that has a default."""
         return _number(name, self._layers)
 
-    def described(self, broker: str) -> Iterator[tuple[str, BrokerConfigSpec]]:
+    def described(self, broker: str) -> Iterator[tuple[str, Setting]]:
         """The configs that clients are told of about `broker`, this one's id, by name; of all brokers ("")
         those that are set."""
         altered = {name for layer in self._altered_layers(broker) for name in layer}
-        shown = [name for name, spec in BROKER_SPECS.items() if broker and not spec.hidden]
+        shown = [name for name in BROKER_SPECS if broker and name not in HIDDEN]
         for name in sorted({*altered, *shown}):
             spec = spec_named(name)
             if spec is not None:
@@ -124,8 +125,8 @@ class BrokerConfigs:
 
     def inherited(self, name: str) -> list[Synonym]:
         """What gives the topic config `name` its value in topics for which it is not set."""
-        broker_name = SPECS[name].broker_name
-        return [] if broker_name is None else self.synonyms(broker_name)
+        source = SPECS[name].default_from
+        return [] if source is None else self.synonyms(source)
 
     def altered(self, broker: str) -> Mapping[str, str]:
         """What has been set on `broker`: this one's id, or "" for all."""
@@ -163,7 +164,7 @@ class BrokerConfigs:
         row_name = str(self._node_id) if broker else ""
         for _ in range(_ATTEMPTS):
             before = self.altered(broker)
-            after = changed({} if replace else before, changes, _VALUES)
+            after = changed({} if replace else before, changes, BROKER_SPECS)
             self._check(broker, after)
             if validate_only:
                 return
@@ -192,7 +193,7 @@ class BrokerConfigs:
         layers = {**self._layers, source: configs}
         try:
             for name, text in configs.items():
-                known[name].values.parse(name, text)
+                read(known[name], name, text)
             validated(self._topic_defaults(layers))
         except KafkaError as refusal:  # Kafka has another code for a broker's config than for a topic's
             raise KafkaError(ErrorCode.INVALID_REQUEST, refusal.why) from None
@@ -200,9 +201,7 @@ class BrokerConfigs:
 
     def _check_threads(self, layers: Mapping[Source, Mapping[str, str]]) -> None:
         """As Kafka does, which has threads: INVALID_REQUEST unless each pool is at most doubled or halved."""
-        for name, spec in BROKER_SPECS.items():
-            if not spec.threads:
-                continue
+        for name in sorted(THREADS):
             before, after = (_number(name, of) for of in (self._layers, layers))
             if not before // 2 <= after <= before * 2:
                 raise KafkaError(
@@ -228,10 +227,10 @@ class BrokerConfigs:
         return defaults_from(set_here.get)
 
 
-_REFUSED_SPECS: Final[Sequence[tuple[Callable[[BrokerConfigSpec, str], bool], str]]] = (
+_REFUSED_SPECS: Final[Sequence[tuple[Callable[[Setting, str], bool], str]]] = (
     (lambda spec, broker: not spec.dynamic, "Cannot update these configs dynamically"),
     (
-        lambda spec, broker: spec.by_listener,
+        lambda spec, broker: spec.name in BY_LISTENER,
         "These configs are altered under the prefix of a listener only, listener.name.NAME",
     ),
     (

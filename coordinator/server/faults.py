@@ -448,7 +448,7 @@ def _read_code(given: object) -> ErrorCode:
 
 def read_duration(name: str, given: object, most_ms: int) -> int:
     """A duration as people write it, in milliseconds. Raises FaultError."""
-    from muster.coordinator.base import durations  # exact, by way of fractions and decimals: only in tests
+    from muster import durations  # exact, by way of fractions and decimals: only in tests
 
     try:
         ms = durations.parse(given)  # type: ignore[arg-type]

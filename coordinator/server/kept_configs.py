@@ -9,88 +9,44 @@ without effect too.)
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from enum import Enum
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable
+from typing import Any, Final
 
-from muster.coordinator.topics.config import INT32_MAX, INT64_MAX, ConfigSpec, ConfigType
-
-_INT16_MAX: Final = 2**15 - 1
-_DOUBLE_MAX: Final = sys.float_info.max
+from muster.settings import INT32_MAX, INT64_MAX, Scope, Setting, Type, declare
 
 
-class Scope(Enum):
-    """Where a config can be altered: nowhere, since it is taken at start; on one broker at a time; or on one
-    or all."""
-
-    READ_ONLY = "read-only"
-    PER_BROKER = "per-broker"
-    CLUSTER_WIDE = "cluster-wide"
-
-
-class Kept(NamedTuple):
-    """One config. `threads`: a change may at most double or halve it. `hidden`: it is described only where it
-    is set. `by_listener`: it is altered under the prefix of a listener alone."""
-
-    name: str
-    values: ConfigSpec
-    scope: Scope = Scope.CLUSTER_WIDE
-    threads: bool = False
-    hidden: bool = False
-    by_listener: bool = False
+def _kept(
+    name: str,
+    default: Any,
+    meaning: str,
+    scope: Scope = Scope.CLUSTER_WIDE,
+    *,
+    type: Type | None = None,
+    **rest: Any,
+) -> Setting:
+    return declare(default, meaning, type, scope=scope, served=False, **rest).named(name)
 
 
-def _spec(type: ConfigType, default: Any, meaning: str, **bounds: Any) -> ConfigSpec:
-    low, high = _RANGES.get(type, (None, None))
-    return ConfigSpec(type, default, None, meaning, **{"low": low, "high": high, "served": False} | bounds)
+def _int(name: str, default: int, low: int, meaning: str) -> Setting:
+    return _kept(name, default, meaning, low=low)
 
 
-_RANGES: Final = {
-    ConfigType.SHORT: (-_INT16_MAX - 1, _INT16_MAX),
-    ConfigType.INT: (-INT32_MAX - 1, INT32_MAX),
-    ConfigType.LONG: (-INT64_MAX - 1, INT64_MAX),
-    ConfigType.DOUBLE: (-_DOUBLE_MAX, _DOUBLE_MAX),
-}
+def _long(name: str, default: int | None, low: int | None, meaning: str, *scope: Scope) -> Setting:
+    return _kept(name, default, meaning, *scope, type=Type.LONG, low=low)
 
 
-def _flag(name: str, default: bool, meaning: str, **how: Any) -> Kept:
-    return Kept(name, _spec(ConfigType.BOOLEAN, default, meaning), **how)
+def _secret(name: str, meaning: str) -> Setting:
+    return _kept(name, None, meaning, _ONE, type=Type.PASSWORD)
 
 
-def _int(name: str, default: int, low: int, meaning: str, **how: Any) -> Kept:
-    return Kept(name, _spec(ConfigType.INT, default, meaning, low=low), **how)
-
-
-def _long(name: str, default: int | None, low: int, meaning: str, **how: Any) -> Kept:
-    return Kept(name, _spec(ConfigType.LONG, default, meaning, low=low), **how)
-
-
-def _double(name: str, default: float, meaning: str, **how: Any) -> Kept:
-    return Kept(name, _spec(ConfigType.DOUBLE, default, meaning), **how)
-
-
-def _text(
-    name: str, default: str | None, meaning: str, scope: Scope = Scope.CLUSTER_WIDE, **spec: Any
-) -> Kept:
-    return Kept(name, _spec(ConfigType.STRING, default, meaning, **spec), scope)
-
-
-def _list(
-    name: str, default: tuple[str, ...], meaning: str, scope: Scope = Scope.CLUSTER_WIDE, **spec: Any
-) -> Kept:
-    return Kept(name, _spec(ConfigType.LIST, default, meaning, **spec), scope)
-
-
-def _secret(name: str, meaning: str, **how: Any) -> Kept:
-    return Kept(name, _spec(ConfigType.PASSWORD, None, meaning), Scope.PER_BROKER, **how)
-
-
-def _class(name: str, default: str | None, meaning: str) -> Kept:
+def _class(name: str, default: str | None, meaning: str) -> Setting:
     classes = () if default is None else (default,)
     shape = default or "nothing: muster loads no Java classes"
-    return Kept(
-        name, _spec(ConfigType.CLASS, default, meaning, choices=classes, shape=shape), Scope.PER_BROKER
-    )
+    return _kept(name, default, meaning, _ONE, type=Type.CLASS, choices=classes, shape=shape)
+
+
+def _names(settings: Iterable[Setting]) -> frozenset[str]:
+    return frozenset(each.name for each in settings)
 
 
 _ONE: Final = Scope.PER_BROKER
@@ -101,216 +57,195 @@ _PRINCIPALS: Final = "org.apache.kafka.common.security.authenticator.DefaultKafk
 _PROTOCOLS: Final = "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT"
 
 _OF_THREADS: Final = (
-    _int("background.threads", 10, 1, "Threads for background tasks.", threads=True),
-    _int("log.cleaner.threads", 1, 0, "Threads that compact.", threads=True),
-    _int("num.io.threads", 8, 1, "Threads that handle requests.", threads=True),
-    _int("num.network.threads", 3, 1, "Threads that read and write sockets.", threads=True),
-    _int("num.recovery.threads.per.data.dir", 2, 1, "Threads that recover logs.", threads=True),
-    _int("num.replica.fetchers", 1, 1, "Threads that fetch from another broker.", threads=True),
+    _int("background.threads", 10, 1, "threads for background tasks"),
+    _int("log.cleaner.threads", 1, 0, "threads that compact"),
+    _int("num.io.threads", 8, 1, "threads that handle requests"),
+    _int("num.network.threads", 3, 1, "threads that read and write sockets"),
+    _int("num.recovery.threads.per.data.dir", 2, 1, "threads that recover logs"),
+    _int("num.replica.fetchers", 1, 1, "threads that fetch from another broker"),
+    _int("remote.log.manager.copier.thread.pool.size", 10, 1, "threads that copy"),
+    _int("remote.log.manager.expiration.thread.pool.size", 10, 1, "threads that remove"),
+    _int("remote.log.manager.follower.thread.pool.size", 2, 1, "threads of followers"),
+    _int("remote.log.reader.threads", 10, 1, "threads that read"),
 )
 
 _OF_CONNECTIONS: Final = (
-    _text(
+    _kept(
         "listener.security.protocol.map",
         _PROTOCOLS,
-        "Which protocol each listener speaks; muster's speak PLAINTEXT.",
+        "which protocol each listener speaks; muster's speak PLAINTEXT",
         _ONE,
         pattern=f"{_PROTOCOL}(,{_PROTOCOL})*",
         shape="NAME:PLAINTEXT[,...]",
     ),
-    _int("max.connection.creation.rate", INT32_MAX, 1, "Most new connections a second."),
-    _int("max.connections.per.ip", INT32_MAX, 1, "Most connections from one address."),
-    _text(
+    _int("max.connection.creation.rate", INT32_MAX, 1, "most new connections a second"),
+    _int("max.connections.per.ip", INT32_MAX, 1, "most connections from one address"),
+    _kept(
         "max.connections.per.ip.overrides",
         "",
-        "Most connections from addresses of their own bounds.",
+        "most connections from addresses of their own bounds",
         pattern=f"({_PER_IP}(,{_PER_IP})*)?",
         shape="ADDRESS:NUMBER[,...]",
     ),
 )
 
 _OF_LOGS: Final = (
-    _list(
+    _kept(
         "cordoned.log.dirs",
         (),
-        "Directories in which no partition is placed any more.",
+        "directories in which no partition is placed any more",
         _ONE,
         choices=("",),
         shape="nothing: the one data directory cannot be cordoned",
     ),
-    _long("log.cleaner.dedupe.buffer.size", 134_217_728, 1_048_577, "Memory for compacting, in bytes."),
-    _double("log.cleaner.io.buffer.load.factor", 0.9, "How full the memory for compacting may be."),
-    _int("log.cleaner.io.buffer.size", 524_288, 0, "Buffers of compacting, in bytes."),
-    _double("log.cleaner.io.max.bytes.per.second", _DOUBLE_MAX, "How fast compacting may read and write."),
-    _flag(
-        "transaction.partition.verification.enable", True, "Whether transactions are checked by partition."
+    _long("log.cleaner.dedupe.buffer.size", 134_217_728, 1_048_577, "memory for compacting, in bytes"),
+    _kept("log.cleaner.io.buffer.load.factor", 0.9, "how full the memory for compacting may be"),
+    _int("log.cleaner.io.buffer.size", 524_288, 0, "buffers of compacting, in bytes"),
+    _kept(
+        "log.cleaner.io.max.bytes.per.second", sys.float_info.max, "how fast compacting may read and write"
     ),
+    _kept("transaction.partition.verification.enable", True, "whether transactions are checked by partition"),
 )
 
-_OF_REPLICATION: Final = (
+_THROTTLES: Final = (
     _long(
-        "follower.replication.throttled.rate",
-        None,
-        0,
-        "Bytes a second that throttled followers may fetch.",
-        hidden=True,
+        "follower.replication.throttled.rate", None, 0, "bytes a second that throttled followers may fetch"
     ),
-    _long(
-        "leader.replication.throttled.rate",
-        None,
-        0,
-        "Bytes a second that throttled leaders may send.",
-        hidden=True,
-    ),
+    _long("leader.replication.throttled.rate", None, 0, "bytes a second that throttled leaders may send"),
     _long(
         "replica.alter.log.dirs.io.max.bytes.per.second",
         None,
         0,
-        "Bytes a second that replicas move at between directories.",
-        hidden=True,
-    ),
-    _flag(
-        "follower.fetch.last.tiered.offset.enable", False, "Whether a new follower begins behind remote data."
+        "bytes a second that replicas move at between directories",
     ),
 )
 
 _OF_REMOTE_STORAGE: Final = (
-    _int("remote.fetch.max.wait.ms", 500, 1, "How long a Fetch waits for remote data."),
-    _long("remote.list.offsets.request.timeout.ms", 30_000, 1, "How long ListOffsets waits for remote data."),
-    _long("remote.log.index.file.cache.total.size.bytes", 1 << 30, 1, "Cache of remote indexes, in bytes."),
-    _int("remote.log.manager.copier.thread.pool.size", 10, 1, "Threads that copy.", threads=True),
-    _long("remote.log.manager.copy.max.bytes.per.second", INT64_MAX, 1, "Bytes a second that are copied."),
-    _int("remote.log.manager.expiration.thread.pool.size", 10, 1, "Threads that remove.", threads=True),
-    _long("remote.log.manager.fetch.max.bytes.per.second", INT64_MAX, 1, "Bytes a second that are fetched."),
-    _int("remote.log.manager.follower.thread.pool.size", 2, 1, "Threads of followers.", threads=True),
-    _int("remote.log.reader.threads", 10, 1, "Threads that read.", threads=True),
+    _kept(
+        "follower.fetch.last.tiered.offset.enable", False, "whether a new follower begins behind remote data"
+    ),
+    _int("remote.fetch.max.wait.ms", 500, 1, "how long a Fetch waits for remote data"),
+    _long("remote.list.offsets.request.timeout.ms", 30_000, 1, "how long ListOffsets waits for remote data"),
+    _long("remote.log.index.file.cache.total.size.bytes", 1 << 30, 1, "cache of remote indexes"),
+    _long("remote.log.manager.copy.max.bytes.per.second", INT64_MAX, 1, "bytes a second that are copied"),
+    _long("remote.log.manager.fetch.max.bytes.per.second", INT64_MAX, 1, "bytes a second that are fetched"),
 )
 
 _OF_GROUPS: Final = (
-    _flag(
-        "errors.deadletterqueue.auto.create.topics.enable", False, "Whether dead letter queues are created."
+    _kept(
+        "errors.deadletterqueue.auto.create.topics.enable", False, "whether dead letter queues are created"
     ),
-    _text("errors.deadletterqueue.topic.name.prefix", "dlq.", "How the topics of dead letters begin."),
-    _int("group.coordinator.cached.buffer.max.bytes", 1_048_588, 524_288, "Largest buffer that is kept."),
-    _int("share.coordinator.cached.buffer.max.bytes", 1_048_588, 524_288, "Largest buffer that is kept."),
+    _kept("errors.deadletterqueue.topic.name.prefix", "dlq.", "how the topics of dead letters begin"),
+    _int("group.coordinator.cached.buffer.max.bytes", 1_048_588, 524_288, "largest buffer that is kept"),
+    _int("share.coordinator.cached.buffer.max.bytes", 1_048_588, 524_288, "largest buffer that is kept"),
     *(
-        _int(f"group.{kind}.assignment.interval.ms", 1_000, 0, "How often such a group is assigned anew.")
+        _int(f"group.{kind}.assignment.interval.ms", 1_000, 0, "how often such a group is assigned anew")
         for kind in ("consumer", "share", "streams")
     ),
-    *(
-        _flag(
-            f"group.{kind}.assignor.offload.enable",
-            True,
-            "Whether such groups are assigned on another thread.",
-            hidden=True,
-        )
-        for kind in ("consumer", "share", "streams")
-    ),
+)
+
+_OFFLOADS: Final = tuple(
+    _kept(f"group.{kind}.assignor.offload.enable", True, "whether such groups are assigned on another thread")
+    for kind in ("consumer", "share", "streams")
 )
 
 _OF_PLUGINS: Final = (
-    _list("config.providers", (), "Where values of configs can come from."),
-    _list("metric.reporters", (_JMX,), "Classes that report metrics.", choices=(_JMX,)),
-    _class("principal.builder.class", _PRINCIPALS, "The class that names clients."),
+    _kept("config.providers", (), "where values of configs can come from"),
+    _kept("metric.reporters", (_JMX,), "classes that report metrics", choices=(_JMX,)),
+    _class("principal.builder.class", _PRINCIPALS, "the class that names clients"),
 )
 
 _OF_SASL: Final = (
-    _list("sasl.enabled.mechanisms", ("GSSAPI",), "Mechanisms that clients may log in by.", _ONE),
-    _secret("sasl.jaas.config", "How logins are checked."),
-    _text("sasl.kerberos.kinit.cmd", "/usr/bin/kinit", "The program that gets tickets.", _ONE),
-    Kept(
-        "sasl.kerberos.min.time.before.relogin",
-        _spec(ConfigType.LONG, 60_000, "Least time between two logins."),
-        _ONE,
-    ),
-    _list("sasl.kerberos.principal.to.local.rules", ("DEFAULT",), "How Kerberos names become names.", _ONE),
-    _text("sasl.kerberos.service.name", None, "The broker's Kerberos name.", _ONE),
-    _double("sasl.kerberos.ticket.renew.jitter", 0.05, "How much renewals are spread.", scope=_ONE),
-    _double("sasl.kerberos.ticket.renew.window.factor", 0.8, "When a ticket is renewed.", scope=_ONE),
-    Kept(
+    _kept("sasl.enabled.mechanisms", ("GSSAPI",), "mechanisms that clients may log in by", _ONE),
+    _secret("sasl.jaas.config", "how logins are checked"),
+    _kept("sasl.kerberos.kinit.cmd", "/usr/bin/kinit", "the program that gets tickets", _ONE),
+    _long("sasl.kerberos.min.time.before.relogin", 60_000, None, "least time between two logins", _ONE),
+    _kept("sasl.kerberos.principal.to.local.rules", ("DEFAULT",), "how Kerberos names become names", _ONE),
+    _kept("sasl.kerberos.service.name", None, "the broker's Kerberos name", _ONE),
+    _kept("sasl.kerberos.ticket.renew.jitter", 0.05, "how much renewals are spread", _ONE),
+    _kept("sasl.kerberos.ticket.renew.window.factor", 0.8, "when a ticket is renewed", _ONE),
+    _kept(
         "sasl.login.refresh.buffer.seconds",
-        _spec(ConfigType.SHORT, 300, "How long before its end a login is renewed at the latest."),
+        300,
+        "how long before its end a login is renewed at the latest",
         _ONE,
+        type=Type.SHORT,
     ),
-    Kept(
+    _kept(
         "sasl.login.refresh.min.period.seconds",
-        _spec(ConfigType.SHORT, 60, "How long a login is not renewed at least."),
+        60,
+        "how long a login is not renewed at least",
         _ONE,
+        type=Type.SHORT,
     ),
-    _double("sasl.login.refresh.window.factor", 0.8, "When a login is renewed.", scope=_ONE),
-    _double("sasl.login.refresh.window.jitter", 0.05, "How much renewals are spread.", scope=_ONE),
-    _text("sasl.mechanism.inter.broker.protocol", "GSSAPI", "The mechanism between brokers.", _ONE),
+    _kept("sasl.login.refresh.window.factor", 0.8, "when a login is renewed", _ONE),
+    _kept("sasl.login.refresh.window.jitter", 0.05, "how much renewals are spread", _ONE),
+    _kept("sasl.mechanism.inter.broker.protocol", "GSSAPI", "the mechanism between brokers", _ONE),
 )
 
 _OF_TLS: Final = (
-    _list("ssl.cipher.suites", (), "Cipher suites.", _ONE),
-    _text(
+    _kept("ssl.cipher.suites", (), "cipher suites", _ONE),
+    _kept(
         "ssl.client.auth",
         "none",
-        "Whether clients show a certificate.",
+        "whether clients show a certificate",
         _ONE,
         choices=("required", "requested", "none"),
     ),
-    _list("ssl.enabled.protocols", ("TLSv1.2", "TLSv1.3"), "Versions of TLS.", _ONE),
-    _text("ssl.endpoint.identification.algorithm", "https", "How names of servers are checked.", _ONE),
-    _class("ssl.engine.factory.class", None, "The class that makes TLS engines."),
-    _text("ssl.keymanager.algorithm", "SunX509", "How keys are managed.", _ONE),
-    _text("ssl.protocol", "TLSv1.3", "The version of TLS that is preferred.", _ONE),
-    _text("ssl.provider", None, "Who provides TLS.", _ONE),
-    _text("ssl.secure.random.implementation", None, "Where random numbers come from.", _ONE),
-    _text("ssl.trustmanager.algorithm", "PKIX", "How trust is managed.", _ONE),
-    *(
-        _secret(name, meaning, by_listener=True)
-        for name, meaning in (
-            ("ssl.key.password", "Password of the key."),
-            ("ssl.keystore.certificate.chain", "The broker's certificates."),
-            ("ssl.keystore.key", "The broker's key."),
-            ("ssl.keystore.password", "Password of the store of keys."),
-            ("ssl.truststore.certificates", "Certificates that are trusted."),
-            ("ssl.truststore.password", "Password of the store of certificates that are trusted."),
-        )
-    ),
-    *(
-        Kept(name, _spec(ConfigType.STRING, default, meaning), _ONE, by_listener=True)
-        for name, default, meaning in (
-            ("ssl.keystore.location", None, "The file with the broker's key."),
-            ("ssl.keystore.type", "JKS", "The format of that file."),
-            ("ssl.truststore.location", None, "The file with certificates that are trusted."),
-            ("ssl.truststore.type", "JKS", "The format of that file."),
-        )
-    ),
+    _kept("ssl.enabled.protocols", ("TLSv1.2", "TLSv1.3"), "versions of TLS", _ONE),
+    _kept("ssl.endpoint.identification.algorithm", "https", "how names of servers are checked", _ONE),
+    _class("ssl.engine.factory.class", None, "the class that makes TLS engines"),
+    _kept("ssl.keymanager.algorithm", "SunX509", "how keys are managed", _ONE),
+    _kept("ssl.protocol", "TLSv1.3", "the version of TLS that is preferred", _ONE),
+    _kept("ssl.provider", None, "who provides TLS", _ONE),
+    _kept("ssl.secure.random.implementation", None, "where random numbers come from", _ONE),
+    _kept("ssl.trustmanager.algorithm", "PKIX", "how trust is managed", _ONE),
 )
 
-KEPT: Final[Mapping[str, Kept]] = {
-    each.name: each
-    for each in (
-        *_OF_THREADS,
-        *_OF_CONNECTIONS,
-        *_OF_LOGS,
-        *_OF_REPLICATION,
-        *_OF_REMOTE_STORAGE,
-        *_OF_GROUPS,
-        *_OF_PLUGINS,
-        *_OF_SASL,
-        *_OF_TLS,
-    )
-}
-"""By name. Those that topics take their defaults from, and those that muster follows, are declared with its
-topic configs and settings."""
+_OF_TLS_STORES: Final = (
+    _secret("ssl.key.password", "password of the key"),
+    _secret("ssl.keystore.certificate.chain", "the broker's certificates"),
+    _secret("ssl.keystore.key", "the broker's key"),
+    _kept("ssl.keystore.location", None, "the file with the broker's key", _ONE),
+    _secret("ssl.keystore.password", "password of the store of keys"),
+    _kept("ssl.keystore.type", "JKS", "the format of that file", _ONE),
+    _secret("ssl.truststore.certificates", "certificates that are trusted"),
+    _kept("ssl.truststore.location", None, "the file with certificates that are trusted", _ONE),
+    _secret("ssl.truststore.password", "password of the store of certificates that are trusted"),
+    _kept("ssl.truststore.type", "JKS", "the format of that file", _ONE),
+)
+
+KEPT: Final = (
+    *_OF_THREADS,
+    *_OF_CONNECTIONS,
+    *_OF_LOGS,
+    *_THROTTLES,
+    *_OF_REMOTE_STORAGE,
+    *_OF_GROUPS,
+    *_OFFLOADS,
+    *_OF_PLUGINS,
+    *_OF_SASL,
+    *_OF_TLS,
+    *_OF_TLS_STORES,
+)
+"""Those that topics take their defaults from, and those that muster follows, are declared with its topic
+configs and settings."""
+
+THREADS: Final = _names(_OF_THREADS)
+"""A change may at most double or halve these, as in Kafka."""
+
+HIDDEN: Final = _names((*_THROTTLES, *_OFFLOADS))
+"""These are described only where they are set."""
+
+BY_LISTENER: Final = _names(_OF_TLS_STORES)
+"""These are altered under the prefix of a listener alone."""
 
 ON_LISTENERS: Final = frozenset({"max.connections", "max.connection.creation.rate", "num.network.threads"})
 """Those that can be altered on all brokers under the prefix of a listener; so can, on one broker, those
 of TLS and SASL."""
 
-OF_MECHANISMS: Final[Mapping[str, Kept]] = {
-    each.name: each
-    for each in (
-        Kept(
-            "connections.max.reauth.ms",
-            _spec(ConfigType.LONG, 0, "How long a login lasts; 0: for ever."),
-            _ONE,
-        ),
-        _secret("sasl.jaas.config", "How logins are checked."),
-    )
-}
+OF_MECHANISMS: Final = (
+    _long("connections.max.reauth.ms", 0, None, "how long a login lasts; 0: for ever", _ONE),
+    _secret("sasl.jaas.config", "how logins are checked"),
+)
 """Those that can be altered under the prefixes of a listener and a SASL mechanism."""

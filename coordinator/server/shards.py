@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final
 
-from muster.coordinator.cluster.handover import Rest
-from muster.coordinator.runtime.runtime import Runtime
+from muster.coordinator.cluster.handover import Deferred
+from muster.coordinator.runtime.groups import GroupRuntime
 from muster.coordinator.storage.store import Lease, LeaseKind, StoreClosed, StoreError
 from muster.coordinator.topics.partitions import Partitions
 from muster.coordinator.topics.rows import RowPartitions
@@ -16,41 +16,19 @@ from muster.coordinator.topics.rows import RowPartitions
 _READ_AGAIN_S: Final = 1.0
 
 
-class LogShards:
-    """The numbers by which `Partitions` knows the partitions of a lease: those of data shards are the
-    lease's, those of replica lists follow, those of group shards are negative."""
-
-    def __init__(self, data_shards: int) -> None:
-        self._data_shards = data_shards
-
-    def of(self, lease: Lease) -> int:
-        if lease.kind is LeaseKind.GROUP:
-            return -1 - lease.number
-        return lease.number if lease.kind is LeaseKind.DATA else self._data_shards + lease.number
-
-    def lease(self, shard: int) -> Lease:
-        """The other way round."""
-        if shard < 0:
-            return Lease(LeaseKind.GROUP, -1 - shard)
-        if shard < self._data_shards:
-            return Lease(LeaseKind.DATA, shard)
-        return Lease(LeaseKind.REPLICAS, shard - self._data_shards)
-
-
 class GroupShards:
     """Who holds a group shard also leads the partitions of `__consumer_offsets` and `__group_events` that
     stand for it."""
 
     def __init__(
-        self, runtime: Runtime, partitions: Partitions, topics: Sequence[RowPartitions], shards: LogShards
+        self, runtime: GroupRuntime, partitions: Partitions, topics: Sequence[RowPartitions]
     ) -> None:
         self._runtime = runtime
         self._partitions = partitions
         self._topics = topics
-        self._shards = shards
 
     def own(self, number: int, epoch: int) -> Awaitable[object]:
-        self._partitions.own(self._shards.of(Lease(LeaseKind.GROUP, number)), epoch)
+        self._partitions.own(Lease(LeaseKind.GROUP, number), epoch)
         for topic in self._topics:
             topic.own(number, epoch)
         return self._runtime.own(number, epoch)
@@ -58,8 +36,8 @@ class GroupShards:
     def disown(self, number: int) -> Awaitable[object]:
         for topic in self._topics:
             topic.disown(number)
-        logs = self._partitions.disown(self._shards.of(Lease(LeaseKind.GROUP, number)))
-        return Rest(partial(self._at_rest, self._runtime.disown(number), logs))
+        logs = self._partitions.disown(Lease(LeaseKind.GROUP, number))
+        return Deferred(partial(self._at_rest, self._runtime.disown(number), logs))
 
     async def _at_rest(self, shard: Awaitable[object], logs: Awaitable[object]) -> None:
         try:
@@ -79,7 +57,6 @@ class DataShards:
         self,
         kind: LeaseKind,
         partitions: Partitions,
-        shards: LogShards,
         read_topics: Callable[[], Awaitable[object]],
         topics_read: Callable[[], None],
     ) -> None:
@@ -87,7 +64,6 @@ class DataShards:
         it heard that it had the lease."""
         self._kind = kind
         self._partitions = partitions
-        self._shards = shards
         self._read_topics = read_topics
         self._topics_read = topics_read
         self._loading: dict[int, asyncio.Task[None]] = {}
@@ -104,7 +80,7 @@ class DataShards:
         loading = self._loading.pop(number, None)
         if loading is not None:
             loading.cancel()
-        return self._partitions.disown(self._shards.of(Lease(self._kind, number)))
+        return self._partitions.disown(Lease(self._kind, number))
 
     def abandon(self) -> None:
         """As if the process died."""
@@ -123,5 +99,5 @@ class DataShards:
             except StoreError:  # whoever keeps the catalogue logs it
                 await asyncio.sleep(_READ_AGAIN_S)
         del self._loading[number]
-        self._partitions.own(self._shards.of(Lease(self._kind, number)), epoch)
+        self._partitions.own(Lease(self._kind, number), epoch)
         asyncio.get_running_loop().call_soon(self._topics_read)

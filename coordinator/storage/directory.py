@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import ClassVar
 
 from muster.coordinator.base.system import try_lock
+from muster.coordinator.storage.lease_table import LeaseTable
 from muster.coordinator.storage.left_behind import inspect
 from muster.coordinator.storage.store import StoreError, StoreLocked
-from muster.coordinator.storage.tenancy import Tenancy
 
 _STORE = "store.sqlite"
 _TOPICS = "topics"
@@ -29,7 +29,7 @@ _TOPICS = "topics"
 class _Lock:
     descriptor: int
     pid: int  # a forked child inherits this module's state, but not the lock
-    tenancy: Tenancy = field(default_factory=Tenancy)
+    lease_table: LeaseTable = field(default_factory=LeaseTable)
     turn: threading.Lock = field(default_factory=threading.Lock)
     users: int = 1
 
@@ -48,9 +48,9 @@ class DataDirectory:
     NAMES: ClassVar = (_STORE, _TOPICS)
     """What it has, of which one is always there once it was used."""
 
-    def __init__(self, path: Path, tenancy: Tenancy, turn: threading.Lock) -> None:
+    def __init__(self, path: Path, lease_table: LeaseTable, turn: threading.Lock) -> None:
         self.path = path
-        self.tenancy = tenancy
+        self.lease_table = lease_table
         """Leases and registrations of those who use the directory. All are in this process while it has the
         lock, and none is left when it has let go.
         """
@@ -89,7 +89,7 @@ class DataDirectory:
                     lock = _held[path] = _take(path)
         except OSError as error:
             raise StoreError(f"cannot use data directory {path}: {error.strerror or error}") from error
-        return cls(path, lock.tenancy, lock.turn)
+        return cls(path, lock.lease_table, lock.turn)
 
     def release(self) -> None:
         """Give up this owner's share. Harmless when called again."""

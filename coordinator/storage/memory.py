@@ -12,7 +12,7 @@ from types import MappingProxyType
 from uuid import UUID, uuid4
 
 from muster.coordinator.base.clock import monotonic_ms
-from muster.coordinator.storage.assignments import numbered
+from muster.coordinator.storage.lease_table import LeaseTable
 from muster.coordinator.storage.store import (
     FIRST_SEQ,
     LEASE_COUNTS_DEFAULT,
@@ -34,7 +34,7 @@ from muster.coordinator.storage.store import (
     TopicRow,
     whole_rows,
 )
-from muster.coordinator.storage.tenancy import Tenancy
+from muster.coordinator.storage.texts import numbered
 
 
 @dataclass(slots=True)
@@ -103,13 +103,13 @@ class MemoryStore:
         self._topics: dict[UUID, TopicRow] = {}
         self._replica_lists: dict[Replicas, int] = {}
         self._broker_configs: dict[str, BrokerConfigsRow] = {}
-        self._tenancy = Tenancy()
+        self._lease_table = LeaseTable()
         self._revision = 0
         self._next_producer_id = 0
 
     def __repr__(self) -> str:
         records = sum(len(row.records) for row in self._leases.values())
-        return f"<MemoryStore records={records} topics={len(self._topics)} {self._tenancy!r}>"
+        return f"<MemoryStore records={records} topics={len(self._topics)} {self._lease_table!r}>"
 
     async def open(self) -> None:
         self._open = True
@@ -233,11 +233,11 @@ class MemoryStore:
         self._check_open()
         rows = {lease: self._lease_row(lease) for lease in leases}
         now_ms = self._now_ms()
-        taken = self._tenancy.begin_claim(leases, node_id, now_ms)
+        taken = self._lease_table.begin_claim(leases, node_id, now_ms)
         for lease in taken:
             rows[lease].epoch += 1
         epochs = {lease: rows[lease].epoch for lease in taken}
-        grants = self._tenancy.end_claim(taken, node_id, epochs, term_ms, now_ms)
+        grants = self._lease_table.end_claim(taken, node_id, epochs, term_ms, now_ms)
         if grants:
             self._tell()
         return [grants.get(lease) for lease in leases]
@@ -245,29 +245,29 @@ class MemoryStore:
     async def announce(self, grants: Sequence[Grant]) -> None:
         self._check_open()
         self._check_known(grants)
-        if self._tenancy.announce(grants):
+        if self._lease_table.announce(grants):
             self._tell()
 
     async def renew(self, grants: Sequence[Grant], term_ms: int) -> list[int | None]:
         self._check_open()
         self._check_known(grants)
-        return self._tenancy.renew(grants, term_ms, self._now_ms())
+        return self._lease_table.renew(grants, term_ms, self._now_ms())
 
     async def release(self, grants: Sequence[Grant]) -> None:
         self._check_open()
         self._check_known(grants)
-        if self._tenancy.release(grants):
+        if self._lease_table.release(grants):
             self._tell()
 
     async def holders(self, kind: LeaseKind) -> dict[int, Grant]:
         self._check_open()
-        return self._tenancy.holders(kind, self._now_ms())
+        return self._lease_table.holders(kind, self._now_ms())
 
     def runs_out_in(self, sparing: Container[int]) -> int | None:
-        return self._tenancy.runs_out_in(sparing, self._now_ms())
+        return self._lease_table.runs_out_in(sparing, self._now_ms())
 
     def let_pass(self, ms: int, sparing: Container[int]) -> None:
-        if self._tenancy.let_pass(ms, sparing, self._now_ms()):
+        if self._lease_table.let_pass(ms, sparing, self._now_ms()):
             self._tell()
 
     # --- topics -----------------------------------------------------------------------------------
@@ -344,17 +344,17 @@ class MemoryStore:
 
     async def register_node(self, node: NodeRow) -> None:
         self._check_open()
-        if self._tenancy.register(node, self._now_ms()):
+        if self._lease_table.register(node, self._now_ms()):
             self._tell()
 
     async def remove_node(self, node_id: int, incarnation: UUID) -> None:
         self._check_open()
-        if self._tenancy.remove(node_id, incarnation):
+        if self._lease_table.remove(node_id, incarnation):
             self._tell()
 
     async def nodes(self) -> list[NodeRow]:
         self._check_open()
-        return self._tenancy.nodes(self._now_ms())
+        return self._lease_table.nodes(self._now_ms())
 
     # --- the rest ---------------------------------------------------------------------------------
 
@@ -364,7 +364,7 @@ class MemoryStore:
 
     async def revision(self) -> int:
         self._check_open()
-        return self._revision + self._tenancy.revision
+        return self._revision + self._lease_table.revision
 
     async def allocate_producer_ids(self, count: int) -> int:
         self._check_open()

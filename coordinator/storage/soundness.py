@@ -23,7 +23,7 @@ from muster.coordinator.storage.folders import Folders
 from muster.coordinator.storage.records import Batch
 from muster.coordinator.storage.segment import Index, Segment, parse_stem
 from muster.coordinator.storage.segments import LOG_ENDING, SNAPSHOT_CRC, SNAPSHOT_ENDING
-from muster.coordinator.storage.sqlite_soundness import check_store, topic_names
+from muster.coordinator.storage.sqlite.soundness import check_store, topic_names
 from muster.coordinator.storage.store import StoreDamaged, StoreError
 from muster.protocol.record_batch import crc_matches
 

@@ -13,8 +13,8 @@ Rules that hold for every method of `Store`:
   made. Of leases and registrations only the epochs must survive the death of all who could hold them: where
   that is one process, a backend keeps the rest in its memory, and renewing goes on while nothing can be
   written.
-- *Atomic.* Each call is one transaction or part of one. Calls that arrive together may share a transaction
-  (group commit), but each has its own outcome: one that is refused changes nothing and fails no other.
+- *Atomic.* Each call is one transaction. The appends of one call share it, each with an outcome of its own;
+  what is grouped into a call is the caller's business (`runtime.appender`).
 - *Ordered.* Changes of one store object take effect in the order in which its methods were called, but that
   renewals, releases and registrations may overtake others. A read sees every change whose call returned
   before the read was made.

@@ -15,10 +15,11 @@ from muster.coordinator.base.clock import Clock as Time
 from muster.coordinator.config import Settings
 from muster.coordinator.testing.clock import AsyncClock, Clock
 from muster.coordinator.testing.core import Core
-from muster.coordinator.testing.faces import CALL_S, Async, Blocking, Calls, both, finished, waits
+from muster.coordinator.testing.faces import Async, Blocking, Calls, both, finished, waits
 from muster.coordinator.testing.faults import AsyncFaults, Faults
 from muster.coordinator.testing.groups import AsyncGroup, Group, GroupFacts, reached
 from muster.coordinator.testing.snapshot import Snapshot, put_back, taken
+from muster.coordinator.testing.thread import CALL_S
 from muster.coordinator.testing.timeline import Timeline
 from muster.coordinator.testing.topics import AsyncTopic, Record, Sent, Topic, create, read, write
 from muster.coordinator.testing.traces import told
@@ -82,7 +83,7 @@ class ClusterCalls(Calls):
         async def known() -> list[str]:
             hosts = [host for node in self._core.brokers.running for host in node.runtime.hosts()]
             return sorted(
-                group_id for host in hosts if host.shard is not None for group_id in host.shard.groups
+                group_id for host in hosts if host.machine is not None for group_id in host.machine.groups
             )
 
         return self._look(known)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from muster.coordinator.base.durations import parse
 from muster.coordinator.server.advancing import ClockFixed, NotAtRest
 from muster.coordinator.testing.faces import Async, Blocking, Calls, both
+from muster.durations import parse
 
 __all__ = ["AsyncClock", "Clock", "ClockCalls", "ClockFixed", "NotAtRest"]
 

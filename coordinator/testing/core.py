@@ -15,8 +15,7 @@ from muster.coordinator.runtime.ring import together
 from muster.coordinator.runtime.shard_host import Operation
 from muster.coordinator.server.broker import Broker as Node
 from muster.coordinator.server.brokers import Brokers
-from muster.coordinator.testing.faces import CALL_S
-from muster.coordinator.testing.thread import LoopThread
+from muster.coordinator.testing.thread import CALL_S, LoopThread
 from muster.coordinator.topics.catalogue import Topic
 from muster.protocol.errors import ErrorCode, KafkaError
 

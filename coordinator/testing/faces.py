@@ -33,6 +33,7 @@ from typing import (
     overload,
 )
 
+from muster.coordinator.testing.thread import CALL_S
 from muster.coordinator.testing.traces import told
 
 if TYPE_CHECKING:
@@ -42,8 +43,6 @@ C = TypeVar("C", bound="Calls")
 P = ParamSpec("P")
 T = TypeVar("T")
 
-CALL_S: Final = 60.0
-"""Time limit of a call that is not itself a wait."""
 FACT_S: Final = 10.0
 """Time limit of reading a fact, which blocks the caller in both APIs."""
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from muster.coordinator.group.classic import ClassicGroup, GroupState
-from muster.coordinator.group.classic_member import ClassicMember
-from muster.coordinator.group.effects import Effects, RequestContext, Ticket
+from muster.coordinator.base.step import Step
+from muster.coordinator.group.classic.states import GroupState
+from muster.coordinator.group.group import MemberView
 from muster.coordinator.group.shard import Shard
 from muster.coordinator.journal.entries import Entry
 from muster.coordinator.journal.entries import Member as KnownMember
@@ -17,8 +16,7 @@ from muster.coordinator.testing.faces import Async, Blocking, Calls, both, waits
 from muster.coordinator.testing.faults import AsyncFaultRule, FaultRule
 from muster.coordinator.testing.timeline import Timeline
 from muster.coordinator.testing.waiting import TIMEOUT_S, Duration, Seen, WaitFailed, wait_until
-from muster.protocol.embedded import decode_assignment, subscribed_topics
-from muster.protocol.errors import DecodeError, ErrorCode, KafkaError
+from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.classic_group import LeaveGroupRequest, LeaveGroupResponse
 
 if TYPE_CHECKING:
@@ -199,7 +197,7 @@ class GroupCalls(Calls):
             return Seen(offset >= max(at_least, 0), f"{how}; {view.short}"), offset
 
         wanted = f"group {self.group_id} to commit {topic}-{partition} at {at_least} or more"
-        return await wait_until(self._core, wanted, look, timeout, story=self._story)
+        return await wait_until(self._core.news, wanted, look, timeout, story=self._story)
 
     @waits
     async def caught_up(self, *, timeout: Duration = TIMEOUT_S) -> None:
@@ -212,7 +210,9 @@ class GroupCalls(Calls):
             how = f"lag {behind}" if lag else "it reads no topic"
             return Seen(bool(lag) and not behind, how), None
 
-        await wait_until(self._core, f"group {self.group_id} to catch up", look, timeout, story=self._story)
+        await wait_until(
+            self._core.news, f"group {self.group_id} to catch up", look, timeout, story=self._story
+        )
 
     @waits
     async def rebalanced(
@@ -242,7 +242,7 @@ class GroupCalls(Calls):
         wanted = f"group {self.group_id} to rebalance" + (f" with cause {cause!r}" if cause else "")
         if after:
             wanted += f" after generation {after}"
-        explanation = await wait_until(self._core, wanted, look, timeout, story=self._story)
+        explanation = await wait_until(self._core.news, wanted, look, timeout, story=self._story)
         assert explanation is not None
         return explanation
 
@@ -300,7 +300,7 @@ class GroupCalls(Calls):
             return Seen(met(view), view.short), GroupFacts(view.state, len(view.members))
 
         return await wait_until(
-            self._core, f"group {self.group_id} {wanted}", look, timeout, story=self._story
+            self._core.news, f"group {self.group_id} {wanted}", look, timeout, story=self._story
         )
 
     def _story(self) -> str:
@@ -359,7 +359,7 @@ class MemberCalls(Calls):
             now = (await self._group._view()).connections.get(member.id)
             return Seen(now != connection_id, "the connection is still open"), None
 
-        await wait_until(core, f"{member} of group {group_id} to disconnect", look, TIMEOUT_S)
+        await wait_until(core.news, f"{member} of group {group_id} to disconnect", look, TIMEOUT_S)
 
     @both
     async def _cut_off(self) -> tuple[int, Rule]:
@@ -382,7 +382,9 @@ class MemberCalls(Calls):
             there = [each for each in (await self._group._view()).members if each.id == member.id]
             return Seen(not any(each.connected for each in there), "the connection is still open"), None
 
-        await wait_until(core, f"{member} of group {self._group.group_id} to be cut off", look, TIMEOUT_S)
+        await wait_until(
+            core.news, f"{member} of group {self._group.group_id} to be cut off", look, TIMEOUT_S
+        )
         return kept_away, rule
 
     @waits
@@ -402,7 +404,7 @@ class MemberCalls(Calls):
             return Seen(gone, view.short), None
 
         wanted = f"member {self.name} of group {self._group.group_id} to disconnect"
-        await wait_until(self._core, wanted, look, timeout, story=self._group._story)
+        await wait_until(self._core.news, wanted, look, timeout, story=self._group._story)
 
     def _was_there(self) -> bool:
         entries = self._core.entries(self._group.group_id)
@@ -470,52 +472,41 @@ async def reached(group: GroupCalls, state: str, members: int | None, timeout: D
 # --- in the shard -------------------------------------------------------------------------------------------
 
 
-def _look_at(
-    shard: Shard, group_id: str, context: RequestContext, ticket: Ticket, now_ms: int, out: Effects
-) -> None:
+def _look_at(shard: Shard, group_id: str, step: Step) -> None:
     """An operation of the shard, like `Shard.describe`: answers with a View once all it shows is durable."""
-    out.reads_hard_state = True
+    step.reads_hard_state = True
     group = shard.groups.get(group_id)
     committed = {part: each.offset for part, each in shard.hard.offsets.get(group_id, {}).items()}
     if group is None:
-        out.reply(ticket, View("Dead", 0, (), (), committed, {}))
+        step.reply(View("Dead", 0, (), (), committed, {}))
         return
     from muster.coordinator.journal.names import Names
 
-    members = group.members.values()
+    view, members = group.view(), list(group.member_views())
     names = Names(
-        KnownMember(each.member_id, each.client_id, each.client_host, each.group_instance_id)
+        KnownMember(each.member_id, each.client_id, each.client_host, each.identity.group_instance_id)
         for each in members
     )
-    out.reply(
-        ticket,
+    step.reply(
         View(
-            str(group.state),
-            group.generation_id,
-            tuple(_member(group, member, names.short(member.member_id)) for member in members),
-            tuple(group.pending_members),
+            str(view.state),
+            view.generation_id,
+            tuple(_member(member, names.short(member.member_id)) for member in members),
+            tuple(each.identity.member_id for each in view.pending),
             committed,
             {member.member_id: member.connection_id for member in members},
         ),
     )
 
 
-def _member(group: ClassicGroup, member: ClassicMember, name: str) -> MemberFacts:
-    topics: Sequence[str] = ()
-    with suppress(DecodeError):  # not the consumer protocol type
-        topics = subscribed_topics(member.protocols[0][1])
-    assignment: list[TopicPartition] = []
-    if member.assignment:
-        with suppress(DecodeError):
-            parts = decode_assignment(member.assignment).assigned_partitions
-            assignment = sorted((each.topic, number) for each in parts for number in each.partitions)
+def _member(member: MemberView, name: str) -> MemberFacts:
     return MemberFacts(
         member.member_id,
         member.client_id,
         member.client_host.removeprefix("/"),
-        member.group_instance_id,
-        tuple(sorted(topics)),
-        tuple(assignment),
+        member.identity.group_instance_id,
+        tuple(member.topics() or ()),
+        tuple(sorted(member.assignment() or ())),
         member.connection_id is not None,
         name,
     )

@@ -13,6 +13,8 @@ from muster.coordinator.testing.traces import told
 
 T = TypeVar("T")
 
+CALL_S: Final = 60.0
+"""How long a call may take that is not itself a wait."""
 _END_S: Final = 60.0
 
 

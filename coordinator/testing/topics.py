@@ -84,7 +84,7 @@ class TopicCalls(Calls):
             known = [topic.partitions for topic in topics if topic is not None]
             return Seen(len(known) == len(topics), "not on every broker"), max(known, default=0)
 
-        return await wait_until(self._core, f"topic {self.name} to exist", look, timeout)
+        return await wait_until(self._core.news, f"topic {self.name} to exist", look, timeout)
 
     @waits
     async def has_records(self, *, at_least: int = 1, timeout: Duration = TIMEOUT_S) -> int:
@@ -100,7 +100,7 @@ class TopicCalls(Calls):
             return Seen(count >= at_least, f"{count} records"), count
 
         wanted = f"topic {self.name} to have {at_least} records or more"
-        return await wait_until(self._core, wanted, look, timeout)
+        return await wait_until(self._core.news, wanted, look, timeout)
 
     @waits
     async def deleted(self, *, timeout: Duration = TIMEOUT_S) -> None:
@@ -110,7 +110,7 @@ class TopicCalls(Calls):
             there = any(node.catalogue.by_name(self.name) for node in self._core.running)
             return Seen(not there, "it exists"), None
 
-        await wait_until(self._core, f"topic {self.name} to be deleted", look, timeout)
+        await wait_until(self._core.news, f"topic {self.name} to be deleted", look, timeout)
 
 
 class Topic(TopicCalls, Blocking):

@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from muster.protocol.errors import KafkaError
-
-if TYPE_CHECKING:
-    from muster.coordinator.testing.core import Core
 
 T = TypeVar("T")
 
@@ -38,26 +35,26 @@ class Seen(NamedTuple):
 
 def seconds(timeout: Duration) -> float:
     """Raises ValueError for an invalid duration."""
-    from muster.coordinator.base.durations import parse
+    from muster.durations import parse
 
     return parse(timeout) / 1000
 
 
 async def wait_until(
-    core: Core,
+    news: Callable[[], asyncio.Future[None]],
     wanted: str,
     look: Callable[[], Awaitable[tuple[Seen, T]]],
     timeout: Duration,
     *,
     story: Callable[[], str] = str,
 ) -> T:
-    """Call `look` until what it saw is `met`, and return what it found. Repeats at every new journal entry
+    """Call `look` until what it saw is `met`, and return what it found. Repeats whenever there is `news`
     and a hundred times a second. Raises WaitFailed, with `story` after the current state."""
     limit_s = seconds(timeout)
     loop = asyncio.get_running_loop()
     begun = loop.time()
     while True:
-        news = core.news()
+        heard = news()
         try:
             async with asyncio.timeout(max(begun + limit_s - loop.time(), _LOOK_S)):
                 seen, found = await look()
@@ -73,4 +70,4 @@ async def wait_until(
         if left_s <= 0:
             failed = [f"timed out after {limit_s:g} s waiting for {wanted}", f"  now: {how}", story()]
             raise WaitFailed("\n".join(filter(None, failed)))
-        await asyncio.wait([news], timeout=min(left_s, _LOOK_AGAIN_S))
+        await asyncio.wait([heard], timeout=min(left_s, _LOOK_AGAIN_S))

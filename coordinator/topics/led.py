@@ -7,6 +7,7 @@ from threading import Lock
 from muster.coordinator.base.log import Logger
 from muster.coordinator.storage.files import WouldBlock
 from muster.coordinator.storage.records import LogOffsetMetadata
+from muster.coordinator.storage.store import Lease
 from muster.coordinator.topics.catalogue import Topic
 from muster.coordinator.topics.damage import Damage
 from muster.coordinator.topics.log import PartitionLog
@@ -31,18 +32,18 @@ class Led:
         "damage",
         "ended",
         "leader_epoch",
+        "lease",
         "lease_epoch",
         "lock",
         "log",
         "partition",
-        "shard",
         "topic",
     )
 
-    def __init__(self, topic: Topic, partition: int, shard: int, lease_epoch: int) -> None:
+    def __init__(self, topic: Topic, partition: int, lease: Lease, lease_epoch: int) -> None:
         self.topic = topic
         self.partition = partition
-        self.shard = shard
+        self.lease = lease
         self.lease_epoch = lease_epoch
         self.leader_epoch = topic.epoch_base(partition) + lease_epoch
         self.lock = Lock()  # held while the log is opened or given up, both in the executor

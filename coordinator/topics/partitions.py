@@ -13,7 +13,7 @@ from uuid import UUID
 
 from muster.coordinator.base.clock import Clock
 from muster.coordinator.base.log import Logger
-from muster.coordinator.cluster.handover import Rest
+from muster.coordinator.cluster.handover import Deferred
 from muster.coordinator.cluster.placement import data_shard
 from muster.coordinator.storage.files import WouldBlock
 from muster.coordinator.storage.records import LogOffsetMetadata
@@ -79,38 +79,37 @@ class Partitions:
         validation_executor: Executor | None = None,
         upkeep_executor: Executor | None = None,
         shards: int,
-        shard_of: Callable[[UUID, int], int | None] | None = None,
-        lease_of: Callable[[int], Lease] = lambda shard: Lease(LeaseKind.DATA, shard),
+        lease_of: Callable[[UUID, int], Lease | None] | None = None,
         elsewhere: Mapping[UUID, Elsewhere] = MappingProxyType({}),
-        serving: Callable[[int], bool] = lambda shard: True,
+        serving: Callable[[Lease], bool] = lambda lease: True,
         fetches_parked_max: int = 100_000,
         append_queue_bytes_max: int = 268_435_456,
         retention_check_interval_ms: int = 300_000,
         cleaner_backoff_ms: int = 15_000,
         producer_expiration_ms: int = 86_400_000,
     ) -> None:
-        """`shards`: how many data leases the store has; `shard_of`: which shard a partition is led under, by
-        default as `placement.data_shard` says, None while nobody may lead it; `lease_of`: the lease of a
-        shard, under which its logs are written; `elsewhere`: what has the records of topics that are in no
-        log, by topic id; `serving`: whether the lease of such a shard certainly still is this broker's, asked
-        at each use. `validation_executor` runs what takes long to validate, by default `executor` does;
-        `upkeep_executor`, of one thread, runs what nobody waits for. The intervals are Kafka's
-        log.retention.check.interval.ms, log.cleaner.backoff.ms and producer.id.expiration.ms. At
-        `fetches_parked_max` waiting fetches a further one is answered at once with what there is; at
-        `append_queue_bytes_max` waiting bytes an append gets REQUEST_TIMED_OUT; of those, batches that take
-        long to validate may be half.
+        """`shards`: how many data leases the store has; `lease_of`: the lease that a partition is led and its
+        log is written under, by default as `placement.data_shard` says, None while nobody may lead it;
+        `elsewhere`: what has the records of topics that are in no log, by topic id; `serving`: whether a
+        lease certainly still is this broker's, asked at each use. `validation_executor` runs what takes long
+        to validate, by default `executor` does; `upkeep_executor`, of one thread, runs what nobody waits for.
+        The intervals are Kafka's log.retention.check.interval.ms, log.cleaner.backoff.ms and
+        producer.id.expiration.ms. At `fetches_parked_max` waiting fetches a further one is answered at once
+        with what there is; at `append_queue_bytes_max` waiting bytes an append gets REQUEST_TIMED_OUT; of
+        those, batches that take long to validate may be half.
         """
         self._node_id = node_id
         self._catalogue = catalogue
         self._logs = logs
         self._clock = clock
         self._executor = executor
-        self._shard_of: Callable[[UUID, int], int | None] = shard_of or partial(data_shard, count=shards)
-        self._lease_of = lease_of
+        self._lease_of = lease_of or (
+            lambda topic_id, partition: Lease(LeaseKind.DATA, data_shard(topic_id, partition, shards))
+        )
         self._serving = serving
         self._elsewhere = elsewhere
         self._fetches = Fetches(clock, self.of, parked_max=fetches_parked_max)
-        self._epochs: dict[int, int] = {}  # of the data shards this broker has
+        self._epochs: dict[Lease, int] = {}  # of the leases this broker has
         self._led: dict[tuple[UUID, int], Led] = {}
         self._looked: dict[tuple[UUID, int], tuple[int, Bounds]] = {}
         """What `look` saw of logs that are closed since, with the leader epoch."""
@@ -140,7 +139,7 @@ class Partitions:
         """Why the disk last refused a write; None again after the next one that succeeds."""
 
     def __repr__(self) -> str:
-        counts = f"shards={len(self._epochs)} led={len(self._led)} parked={len(self._fetches)}"
+        counts = f"leases={len(self._epochs)} led={len(self._led)} parked={len(self._fetches)}"
         return f"<Partitions node={self._node_id} {counts}>"
 
     # --- life -------------------------------------------------------------------------------------
@@ -163,8 +162,8 @@ class Partitions:
     async def close(self) -> None:
         """Refuse new work (NOT_LEADER_OR_FOLLOWER), finish what runs, sync and close the logs."""
         self._end()
-        for shard in list(self._epochs):
-            self._give_up(shard)
+        for lease in list(self._epochs):
+            self._give_up(lease)
         await self._upkeep.close()
         while self._running:
             await asyncio.wait(self._running)
@@ -186,36 +185,36 @@ class Partitions:
 
     # --- leadership -------------------------------------------------------------------------------
 
-    def own(self, shard: int, epoch: int) -> None:
-        """This broker holds data shard `shard` with lease epoch `epoch`, which is the leader epoch of its
-        partitions, or counts into it (`Topic.epoch_base`)."""
-        if self._closed or self._epochs.get(shard, -1) >= epoch:
+    def own(self, lease: Lease, epoch: int) -> None:
+        """This broker holds the lease with this epoch, which is the leader epoch of its partitions, or counts
+        into it (`Topic.epoch_base`)."""
+        if self._closed or self._epochs.get(lease, -1) >= epoch:
             return
-        self._give_up(shard)
-        self._epochs[shard] = epoch
+        self._give_up(lease)
+        self._epochs[lease] = epoch
 
-    def disown(self, shard: int) -> Awaitable[None]:
+    def disown(self, lease: Lease) -> Awaitable[None]:
         """The lease is lost or about to be released: refuse at once (parked fetches get 6), then close the
         logs.
 
         The awaitable is done when they are closed. Handing over, release the lease after that; when it was
         lost, nothing need wait.
         """
-        return Rest(partial(_all_done, self._give_up(shard)))
+        return Deferred(partial(_all_done, self._give_up(lease)))
 
     def leader_epoch(self, topic: Topic, partition: int) -> int | None:
         """The leader epoch if this broker leads the partition, else None."""
         return self._leader_epoch(topic.topic_id, partition)
 
     def _leader_epoch(self, topic_id: UUID, partition: int) -> int | None:
-        shard = self._shard_of(topic_id, partition)
-        epoch = None if shard is None else self._epochs.get(shard)
+        lease = self._lease_of(topic_id, partition)
+        epoch = None if lease is None else self._epochs.get(lease)
         topic = self._catalogue.by_id(topic_id)
         return epoch if epoch is None or topic is None else topic.epoch_base(partition) + epoch
 
-    def _give_up(self, shard: int) -> list[asyncio.Future[None]]:
-        self._epochs.pop(shard, None)
-        ended = self._pop_led(lambda led: led.shard == shard)
+    def _give_up(self, lease: Lease) -> list[asyncio.Future[None]]:
+        self._epochs.pop(lease, None)
+        ended = self._pop_led(lambda led: led.lease == lease)
         return [self._in_executor(led.close) for led in ended]
 
     def _pop_led(self, chosen: Callable[[Led], bool]) -> list[Led]:
@@ -258,7 +257,7 @@ class Partitions:
     def _find(self, topic: Topic, partition: int) -> Led:
         led = self._led.get((topic.topic_id, partition))
         if led is not None:
-            self._check_serving(led.shard, topic, partition)
+            self._check_serving(led.lease, topic, partition)
             return led
         current = self._catalogue.by_id(topic.topic_id)
         if current is None or not 0 <= partition < current.partitions:
@@ -267,16 +266,16 @@ class Partitions:
             )
         if topic.topic_id in self._elsewhere:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic.name} stands in no log")
-        shard = self._shard_of(topic.topic_id, partition)
-        self._check_serving(shard, topic, partition)
-        assert shard is not None
-        led = Led(current, partition, shard, self._epochs[shard])
+        lease = self._lease_of(topic.topic_id, partition)
+        self._check_serving(lease, topic, partition)
+        assert lease is not None
+        led = Led(current, partition, lease, self._epochs[lease])
         self._led[topic.topic_id, partition] = led
         return led
 
-    def _check_serving(self, shard: int | None, topic: Topic, partition: int) -> None:
+    def _check_serving(self, lease: Lease | None, topic: Topic, partition: int) -> None:
         # A broker that was stopped for longer than its term is asked before it has heard of the loss.
-        if shard is None or shard not in self._epochs or not self._serving(shard):
+        if lease is None or lease not in self._epochs or not self._serving(lease):
             raise KafkaError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
                 f"broker {self._node_id} does not lead {topic.name}-{partition}",
@@ -296,7 +295,7 @@ class Partitions:
                     led.partition,
                     led.name,
                     topic.config,
-                    self._lease_of(led.shard),
+                    led.lease,
                     led.leader_epoch,
                     self._clock.now_ms,
                     lease_epoch=led.lease_epoch,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import Final, NamedTuple
 
-from muster.coordinator.topics.config import INT64_MAX, TopicConfig
+from muster.coordinator.topics.config import TopicConfig
 from muster.protocol.compression import DECOMPRESSED_BYTES_MAX, Codec, UnpackedTooLarge, lz4_blocks_depend
 from muster.protocol.errors import DecodeError, ErrorCode, KafkaError
 from muster.protocol.record_batch import (
@@ -27,6 +27,7 @@ from muster.protocol.record_batch import (
     with_create_time,
     with_log_append_time,
 )
+from muster.settings import INT64_MAX
 
 _UNPACKED_RATIO_MAX: Final = 16
 _UNPACKED_BYTES_ALWAYS: Final = 16 << 20

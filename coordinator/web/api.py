@@ -10,9 +10,8 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from muster.coordinator.group.classic import ClassicGroup, GroupState
-from muster.coordinator.group.classic_member import ClassicMember
 from muster.coordinator.group.events import MemberIdentity
+from muster.coordinator.group.group import Group, GroupView, MemberView
 from muster.coordinator.group.hard_state import TopicPartition
 from muster.coordinator.journal.entries import Entry
 from muster.coordinator.journal.explain import Explanation, explain, explain_all
@@ -57,7 +56,7 @@ async def groups(request: web.Request) -> web.Response:
     limit = whole_number(request, "limit", GROUPS_MAX, GROUPS_MAX)
     others = facts.elsewhere(brokers)
     found = [each for each in facts.held(brokers) if wanted in each.group.group_id.lower()]
-    found.sort(key=lambda each: (_rank(each.group), each.group.group_id))
+    found.sort(key=lambda each: (_rank(each.group.view()), each.group.group_id))
     await facts.refresh_lag(brokers.running)
     await request.app[LATELY].learn(brokers, request.app[TALLIES], found[:limit])
     if not wanted:
@@ -78,45 +77,40 @@ async def groups(request: web.Request) -> web.Response:
     )
 
 
-def _rank(group: ClassicGroup) -> int:
-    match group.state:
-        case GroupState.PREPARING_REBALANCE | GroupState.COMPLETING_REBALANCE:
-            return 0
-        case GroupState.STABLE:
-            return 1
-    return 2
+def _rank(group: GroupView) -> int:
+    return 0 if group.is_rebalancing else 1 if group.is_stable else 2
 
 
 def _summary(request: web.Request, held: facts.Held, *, trend: bool = True) -> dict[str, Any]:
-    broker, group, offsets = held
+    broker, group, offsets = held.broker, held.group.view(), held.offsets
     now_ms, digest = broker.clock.now_ms(), request.app[LATELY].of(group.group_id)
     lags = broker.lag.of(group.group_id)
     lag = _total(lags)
     request.app[TRENDS].note(group.group_id, now_ms, lag)
     points = request.app[TRENDS].of(group.group_id, now_ms, () if digest is None else digest.lags)
-    topics = sorted({topic for topic, _ in offsets} | (group.subscribed_topics or frozenset()))
+    topics = sorted({topic for topic, _ in offsets} | group.subscribed_topics)
     return {
         "group": group.group_id,
         "state": group.state,
-        "state_since_ms": _known(group.state_timestamp),
+        "state_since_ms": _known(group.state_since_ms),
         "generation": group.generation_id,
         "protocol_type": group.protocol_type,
         "protocol": group.protocol_name,
-        "members": len(group.members),
-        "pending_members": len(group.pending_members),
+        "members": group.members,
+        "pending_members": len(group.pending),
         "topics": topics[:_TOPICS_SHOWN],
         "more_topics": max(len(topics) - _TOPICS_SHOWN, 0),
         "lag": lag,
         "lag_seconds": _worst(lags),
         "lag_trend": points if trend else None,
         "rebalance": _under_way(group),
-        "last_rebalance": _last(request, group, digest),
+        "last_rebalance": _last(request, held.group, digest),
         "rebalances": None if digest is None else digest.how_often(now_ms),
         "broker": broker.node_id,
     }
 
 
-def _last(request: web.Request, group: ClassicGroup, digest: Digest | None) -> dict[str, Any] | None:
+def _last(request: web.Request, group: Group, digest: Digest | None) -> dict[str, Any] | None:
     """The newest rebalance that is over, as recorded; what was behind it, once its journal was read."""
     tally = request.app[TALLIES].groups.get(group.group_id)
     known = None if digest is None else digest.last
@@ -128,10 +122,10 @@ def _last(request: web.Request, group: ClassicGroup, digest: Digest | None) -> d
     return {**recorded, "diagnosis": None, "certainty": None, "meaning": None}
 
 
-def _recorded(group: ClassicGroup, last: LastRebalance) -> dict[str, Any]:
+def _recorded(group: Group, last: LastRebalance) -> dict[str, Any]:
     told = last.to_json()
     if last.member is not None:
-        there = [member_of(each.identity) for each in group.members.values()]
+        there = [member_of(each) for each in group.identities()]
         names = Names([last.member, *there], {each.id for each in there})
         told["member"] = facts.named(last.member, names)
     return told
@@ -155,19 +149,9 @@ def _known(at_ms: int) -> int | None:
     return at_ms if at_ms >= 0 else None
 
 
-def _under_way(group: ClassicGroup) -> dict[str, Any] | None:
+def _under_way(group: GroupView) -> dict[str, Any] | None:
     """The rebalance that is under way, as far as the group itself can tell."""
-    if group.rebalance is None or group.state not in (
-        GroupState.PREPARING_REBALANCE,
-        GroupState.COMPLETING_REBALANCE,
-    ):
-        return None
-    waiting = [each for each in group.members.values() if facts.waits_for(group, each) is not None]
-    return {
-        "started_ms": group.rebalance.started_ms,
-        "trigger": group.rebalance.cause.trigger,
-        "waiting_for": len(waiting) + len(group.pending_members),
-    }
+    return None if group.rebalance is None else group.rebalance._asdict()
 
 
 # --- one group ----------------------------------------------------------------------------------------------
@@ -180,11 +164,11 @@ async def group(request: web.Request) -> web.Response:
     await facts.refresh_lag([held.broker], [request.match_info["group"]])
     await request.app[LATELY].learn(brokers, request.app[TALLIES], [held])
     held = facts.find(brokers, request.match_info["group"])  # it may have gone meanwhile
-    group, now_ms = held.group, held.broker.clock.now_ms()
+    group, now_ms = held.group.view(), held.broker.clock.now_ms()
     members: list[dict[str, Any]] = []
     owners: dict[TopicPartition, str] = {}
-    turns, names = facts.Turns(), facts.names_of(group)
-    for member in list(group.members.values()):
+    turns, names = facts.Turns(), facts.names_of(held.group)
+    for member in held.group.member_views():
         await turns.next()
         assigned = facts.assignment_of(group, member)
         owners.update((each, member.member_id) for each in assigned or ())
@@ -196,10 +180,10 @@ async def group(request: web.Request) -> web.Response:
             "at_ms": now_ms,
             "leader": group.leader,
             "members": members,
-            "more_members": max(len(group.members) - MEMBERS_MAX, 0),
+            "more_members": max(group.members - MEMBERS_MAX, 0),
             "pending": [
                 {**_identity(each.identity, names), "issued_ms": each.issued_ms}
-                for each in list(group.pending_members.values())[:MEMBERS_MAX]
+                for each in group.pending[:MEMBERS_MAX]
             ],
             "partitions": _partitions(held, owners)[:PARTITIONS_MAX],
             "more_partitions": max(len(held.offsets.keys() | owners.keys()) - PARTITIONS_MAX, 0),
@@ -213,10 +197,10 @@ def _identity(identity: MemberIdentity, names: Names) -> dict[str, Any]:
 
 
 def _member(
-    group: ClassicGroup,
-    member: ClassicMember,
+    group: GroupView,
+    member: MemberView,
     names: Names,
-    assigned: list[TopicPartition] | None,
+    assigned: Sequence[TopicPartition] | None,
     now_ms: int,
 ) -> dict[str, Any]:
     return {
@@ -226,7 +210,7 @@ def _member(
         "rebalance_timeout_ms": member.rebalance_timeout_ms,
         "silent_ms": max(now_ms - member.heard_ms, 0),
         "connected": member.connection_id is not None,
-        "owes": facts.waits_for(group, member),
+        "owes": member.owes,
         "topics": facts.topics_of(group, member),
         "assigned": None if assigned is None else _by_topic(assigned),
     }

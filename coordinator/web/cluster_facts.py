@@ -80,7 +80,7 @@ def shards_here(brokers: Brokers) -> dict[int, tuple[ShardStatus, int | None]]:
     found: dict[int, tuple[ShardStatus, int | None]] = {}
     for broker in brokers.running:
         groups = {
-            host.lease.number: None if host.shard is None else len(host.shard.groups)
+            host.lease.number: None if host.machine is None else len(host.machine.groups)
             for host in broker.runtime.hosts()
         }
         found |= {each.number: (each, groups.get(each.number)) for each in broker.runtime.shards()}

@@ -15,8 +15,7 @@ from aiohttp import web
 
 from muster.coordinator.base.endpoints import page_of
 from muster.coordinator.cluster.topology import Topology
-from muster.coordinator.group.classic import CONSUMER, ClassicGroup, GroupState
-from muster.coordinator.group.classic_member import ClassicMember
+from muster.coordinator.group.group import Group, GroupView, MemberView
 from muster.coordinator.group.hard_state import CommittedOffset, TopicPartition
 from muster.coordinator.journal.entries import Entry, Member
 from muster.coordinator.journal.explain.names import names_in
@@ -28,11 +27,10 @@ from muster.coordinator.server.broker import Broker
 from muster.coordinator.server.brokers import Brokers
 from muster.coordinator.storage.store import LeaseKind, NodeRow
 from muster.coordinator.web.guard import refusal
-from muster.protocol.embedded import decode_assignment, subscribed_topics
-from muster.protocol.errors import DecodeError
 
 _TURN_S: Final = 0.002
 _LAG_S: Final = 2.0
+_CONSUMER: Final = "consumer"
 _NO_OFFSETS: Final[Mapping[TopicPartition, CommittedOffset]] = {}
 
 
@@ -40,7 +38,7 @@ class Held(NamedTuple):
     """A group, and the broker of this process that coordinates it."""
 
     broker: Broker
-    group: ClassicGroup
+    group: Group
     offsets: Mapping[TopicPartition, CommittedOffset]
 
 
@@ -70,11 +68,11 @@ def held(brokers: Brokers) -> Iterator[Held]:
         for host in broker.runtime.hosts():
             if (
                 host.state is HostState.ACTIVE
-                and host.shard is not None
+                and host.machine is not None
                 and broker.runtime.serving(host.lease)
             ):
-                offsets = host.shard.hard.offsets
-                for group in host.shard.groups.values():
+                offsets = host.machine.hard.offsets
+                for group in host.machine.groups.values():
                     yield Held(broker, group, offsets.get(group.group_id, _NO_OFFSETS))
 
 
@@ -85,13 +83,13 @@ def find(brokers: Brokers, group_id: str) -> Held:
     lease = topology.group_lease(group_id)
     for broker in brokers.running:
         for host in broker.runtime.hosts():
-            if host.lease == lease and host.shard is not None and broker.runtime.serving(lease):
+            if host.lease == lease and host.machine is not None and broker.runtime.serving(lease):
                 if host.state is not HostState.ACTIVE:
                     continue
-                group = host.shard.groups.get(group_id)
+                group = host.machine.groups.get(group_id)
                 if group is None:
                     raise refusal(web.HTTPNotFound, f"there is no group {group_id!r}")
-                return Held(broker, group, host.shard.hard.offsets.get(group_id, _NO_OFFSETS))
+                return Held(broker, group, host.machine.hard.offsets.get(group_id, _NO_OFFSETS))
     raise not_here(brokers, topology, group_id)
 
 
@@ -176,44 +174,23 @@ async def refresh_lag(brokers: Iterable[Broker], groups: Sequence[str] | None = 
 # --- what members carry -------------------------------------------------------------------------------------
 
 
-def assignment_of(group: ClassicGroup, member: ClassicMember) -> list[TopicPartition] | None:
+def assignment_of(group: GroupView, member: MemberView) -> Sequence[TopicPartition] | None:
     """What a consumer has been assigned; None where that cannot be told: the group is no group of consumers,
     is between two assignments, or its assignor writes something else."""
-    if group.protocol_type != CONSUMER or group.state is not GroupState.STABLE:
-        return None
-    try:
-        assigned = decode_assignment(member.assignment).assigned_partitions
-    except DecodeError:
-        return [] if not member.assignment else None
-    return [(each.topic, partition) for each in assigned for partition in each.partitions]
+    return member.assignment() if group.protocol_type == _CONSUMER and group.is_stable else None
 
 
-def topics_of(group: ClassicGroup, member: ClassicMember) -> list[str] | None:
+def topics_of(group: GroupView, member: MemberView) -> Sequence[str] | None:
     """The topics a consumer subscribes to; None where that cannot be told."""
-    if group.protocol_type != CONSUMER or not member.protocols:
-        return None
-    names = dict(member.protocols)
-    try:
-        return sorted(subscribed_topics(names.get(group.protocol_name or "", member.protocols[0][1])))
-    except DecodeError:
-        return None
+    return member.topics() if group.protocol_type == _CONSUMER else None
 
 
-def waits_for(group: ClassicGroup, member: ClassicMember) -> str | None:
-    """Which of a member's requests the group has yet to get: JoinGroup, SyncGroup or none."""
-    if group.state is GroupState.PREPARING_REBALANCE and member.parked_join is None:
-        return "JoinGroup"
-    if group.state is GroupState.COMPLETING_REBALANCE and member.member_id in group.pending_syncs:
-        return "SyncGroup"
-    return None
-
-
-def names_of(group: ClassicGroup | None, entries: Iterable[Entry] = ()) -> Names:
+def names_of(group: Group | None, entries: Iterable[Entry] = ()) -> Names:
     """What the members of a group are called, those included that its `entries` mention. None: there is no
     such group here, and only the entries tell who is in it."""
     if group is None:
         return names_in(entries)
-    there = [member_of(each.identity) for each in group.members.values()]
+    there = [member_of(each) for each in group.identities()]
     return names_in(entries, there)
 
 
@@ -222,7 +199,7 @@ def named(member: Member, names: Names) -> dict[str, Any]:
     return {**member.to_json(), "name": names.short(member)}
 
 
-def group_of(brokers: Brokers, group_id: str) -> ClassicGroup | None:
+def group_of(brokers: Brokers, group_id: str) -> Group | None:
     """A group, if it is coordinated here."""
     try:
         return find(brokers, group_id).group

@@ -8,7 +8,7 @@ import time
 from collections.abc import Collection, Sequence
 from typing import Any, Final, NamedTuple
 
-from muster.coordinator.group.classic import ClassicGroup
+from muster.coordinator.group.group import Group
 from muster.coordinator.journal.entries import Entry
 from muster.coordinator.journal.explain import Outcome, explained, rebalances
 from muster.coordinator.journal.names import Names
@@ -92,9 +92,9 @@ class Lately:
         return not settled and now_ms > known.at_ms + _AGAIN_MS
 
 
-def _mark(group: ClassicGroup, tallies: Tallies) -> object:
+def _mark(group: Group, tallies: Tallies) -> object:
     tally = tallies.groups.get(group.group_id)
-    return group.generation_id, group.state, None if tally is None else tally.last
+    return group.generation_id, group.view().state, None if tally is None else tally.last
 
 
 def digested(entries: Sequence[Entry], names: Names, now_ms: int) -> Digest:

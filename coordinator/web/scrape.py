@@ -155,18 +155,18 @@ async def _groups(brokers: Brokers, tallies: Tallies, scrape: Scrape) -> None:
         _note_left_out(scrape, "group_partitions", len(offsets) - len(committed))
         room -= len(committed)
         owners: dict[tuple[str, int], Owner] = {}
-        for member in list(group.members.values()):
+        for member in group.member_views():
             await turns.next()
             labels = member.client_host.lstrip("/"), member.member_id, member.client_id
             owner = Owner(*(label[:LABEL_MAX] for label in labels))
-            owners.update((each, owner) for each in facts.assignment_of(group, member) or ())
+            owners.update((each, owner) for each in facts.assignment_of(group.view(), member) or ())
         await turns.next()
-        tally = tallies.groups.get(group.group_id)
+        tally, view = tallies.groups.get(group.group_id), group.view()
         scrape.groups.append(
             Group(
                 group_id=group.group_id,
-                state=group.state,
-                members=len(group.members),
+                state=view.state,
+                members=view.members,
                 offsets=committed,
                 lags={(each.topic, each.partition): each for each in broker.lag.of(group.group_id)},
                 owners=owners,

@@ -107,7 +107,7 @@ async def groups_of_topics(brokers: Brokers) -> dict[str, list[str]]:
     turns = facts.Turns()
     for _, group, offsets in list(facts.held(brokers)):
         await turns.next()
-        for topic in {topic for topic, _ in offsets} | (group.subscribed_topics or frozenset()):
+        for topic in {topic for topic, _ in offsets} | group.view().subscribed_topics:
             found[topic].append(group.group_id)
     return {topic: sorted(groups) for topic, groups in found.items()}
 
@@ -120,10 +120,11 @@ async def readers(brokers: Brokers, topic: str) -> dict[int, list[Reader]]:
         await turns.next()
         committed = _of_topic(topic, ((where, each.offset) for where, each in offsets.items()))
         owners: dict[int, str] = {}
-        if topic in (group.subscribed_topics or ()):
-            for member in list(group.members.values()):
+        view = group.view()
+        if topic in view.subscribed_topics:
+            for member in group.member_views():
                 await turns.next()
-                assigned = facts.assignment_of(group, member) or ()
+                assigned = facts.assignment_of(view, member) or ()
                 owners |= _of_topic(topic, ((where, member.member_id) for where in assigned))
         for number in committed.keys() | owners.keys():
             found[number].append(Reader(group.group_id, committed.get(number), owners.get(number)))

@@ -1,4 +1,4 @@
-"""What the examples share and what none of them is about: options, a session, sample records, Ctrl-C."""
+"""What all examples need: options, a session, sample records, Ctrl-C."""
 
 import argparse
 import asyncio
@@ -18,7 +18,7 @@ from muster.pipeline.errors import from_spark
 
 
 class Record(NamedTuple):
-    """A sample; without a time of its own it has the time at which it is sent."""
+    """A sample record; the default timestamp is when it is sent."""
 
     topic: str
     value: str
@@ -27,7 +27,7 @@ class Record(NamedTuple):
 
 
 def options(about: str | None) -> argparse.ArgumentParser:
-    """The options that all examples have; `about` is the example's docstring."""
+    """The options of all examples; `about` is the example's docstring."""
     parser = argparse.ArgumentParser(
         description=about, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
@@ -35,19 +35,19 @@ def options(about: str | None) -> argparse.ArgumentParser:
         "--bootstrap-server",
         metavar="HOST:PORT",
         default=os.environ.get("MUSTER_BOOTSTRAP_SERVERS", "127.0.0.1:9092"),
-        help="brokers to begin with (default %(default)s, from MUSTER_BOOTSTRAP_SERVERS if that is set)",
+        help="where to connect (default %(default)s; MUSTER_BOOTSTRAP_SERVERS overrides it)",
     )
     parser.add_argument(
-        "--sample", action="store_true", help="first make the topics, and send sample records"
+        "--sample", action="store_true", help="first create the topics and send sample records"
     )
     parser.add_argument(
-        "--once", action="store_true", help="end when all that is in the topics now has been dealt with"
+        "--once", action="store_true", help="stop when everything now in the topics has been processed"
     )
     return parser
 
 
 def trigger(given: argparse.Namespace) -> dict[str, object]:
-    """How often to look for records. Without a trigger Spark begins the next batch at once, each time."""
+    """How often to look for records. Without a trigger Spark starts each batch right after the last."""
     return {"availableNow": True} if given.once else {"processingTime": "1 second"}
 
 
@@ -56,16 +56,16 @@ def run(
     given: argparse.Namespace,
     samples: Iterable[Record] = (),
 ) -> None:
-    """Run an example in a session of its own; what fails ends the program with a line that says why."""
-    # Spark's workers run this Python, and not whatever `python3` is on the PATH.
+    """Run an example in a new session. An error ends the program with a one-line message."""
+    # Otherwise Spark's workers use whatever `python3` is on the PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     try:
         if given.sample:
             asyncio.run(send(given.bootstrap_server, samples))
         builder = SparkSession.builder.appName(os.path.basename(sys.argv[0]))
-        # Four tasks for a step that shuffles, not 200: this is one machine.
+        # Four tasks per shuffle, not 200: this is one machine.
         builder = builder.config("spark.sql.shuffle.partitions", 4)
-        # What fails is told below.
+        # Errors are reported below.
         builder = builder.config("spark.log.level", "OFF").config("spark.ui.showConsoleProgress", "false")
         with builder.getOrCreate() as spark:
             example(spark, given)
@@ -76,10 +76,10 @@ def run(
 
 
 def wait(*queries: StreamingQuery) -> None:
-    """Wait until the queries end. Raises what one of them failed with. Ctrl-C and SIGTERM end them in order:
-    a batch that is broken off is done again at the next start.
+    """Wait until the queries end. Raises the error of one that failed. Ctrl-C and SIGTERM stop them in order;
+    an interrupted batch is repeated at the next start.
 
-    The signals are only noted when they come: an exception amid a call of the JVM would break the connection.
+    The signals only set a flag: an exception during a call into the JVM would break the connection.
     """
     came: list[int] = []
     numbers = (signal.SIGINT, signal.SIGTERM)
@@ -89,7 +89,7 @@ def wait(*queries: StreamingQuery) -> None:
         while not came and not all(ended):
             ended = [query.awaitTermination(0.5) for query in queries]
     except PySparkException:
-        if not came:  # Ctrl-C reaches Spark's workers too, and then tasks fail.
+        if not came:  # Ctrl-C also reaches Spark's workers, and their tasks fail.
             raise
     finally:
         for query in queries:
@@ -99,7 +99,7 @@ def wait(*queries: StreamingQuery) -> None:
 
 
 async def send(bootstrap: str, records: Iterable[Record]) -> None:
-    """Make the topics of the records where they are missing, with two partitions each, and send them."""
+    """Send the records, after creating missing topics with two partitions each."""
     records = list(records)
     async with Admin(bootstrap) as admin, Producer(bootstrap) as producer:
         there = {each.name for each in await admin.list_topics()}

@@ -2,10 +2,10 @@
 
     python examples/spark/demo.py --to ./demo
 
-Consumers are processes of their own: one group lives through a deploy, one through a crash, one has a member
-that stalls and one that flaps, one has static members; then the broker of a group dies. Their topic and the
-coordinator's journal go through `muster-pipeline ingest`, `rebalances` and `report`; the last line says where
-the report is. It takes a minute, and Spark's start and work twice on top.
+Each consumer is a process. One group is deployed, one has a crash, one has a member that stalls and one
+that flaps, one has static members; then a group's broker dies. Their topic and the coordinator's journal go
+through `muster-pipeline ingest`, `rebalances` and `report`; the last line says where the report is. It
+takes a minute, plus two runs of Spark.
 """
 
 import argparse
@@ -34,7 +34,7 @@ DEADLINE_S = 60.0
 
 
 class Worker:
-    """A member of a group, in a process of its own."""
+    """A member of a group, as a process."""
 
     def __init__(self, bootstrap: str, group: str, name: str, static: bool) -> None:
         self._started = [bootstrap, group, name, name if static else ""]
@@ -44,12 +44,12 @@ class Worker:
         return subprocess.Popen([sys.executable, __file__, "worker", *self._started])
 
     def restart(self) -> None:
-        """End it as a deploy does, and start it anew."""
+        """Stop it and start it again, as a deploy does."""
         self.end()
         self._process = self._start()
 
     def crash(self) -> None:
-        """What the kernel does when memory runs out."""
+        """SIGKILL, as from the OOM killer."""
         self._process.kill()
         self._process.wait(DEADLINE_S)
 
@@ -58,15 +58,15 @@ class Worker:
         self._process = self._start()
 
     def stall(self) -> None:
-        """It stands still, its connections stay open: a long pause of a garbage collector looks like this."""
+        """SIGSTOP: its connections stay open, as in a long GC pause."""
         self._process.send_signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
-        """From where it stood."""
+        """SIGCONT, after a stall."""
         self._process.send_signal(signal.SIGCONT)
 
     def end(self) -> None:
-        """Orderly, if it can."""
+        """Stop it cleanly if possible."""
         self.go_on()
         self._process.terminate()
         try:
@@ -86,7 +86,7 @@ class Group:
         ]
 
     def stable(self, members: int | None = None) -> None:
-        """Wait until it has settled."""
+        """Wait until it is Stable."""
         self._cluster.wait_for_group(self.name, members=members or len(self.workers), timeout_s=DEADLINE_S)
 
     def end(self) -> None:
@@ -97,7 +97,7 @@ class Group:
 
 @contextmanager
 def bad_minute(cluster: Cluster) -> Iterator[None]:
-    """What the report is about. In the block all is well again, and the groups are still there."""
+    """Everything that the report is about. In the block all is well again, and the groups still run."""
     with ExitStack() as to_end:
         groups = [
             Group(cluster, "payments", 3),
@@ -144,13 +144,13 @@ def bad_minute(cluster: Cluster) -> Iterator[None]:
         for group in groups:
             group.stable()
         cluster.restart(dead)
-        time.sleep(12)  # lag is looked at ten seconds after a rebalance
+        time.sleep(12)  # lag is sampled ten seconds after a rebalance
         yield
 
 
 @contextmanager
 def records(bootstrap: str) -> Iterator[None]:
-    """Records come as long as the block lasts."""
+    """Produce records for as long as the block lasts."""
     over = threading.Event()
     sender = threading.Thread(target=lambda: asyncio.run(_send(bootstrap, over)))
     sender.start()
@@ -174,7 +174,7 @@ async def _send(bootstrap: str, over: threading.Event) -> None:
 
 
 async def work(bootstrap: str, group: str, name: str, instance: str) -> None:
-    """What a worker's process does: a few milliseconds for each record."""
+    """A worker's process: takes a few milliseconds for each record."""
     loop = asyncio.get_running_loop()
     async with Consumer(
         bootstrap,
@@ -234,7 +234,7 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["worker"]:
         asyncio.run(work(*sys.argv[2:]))
     else:
-        # Or its processes would stay, one of them perhaps at a standstill.
+        # Otherwise its processes would stay, one of them perhaps frozen.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
         try:
             main()

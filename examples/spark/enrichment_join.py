@@ -1,15 +1,15 @@
-"""Enrichment: orders get the name and the city of their customer, and go to the topic `orders-enriched`.
+"""Enrichment: add the customer's name and city to orders, and write them to the topic `orders-enriched`.
 
     python examples/spark/enrichment_join.py --sample --once
     muster consume orders-enriched --from-beginning --until-end
 
-Of the topic `customers` each key's newest record counts, as if it were compacted; one without a value deletes
-the customer. They are loaded anew for each batch of orders, so an order gets what is known as it is handled,
-and Spark keeps no state. That is for thousands of customers. For millions, or where both sides are events and
-wait for each other (orders and their payments), join two streams, each with a watermark.
+In the topic `customers` the newest record of each key counts, as if it were compacted; one without a value
+deletes the customer. Customers are reloaded for each batch of orders, so an order gets what is known when
+it is processed, and Spark keeps no state. This suits thousands of customers. For millions, or if both sides
+are events that wait for each other (orders and their payments), join two streams, each with a watermark.
 
-Orders of unknown customers go through, without a name. A batch that is broken off is done again, so an order
-may be there twice: its key tells.
+Orders of unknown customers pass without a name. An interrupted batch is repeated, so an order may appear
+twice, with the same key.
 """
 
 from argparse import Namespace
@@ -38,7 +38,7 @@ def main(spark: SparkSession, given: Namespace) -> None:
     )
 
     def write(batch: DataFrame, batch_id: int) -> None:
-        # A DataFrame that was loaded outside would stay at the customers of its first use.
+        # A DataFrame loaded outside would keep the customers of its first use.
         customers = spark.read.format("muster").options(**servers, subscribe="customers").load()
         rows = enriched(batch, newest(customers))
         rows.write.format("muster").mode("append").options(**servers, topic="orders-enriched").save()
@@ -48,7 +48,7 @@ def main(spark: SparkSession, given: Namespace) -> None:
 
 
 def newest(customers: DataFrame) -> DataFrame:
-    """The last record of each key. All of a key are in one partition, so the highest offset is the last."""
+    """The last record of each key. A key is always in the same partition, so that is its highest offset."""
     last = customers.groupBy("key").agg(sql.max_by("value", "offset").alias("value"))
     about = sql.from_json(sql.col("value").cast("string"), "name STRING, city STRING")
     return last.where("value IS NOT NULL").select(
@@ -57,7 +57,7 @@ def newest(customers: DataFrame) -> DataFrame:
 
 
 def enriched(orders: DataFrame, customers: DataFrame) -> DataFrame:
-    """The columns that the writer takes: `key` and `value`, which is JSON."""
+    """The columns for the writer: `key`, and `value` as JSON."""
     order = sql.from_json(sql.col("value").cast("string"), "customer STRING, item STRING, cents LONG")
     joined = (
         orders.select("key", order.alias("order"))

@@ -1,14 +1,14 @@
-"""Exactly once: payments summed up in a database, whatever is killed and started again.
+"""Exactly once: sum up payments in a database, whatever gets killed and restarted.
 
     python examples/spark/exactly_once_database.py --sample --once
     sqlite3 totals.sqlite 'SELECT * FROM totals'
 
-Spark does a batch that was broken off again: the same records, under the same batch id. So the database keeps
-the id of its last batch, and raises it in the transaction that adds a batch's sums. When a batch comes again
-after its transaction, its id is there already, and it changes nothing.
+Spark repeats an interrupted batch with the same records and the same batch id. So the database keeps the id
+of its last batch, and updates it in the transaction that adds a batch's sums. If a batch is repeated after
+its transaction, its id is already there, and it changes nothing.
 
-Batch ids count from 0 in each checkpoint, and the id of the query tells checkpoints apart. A database that
-was filled from another one is refused: by their numbers, batches that it lacks would be taken for done.
+Batch ids count from 0 in each checkpoint, and the query's id identifies the checkpoint. A database that was
+filled from another checkpoint is refused, because batches that it lacks would look done.
 
 PostgreSQL: `pip install asyncpg`, and --database postgresql://user:password@host/name
 """
@@ -49,7 +49,7 @@ Sums = Sequence[tuple[str, int]]
 
 
 class Sqlite:
-    """`add` adds the sums, unless this batch or a later one was added before."""
+    """`add` adds the sums, unless this batch or a later one is already in."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -57,7 +57,7 @@ class Sqlite:
             database.executescript(TABLES)
 
     def add(self, query: str, batch: int, sums: Sums) -> None:
-        # A connection for each batch: Spark calls from a thread of its own. `with database` is a transaction.
+        # One connection per batch, because Spark calls from its own thread. `with database` is a transaction.
         with closing(sqlite3.connect(self._path, timeout=60)) as database, database:
             database.execute(_as_sqlite(FIRST), [query])
             if database.execute(_as_sqlite(NEXT), [query, batch]).rowcount:
@@ -107,7 +107,7 @@ class Postgres:
 def opened(where: str) -> Sqlite | Postgres:
     try:
         return Postgres(where) if "://" in where else Sqlite(where)
-    except Exception as error:  # each driver has its own
+    except Exception as error:  # each driver has its own errors
         sys.exit(f"--database: {error}")
 
 
@@ -140,13 +140,13 @@ def main(spark: SparkSession, given: Namespace) -> None:
 
 
 def beside(database: str) -> str:
-    """Where the checkpoint is unless it is said: a URL is no place for one, and may hold a password."""
+    """The default checkpoint folder. A URL is no folder, and may contain a password."""
     return f"checkpoints/{NAME}" if "://" in database else f"{database}.checkpoint"
 
 
 def sums(payments: DataFrame) -> Sums:
-    """Cents by account. One transaction is one connection, so what goes into it comes to the driver: sums do,
-    where records might be too many. Values that are no number are passed over."""
+    """Cents by account. A transaction needs one connection, so its data goes through the driver: sums fit,
+    records might not. Values that are not numbers are skipped."""
     account = sql.col("key").cast("string").alias("account")
     cents = sql.expr("try_cast(CAST(value AS STRING) AS BIGINT)").alias("cents")
     told = payments.select(account, cents).where("account IS NOT NULL AND cents IS NOT NULL")

@@ -1,17 +1,18 @@
-"""Late data: clicks counted by the five minutes in which they happened, though some come much later.
+"""Late data: count clicks by the five minutes in which they happened, though some arrive much later.
 
     python examples/spark/late_data.py --sample --once
     muster consume clicks-late --from-beginning --until-end
 
-A click says when it happened (`at` in its JSON, epoch ms), its record's timestamp when it was sent. Nobody
-can wait for ever before a window is final. This program waits for 10 minutes, or as long as --wait says:
+A click says when it happened (`at` in its JSON, epoch ms); its record's timestamp says when it was sent. A
+window cannot wait for ever. This program waits 10 minutes, or as long as --wait says:
 
-* A click that was sent within the wait is counted. A window is shown once, when it is final, which is when a
-  click was read that happened as long after the window's end (the watermark has passed the end).
-* One that was sent later, or does not say when it happened, goes to the topic `clicks-late`, into no window.
-  This looks at nothing but the click, so it is the same whenever the topic is read.
-* One that was sent in time and yet read too late (from a partition that was read behind the others): Spark
-  drops it, and tells nothing but how many there were, which is shown. The click itself is in the topic still.
+* A click that was sent within the wait is counted. A window is shown once, when it is final: when a click
+  has been read that happened that long after the window's end (the watermark has passed the end).
+* A click that was sent later, or does not say when it happened, goes to the topic `clicks-late` and into no
+  window. This depends only on the click, so it is the same whenever the topic is read.
+* A click that was sent in time but read too late, from a partition that lags behind the others, is dropped
+  by Spark. Spark only says how many there were, and this program shows that. The click is still in the
+  topic.
 """
 
 import json
@@ -27,7 +28,7 @@ MINUTE_MS = 60_000
 
 
 def samples() -> list[Record]:
-    """Clicks of an hour ago or two: the minute in which they happened, and how much later they were sent."""
+    """Clicks from an hour or two ago: the minute in which each happened, and how much later it was sent."""
     hour_ms = (time.time_ns() // 1_000_000 // (60 * MINUTE_MS) - 1) * 60 * MINUTE_MS
     clicks = [(1, 0), (2, 0), (7, 0), (4, 6), (12, 0), (3, 9), (2, 35), (40, 0)]
     return [
@@ -73,14 +74,13 @@ def main(spark: SparkSession, given: Namespace) -> None:
 
 
 def show(final: DataFrame, batch_id: int) -> None:
-    # Sorted here: Spark's orderBy looks at its input before it sorts, so the counts would be made twice, and
-    # what is dropped meanwhile be told twice.
+    # Not with orderBy: Spark samples the input of a sort, so it would count twice, and report drops twice.
     for row in sorted(final.collect(), key=lambda row: (row.window.start, row.page or "")):
         print(f"{row.window.start:%H:%M} to {row.window.end:%H:%M}  {row.page}: {row.clicks}", flush=True)
 
 
 class Dropped(StreamingQueryListener):
-    """Says how many clicks Spark dropped; "at least", since it counts sums of several clicks as one."""
+    """Shows how many clicks Spark dropped; "at least", since it counts a sum of several clicks as one."""
 
     def onQueryProgress(self, event) -> None:
         if dropped := sum(each.numRowsDroppedByWatermark for each in event.progress.stateOperators):

@@ -1,10 +1,10 @@
-"""The tables of `muster-pipeline rebalances` by hand: a script of cells, for an editor or notebook that runs
-them one by one (`# %%`), or all at once:
+"""Explore the tables of `muster-pipeline rebalances`: cells (`# %%`) for an editor or notebook, or to run all
+at once:
 
     python examples/spark/rebalance_report.py ./lake
 
-It takes pandas and matplotlib, and no Spark: the tables are Parquet. A page with more than this is made by
-`muster-pipeline report --from ./lake --to ./report`; here you go on with questions of your own.
+It needs pandas and matplotlib, but no Spark: the tables are Parquet. `muster-pipeline report --from ./lake
+--to ./report` makes a page with more than this; start here for questions of your own.
 """
 
 # %% The lake: what `muster-pipeline rebalances --to ./lake` wrote.
@@ -20,7 +20,7 @@ if not Path(LAKE, "gold").is_dir():
 
 
 def table(layer: str, name: str) -> pd.DataFrame:
-    """A table; moments (`..._ms` since 1970 in the lake) get a column without `_ms`, in UTC."""
+    """A table. Points in time (`..._ms` since 1970) also get a column without `_ms`, in UTC."""
     found = pd.read_parquet(f"{LAKE}/{layer}/{name}")
     for column in ("at", "started", "ended", "from", "until"):
         if f"{column}_ms" in found:
@@ -29,11 +29,11 @@ def table(layer: str, name: str) -> pd.DataFrame:
 
 
 def show(what: pd.DataFrame) -> None:
-    """As a notebook would."""
+    """Print it, as a notebook would."""
     print(what.to_string(), end="\n\n")
 
 
-# %% Which groups rebalance most, and why? The group's health says it at a glance.
+# %% Which groups rebalance most, and why?
 health = table("gold", "group_health").sort_values("rebalances", ascending=False)
 show(health[["group", "rebalances", "top_diagnosis", "top_diagnosis_share", "stable_share"]].head(10))
 
@@ -42,12 +42,12 @@ costs = table("gold", "cost_per_cause")
 costs["partition_s"] = costs.unowned_partition_ms / 1_000
 show(costs.groupby("diagnosis")[["rebalances", "partition_s", "moved", "bounced", "lag_growth"]].sum())
 
-# %% How long does a rebalance take, by what was behind it? Milliseconds.
+# %% How long does a rebalance take, by diagnosis? In milliseconds.
 rebalances = table("silver", "rebalances")
 took = rebalances.groupby("diagnosis")["duration_ms"]
 show(took.describe(percentiles=[0.5, 0.95])[["count", "50%", "95%", "max"]])
 
-# %% When do they come? One column for each ten minutes.
+# %% When do they happen? One column per ten minutes.
 by_time = (
     rebalances.groupby([pd.Grouper(key="started", freq="10min"), "diagnosis"]).size().unstack(fill_value=0)
 )
@@ -56,7 +56,7 @@ if len(by_time):
     axes.set_xticklabels([each.strftime("%H:%M") for each in by_time.index])
     plt.tight_layout()
 
-# %% Who waits for whom? The members whose JoinGroup came last, and for how long they kept the others waiting.
+# %% Who waits for whom? The members that joined last, and how long they kept the others waiting.
 waits = rebalances.dropna(subset=["slowest_member_id"]).groupby("slowest_member_id")["slowest_ms"]
 show(waits.agg(["count", "max"]).sort_values("max", ascending=False).head(10))
 
@@ -64,13 +64,13 @@ show(waits.agg(["count", "max"]).sort_values("max", ascending=False).head(10))
 rebalances["bounces"] = rebalances.bounced.fillna(0) > 0
 show(rebalances.groupby("bounces")["commits_refused"].agg(["count", "sum", "mean"]))
 
-# %% And the page, with everything in it: the same as `muster-pipeline report`.
+# %% The whole page, as `muster-pipeline report` makes it.
 from muster.pipeline.report.facts import Asked, facts  # noqa: E402
 from muster.pipeline.report.lake import Lake  # noqa: E402
 
 found = facts(Lake(LAKE), Asked(top=5))
 show(found.groups[["group", "rebalances", "per_hour", "p50_ms", "p95_ms"]].head())
 
-# %% Pictures are shown where there is a screen.
+# %% Show the charts, if there is a screen.
 if "agg" not in plt.get_backend().lower():
     plt.show()

@@ -1,9 +1,9 @@
-"""Streaming word count: how often each word was said in the topic `lines`, kept up to date.
+"""Streaming word count of the topic `lines`.
 
     python examples/spark/word_count.py --sample
 
 Feed it from another terminal: `echo to be or not to be | muster produce lines`. Every start counts from the
-first line, since this query keeps no checkpoint: counts that are shown and nothing else can be made anew.
+first line: counts that are only shown can be recomputed, so this query keeps no checkpoint.
 """
 
 from argparse import Namespace
@@ -25,11 +25,11 @@ def main(spark: SparkSession, given: Namespace) -> None:
         .option("startingOffsets", "earliest")
         .load()
     )
-    # Values are bytes, as producers sent them; what they mean is for the reader to say.
+    # Values are bytes, as producers sent them; the reader decides what they mean.
     text = sql.lower(sql.col("value").cast("string"))
     words = lines.select(sql.explode(sql.split(text, r"\W+")).alias("word")).where("word != ''")
     counts = words.groupBy("word").count().orderBy(sql.desc("count"), "word")
-    # `complete`: the whole table after each batch. Spark keeps the counts between batches.
+    # `complete` shows the whole table after each batch. Spark keeps the counts between batches.
     query = counts.writeStream.format("console").outputMode("complete").trigger(**trigger(given)).start()
     wait(query)
 

@@ -57,13 +57,13 @@ def _columns(text: str) -> tuple[Column, ...]:
 BRONZE: Final = Table(
     "bronze",
     "events",
-    "The records of __group_events as they are: the columns of the source that the tables need.",
+    "The records of __group_events, unchanged: the source's columns that the tables need.",
     _columns(
         """
-        key        binary     the group id; NULL for what concerns a whole shard
+        key        binary     the group id; NULL for entries about a whole shard
         value      binary     one JSON object
-        partition  int        of the topic: one for each shard of groups
-        offset     bigint     the order in which things happened to a group
+        partition  int        the topic's partition: one per shard of groups
+        offset     bigint     orders what happened to a group
         """
     ),
 )
@@ -78,35 +78,35 @@ _WHO: Final = """
 TRANSITIONS: Final = Table(
     "silver",
     "transitions",
-    "Every entry of the journal, typed: columns that an entry's type does not have are NULL.",
+    "Every entry of the journal, typed. Columns that an entry's type does not have are NULL.",
     _columns(
         f"""
-        shard                  int     which shard of the groups: the journal's partition
-        offset                 bigint  where in the partition
+        shard                  int     the shard of the group: the journal's partition
+        offset                 bigint  the entry's offset in that partition
         at_ms                  bigint  when
         type                   string  what happened, as docs/journal.md lists it
         broker                 int     node id of the broker that wrote it
-        group                  string  the group; NULL for what concerns a whole shard
-        generation             int     right after it
-        trigger                string  what made it happen
-        reason                 string  what the client gave as a reason
+        group                  string  the group; NULL for entries about a whole shard
+        generation             int     the group's generation right after it
+        trigger                string  what caused it
+        reason                 string  the reason that the client gave
         {_WHO.strip()}
         from_state             string  state_changed
         to_state               string  state_changed
         phase_ms               bigint  state_changed: how long the group was in from_state
         after_ms               bigint  member_rejoined, all_synced
         late_ms                bigint  heartbeat_late: how long it had been silent
-        silent_ms              bigint  member_removed, member_disconnected: how long ago it was last heard of
+        silent_ms              bigint  member_removed, member_disconnected: time since it was last heard of
         connected              boolean member_removed: whether its connection was still open
-        disconnected_ms        bigint  member_removed: how long ago its connection closed
+        disconnected_ms        bigint  member_removed: time since its connection closed
         late                   int     member_removed: its late heartbeats in the ten minutes before
-        after_removal_ms       bigint  member_disconnected: how long ago it was removed
-        heartbeat_interval_ms  bigint  as observed
-        session_timeout_ms     bigint  the member's
-        requested_by           {MEMBER} member_removed: who asked for it over another connection
+        after_removal_ms       bigint  member_disconnected: time since it was removed
+        heartbeat_interval_ms  bigint  the interval between its heartbeats, as observed
+        session_timeout_ms     bigint  the member's session timeout
+        requested_by           {MEMBER} member_removed: who requested it on another connection
         former_member_id       string  member_added, member_id_issued: who used the connection before
         old_member_id          string  member_replaced, member_fenced, leader_changed
-        old_host               string  member_replaced, member_fenced: where the old one was
+        old_host               string  member_replaced, member_fenced: the old one's host
         old_silent_ms          bigint  member_replaced
         old_connected          boolean member_replaced
         topics_added           array<string> metadata_changed
@@ -115,31 +115,31 @@ TRANSITIONS: Final = Table(
         protocols_after        array<string> metadata_changed
         owned_changed          boolean metadata_changed
         protocol               string  protocol_chosen
-        partitions             int     assigned: how many have an owner now; commit_refused: how many it named
+        partitions             int     assigned: partitions with an owner; commit_refused: partitions it named
         kept                   int     assigned
         moved                  int     assigned
         lost                   int     assigned
-        moves                  {MOVES} assigned: what changed hands; 1,000 at most
-        truncated              boolean assigned: whether moves leaves something out
+        moves                  {MOVES} assigned: partitions that changed owners; at most 1,000
+        truncated              boolean assigned: whether moves is incomplete
         started_ms             bigint  rebalance_completed
         join_ms                bigint  rebalance_completed
         assignment_ms          bigint  rebalance_completed
         restarts               int     rebalance_completed
-        members                int     rebalance_completed: how many there are now
-        dropped                array<{MEMBER}> rebalance_completed: who did not rejoin in time; 100 at most
-        slowest                {MEMBER} rebalance_completed: who took longest to join
-        slowest_ms             bigint  rebalance_completed: and how long
+        members                int     rebalance_completed: members now
+        dropped                array<{MEMBER}> rebalance_completed: who did not rejoin in time; at most 100
+        slowest                {MEMBER} rebalance_completed: the member that took longest to join
+        slowest_ms             bigint  rebalance_completed: how long that took
         lag_before             bigint  rebalance_completed
         lag                    bigint  rebalance_completed, lag_at_commit: records behind
-        lags                   {LAGS}  lag_at_commit: by partition, the furthest behind; 100 at most
-        recovered              boolean lag_at_commit: the lag is back at what it was
+        lags                   {LAGS}  lag_at_commit: by partition, the largest lag first; at most 100
+        recovered              boolean lag_at_commit: whether the lag is back to what it was
         error                  string  commit_refused, join_refused
-        committed_generation   int     commit_refused: the generation it came under
+        committed_generation   int     commit_refused: the generation it was sent with
         epoch                  bigint  shard_loaded, shard_unloaded
-        from_broker            int     shard_loaded: who had it before
-        from_silent_ms         bigint  shard_loaded: how long ago that one was heard of last
+        from_broker            int     shard_loaded: its previous broker
+        from_silent_ms         bigint  shard_loaded: time since that one was last heard of
         took_ms                bigint  shard_loaded
-        groups                 int     shard_loaded: how many there are
+        groups                 int     shard_loaded: groups in the shard
         """
     ),
 )
@@ -147,56 +147,56 @@ TRANSITIONS: Final = Table(
 REBALANCES: Final = Table(
     "silver",
     "rebalances",
-    "One row for each rebalance: from entering PreparingRebalance to Stable or Empty, anew or not.",
+    "One row per rebalance, from PreparingRebalance to Stable or Empty, including its restarts.",
     _columns(
         f"""
-        rebalance_id          string  shard and offset of its first start; stays the same
+        rebalance_id          string  shard and offset of its first start; never changes
         group                 string  the group
         shard                 int     the journal's partition
-        start_offset          bigint  of the entry that began it, or of the first one in sight
+        start_offset          bigint  of the entry that began it, or of the first one that is known
         end_offset            bigint  of the last entry that belongs to it
-        generation            int     the one it led to, or will lead to
-        outcome               string  completed, under way, or interrupted (its coordinator moved, or it went)
-        state                 string  the group's at the end, or now: Stable, Empty, PreparingRebalance, ...
-        began_in_sight        boolean whether the journal has its beginning
-        from_state            string  the group's before it
+        generation            int     the generation that it led to, or will lead to
+        outcome               string  completed, under way, or interrupted (coordinator moved, or group gone)
+        state                 string  the group's state at the end, or now: Stable, Empty, ...
+        began_in_sight        boolean whether the journal has its start
+        from_state            string  the group's state before it
         started_ms            bigint  when it began
-        ended_ms              bigint  when it was over; NULL: it is not
-        duration_ms           bigint  from the one to the other
-        cause                 string  what the coordinator recorded as what began it; or unknown
-        diagnosis             string  inferred, a word of docs/why.md: crashed, stalled, new-member, ...
+        ended_ms              bigint  when it ended; NULL: it has not
+        duration_ms           bigint  from start to end
+        cause                 string  the cause that the coordinator recorded, or unknown
+        diagnosis             string  inferred, as in docs/why.md: crashed, stalled, new-member, ...
         certainty             string  certain, likely or possible
         {_WHO.strip()}
-        reason                string  what that member gave as a reason
-        starts                {STARTS} what began it, and what began it anew, in order
-        restarts              int     how often it began anew
-        join_ms               bigint  waiting for JoinGroups
-        assignment_ms         bigint  then for the leader's assignment; NULL where the group became Empty
+        reason                string  the reason that this member gave
+        starts                {STARTS} what started and restarted it, in order
+        restarts              int     how often it restarted
+        join_ms               bigint  time waiting for JoinGroups
+        assignment_ms         bigint  then for the leader's assignment; NULL if the group became Empty
         sync_ms               bigint  then until every member had asked for its assignment
-        slowest_member_id     string  who took longest to join
-        slowest_ms            bigint  and how long
-        members_before        int     members at the end of the rebalance before
+        slowest_member_id     string  the member that took longest to join
+        slowest_ms            bigint  how long that took
+        members_before        int     members at the end of the previous rebalance
         members               int     members at the end
-        added                 int     members that came while it went on
-        removed               int     members that went, those dropped included
+        added                 int     members that joined during it
+        removed               int     members that left during it, including those dropped
         dropped               int     members that did not rejoin in time
-        partitions            int     with an owner at the end
-        kept                  int     with the owner of before
-        moved                 int     that another member owned
-        lost                  int     that had an owner and have none now
-        bounced               int     moved although the old owner is still there
-        moves                 {MOVES_SINCE} what changed hands, and from when nobody had it
-        truncated             boolean whether moves leaves something out: bounced and unowned too then
-        unowned_partitions    int     that had no owner for some time and have one now
-        unowned_partition_ms  bigint  for how long, over all of them: partition-milliseconds
-        unowned_max_ms        bigint  the longest of them
-        lag_before            bigint  records behind as it began
-        lag                   bigint  records behind at its end
-        lag_peak              bigint  the most until it recovered, within ten minutes of its end
-        recovered_ms          bigint  when lag was back at what it was, within ten minutes of its end
+        partitions            int     partitions with an owner at the end
+        kept                  int     partitions that kept their owner
+        moved                 int     partitions that another member owned before
+        lost                  int     partitions that had an owner and have none now
+        bounced               int     partitions that moved although the old owner is still a member
+        moves                 {MOVES_SINCE} partitions that changed owners, and since when they had none
+        truncated             boolean whether moves, and so bounced and unowned, is incomplete
+        unowned_partitions    int     partitions that had no owner for a time and have one now
+        unowned_partition_ms  bigint  how long, summed over these: partition-milliseconds
+        unowned_max_ms        bigint  the longest of these times
+        lag_before            bigint  lag in records at its start
+        lag                   bigint  lag in records at its end
+        lag_peak              bigint  the largest lag until it recovered, within ten minutes of its end
+        recovered_ms          bigint  when the lag was back to what it was, within ten minutes of its end
         recovery_ms           bigint  how long after its end that was
-        commits_refused       int     commits under the generations that it ended
-        near_misses           int     late heartbeats of its member in the ten minutes before
+        commits_refused       int     commits refused because they named generations that it ended
+        near_misses           int     the member's late heartbeats in the ten minutes before
         """
     ),
 )
@@ -204,21 +204,21 @@ REBALANCES: Final = Table(
 MEMBER_SESSIONS: Final = Table(
     "silver",
     "member_sessions",
-    "From a member's joining to its end. A static member that comes back under a new id begins a new one.",
+    "One row per membership. A static member that returns under a new member id starts a new row.",
     _columns(
         f"""
         group             string  the group
         shard             int     the journal's partition
         {_WHO.strip()}
-        joined_ms         bigint  when it came; NULL: before the journal begins
-        last_heard_ms     bigint  when it was last heard of, at its end; NULL: it is there
-        ended_ms          bigint  when it was removed or replaced; NULL: it is there
+        joined_ms         bigint  when it joined; NULL: before the journal begins
+        last_heard_ms     bigint  when it was last heard of, as of its end; NULL: it is still a member
+        ended_ms          bigint  when it was removed or replaced; NULL: it is still a member
         duration_ms       bigint  from joined_ms to ended_ms
-        end_cause         string  trigger of its removal, or "static member returned" where it was replaced
-        end_diagnosis     string  a word of docs/why.md, where its end began a rebalance
-        evicted           boolean whether it was put out, rather than left or replaced
-        former_member_id  string  the member it was before, where known
-        late              int     its late heartbeats
+        end_cause         string  trigger of its removal, or "static member returned" if it was replaced
+        end_diagnosis     string  as in docs/why.md, if its end began a rebalance
+        evicted           boolean whether it was evicted; false: it left, or was replaced
+        former_member_id  string  the member id that it had before, if known
+        late              int     number of late heartbeats
         end_rebalance_id  string  the rebalance in which it ended
         """
     ),
@@ -227,16 +227,16 @@ MEMBER_SESSIONS: Final = Table(
 OWNERSHIP: Final = Table(
     "silver",
     "ownership",
-    "Who had which partition from when to when. Between two rows of a partition nobody had it.",
+    "Who owned which partition from when to when. Between two rows of a partition it had no owner.",
     _columns(
         f"""
         group         string  the group
         topic         string  the topic
         partition     int     its number
         {_WHO.strip()}
-        from_ms       bigint  when the rebalance that gave it was over
-        until_ms      bigint  when the owner stopped, or rejoined to lose it; NULL: it has it
-        rebalance_id  string  the rebalance that gave it
+        from_ms       bigint  end of the rebalance that assigned it
+        until_ms      bigint  when the owner stopped, or rejoined and lost it; NULL: still the owner
+        rebalance_id  string  the rebalance that assigned it
         """
     ),
 )
@@ -244,26 +244,26 @@ OWNERSHIP: Final = Table(
 LAG_SAMPLES: Final = Table(
     "silver",
     "lag_samples",
-    "How far behind a group was.",
+    "The lag of groups over time.",
     _columns(
         f"""
         group      string  the group
         at_ms      bigint  when
-        offset     bigint  of the journal's entry
+        offset     bigint  offset of the journal's entry
         source     string  commit, rebalance-began or rebalance-ended
-        lag        bigint  records behind, in all
-        recovered  boolean commit: the first after a rebalance that was back at the lag before
-        lags       {LAGS}  commit: by partition, the furthest behind; 100 at most
+        lag        bigint  total lag in records
+        recovered  boolean commit: the first after a rebalance with the lag back to what it was
+        lags       {LAGS}  commit: by partition, the largest lag first; at most 100
         """
     ),
 )
 
 _COST: Final = """
-        p50_ms                double  median duration, of those that are over
-        p95_ms                double  and the 95th percentile
-        max_ms                bigint  and the longest
-        moved                 bigint  partitions that another member owned
-        bounced               bigint  of those: the old owner is still there
+        p50_ms                double  median duration of finished rebalances
+        p95_ms                double  95th percentile
+        max_ms                bigint  the longest
+        moved                 bigint  partitions that another member owned before
+        bounced               bigint  of those, partitions whose old owner is still a member
         unowned_partition_ms  bigint  partition-milliseconds without an owner
 """
 
@@ -273,11 +273,11 @@ CAUSES_PER_HOUR: Final = Table(
     "How often groups rebalanced in each hour, why, and how long it took.",
     _columns(
         f"""
-        hour                  timestamp in which they began
+        hour                  timestamp the hour in which they began
         cause                 string  what the coordinator recorded
-        diagnosis             string  what was behind it
-        rebalances            bigint  how many
-        groups                bigint  of how many groups
+        diagnosis             string  the inferred reason
+        rebalances            bigint  number of rebalances
+        groups                bigint  number of groups concerned
         {_COST.strip()}
         """
     ),
@@ -286,7 +286,7 @@ CAUSES_PER_HOUR: Final = Table(
 GROUP_HEALTH: Final = Table(
     "gold",
     "group_health",
-    "Each group over all that the journal has of it.",
+    "Each group, over everything that the journal has about it.",
     _columns(
         f"""
         group                 string  the group
@@ -294,17 +294,17 @@ GROUP_HEALTH: Final = Table(
         last_ms               bigint  the journal's last entry, of any group
         state                 string  its state at the end
         members               int     members after its last rebalance
-        rebalances            bigint  how many, under way included
-        under_way             boolean whether one is
+        rebalances            bigint  number of rebalances, including one under way
+        under_way             boolean whether one is under way
         under_way_ms          bigint  for how long; NULL: none is
-        hanging               boolean whether it has been for more than five minutes
-        generations_per_hour  double  rebalances that are over, an hour; NULL: there is less than an hour
-        stable_share          double  how much of the time it was Stable, 0 to 1, while it had members
-        evictions             bigint  members put out
+        hanging               boolean whether it has been under way for more than five minutes
+        generations_per_hour  double  finished rebalances per hour; NULL: less than about an hour of data
+        stable_share          double  share of the time with members in which it was Stable, 0 to 1
+        evictions             bigint  members evicted
         near_misses           bigint  late heartbeats
-        commits_refused       bigint  what they were for is delivered again
-        top_diagnosis         string  behind most of its rebalances
-        top_diagnosis_share   double  of its rebalances, 0 to 1
+        commits_refused       bigint  refused commits; their records are delivered again
+        top_diagnosis         string  the most frequent diagnosis of its rebalances
+        top_diagnosis_share   double  that diagnosis's share of its rebalances, 0 to 1
         {_COST.strip()}
         """
     ),
@@ -313,7 +313,7 @@ GROUP_HEALTH: Final = Table(
 UNAVAILABILITY: Final = Table(
     "gold",
     "unavailability",
-    "Each time in which a partition that a group reads had no owner, the one under way included.",
+    "Every time span in which a partition that a group reads had no owner, including current ones.",
     _columns(
         """
         group         string  the group
@@ -321,11 +321,11 @@ UNAVAILABILITY: Final = Table(
         partition     int     its number
         from_ms       bigint  when its owner stopped
         until_ms      bigint  when it had an owner again; NULL: it has none
-        gap_ms        bigint  how long
-        from_member   string  member id of who had it
-        to_member     string  member id of who got it
-        rebalance_id  string  the rebalance that gave it an owner again
-        diagnosis     string  of that one
+        gap_ms        bigint  how long that was
+        from_member   string  member id of the old owner
+        to_member     string  member id of the new owner
+        rebalance_id  string  the rebalance that assigned it again
+        diagnosis     string  that rebalance's diagnosis
         """
     ),
 )
@@ -337,18 +337,18 @@ COST_PER_CAUSE: Final = Table(
     _columns(
         f"""
         cause                 string  what the coordinator recorded
-        diagnosis             string  what was behind it
-        rebalances            bigint  how many
-        groups                bigint  of how many groups
+        diagnosis             string  the inferred reason
+        rebalances            bigint  number of rebalances
+        groups                bigint  number of groups concerned
         {_COST.strip()}
-        duration_ms           bigint  over all of them
-        lag_growth            bigint  records that came to wait while they went on, where lag is known
-        lag_known             bigint  rebalances of which lag before and after is known
-        recovered             bigint  of those: lag was seen to be back at what it was
-        recovery_p50_ms       double  how long that took from the end of the rebalance
-        recovery_p95_ms       double  and the 95th percentile
-        recovery_max_ms       bigint  and the longest
-        commits_refused       bigint  what they were for is delivered again
+        duration_ms           bigint  total duration
+        lag_growth            bigint  records by which lag grew during them, where known
+        lag_known             bigint  rebalances with known lag before and after
+        recovered             bigint  of those, how many whose lag was seen back to what it was
+        recovery_p50_ms       double  median time that took, from the end of the rebalance
+        recovery_p95_ms       double  95th percentile
+        recovery_max_ms       bigint  the longest
+        commits_refused       bigint  refused commits; their records are delivered again
         """
     ),
 )
@@ -362,15 +362,15 @@ FLAPPING: Final = Table(
         kind              string  member or host
         name              string  instance id, or client id and host as id@host; or the host
         group             string  the group of a member; NULL for a host
-        groups            bigint  in how many groups
-        sessions          bigint  how often it was a member
-        ends              bigint  how often that ended
-        evictions         bigint  of those: it was put out
+        groups            bigint  number of groups
+        sessions          bigint  number of memberships
+        ends              bigint  how many of these ended
+        evictions         bigint  of those, how many by eviction
         late              bigint  late heartbeats
-        ends_in_hour_max  bigint  the most ends within an hour
-        flapping          boolean whether there were three or more of those
-        first_ms          bigint  the first of the ends
-        last_ms           bigint  the last
+        ends_in_hour_max  bigint  the most ends within one hour
+        flapping          boolean whether there were three or more
+        first_ms          bigint  the first end
+        last_ms           bigint  the last end
         """
     ),
 )
@@ -382,17 +382,17 @@ DEPLOYS: Final = Table(
     _columns(
         """
         group                 string  the group
-        started_ms            bigint  when the first one went
+        started_ms            bigint  when the first member left
         ended_ms              bigint  when the last one was back
-        duration_ms           bigint  from the one to the other
-        restarted             int     how many members came back as new processes
-        members               int     how many there were as it began
-        is_static             boolean whether they have a group.instance.id
+        duration_ms           bigint  from start to end
+        restarted             int     members that came back as new processes
+        members               int     members when it began
+        is_static             boolean whether they are static members
         names                 array<string> their instance ids, or client ids
-        rebalances            bigint  that began in that time
-        moved                 bigint  partitions that moved in those
-        bounced               bigint  of those: the old owner is still there
-        unowned_partition_ms  bigint  partition-milliseconds without an owner in those
+        rebalances            bigint  rebalances that began during it
+        moved                 bigint  partitions that moved in these
+        bounced               bigint  of those, partitions whose old owner is still a member
+        unowned_partition_ms  bigint  partition-milliseconds without an owner in these
         """
     ),
 )
@@ -403,18 +403,18 @@ FAILOVER_IMPACT: Final = Table(
     "Each time a shard's groups went to another broker (or to the same one again), and what followed.",
     _columns(
         """
-        shard                    int     which one
+        shard                    int     the shard's number
         at_ms                    bigint  when it was loaded
-        broker                   int     by whom
-        from_broker              int     who had it before
-        epoch                    bigint  of its lease
-        planned                  boolean whether the former one gave it up: else it died or lost its lease
-        unavailable_ms           bigint  from when it was given up, or its broker was heard of last (at most)
+        broker                   int     the broker that loaded it
+        from_broker              int     the broker that had it before
+        epoch                    bigint  epoch of its lease
+        planned                  boolean whether the old broker gave it up; false: it died, or lost its lease
+        unavailable_ms           bigint  from when it was given up, or its broker last heard of (at most)
         took_ms                  bigint  how long loading took
-        groups                   int     how many groups it has
-        rebalances_interrupted   bigint  that were under way in them
-        rebalances_after         bigint  that began in them within 5 minutes
-        members_lost             bigint  members that were not heard of since, and were put out
+        groups                   int     groups in the shard
+        rebalances_interrupted   bigint  rebalances that were under way in these groups
+        rebalances_after         bigint  rebalances that began in these groups within 5 minutes
+        members_lost             bigint  members that were not heard of again, and were evicted
         """
     ),
 )

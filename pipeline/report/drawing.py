@@ -57,7 +57,6 @@ class Theme(NamedTuple):
     line: str
     gap: str
     """Of times without an owner."""
-    palette: tuple[str, ...] = PALETTE
 
 
 LIGHT: Final = Theme("light", "#ffffff", "#1c1e21", "#62666d", "#dfe1e5", "#fbd5cd")

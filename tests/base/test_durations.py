@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.coordinator.base.durations import DURATION_MAX_MS, parse
+from muster.durations import DURATION_MAX_MS, parse
+from tests.support.each import each
 
 DAY = 86_400_000
 
 
-@pytest.mark.parametrize(
-    ("written", "ms"),
+@each(
+    "written, ms",
     [
         ("45s", 45_000),
         ("500ms", 500),
@@ -45,8 +46,8 @@ def test_what_can_be_written(written: str | timedelta | float, ms: int) -> None:
     assert parse(written) == ms
 
 
-@pytest.mark.parametrize(
-    ("written", "why"),
+@each(
+    "written, why",
     [
         ("", "it is empty"),
         ("  ", "it is empty"),

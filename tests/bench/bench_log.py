@@ -22,6 +22,7 @@ from pathlib import Path
 
 from muster.coordinator.base.clock import LoopClock
 from muster.coordinator.storage.memory import MemoryStore
+from muster.coordinator.storage.store import Lease, LeaseKind
 from muster.coordinator.topics.catalogue import Catalogue
 from muster.coordinator.topics.logs import Logs
 from muster.coordinator.topics.partitions import FetchPartition, Partitions
@@ -61,7 +62,7 @@ class OneBroker:
         self._epoch += 1
         logs = Logs.on_disk(directory)
         node = Partitions(node_id=1, catalogue=catalogue, logs=logs, clock=clock, executor=executor, shards=1)
-        node.own(0, self._epoch)
+        node.own(Lease(LeaseKind.DATA, 0), self._epoch)
         return node
 
 

@@ -2,9 +2,8 @@
 
 `python -m tests.bench postgres_limits`
 
-- the store alone, with no broker round it: durable appends of one record a second, by the number of callers
-  that wait at a time. The floor is what one gets without group commit: one transaction for each, over one
-  connection;
+- the store alone, with no broker round it: durable records a second, by the number of records that one call
+  appends. The floor is what one gets without group commit: one transaction for each, over one connection;
 - what the database writes and keeps for that: bytes of its log, and how large the table has become for each
   key in it after all these upserts;
 - brokers that have nothing to do: the transactions, log and connections of renewals and polling.
@@ -12,21 +11,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import Any, Final
 
 import asyncpg
 
 from muster.coordinator.storage.postgres import PostgresStore
-from muster.coordinator.storage.store import Append, Lease, LeaseKind, Outcome
+from muster.coordinator.storage.store import LeaseKind
 from tests.bench import bench_store, cluster, database, load
 from tests.bench.figures import Figure
 from tests.support.postgres import Postgres
 
-CALLERS: Final = (1, 16, 128, 1_000)
+RECORDS: Final = (1, 16, 128, 1_000)
+"""Of one call."""
 SECONDS: Final = 3.0
-LEASES: Final = 50
 IDLE_S: Final = 10.0
 """How long brokers with nothing to do are watched."""
 
@@ -45,31 +43,14 @@ async def _plain(connection: asyncpg.Connection) -> float:
     return done / SECONDS
 
 
-async def _append(url: str, callers: int) -> tuple[float, int]:
-    """Appends a second, and all of them."""
+async def _append(url: str, count: int) -> tuple[float, int]:
+    """Records a second, and all of them."""
     store = PostgresStore(url)
     await store.open()
-    leases = [Lease(LeaseKind.GROUP, number) for number in range(LEASES)]
-    epochs = {grant.lease: grant.epoch for grant in await store.claim(leases, 1, 600_000) if grant}
-    done, end = 0, time.perf_counter() + SECONDS
-
-    async def caller(number: int) -> None:
-        nonlocal done
-        lease = leases[number % LEASES]
-        turn = number
-        while time.perf_counter() < end:
-            record = (bench_store.key(turn), bench_store.VALUE)
-            outcomes = await store.append([Append(lease, epochs[lease], [record])])
-            assert outcomes == [Outcome.WRITTEN]
-            turn += callers
-            done += 1
-
-    began = time.perf_counter()
-    await asyncio.gather(*map(caller, range(callers)))
-    took_s = time.perf_counter() - began
+    appended = await bench_store.append(store, count, SECONDS)
     await store.release(list((await store.holders(LeaseKind.GROUP)).values()))
     await store.close()
-    return done / took_s, done
+    return appended
 
 
 async def _room(connection: asyncpg.Connection) -> dict[str, float]:
@@ -118,13 +99,13 @@ def measure() -> list[Figure]:
     with database.server() as postgres:
         plain = database.run(postgres.new_database(), _plain)
         url = postgres.new_database()
-        for callers in CALLERS:
+        for count in RECORDS:
             usage = database.Usage(postgres)
-            rate, done = load.run(_append(url, callers))
+            rate, done = load.run(_append(url, count))
             used: dict[str, Any] = usage.each(done)
             figures.append(
                 Figure(
-                    f"durable appends, {callers:,} at a time",
+                    f"durable records, {count:,} a call",
                     "/s",
                     rate,
                     plain,

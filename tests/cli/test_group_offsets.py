@@ -9,6 +9,7 @@ import pytest
 from muster.coordinator.testing import Broker
 from tests.cli.running import Muster, run
 from tests.cli.test_groups import member, with_offsets
+from tests.support.each import each
 
 COLUMNS = "GROUP    TOPIC   PARTITION  COMMITTED  NEW OFFSET\n"
 DRY = "\nNothing was changed: use --execute to apply.\n"
@@ -34,8 +35,13 @@ def committed(muster: Muster) -> dict[int, int]:
     return {each["partition"]: each["committed_offset"] for each in described["offsets"]}
 
 
-@pytest.mark.parametrize(
-    ("target", "offset"),
+@pytest.fixture
+def billing(muster: Muster) -> None:
+    with_offsets(muster)
+
+
+@each(
+    "target, offset",
     [
         (["--to-earliest"], 0),
         (["--to-latest"], 5),
@@ -52,8 +58,7 @@ def committed(muster: Muster) -> dict[int, int]:
         (["--by-duration", "0s"], 5),
     ],
 )
-def test_targets(muster: Muster, target: list[str], offset: int) -> None:
-    with_offsets(muster)
+def test_targets(muster: Muster, billing: None, target: list[str], offset: int) -> None:
     reset = ["groups", "reset-offsets", "billing", "--topic", "orders:0", *target, "--output", "json"]
     expected = [
         {
@@ -69,6 +74,7 @@ def test_targets(muster: Muster, target: list[str], offset: int) -> None:
     assert committed(muster) == {0: 3, 1: 0}
     assert muster(*reset, "--execute").json == expected
     assert committed(muster) == {0: offset, 1: 0}
+    muster.done(*reset[:5], "--to-offset", "3", "--execute")
 
 
 def test_all_topics_are_those_with_offsets(muster: Muster) -> None:

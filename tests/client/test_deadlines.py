@@ -128,7 +128,7 @@ async def test_a_consumers_calls_end_within_default_api_timeout_ms(peer: str, ca
         consumer.assign([WHERE])
         try:
             if call == "position":
-                consumer._core.locate()
+                consumer._core.starting.look()
                 await until(lambda: consumer.health().troubles, "a broker was asked in vain")
             said = TRIED[peer]
             if (call, peer) == ("committed", "silent"):  # the request has time left, the call has not

@@ -25,8 +25,8 @@ def batch(where: TopicPartition, first: int, count: int, *, epoch: int = 3, gap:
     )
 
 
-def delivery(*batches: RawBatch, blocked: set[TopicPartition] | None = None) -> Delivery[None, bytes]:
-    made: Delivery[None, bytes] = Delivery(set() if blocked is None else blocked)
+def delivery(*batches: RawBatch) -> Delivery[None, bytes]:
+    made: Delivery[None, bytes] = Delivery()
     made.add(batches)
     return made
 
@@ -77,8 +77,8 @@ def test_a_run_that_is_interrupted_goes_on_later() -> None:
 
 
 def test_what_is_blocked_waits_and_what_is_dropped_is_gone() -> None:
-    blocked = {T0}
-    handing = delivery(batch(T0, 0, 5), batch(T1, 0, 5), blocked=blocked)
+    handing = delivery(batch(T0, 0, 5), batch(T1, 0, 5))
+    handing.block({T0})
     assert [taken.topic_partition for taken in handing.take(3)] == [T1]
     assert handing.is_ready()
     handing.drop([T1])
@@ -86,10 +86,9 @@ def test_what_is_blocked_waits_and_what_is_dropped_is_gone() -> None:
     assert handing.in_hand() == {}
     assert not handing.is_ready()
     assert not handing.start_run(3)
-    blocked.clear()
+    handing.block(())
     assert handing.start_run(3)
-    blocked.add(T0)
-    handing.interrupt()
+    handing.block({T0})
     assert not handing.start_run(3)
     assert handing.places().get(T0) == OffsetAndMetadata(0)
 
@@ -115,7 +114,7 @@ def test_progress_shows_that_records_were_given_out() -> None:
 def test_every_record_once_and_in_order_whatever_happens_in_between(seed: int) -> None:
     dice = random.Random(seed)
     blocked: set[TopicPartition] = set()
-    handing = delivery(blocked=blocked)
+    handing = delivery()
     partitions = [TopicPartition("t", each) for each in range(3)]
     added = dict.fromkeys(partitions, 0)
     seen: dict[TopicPartition, list[int]] = {each: [] for each in partitions}
@@ -135,7 +134,7 @@ def test_every_record_once_and_in_order_whatever_happens_in_between(seed: int) -
                 added[where] += count
             case 1:
                 blocked ^= {where}
-                handing.interrupt()
+                handing.block(blocked)
             case 2:
                 asked()
                 for taken in handing.take(dice.randint(1, 12), max_batches=dice.choice([None, 1])):
@@ -159,7 +158,7 @@ def test_every_record_once_and_in_order_whatever_happens_in_between(seed: int) -
             assert (added[each] if place is None else place.offset) == len(seen[each])
             in_hand = handing.in_hand().get(each)
             assert (len(seen[each]) if in_hand is None else in_hand.offset) == handled[each]
-    blocked.clear()
+    handing.block(())
     for taken in handing.take(10**6):
         seen[taken.topic_partition] += taken.offsets
     assert {each: len(seen[each]) for each in partitions} == added
@@ -171,7 +170,7 @@ def test_deserializers() -> None:
             raise ValueError("three")
         return int(value)
 
-    handing: Delivery[None, int] = Delivery(set(), None, number)
+    handing: Delivery[None, int] = Delivery(None, number)
     handing.add([batch(T0, 0, 3), batch(T0, 3, 3)])
     assert handing.start_run(10)
     assert [record.value for record in handing.run] == [0, 1, 2]
@@ -190,7 +189,7 @@ def test_a_key_that_cannot_be_read_and_a_null() -> None:
     def fail(_: bytes) -> bytes:
         raise ValueError
 
-    handing: Delivery[bytes, bytes] = Delivery(set(), fail)
+    handing: Delivery[bytes, bytes] = Delivery(fail)
     handing.add([Batch("t", 0, [0, 1], [0, 0], keys=[None, b"k"], values=[None, b"v"], next_offset=2)])
     (taken,) = handing.take(10)
     assert [(record.key, record.value) for record in taken.records] == [(None, None)]

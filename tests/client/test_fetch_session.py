@@ -24,7 +24,7 @@ def opened(wanted: dict[TopicPartition, Asked], *, by_id: bool = False) -> Fetch
 
 def test_the_first_fetch_names_all_and_asks_for_a_session() -> None:
     plan = FetchSession().plan({A: at(0), B: at(5)}, by_id=False)
-    assert (plan.session_id, plan.session_epoch, plan.is_full) == (0, 0, True)
+    assert (plan.session_id, plan.session_epoch) == (0, 0)
     assert plan.send == {A: at(0), B: at(5)}
     assert plan.forget == {}
 
@@ -32,7 +32,7 @@ def test_the_first_fetch_names_all_and_asks_for_a_session() -> None:
 def test_from_then_on_only_what_changed_is_sent() -> None:
     session = opened({A: at(0), B: at(5)})
     plan = session.plan({A: at(3), C: at(1)}, by_id=False)
-    assert (plan.session_id, plan.session_epoch, plan.is_full) == (77, 1, False)
+    assert (plan.session_id, plan.session_epoch) == (77, 1)
     assert plan.send == {A: at(3), C: at(1)}
     assert plan.forget == {B: None}
     session.answered(0, 77)
@@ -83,7 +83,7 @@ def test_names_and_ids_do_not_mix() -> None:
     topic_id = uuid.uuid4()
     session = opened({A: at(0, topic_id)}, by_id=True)
     plan = session.plan({A: at(0, topic_id), TopicPartition("u", 0): at(0)}, by_id=False)
-    assert plan.is_full
+    assert plan.session_epoch == 0
     assert (plan.session_id, len(plan.send)) == (77, 2)
 
 

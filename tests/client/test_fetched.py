@@ -9,8 +9,9 @@ from muster.client.fetch.records import CREATE_TIME, LOG_APPEND_TIME, Batch
 from muster.client.partitions import TopicPartition
 from muster.protocol.compression import Codec
 from muster.protocol.errors import ErrorCode, KafkaError
-from muster.protocol.record_batch import ControlType, Record, build, build_control
+from muster.protocol.record_batch import ControlType, Record, build
 from tests.client.fetch_fakes import batch
+from tests.support.control_batches import build_control
 
 T0 = TopicPartition("t", 0)
 

@@ -11,8 +11,9 @@ from muster.client.errors import Closed
 from muster.client.fetch.positions import Position
 from muster.client.partitions import TopicPartition
 from muster.protocol.messages.data import FetchRequest
-from muster.protocol.record_batch import ControlType, build_control
+from muster.protocol.record_batch import ControlType
 from tests.client.fetch_fakes import LONG_S, T0, T1, T2, Reader, batch, one_topic
+from tests.support.control_batches import build_control
 from tests.support.facts import turns, until
 
 # --- reading ------------------------------------------------------------------------------------------------

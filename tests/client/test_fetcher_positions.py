@@ -15,8 +15,9 @@ from muster.client.fetch.positions import EARLIEST, LATEST, Position, ResetStrat
 from muster.client.partitions import TopicPartition
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.data import FetchResponse, OffsetForLeaderEpochRequest
-from muster.protocol.record_batch import ControlType, build_control
+from muster.protocol.record_batch import ControlType
 from tests.client.fetch_fakes import T0, T1, T2, FakeCluster, Reader, batch, one_topic
+from tests.support.control_batches import build_control
 from tests.support.facts import turns, until
 
 # --- where to begin -----------------------------------------------------------------------------------------

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-import pytest
-
 from muster.client.group.membership import Membership
 from muster.client.group.membership_types import Kind, State
 from muster.protocol.errors import ErrorCode
 from tests.client.memberships import ALL_CODES, NODE, Hand, beaten, joined, partitions, refused_join, synced
+from tests.support.each import each
 
 
 class Then(NamedTuple):
@@ -101,9 +100,7 @@ def named(code: ErrorCode) -> str:
     return code.name
 
 
-@pytest.mark.parametrize(
-    "code", [code for code in ALL_CODES if code is not ErrorCode.MEMBER_ID_REQUIRED], ids=named
-)
+@each("code", [code for code in ALL_CODES if code is not ErrorCode.MEMBER_ID_REQUIRED], ids=named)
 def test_join(code: ErrorCode) -> None:
     hand = Hand.at(State.STABLE, "cooperative-sticky")
     hand.membership.request_rejoin("why not")
@@ -128,7 +125,7 @@ def test_a_member_of_a_generation_that_is_told_to_take_another_id_has_lost_its_p
     assert (hand.membership.lost, hand.membership.member_id) == (True, "n")
 
 
-@pytest.mark.parametrize("code", ALL_CODES, ids=named)
+@each("code", ALL_CODES, ids=named)
 def test_sync(code: ErrorCode) -> None:
     hand = Hand.at(State.COMPLETING_REBALANCE)
     hand.answer(Kind.SYNC, synced(code=code))
@@ -136,7 +133,7 @@ def test_sync(code: ErrorCode) -> None:
     assert stand(hand.membership) == SYNC.get(code, by_default(code))
 
 
-@pytest.mark.parametrize("code", ALL_CODES, ids=named)
+@each("code", ALL_CODES, ids=named)
 def test_heartbeat(code: ErrorCode) -> None:
     hand = Hand.at(State.STABLE)
     hand.wait_until_due()
@@ -149,7 +146,7 @@ def test_heartbeat(code: ErrorCode) -> None:
     assert stand(hand.membership) == expected
 
 
-@pytest.mark.parametrize("code", ALL_CODES, ids=named)
+@each("code", ALL_CODES, ids=named)
 def test_commit(code: ErrorCode) -> None:
     hand = Hand.at(State.STABLE)
     member = hand.membership
@@ -160,7 +157,7 @@ def test_commit(code: ErrorCode) -> None:
     assert stand(member) == expected
 
 
-@pytest.mark.parametrize("code", ALL_CODES, ids=named)
+@each("code", ALL_CODES, ids=named)
 def test_a_commit_of_an_earlier_generation_says_nothing_of_this_one(code: ErrorCode) -> None:
     hand = Hand.at(State.STABLE)
     member = hand.membership
@@ -172,7 +169,7 @@ def test_a_commit_of_an_earlier_generation_says_nothing_of_this_one(code: ErrorC
     assert stand(member) == GOES_ON
 
 
-@pytest.mark.parametrize("code", ALL_CODES, ids=named)
+@each("code", ALL_CODES, ids=named)
 def test_while_a_join_is_on_its_way_its_answer_says_more_than_a_commit(code: ErrorCode) -> None:
     hand = Hand.at(State.STABLE)
     member = hand.membership
@@ -183,7 +180,7 @@ def test_while_a_join_is_on_its_way_its_answer_says_more_than_a_commit(code: Err
     assert stand(member) == GOES_ON
 
 
-@pytest.mark.parametrize("code", [*ALL_CODES, ErrorCode.NONE], ids=named)
+@each("code", [*ALL_CODES, ErrorCode.NONE], ids=named)
 def test_what_a_leave_is_answered_changes_nothing(code: ErrorCode) -> None:
     hand = Hand.at(State.STABLE, max_poll_interval_ms=2_000, heartbeat_interval_ms=10_000)
     assert hand.wait(2_000) == [Kind.LEAVE]

@@ -30,6 +30,7 @@ from tests.client.coordinators import (
 )
 from tests.client.members import LONG_S, Member, member, reading, settled
 from tests.client.memberships import ALL_CODES, joined
+from tests.support.each import each
 from tests.support.facts import until
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -114,7 +115,7 @@ async def test_nothing_is_committed_without_a_word_to_the_coordinator() -> None:
 # --- outcomes -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("code", ALL_CODES, ids=lambda code: code.name)
+@each("code", ALL_CODES, ids=lambda code: code.name)
 async def test_what_each_code_leads_to(code: ErrorCode) -> None:
     """A member of a stable group; the coordinator would take the second try."""
     broker = Coordinator()

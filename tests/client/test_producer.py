@@ -22,6 +22,7 @@ from muster.protocol.errors import ErrorCode, KafkaError
 from tests.client.listeners import losing_answers
 from tests.client.logs import LONG_S, Logged, everything, values
 from tests.client.posting import numbered, post_all
+from tests.support.each import each
 from tests.support.facts import until
 from tests.support.ports import free_ports
 from tests.support.proxy import Proxy
@@ -153,8 +154,8 @@ async def test_what_is_no_record_is_refused_at_once(broker: Broker, given: dict[
     assert await values(broker.bootstrap, "t") == [b"first", b"good"]
 
 
-@pytest.mark.parametrize(
-    ("given", "says"),
+@each(
+    "given, says",
     [
         ({"acks": 2}, "acks=2: it takes 'all', 1 or 0"),
         ({"acks": True}, "acks=True"),

@@ -92,8 +92,7 @@ class Stage:
         self.failures: list[BaseException] = []
         subscription = Subscription()
         subscription.subscribe("t")
-        calls = Calls(cast(Any, None))
-        calls.listener = Told(self.story, raises)
+        calls = Calls(None, Told(self.story, raises))
         self.scopes = Scopes(self.failures.append)
         self.auto_commit = AutoCommit(
             self._commit,

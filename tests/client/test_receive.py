@@ -9,6 +9,7 @@ import pytest
 from muster.client.network.receive import BUFFER_BYTES, FrameReceiver
 from muster.protocol.errors import DecodeError
 from muster.protocol.frame import FrameSplitter
+from tests.support.each import each
 
 FRAME_BYTES_MAX = 4 * BUFFER_BYTES
 
@@ -32,7 +33,7 @@ def received(receiver: FrameReceiver, stream: bytes, piece_bytes: random.Random 
     return frames
 
 
-@pytest.mark.parametrize("seed", range(30))
+@each("seed", range(30))
 def test_both_cut_alike(seed: int) -> None:
     dice = random.Random(seed)
     sizes = [

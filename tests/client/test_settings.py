@@ -13,6 +13,7 @@ from muster.client.assignors import assignor
 from muster.client.consume.settings import ConsumerOptions, ConsumerSettings, parse_reset
 from muster.client.fetch.positions import EARLIEST, LATEST, ResetStrategy
 from muster.client.network.connection import Address
+from tests.support.each import each
 
 
 def test_the_options_are_the_settings() -> None:
@@ -36,8 +37,8 @@ def test_consumers_do_not_share_their_assignors() -> None:
     assert ConsumerSettings.of("a:1", {"assignors": [own]}).assignors == (own,)
 
 
-@pytest.mark.parametrize(
-    ("given", "meant"),
+@each(
+    "given, meant",
     [
         ("earliest", EARLIEST),
         ("latest", LATEST),
@@ -53,7 +54,7 @@ def test_where_to_begin(given: Any, meant: ResetStrategy | None) -> None:
     assert parse_reset(given) == meant
 
 
-@pytest.mark.parametrize(
+@each(
     "given",
     [
         "first",
@@ -76,15 +77,17 @@ def test_where_nobody_can_begin(given: Any) -> None:
         parse_reset(given)
 
 
-@pytest.mark.parametrize(
-    ("options", "why"),
+@each(
+    "options, why",
     [
-        ({"group_id": " "}, "group_id=' ': it takes a text that is not blank"),
+        ({"group_id": " "}, "group_id=' ': it takes text that is not blank"),
         ({"group_instance_id": "a"}, "group_instance_id is given without a group_id"),
         (
             {"group_id": "g", "group_instance_id": "a b"},
             "group_instance_id='a b': it takes up to 249 letters",
         ),
+        ({"group_id": "g", "group_instance_id": ".."}, "group_instance_id='..': it takes up to 249 letters"),
+        ({"group_id": "g", "group_instance_id": " "}, "group_instance_id=' ': it takes up to 249 letters"),
         ({"max_poll_records": 0}, "max_poll_records=0: it takes records, a whole number from 1"),
         ({"fetch_max_bytes": True}, "fetch_max_bytes=True: it takes bytes"),
         ({"session_timeout_ms": 4.5}, "session_timeout_ms=4.5: it takes milliseconds"),
@@ -92,7 +95,7 @@ def test_where_nobody_can_begin(given: Any) -> None:
         ({"isolation_level": "serializable"}, "'read_uncommitted' or 'read_committed'"),
         ({"heartbeat": "process"}, "heartbeat='process': it takes 'loop' or 'thread'"),
         ({"enable_auto_commit": "false"}, "enable_auto_commit='false': it takes True or False"),
-        ({"client_id": None}, "client_id=None: it takes a text"),
+        ({"client_id": None}, "client_id=None: it takes text"),
         ({"assignors": []}, "assignors=.*at least one"),
         ({"assignors": "range"}, "assignors='range': it takes a list"),
         ({"assignors": ["best"]}, "assignors: 'best' is none of"),

@@ -9,6 +9,7 @@ import pytest
 
 from muster.client import ClientError, TopicPartition
 from muster.client.consume.subscription import Subscription
+from tests.support.each import each
 
 T0 = TopicPartition("t", 0)
 
@@ -81,7 +82,7 @@ def test_a_subscription_changes_only_within_its_kind() -> None:
     assert (subscription.topics, subscription.assigned, subscription.pattern) == (set(), set(), None)
 
 
-@pytest.mark.parametrize("wanted", [[], "", "a b", ["ok", 3], "..", "x" * 250, ["^a"], re.compile(b"a")])
+@each("wanted", [[], "", "a b", ["ok", 3], "..", "x" * 250, ["^a"], re.compile(b"a")])
 def test_what_is_no_topic(wanted: Any) -> None:
     with pytest.raises(ValueError, match="topics: "):
         subscribed(wanted)

@@ -7,7 +7,7 @@ import gc
 
 from muster.coordinator.base.clock import ManualClock
 from muster.coordinator.base.log import Logger
-from muster.coordinator.cluster.handover import Handovers, Rest
+from muster.coordinator.cluster.handover import Deferred, Handovers
 from muster.coordinator.storage.memory import MemoryStore
 from muster.coordinator.storage.store import Lease, LeaseKind
 
@@ -19,7 +19,7 @@ async def test_a_rest_is_awaited_as_a_coroutine_is() -> None:
         await asyncio.sleep(0)
         rested.append(True)
 
-    await Rest(come_to_rest)
+    await Deferred(come_to_rest)
     assert rested == [True]
 
 
@@ -31,7 +31,7 @@ async def test_a_broker_that_dies_in_the_turn_of_a_handover_leaves_nothing_unawa
 
     handovers = Handovers(MemoryStore(), ManualClock(), 1_000, Logger(), lambda: None)
     handovers.start()
-    handovers.begin(Lease(LeaseKind.DATA, 3), Rest(come_to_rest), None)
+    handovers.begin(Lease(LeaseKind.DATA, 3), Deferred(come_to_rest), None)
     handovers.kill()
     assert handovers.leases == {Lease(LeaseKind.DATA, 3)}
     del handovers

@@ -201,14 +201,14 @@ def test_moves_are_forgotten_when_another_is_ready_or_after_a_while() -> None:
     moves, leases = Moves(at_once=2, patience_ms=1_000), held(grant(C))
     moves.begin(A, 0)
     moves.begin(B, 100)
-    assert (moves.room, moves.look_again_ms) == (0, 1_000)
+    assert (moves.room, moves.check_again_ms) == (0, 1_000)
     moves.settle({A: grant(A), B: grant(B, node_id=2)}, 1, leases, 500)
     assert moves.room == 0
     moves.settle({A: grant(A), B: replace(grant(B, node_id=2), announced=True)}, 1, leases, 500)
-    assert (moves.room, moves.look_again_ms) == (1, 1_000)
+    assert (moves.room, moves.check_again_ms) == (1, 1_000)
     assert moves.settle({}, 1, leases, 999) == []
     assert moves.settle({}, 1, leases, 1_000) == [A]
-    assert (moves.room, moves.look_again_ms) == (2, None)
+    assert (moves.room, moves.check_again_ms) == (2, None)
     moves.begin(C, 0)
     moves.settle({}, 1, leases, 0)  # it came back
     assert moves.room == 2

@@ -9,6 +9,7 @@ import pytest
 
 from muster.coordinator.cluster.placement import data_shard, place, shard_of, spread
 from muster.protocol.java import java_hash
+from tests.support.each import each
 
 # Confirmed with a JVM.
 EXAMPLES = [
@@ -32,7 +33,7 @@ EXAMPLES = [
 ]
 
 
-@pytest.mark.parametrize(("group_id", "hash_code", "shard"), EXAMPLES)
+@each("group_id, hash_code, shard", EXAMPLES)
 def test_groups_are_hashed_as_kafka_does(group_id: str, hash_code: int, shard: int) -> None:
     assert java_hash(group_id) == hash_code
     assert shard_of(group_id) == shard
@@ -113,8 +114,8 @@ def test_few_lists_are_made_whatever_the_number_of_brokers_and_partitions() -> N
 def test_each_rack_has_a_replica_before_one_has_two() -> None:
     racks: dict[int, str | None] = {1: "a", 2: "a", 3: "a", 4: "b", 5: "b", 6: "c"}
     for factor in (2, 3, 4):
-        for each in replica_lists(60, factor, racks):
-            counts = Counter(racks[node_id] for node_id in each)
+        for replicas in replica_lists(60, factor, racks):
+            counts = Counter(racks[node_id] for node_id in replicas)
             assert len(counts) == min(factor, 3)
             assert max(counts.values()) <= (1 if factor <= 3 else 2)
 

@@ -1,4 +1,4 @@
-"""Every example, in examples/ and first in README, is run as its readers run it, against a broker."""
+"""Every example, in examples/ and in docs/client.md, is run as its readers run it, against a broker."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from muster.client import Admin, Consumer, Producer, TopicPartition
 from muster.coordinator.testing import Broker
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-README = Path(__file__).parents[2] / "README.md"
+CLIENT = Path(__file__).parents[2] / "docs" / "client.md"
 LONG_S = 90.0
 _BETWEEN_LOOKS_S = 0.02
 
@@ -121,13 +121,12 @@ def test_an_example_called_without_arguments_says_how(program: Path) -> None:
     assert "Traceback" not in ended.stderr
 
 
-def test_the_first_example_of_the_readme(broker: Broker, tmp_path: Path) -> None:
-    section = README.read_text().split("\n## The client\n")[1].split("\n## ")[0]
-    program = section.split("```python\n")[1].split("```")[0]
+def test_the_example_of_the_page_about_the_client(broker: Broker, tmp_path: Path) -> None:
+    program = CLIENT.read_text().split("```python\n")[1].split("```")[0]
     assert program.count("127.0.0.1:9092") == 2
-    (tmp_path / "readme.py").write_text(program.replace("127.0.0.1:9092", broker.bootstrap))
+    (tmp_path / "client_page.py").write_text(program.replace("127.0.0.1:9092", broker.bootstrap))
     broker.create_topic("orders")
-    with running("readme", folder=tmp_path, programs=tmp_path) as example:
+    with running("client_page", folder=tmp_path, programs=tmp_path) as example:
         assert example.until(bool) == ["0 0 b'alice' b'tea'"]
 
 

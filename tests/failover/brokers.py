@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 from muster.coordinator.base.clock import Clock
 from muster.coordinator.cluster.placement import GROUP_SHARDS, place, shard_of
-from muster.coordinator.group.classic import ClassicGroup
+from muster.coordinator.group.classic.group import ClassicGroup
 from muster.coordinator.storage.store import LeaseKind, Store
 from muster.coordinator.testing import Cluster
 from muster.protocol.errors import ErrorCode
@@ -122,9 +122,11 @@ class ThreeBrokers(Cluster):
         index = self.holder(group_id)
         assert index is not None
         hosts = {host.lease.number: host for host in self._core.brokers.brokers[index].runtime.hosts()}
-        shard = hosts[shard_of(group_id)].shard
+        shard = hosts[shard_of(group_id)].machine
         assert shard is not None
-        return shard.groups[group_id]
+        group = shard.groups[group_id]
+        assert isinstance(group, ClassicGroup)
+        return group
 
     # --- faults ---------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -14,21 +14,26 @@ if TYPE_CHECKING:
     from tests.support.postgres import Postgres
 
 Start = Callable[..., ThreeBrokers]
+STORES: Final = ("memory", "sqlite")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "kept_in" in metafunc.fixturenames:
-        names = ["postgres"] if metafunc.config.getoption("--postgres") else ["memory", "sqlite"]
-        metafunc.parametrize("kept_in", names, indirect=True)
+    in_turn = metafunc.definition.get_closest_marker("stores_in_turn")
+    if "kept_in" in metafunc.fixturenames and not in_turn and not metafunc.config.getoption("--postgres"):
+        metafunc.parametrize("kept_in", STORES, indirect=True)
 
 
 @pytest.fixture
 def kept_in(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
-    """The settings that say so."""
-    if request.param == "postgres":
+    """The settings that say so. With the marker `stores_in_turn` neighbouring cases have different stores."""
+    if request.config.getoption("--postgres"):
         server: Postgres = request.getfixturevalue("postgres_server")
         return {"ephemeral": False, "store": server.new_database()}
-    return {"data": tmp_path / "data"} if request.param == "sqlite" else {}
+    if hasattr(request, "param"):
+        name = request.param
+    else:
+        name = STORES[sum(request.node.callspec.indices.values()) % len(STORES)]
+    return {"data": tmp_path / "data"} if name == "sqlite" else {}
 
 
 @pytest.fixture

@@ -152,6 +152,7 @@ class Members:
             raise AssertionError(f"{what}: not within {DEADLINE_S:g} s; {self.all}") from None
 
 
+@pytest.mark.stores_in_turn
 @pytest.mark.parametrize(
     ("assignors", "fault"),
     [

@@ -229,7 +229,7 @@ async def test_offsets_of_a_topic_that_was_deleted_while_nobody_had_the_shard(
 ) -> None:
     """Whoever loads it forgets them, also a broker that was not there when the topic was deleted, and the
     other offsets stay."""
-    cluster = start()
+    cluster = start(shutdown_grace_ms=200)
     for name in ("t", "u"):
         cluster.create_topic(name)
     async with await connect(cluster, HOME) as wire:

@@ -26,6 +26,7 @@ def _stories() -> list[Scenario]:
     return [scenario for scenario in scenarios if any(step.verb == "reload" for step in scenario.steps)]
 
 
+@pytest.mark.stores_in_turn
 @pytest.mark.parametrize(
     ("fault", "comes_back"),
     [

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 from muster.coordinator import cli
-from muster.coordinator.storage import sqlite
 from muster.coordinator.storage.files import DiskFile, DiskFolder
+from muster.coordinator.storage.sqlite import store as sqlite
 
 
 def main() -> int:

@@ -7,8 +7,10 @@ import uuid
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from muster.coordinator.base.step import RequestContext, Ticket
 from muster.coordinator.group.config import GroupConfig
-from muster.coordinator.group.effects import Event, Record, RequestContext, Ticket, TopicsImage
+from muster.coordinator.group.effects import Record, TopicsImage
+from muster.coordinator.group.events import Event
 from muster.coordinator.group.offsets import FetchOffsets
 from muster.coordinator.group.shard import Shard
 from muster.coordinator.server.refusals import REFUSALS, deleted_group_error

@@ -7,27 +7,21 @@ import uuid
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple, cast
 
-from muster.coordinator.group.classic import ClassicGroup, GroupState
+from muster.coordinator.base.step import RequestContext, Row, Step, Ticket
+from muster.coordinator.group.classic.group import ClassicGroup
+from muster.coordinator.group.classic.states import TRANSITIONS, GroupState
 from muster.coordinator.group.config import GroupConfig
-from muster.coordinator.group.effects import (
-    Effects,
-    Event,
-    Record,
-    Reply,
-    RequestContext,
-    Ticket,
-    TopicsImage,
-)
+from muster.coordinator.group.effects import Record, TopicsImage
+from muster.coordinator.group.events import Event, StateChanged
 from muster.coordinator.group.hard_state import HardState
 from muster.coordinator.group.shard import Shard
 from muster.protocol.errors import KafkaError
-from muster.protocol.messages.coordinator_records import decode_record, encode_key, encode_value
 from tests.group.reader import Reader
 
 START_MS = 1_700_000_000_000
 """When every test begins."""
 
-Operation = Callable[[Shard, Any, RequestContext, Ticket, int, Effects], None]
+Operation = Callable[[Shard, Any, Step], object]
 
 
 class Answer(NamedTuple):
@@ -43,13 +37,13 @@ class Harness:
         # Tests that do not speak of the initial delay do without.
         self.config = config or GroupConfig(group_initial_rebalance_delay_ms=0)
         self.now_ms = START_MS
-        self.log: list[tuple[bytes, bytes | None]] = []
+        self.log: list[Row] = []
         self.replica = HardState()
         self.records: list[Record] = []
         self.events: list[Event] = []
         self.answers: dict[Ticket, Any] = {}
         self.open: set[Ticket] = set()
-        self.last = Effects()
+        self.last = Step(0)
         self.reader = Reader()
         self._tickets = itertools.count(1)
         ids = itertools.count(1)
@@ -66,21 +60,25 @@ class Harness:
         """Make one request, then do what is due. A refusal is an answer."""
         ticket = next(self._tickets)
         self.open.add(ticket)
-        out = Effects()
+        step = Step(self.now_ms, context, ticket)
         before = self.shard.durable()
         refusal = None
         try:
-            operation(self.shard, request, context, ticket, self.now_ms, out)
+            answer = operation(self.shard, request, step)
         except KafkaError as error:
             refusal = error
         if refusal is not None:
             assert _says_why(refusal), f"refused without a reason: {refusal!r}"
-            assert not out.records, f"refused after records: {refusal!r}"
-            assert not out.replies, f"refused after replies: {refusal!r}"
+            assert not step.rows, f"refused after rows: {refusal!r}"
+            assert not step.replies, f"refused after replies: {refusal!r}"
             assert self.shard.durable() == before, f"refused after changes: {refusal!r}"
-            out.replies.append(Reply(ticket, refusal))
-        self.last = out
-        self._finish(out)
+            step.reply(refusal)
+        elif answer is not None:
+            assert not step.rows
+            assert not step.replies
+            step.reply(answer)
+        self.last = step
+        self._finish(step)
         self._due()
         return ticket
 
@@ -104,8 +102,8 @@ class Harness:
         self.config = config or self.config
         self.open.clear()
         self.shard = self._new_shard(self.shard.number)
-        for record in replayed(self.log):
-            self.shard.apply(record)
+        for row in replayed(self.log):
+            self.shard.apply(*row)
         self.reader.groups.clear()
         self._step(self.shard.loaded)
 
@@ -114,50 +112,50 @@ class Harness:
         assert not self.open, f"never answered: {self.open}"
 
     def disconnect(self, connection_id: int) -> None:
-        self._step(lambda now_ms, out: self.shard.connection_closed(connection_id, now_ms, out))
+        self._step(lambda step: self.shard.connection_closed(connection_id, step))
 
     def topics_changed(self, image: TopicsImage) -> None:
-        self._step(lambda now_ms, out: self.shard.topics_changed(image, now_ms, out))
+        self._step(lambda step: self.shard.topics_changed(image, step))
 
     def presume_alive(
         self, until_ms: int, stalled: Collection[tuple[str, str]], clients: Collection[str] = ()
     ) -> None:
-        self._step(
-            lambda now_ms, out: self.shard.presume_alive(until_ms, now_ms, stalled, out, clients=clients)
-        )
+        self._step(lambda step: self.shard.presume_alive(until_ms, stalled, step, clients=clients))
 
-    def _step(self, step: Callable[[int, Effects], None]) -> None:
-        out = Effects()
-        step(self.now_ms, out)
-        self._finish(out)
+    def _step(self, act: Callable[[Step], None]) -> None:
+        step = Step(self.now_ms)
+        act(step)
+        self._finish(step)
 
     def _due(self) -> None:
         while (deadline_ms := self.shard.next_deadline()) is not None and deadline_ms <= self.now_ms:
             self._step(self.shard.advance)
 
-    def _finish(self, out: Effects) -> None:
-        for record in out.records:
-            self.records.append(record)
-            value = None if record.value is None else encode_value(record.value, record.value_version)
-            self.log.append((encode_key(record.key), value))
-            self.replica.apply(_decoded(*self.log[-1]))
-        for ticket, response in out.replies:
+    def _finish(self, step: Step) -> None:
+        for row in step.rows:
+            self.log.append(row)
+            self.records.append(_decoded(*row))
+            self.replica.apply(self.records[-1])
+        for ticket, response in step.replies:
             assert ticket in self.open, f"ticket {ticket} was answered twice, or never asked: {response!r}"
             if isinstance(response, KafkaError):
                 assert _says_why(response), f"refused without a reason: {response!r}"
             self.open.remove(ticket)
             self.answers[ticket] = response
-        self.events += out.events
+        self.events += step.events
+        check_transitions(step.events)
         if not self.reader.groups:
             self.reader.adopt(self.shard)  # it may have been loaded
         else:
-            self.reader.read(out.events)
+            self.reader.read(step.events)
         self.check()
 
     # --- what is seen ---------------------------------------------------------------------------------------
 
     def group(self, group_id: str = "orders") -> ClassicGroup:
-        return self.shard.groups[group_id]
+        group = self.shard.groups[group_id]
+        assert isinstance(group, ClassicGroup)
+        return group
 
     def take_events(self) -> list[Event]:
         events, self.events = self.events, []
@@ -172,8 +170,8 @@ class Harness:
     def check_replay(self) -> None:
         """What a store gives back, the last record of each key, says what the shard holds."""
         replica = HardState()
-        for record in replayed(self.log):
-            replica.apply(record)
+        for row in replayed(self.log):
+            replica.apply(_decoded(*row))
         assert replica.durable() == self.shard.durable()
 
     def check(self) -> None:
@@ -181,6 +179,7 @@ class Harness:
         assert self.replica.durable() == self.shard.durable(), "the records do not say what the shard holds"
         parked: list[Ticket] = []
         for group in self.shard.groups.values():
+            assert isinstance(group, ClassicGroup)
             check_group(group)
             for member in group.members.values():
                 parked += [
@@ -194,22 +193,29 @@ def _says_why(refusal: KafkaError) -> bool:
     return bool(refusal.why) and refusal.why != refusal.code.text
 
 
-def replayed(log: Iterable[tuple[bytes, bytes | None]]) -> Iterable[Record]:
-    """The records as a store gives them back: the last of each key, without tombstones, in the order
+def replayed(log: Iterable[Row]) -> Iterable[Row]:
+    """The rows as a store gives them back: the last of each key, without tombstones, in the order
     written."""
     last: dict[bytes, bytes] = {}
     for key, value in log:
         last.pop(key, None)
         if value is not None:
             last[key] = value
-    for key, value in last.items():
-        yield _decoded(key, value)
+    yield from last.items()
 
 
 def _decoded(key: bytes, value: bytes | None) -> Record:
-    decoded = decode_record(key, value)
-    assert decoded is not None
-    return Record(*decoded, 0 if value is None else int.from_bytes(value[:2], "big"))
+    record = Record.from_row(key, value)
+    assert record is not None
+    return record
+
+
+def check_transitions(events: Iterable[Event]) -> None:
+    """Every change of state is one of the table, with a trigger that may lead there."""
+    for event in events:
+        if isinstance(event, StateChanged):
+            way = GroupState(event.from_state), GroupState(event.to_state)
+            assert event.trigger in TRANSITIONS[way], f"{way}: {event.trigger}"
 
 
 def check_group(group: ClassicGroup) -> None:

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from muster.coordinator.group import events as happenings
-from muster.coordinator.group.effects import Event, Record
+from muster.coordinator.group.effects import Record
+from muster.coordinator.group.events import Event
 from muster.protocol.api import ApiKey
 from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.classic_group import (

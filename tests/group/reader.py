@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from muster.coordinator.group.classic import ClassicGroup, GroupState
-from muster.coordinator.group.classic_member import ClassicMember
-from muster.coordinator.group.effects import Event
+from muster.coordinator.group.classic.group import ClassicGroup
+from muster.coordinator.group.classic.member import ClassicMember
+from muster.coordinator.group.classic.states import GroupState
 from muster.coordinator.group.events import (
     Assigned,
+    Event,
     GroupCreated,
     GroupRemoved,
     LeaderChanged,

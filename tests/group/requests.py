@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from muster.coordinator.group.classic_member import ClassicMember
-from muster.coordinator.group.effects import RequestContext
+from muster.coordinator.base.step import RequestContext
+from muster.coordinator.group.classic.member import ClassicMember
 from muster.coordinator.group.shard import Shard
 from muster.protocol.api import ApiKey, versions
 from muster.protocol.embedded import (

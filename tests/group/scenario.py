@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from muster.coordinator.group.effects import Event, Record
+from muster.coordinator.group.effects import Record
+from muster.coordinator.group.events import Event
 from muster.protocol.api import ApiKey
 from muster.protocol.message import Message
 

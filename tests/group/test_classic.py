@@ -7,42 +7,29 @@ import itertools
 import pytest
 
 from muster.coordinator.base.deadlines import Deadlines
-from muster.coordinator.group.classic import (
-    Cause,
-    ClassicGroup,
-    GroupState,
-    PendingMember,
-    Shared,
-    TimerKey,
-    Topics,
-)
+from muster.coordinator.base.step import BrokenInvariant, Step
+from muster.coordinator.group.classic.connections import Connections, Former
+from muster.coordinator.group.classic.group import ClassicGroup
+from muster.coordinator.group.classic.shared import Shared, Topics
+from muster.coordinator.group.classic.states import TRANSITIONS, GroupState
 from muster.coordinator.group.config import GroupConfig
-from muster.coordinator.group.connections import Connections, Former
-from muster.coordinator.group.effects import BrokenInvariant, Effects
-from muster.coordinator.group.events import MemberIdentity, StateChanged, Trigger
+from muster.coordinator.group.events import Cause, MemberIdentity, StateChanged, Trigger
+from muster.coordinator.group.group import PendingMember
 from muster.coordinator.group.hard_state import HardState
 from muster.coordinator.group.rate_limiters import RateLimiters
+from muster.coordinator.group.timers import TimerKey
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.classic_group import JoinGroupResponse
 from tests.group.requests import member, subscription
 
 CAUSE = Cause(Trigger.MEMBER_LEFT, MemberIdentity("alice-1", "alice", "/10.0.0.1"), "bye")
 EMPTY, PREPARING, COMPLETING, STABLE, DEAD = GroupState
-LEGAL = {
-    (EMPTY, PREPARING),
-    (PREPARING, EMPTY),
-    (PREPARING, COMPLETING),
-    (COMPLETING, PREPARING),
-    (COMPLETING, STABLE),
-    (STABLE, PREPARING),
-    *((state, DEAD) for state in GroupState),
-}
 
 
 @pytest.fixture
 def group() -> ClassicGroup:
     deadlines: Deadlines[TimerKey] = Deadlines()
-    shared = Shared(GroupConfig(), HardState(), deadlines, Connections(), Topics(), RateLimiters(), [])
+    shared = Shared(GroupConfig(), HardState(), deadlines, Connections(), Topics(), RateLimiters())
     return ClassicGroup("orders", shared, 1000)
 
 
@@ -62,11 +49,11 @@ def test_states_are_spelt_as_kafka_spells_them() -> None:
 @pytest.mark.parametrize(("before", "after"), list(itertools.product(GroupState, GroupState)))
 def test_transitions(group: ClassicGroup, before: GroupState, after: GroupState) -> None:
     group.state = before
-    out = Effects()
-    if (before, after) in LEGAL:
-        group.become(after, CAUSE, 1500, out, until_ms=9000)
+    step = Step(1500)
+    if (before, after) in TRANSITIONS:
+        group.become(after, CAUSE, step, until_ms=9000)
         assert (group.previous_state, group.state, group.state_timestamp) == (before, after, 1500)
-        assert out.events == [
+        assert step.events == [
             StateChanged(
                 1500,
                 "orders",
@@ -82,25 +69,25 @@ def test_transitions(group: ClassicGroup, before: GroupState, after: GroupState)
         ]
     else:
         with pytest.raises(BrokenInvariant, match=f"{before} .* cannot become {after}"):
-            group.become(after, CAUSE, 1500, out)
+            group.become(after, CAUSE, step)
         assert group.state is before
-        assert out == Effects()
+        assert step.events == []
 
 
 def test_a_phase_that_began_at_an_unknown_time_has_no_length(group: ClassicGroup) -> None:
     group.state_timestamp = -1
-    out = Effects()
-    group.become(PREPARING, CAUSE, 1500, out)
-    [event] = out.events
+    step = Step(1500)
+    group.become(PREPARING, CAUSE, step)
+    [event] = step.events
     assert isinstance(event, StateChanged)
     assert event.phase_ms == 0
 
 
 def test_a_phase_that_began_by_a_clock_ahead_of_ours_has_no_length(group: ClassicGroup) -> None:
     group.state_timestamp = 2_000  # as the coordinator before this one stored it
-    out = Effects()
-    group.become(PREPARING, CAUSE, 1500, out)
-    [event] = out.events
+    step = Step(1500)
+    group.become(PREPARING, CAUSE, step)
+    [event] = step.events
     assert isinstance(event, StateChanged)
     assert event.phase_ms == 0
 
@@ -120,8 +107,8 @@ def test_repr(group: ClassicGroup) -> None:
     group.add(alice)
     group.add(bob)
     assert repr(group) == "<ClassicGroup orders Empty generation=0 members=2 parked=0>"
-    group.park_join(alice, 1, 2000, Effects())
-    group.park_sync(bob, 2, Effects())
+    group.park_join(alice, Step(2000, ticket=1))
+    group.park_sync(bob, Step(1500, ticket=2))
     group.generation_id = 7
     group.state = STABLE
     assert repr(group) == "<ClassicGroup orders Stable generation=7 members=2 parked=2>"
@@ -158,7 +145,7 @@ def test_an_instance_id_has_one_member(group: ClassicGroup) -> None:
 def test_a_member_that_waits_is_not_removed_unanswered(group: ClassicGroup) -> None:
     alice = member()
     group.add(alice)
-    group.park_join(alice, 1, 2000, Effects())
+    group.park_join(alice, Step(2000, ticket=1))
     with pytest.raises(BrokenInvariant, match="never be answered"):
         group.remove(alice, 2000)
     alice.parked_join, alice.parked_sync = None, 2
@@ -253,8 +240,8 @@ def test_everybody_has_joined_when_all_wait_and_nobody_is_pending(group: Classic
     assert group.all_joined
     group.add(alice)
     assert not group.all_joined
-    out = Effects()
-    group.park_join(alice, 1, 2000, out)
+    step = Step(2000, ticket=1)
+    group.park_join(alice, step)
     assert group.all_joined
     group.pending_members["bob-1"] = PendingMember(MemberIdentity("bob-1", "bob", "/10.0.0.1"), 0)
     assert not group.all_joined
@@ -266,34 +253,36 @@ def test_everybody_has_joined_when_all_wait_and_nobody_is_pending(group: Classic
 def test_a_join_that_is_asked_again_is_answered_once(group: ClassicGroup) -> None:
     alice = member()
     group.add(alice)
-    out = Effects()
-    group.park_join(alice, 1, 2000, out)
-    assert out.replies == []
-    group.park_join(alice, 2, 2000, out)
-    [(ticket, refusal)] = out.replies
+    step = Step(2000, ticket=1)
+    group.park_join(alice, step)
+    assert step.replies == []
+    step.ticket = 2
+    group.park_join(alice, step)
+    [(ticket, refusal)] = step.replies
     assert ticket == 1
     assert isinstance(refusal, JoinGroupResponse)
     assert refusal.error_code == ErrorCode.REBALANCE_IN_PROGRESS
     assert group.joins_parked == 1
     assert alice.parked_join == 2
     assert group.last_joins == ((alice.identity, 2000),)
-    group.answer_join(alice, refusal, out)
-    group.answer_join(alice, refusal, out)
-    assert out.replies[1:] == [(2, refusal)]
+    group.answer_join(alice, refusal, step)
+    group.answer_join(alice, refusal, step)
+    assert step.replies[1:] == [(2, refusal)]
     assert group.joins_parked == 0
 
 
 def test_a_refused_join_names_no_protocol_and_the_member(group: ClassicGroup) -> None:
     alice = member()
     group.add(alice)
-    out = Effects()
-    group.refuse_join(alice, ErrorCode.NOT_COORDINATOR, out)
-    assert out.replies == []
+    step = Step(1500)
+    group.refuse_join(alice, ErrorCode.NOT_COORDINATOR, step)
+    assert step.replies == []
     for member_id, told in ((None, "alice-1"), ("", ""), ("other", "other")):
-        out = Effects()
-        group.park_join(alice, 1, 2000, out)
-        group.refuse_join(alice, ErrorCode.NOT_COORDINATOR, out, member_id=member_id)
-        [(ticket, refusal)] = out.replies
+        step = Step(1500)
+        step.ticket = 1
+        group.park_join(alice, step)
+        group.refuse_join(alice, ErrorCode.NOT_COORDINATOR, step, member_id=member_id)
+        [(ticket, refusal)] = step.replies
         assert ticket == 1
         assert refusal == JoinGroupResponse(
             error_code=ErrorCode.NOT_COORDINATOR,
@@ -309,17 +298,19 @@ def test_a_refused_join_names_no_protocol_and_the_member(group: ClassicGroup) ->
 
 def test_a_sync_that_is_asked_again_is_answered_once(group: ClassicGroup) -> None:
     alice = member()
-    out = Effects()
+    step = Step(1500)
     refusal = KafkaError(ErrorCode.NOT_COORDINATOR, "")
-    assert not group.answer_sync(alice, refusal, out)
-    group.park_sync(alice, 1, out)
-    group.park_sync(alice, 2, out)
-    [(ticket, superseded)] = out.replies
+    assert not group.answer_sync(alice, refusal, step)
+    step.ticket = 1
+    group.park_sync(alice, step)
+    step.ticket = 2
+    group.park_sync(alice, step)
+    [(ticket, superseded)] = step.replies
     assert ticket == 1
     assert isinstance(superseded, KafkaError)
     assert superseded.code == ErrorCode.REBALANCE_IN_PROGRESS
-    assert group.answer_sync(alice, refusal, out)
-    assert out.replies[1:] == [(2, refusal)]
+    assert group.answer_sync(alice, refusal, step)
+    assert step.replies[1:] == [(2, refusal)]
     assert alice.parked_sync is None
 
 

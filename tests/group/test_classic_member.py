@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from muster.coordinator.group.classic_member import ClassicMember
-from muster.coordinator.group.effects import BrokenInvariant
+from muster.coordinator.base.step import BrokenInvariant
+from muster.coordinator.group.classic.member import ClassicMember
 from muster.coordinator.group.events import MemberIdentity
 from muster.coordinator.group.hard_state import StoredMember
 from tests.group.requests import member

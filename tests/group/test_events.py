@@ -7,12 +7,14 @@ from typing import TypeVar
 
 import pytest
 
+from muster.coordinator.base.step import RequestContext, Step
 from muster.coordinator.group.config import GroupConfig
-from muster.coordinator.group.effects import Effects, Event, RequestContext, TopicsImage
+from muster.coordinator.group.effects import TopicsImage
 from muster.coordinator.group.events import (
     AllSynced,
     Assigned,
     CommitRefused,
+    Event,
     HeartbeatLate,
     JoinRefused,
     LeaderChanged,
@@ -512,46 +514,21 @@ def test_coming_back_on_another_connection_forgets_the_first(harness: Harness) -
     assert (removed.connected, removed.disconnected_ms) == (True, None)
 
 
-def test_a_heartbeat_notes_what_its_slow_twin_tells() -> None:
-    """`beat` has no Effects: what it notes is told by whoever called it, by `tell_noted` or `advance`."""
-    quick, slow = Harness(), Harness()
-    seen: list[list[Event]] = []
-    for harness in (quick, slow):
-        first = harness.answers[join(harness, join_request(instance_id="s"))].member_id
-        harness.ask(Shard.sync, sync_request(first, 1), SYNC)
-        second = harness.answers[join(harness, join_request(instance_id="s"))].member_id
-        harness.take_events()
-        out = Effects()
-        for member_id, after_ms in ((second, 3_000), (second, 31_000), (first, 1), (second, 40_000)):
-            harness.now_ms += after_ms
-            request = heartbeat_request(member_id, 1, "s")
-            refused = pytest.raises(KafkaError) if member_id == first else contextlib.nullcontext()
-            with refused:
-                if harness is quick:
-                    harness.shard.beat(request, HEARTBEAT, harness.now_ms)
-                else:
-                    harness.shard.heartbeat(request, HEARTBEAT, 99, harness.now_ms, out)
-        assert bool(harness.shard.noted) == (harness is quick)
-        harness.shard.tell_noted(out)
-        assert harness.shard.noted == []
-        seen.append(out.events)
-    assert [type(event) for event in seen[0]] == [HeartbeatLate, MemberFenced, HeartbeatLate]
-    assert seen[0] == seen[1]
-
-
-def test_notes_that_nobody_takes_are_bounded_and_told_by_the_next_timer(harness: Harness) -> None:
-    members = stable(harness, *(f"m{number}" for number in range(110)), session_timeout_ms=6_000)
-    harness.take_events()
-    for _ in range(10):
-        harness.now_ms += 4_000
-        for member_id in members:
-            harness.shard.beat(heartbeat_request(member_id, 2), HEARTBEAT, harness.now_ms)
-    assert len(harness.shard.noted) == 1_000
-    harness.advance(1)
-    out = Effects()
-    harness.shard.advance(harness.now_ms, out)
-    assert len(out.events) == 1_000
-    assert harness.shard.noted == []
+def test_a_heartbeat_returns_its_answer_and_tells_events_at_most(harness: Harness) -> None:
+    first = harness.answers[join(harness, join_request(instance_id="s"))].member_id
+    harness.ask(Shard.sync, sync_request(first, 1), SYNC)
+    second = harness.answers[join(harness, join_request(instance_id="s"))].member_id
+    told: list[Event] = []
+    for member_id, after_ms in ((second, 3_000), (second, 31_000), (first, 1), (second, 40_000)):
+        harness.now_ms += after_ms
+        step = Step(harness.now_ms, HEARTBEAT)
+        refused = pytest.raises(KafkaError) if member_id == first else contextlib.nullcontext()
+        with refused:
+            answer = harness.shard.heartbeat(heartbeat_request(member_id, 1, "s"), step)
+            assert answer.error_code == 0
+        assert (step.rows, step.replies) == ([], [])
+        told += step.events
+    assert [type(event) for event in told] == [HeartbeatLate, MemberFenced, HeartbeatLate]
 
 
 # --- fencing, leaving, commits ------------------------------------------------------------------------------

@@ -6,8 +6,9 @@ import uuid
 
 import pytest
 
+from muster.coordinator.base.step import BrokenInvariant, Step
 from muster.coordinator.group import records
-from muster.coordinator.group.effects import BrokenInvariant, Effects, Record
+from muster.coordinator.group.effects import Record
 from muster.coordinator.group.hard_state import CommittedOffset, HardState, StoredGroup, StoredMember
 from muster.protocol.messages.classic_group import HeartbeatRequest
 from muster.protocol.messages.coordinator_records import (
@@ -102,10 +103,10 @@ def test_tombstones_delete_and_what_is_not_there_they_ignore() -> None:
 
 
 def test_emitting_persists_and_applies() -> None:
-    hard, out = HardState(), Effects()
+    hard, step = HardState(), Step(0)
     record = records.group_metadata("orders", GROUP)
-    hard.emit(record, out)
-    assert out.records == [record]
+    hard.emit(record, step)
+    assert step.rows == [record.row()]
     assert hard.groups == {"orders": GROUP}
 
 

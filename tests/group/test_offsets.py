@@ -7,9 +7,10 @@ from random import Random
 
 import pytest
 
-from muster.coordinator.group.classic import GroupState
+from muster.coordinator.base.step import Step
+from muster.coordinator.group.classic.states import GroupState
 from muster.coordinator.group.config import GroupConfig
-from muster.coordinator.group.effects import Effects, TopicsImage
+from muster.coordinator.group.effects import TopicsImage
 from muster.coordinator.group.events import GroupRemoved, OffsetsRemoved, Trigger
 from muster.coordinator.group.hard_state import CommittedOffset, StoredGroup
 from muster.coordinator.group.offsets import FetchOffsets
@@ -261,7 +262,7 @@ def test_offsets_in_use_call_for_no_sweep() -> None:
     [alice] = stable(harness, "alice")
     request = commit_request({("orders", 0): 1}, member_id=alice, generation_id=1)
     harness.ask(Shard.commit_offsets, request, COMMIT)
-    harness.shard.presume_alive(START_MS + 60 * MINUTE, harness.now_ms, (), Effects())
+    harness.shard.presume_alive(START_MS + 60 * MINUTE, (), Step(harness.now_ms))
     skip(harness, 30 * MINUTE)
     harness.advance(30 * MINUTE)
     assert fetch_all(harness) == {("orders", 0): 1}
@@ -272,7 +273,7 @@ def test_an_empty_group_without_offsets_goes_at_the_next_regular_sweep_as_ever()
     stable(harness, "alice")
     assert skip(harness, 60 * MINUTE) is not None
     harness.advance(20 * MINUTE)  # alice's session is over
-    assert harness.shard.groups["orders"].state is GroupState.EMPTY
+    assert harness.group().state is GroupState.EMPTY
     skip(harness, 60 * MINUTE)
     harness.advance(10 * MINUTE - 1)
     assert "orders" in harness.shard.groups
@@ -318,10 +319,10 @@ def test_a_group_that_does_not_say_since_when_it_is_empty_goes_by_its_commits(
     harness = Harness(RETENTION)
     empty = StoredGroup("consumer", 5, None, None, state_timestamp, ())
     committed = CommittedOffset(42, -1, "", committed_ms, -1, ZERO_UUID)
-    out = Effects()
-    harness.shard.hard.emit(group_metadata("orders", empty), out)
-    harness.shard.hard.emit(offset_commit("orders", "orders", 0, committed), out)
-    harness._finish(out)
+    step = Step(harness.now_ms)
+    harness.shard.hard.emit(group_metadata("orders", empty), step)
+    harness.shard.hard.emit(offset_commit("orders", "orders", 0, committed), step)
+    harness._finish(step)
     harness.reload()
     harness.advance(15 * MINUTE)
     assert fetch_all(harness) == ({} if expired else {("orders", 0): 42})

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.coordinator.group import ownership
-from muster.coordinator.group.classic_member import ClassicMember
+from muster.coordinator.group.classic import ownership
+from muster.coordinator.group.classic.member import ClassicMember
+from muster.coordinator.group.classic.ownership import UNREADABLE, assigned_partitions, compare, owner
 from muster.coordinator.group.events import MOVES_MAX, Move
-from muster.coordinator.group.ownership import UNREADABLE, assigned_partitions, compare, owner
 from muster.protocol.embedded import ConsumerProtocolAssignment, decode_assignment, encode_assignment
 from muster.protocol.errors import DecodeError
 from tests.group.requests import member

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from muster.coordinator.group.classic import GroupState
+from muster.coordinator.group.classic.states import GroupState
 from muster.coordinator.group.config import GroupConfig
 from muster.coordinator.group.events import HeartbeatLate, MemberRemoved
 from muster.coordinator.group.shard import Shard

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from muster.coordinator.group.classic import GroupState
+from muster.coordinator.group.classic.states import GroupState
 from muster.coordinator.group.config import GroupConfig
 from muster.coordinator.group.effects import TopicsImage
 from muster.coordinator.group.offsets import FetchOffsets

@@ -7,9 +7,9 @@ import uuid
 
 import pytest
 
-from muster.coordinator.group.classic import GroupState
+from muster.coordinator.base.step import RequestContext, Step
+from muster.coordinator.group.classic.states import GroupState
 from muster.coordinator.group.config import GroupConfig
-from muster.coordinator.group.effects import Effects, RequestContext
 from muster.coordinator.group.events import (
     AllSynced,
     Assigned,
@@ -72,12 +72,12 @@ def code_of(answer: object) -> ErrorCode | None:
 
 def test_which_replies_wait_for_earlier_records(harness: Harness) -> None:
     [alice] = stable(harness, "alice")
-    assert harness.last.records  # the leader's SyncGroup stores the assignment with its reply
+    assert harness.last.rows  # the leader's SyncGroup stores the assignment with its reply
     harness.ask(Shard.heartbeat, heartbeat_request(alice, 1), HEARTBEAT)
     assert not harness.last.reads_hard_state
     harness.ask(Shard.sync, sync_request(alice, 1), SYNC)
     assert harness.last.reads_hard_state
-    assert not harness.last.records
+    assert not harness.last.rows
 
 
 def test_a_leader_that_syncs_shows_its_assignment_in_the_hard_state_at_once(harness: Harness) -> None:
@@ -97,19 +97,14 @@ def test_a_leader_that_syncs_shows_its_assignment_in_the_hard_state_at_once(harn
 
 def test_member_ids_are_named_after_the_instance_or_the_client() -> None:
     shard = Shard(3, GroupConfig())
-    out = Effects()
-    shard.loaded(0, out)
+    shard.loaded(Step(0))
     for ticket, (instance_id, prefix) in enumerate((("store-1", "store-1-"), (None, "alice-"))):
         group_id = f"group-{ticket}"
-        shard.join(
-            join_request(instance_id=instance_id, group_id=group_id),
-            context(ApiKey.JOIN_GROUP, version=5),
-            ticket,
-            0,
-            out,
-        )
-        shard.advance(3000, out)
-        response = out.replies[-1].response
+        step = Step(0, context(ApiKey.JOIN_GROUP, version=5), ticket)
+        shard.join(join_request(instance_id=instance_id, group_id=group_id), step)
+        due = Step(3000)
+        shard.advance(due)
+        response = [*step.replies, *due.replies][-1].response
         assert isinstance(response, JoinGroupResponse)
         assert response.member_id.startswith(prefix)
         assert str(uuid.UUID(response.member_id.removeprefix(prefix))) == response.member_id.removeprefix(
@@ -490,7 +485,7 @@ def test_the_end_of_a_connection_concerns_those_last_heard_over_it(harness: Harn
     harness.disconnect(2)
     assert len(harness.take_events()) == 1
     assert harness.group().state is GroupState.STABLE
-    assert repr(harness.shard.connections) == "<Connections 0 of members, 0 of former ones>"
+    assert repr(harness.group().connections) == "<Connections 0 of members, 0 of former ones>"
 
 
 def test_the_connection_of_who_left_is_told_with_how_long_ago_it_left(harness: Harness) -> None:
@@ -571,7 +566,6 @@ def test_nobody_to_lead_is_waited_for_a_second_at_least(harness: Harness) -> Non
     leader, _ = stable(harness, "leader", instance_id="l"), None
     [member_id] = leader
     harness.group().members[member_id].rebalance_timeout_ms = 0
-    out = Effects()
     ticket = harness.send(
         Shard.join,
         join_request(member_id, instance_id="l", rebalance_timeout_ms=0),
@@ -580,7 +574,6 @@ def test_nobody_to_lead_is_waited_for_a_second_at_least(harness: Harness) -> Non
     assert ticket in harness.answers  # alone, it is everybody
     harness.advance(1)
     assert harness.group().state is GroupState.EMPTY  # and nobody waits for its SyncGroup
-    assert out == Effects()
 
 
 @pytest.mark.parametrize(("size_max", "state"), [(2, GroupState.STABLE), (1, GroupState.PREPARING_REBALANCE)])
@@ -601,7 +594,7 @@ def test_a_shard_is_copied_whole(harness: Harness) -> None:
     harness.ask(Shard.leave, leave_request(alice), context(ApiKey.LEAVE_GROUP))
     assert [group.state for group in twin.groups.values()] == [GroupState.STABLE]
     assert twin.durable() == harness.shard.durable()
-    out = Effects()
-    twin.leave(leave_request(alice), context(ApiKey.LEAVE_GROUP), 99, START_MS, out)
+    step = Step(START_MS, context(ApiKey.LEAVE_GROUP), 99)
+    twin.leave(leave_request(alice), step)
     assert [group.state for group in twin.groups.values()] == [GroupState.PREPARING_REBALANCE]
-    assert len(out.replies) == 1
+    assert len(step.replies) == 1

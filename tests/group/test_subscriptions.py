@@ -5,8 +5,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.coordinator.group.classic_member import Protocols
-from muster.coordinator.group.subscriptions import Difference, difference, grown, subscribes_alike, topics
+from muster.coordinator.group.classic.member import Protocols
+from muster.coordinator.group.classic.subscriptions import (
+    Difference,
+    difference,
+    grown,
+    subscribes_alike,
+    topics,
+)
 from muster.protocol.embedded import ConsumerProtocolSubscription, encode_subscription
 
 

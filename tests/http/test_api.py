@@ -79,9 +79,9 @@ async def test_members_of_one_client_id_have_one_name_each_in_all_answers(
 def member_group(shown: Shown, group_id: str = "billing"):  # type: ignore[no-untyped-def]
     """The group itself."""
     (found,) = [
-        host.shard.groups[group_id]
+        host.machine.groups[group_id]
         for host in shown.broker.runtime.hosts()
-        if host.shard is not None and group_id in host.shard.groups
+        if host.machine is not None and group_id in host.machine.groups
     ]
     return found
 

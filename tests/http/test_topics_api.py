@@ -15,6 +15,7 @@ from muster.protocol.messages.data import ProduceRequest
 from muster.protocol.record_batch import Record, build
 from tests.http.conftest import Show, Shown
 from tests.http.member import Member
+from tests.support.each import each
 from tests.support.wire import Wire
 
 
@@ -229,8 +230,8 @@ async def test_only_reading_is_served(shown: Shown) -> None:
             assert "Access-Control-Allow-Origin" not in answer.headers
 
 
-@pytest.mark.parametrize(
-    ("data", "room", "said"),
+@each(
+    "data, room, said",
     [
         (b"abc", 10, {"size": 3, "cut": False, "text": "abc"}),
         ("äöü".encode(), 3, {"size": 6, "cut": True, "text": "ä"}),

@@ -1,4 +1,4 @@
-"""The README's table of stock clients."""
+"""The table of stock clients in docs/compatibility.md."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ CLIENT = MadeUp("made-up", ("none", "zstd"))
 PASSED = [Outcome("made-up", target) for target in TARGETS]
 
 
-def test_the_readme_lists_the_clients_of_the_story() -> None:
+def test_the_page_lists_the_clients_of_the_story() -> None:
     """A difference: run `make interop-table`."""
-    listed = table.clients_of(table.written(table.README.read_text()))
+    listed = table.clients_of(table.written(table.PAGE.read_text()))
     assert listed == [(client.name, ", ".join(client.codecs)) for client in CLIENTS]
 
 
@@ -60,11 +60,11 @@ def test_there_is_no_table_of_what_did_not_pass() -> None:
 
 
 def test_the_table_is_replaced_and_nothing_else(tmp_path: Path) -> None:
-    readme = tmp_path / "README.md"
-    readme.write_text(table.README.read_text())
-    before = readme.read_text()
+    page = tmp_path / "compatibility.md"
+    page.write_text(table.PAGE.read_text())
+    before = page.read_text()
     old = table.written(before)
-    table.write("| new |\n", readme)
-    assert table.written(readme.read_text()) == "| new |\n"
-    table.write(old, readme)
-    assert readme.read_text() == before
+    table.write("| new |\n", page)
+    assert table.written(page.read_text()) == "| new |\n"
+    table.write(old, page)
+    assert page.read_text() == before

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.coordinator.journal.entries import COMMON, Entry, Member
+from tests.support.each import each
 
 WEB_2 = Member("web-2-5f0d", "web-2", "10.0.0.7", "web-2")
 
@@ -79,8 +80,8 @@ def test_lone_surrogates_are_written_as_question_marks() -> None:
     assert Entry.from_json(entry.to_json()).group == "a?b"
 
 
-@pytest.mark.parametrize(
-    ("raw", "why"),
+@each(
+    "raw, why",
     [
         (b"", "not JSON"),
         (b"\xff", "not JSON"),

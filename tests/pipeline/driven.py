@@ -150,7 +150,7 @@ class _Facts(AsyncGroup):
             met = any(e.type == type and e.member is not None and e.member.id == member_id for e in entries)
             return Seen(met, "not told"), None
 
-        await wait_until(self._core, f"{type} of {member_id}", look, DEADLINE_S, story=self._story)
+        await wait_until(self._core.news, f"{type} of {member_id}", look, DEADLINE_S, story=self._story)
 
     @waits
     async def coordinated(self) -> None:
@@ -160,7 +160,7 @@ class _Facts(AsyncGroup):
             await self._view()
             return Seen(True, ""), None
 
-        await wait_until(self._core, f"a coordinator of {self.group_id}", look, DEADLINE_S)
+        await wait_until(self._core.news, f"a coordinator of {self.group_id}", look, DEADLINE_S)
 
 
 class Group:

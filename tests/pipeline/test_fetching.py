@@ -19,9 +19,10 @@ from muster.pipeline.fetching import RECORDS_MAX, read_range
 from muster.pipeline.offsets import Range
 from muster.pipeline.options import SourceOptions, source_options
 from muster.protocol.errors import ErrorCode
-from muster.protocol.record_batch import ControlType, Record, build, build_control
+from muster.protocol.record_batch import ControlType, Record, build
 from tests.client.fetch_fakes import T0, FakeCluster, batch, one_topic
 from tests.pipeline.logs import add, administered, fill, options, produced
+from tests.support.control_batches import build_control
 from tests.support.ports import free_ports
 
 ORDERS = TopicPartition("orders", 0)

@@ -93,7 +93,7 @@ def explained(each: Explanation) -> dict[str, Any]:
         "lost": moved and moved.lost,
         "commits_refused": 0 if cost is None else cost.commits_refused,
         "lag_before": cost and cost.lag_before,
-        "lag_peak": cost and cost.lag_peak,
+        "lag_peak": cost and cost.lag.peak,
         "recovered_ms": cost and cost.recovered_ms,
         "unowned_partition_ms": 0 if cost is None else sum(len(e.partitions) * e.ms for e in cost.unowned),
     }

@@ -31,8 +31,3 @@ def test_the_guide_has_every_option_of_the_writer() -> None:
 
 def test_the_guide_has_every_command() -> None:
     assert {name for name in COMMANDS if f"muster-pipeline {name}" not in GUIDE} == set()
-
-
-def test_the_guide_links_to_what_is_there() -> None:
-    for target in re.findall(r"\]\(([^)#:]+)\)", GUIDE):
-        assert (DOCS / target).exists(), target

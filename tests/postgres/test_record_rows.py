@@ -153,7 +153,7 @@ async def test_in_a_turn_one_fenced_log_fails_no_other(
     await asyncio.gather(*[node.append(topic, n, batch(b"a")) for n in range(4)])
     monkeypatch.setattr(record_statements, "write", counted)
     led = node._led[topic.topic_id, 2]
-    rows.claim(brokers.lease_of(led.shard), 7)
+    rows.claim(led.lease, 7)
     outcomes = await asyncio.gather(
         *[node.append(topic, n, batch(b"b")) for n in range(4) for _ in range(3)], return_exceptions=True
     )

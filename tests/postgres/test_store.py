@@ -14,7 +14,7 @@ import pytest
 
 from muster.coordinator.storage.postgres import PostgresStore, statements
 from muster.coordinator.storage.postgres.connect import Link, connect, failure, parse
-from muster.coordinator.storage.postgres.statements import Columns
+from muster.coordinator.storage.postgres.statements.records import Columns
 from muster.coordinator.storage.store import (
     Append,
     Grant,
@@ -101,7 +101,7 @@ async def test_a_write_that_is_open_keeps_its_lease_from_who_claims(postgres: Po
         grant = await claim(old)
         await old.release([grant])
         async with connected(store) as connection:
-            assert await statements.append(connection, open_write(old, grant)) == {1}
+            assert await statements.records.append(connection, open_write(old, grant)) == {1}
             # Neither taken nor waited for: the other lease of the call is there at once.
             assert await new.claim([A, B], 2, TERM_MS) == [None, Grant(B, 2, 1, TERM_MS)]
             assert await keys(new) == []
@@ -123,7 +123,7 @@ async def test_a_write_waits_for_a_claim_that_is_open_and_is_fenced(postgres: Po
         await old.append([Append(A, grant.epoch, [], [row])])
         await old.release([grant])
         async with connected(store) as connection:
-            claimed, _ = await statements.claim(connection, None, [lease_id(old, A)], 2, TERM_MS, 1)
+            claimed, _ = await statements.leases.claim(connection, None, [lease_id(old, A)], 2, TERM_MS, 1)
             assert [row.epoch for row in claimed] == [grant.epoch + 1]
             late = asyncio.ensure_future(
                 old.append(
@@ -148,7 +148,7 @@ async def test_trimming_waits_for_a_claim_that_is_open_and_is_fenced(postgres: P
         await old.append([Append(A, grant.epoch, [], [JournalRow(9, None, b"told")])])
         await old.release([grant])
         async with connected(store) as connection:
-            await statements.claim(connection, None, [lease_id(old, A)], 2, TERM_MS, 1)
+            await statements.leases.claim(connection, None, [lease_id(old, A)], 2, TERM_MS, 1)
             late = asyncio.ensure_future(old.trim_journal(A, grant.epoch, 1))
             await waits_for_a_lock(postgres, "old")
             await connection.execute("COMMIT")
@@ -165,7 +165,7 @@ async def test_a_broker_that_stands_still_amid_a_write_keeps_no_lease(store: str
         stopped = await connect(parse(store), name="stopped")
         try:
             await stopped.execute("BEGIN")
-            assert await statements.append(stopped, open_write(old, grant)) == {1}
+            assert await statements.records.append(stopped, open_write(old, grant)) == {1}
             async with asyncio.timeout(DEADLINE_S):
                 while await new.claim([A], 2, TERM_MS) == [None]:
                     pass
@@ -408,9 +408,9 @@ async def test_a_connection_is_used_only_when_it_was_prepared(store: str) -> Non
 
     link = Link(parse(store), name="preparing", prepare=prepare)
     with pytest.raises(StoreBusy, match="statement timeout"):
-        await link.run("reading", statements.revision)
+        await link.run("reading", statements.meta.revision)
     for _ in range(2):
-        assert await link.run("reading", statements.revision) >= 1
+        assert await link.run("reading", statements.meta.revision) >= 1
     assert len(prepared) == 2
     await link.close()
 
@@ -458,7 +458,7 @@ async def test_only_a_server_without_notifications_is_polled_alone(
         ):
             failures.append(failure_)
             with suppress(StoreError):
-                await store_._watch._link.run("reading", statements.revision)
+                await store_._watch._link.run("reading", statements.meta.revision)
             assert not failures
             assert state in repr(store_._watch)
         await store_._watch._link.close()

@@ -70,8 +70,6 @@ _PRIMITIVES: dict[str, st.SearchStrategy[Any]] = {
     "Int16": _integers(16),
     "Int32": _integers(32),
     "Int64": _integers(64),
-    "UInt16": _integers(16, signed=False),
-    "UInt32": _integers(32, signed=False),
     "Float64": st.floats(allow_nan=False),
     # 126 bytes are the longest string whose compact length takes one byte.
     "String": st.text("abc-é猫😀", max_size=6) | st.integers(125, 129).map("x".__mul__),

@@ -10,6 +10,7 @@ from muster.protocol.errors import DecodeError, ErrorCode, KafkaError
 from muster.protocol.message import Versions
 from muster.protocol.messages.classic_group import JoinGroupRequest, JoinGroupResponse
 from muster.protocol.messages.connection import ApiVersionsRequest, ApiVersionsResponse
+from tests.support.each import each
 
 
 def test_keys_are_kafkas() -> None:
@@ -46,8 +47,8 @@ def test_produce_is_advertised_from_0_but_served_from_3() -> None:
     assert api.advertised_versions(ApiKey.FETCH) == api.versions(ApiKey.FETCH)
 
 
-@pytest.mark.parametrize(
-    ("key", "version", "request_header", "response_header"),
+@each(
+    "key, version, request_header, response_header",
     [
         (ApiKey.JOIN_GROUP, 5, 1, 0),
         (ApiKey.JOIN_GROUP, 6, 2, 1),

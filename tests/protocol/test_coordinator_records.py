@@ -22,6 +22,7 @@ from muster.protocol.messages.coordinator_records import (
 )
 from tests.protocol.golden_frames import read_records
 from tests.protocol.sampling import SEED, sample, sampler
+from tests.support.each import each
 
 TOPIC_ID = uuid.UUID("00010203-0405-0607-0809-0a0b0c0d0e0f")
 OFFSET_KEY = OffsetCommitKey(group="g", topic="t", partition=3)
@@ -181,7 +182,7 @@ def test_keys_from_before_0_9_are_read_as_those_of_today() -> None:
     assert decode_record(old_key, encode_value(value, 4)) == (OFFSET_KEY, value)
 
 
-@pytest.mark.parametrize("record_type", [*range(3, 24), 24, 32767, -1, -32768])
+@each("record_type", [*range(3, 24), 24, 32767, -1, -32768])
 def test_unknown_record_types_are_passed_over(record_type: int) -> None:
     key = record_type.to_bytes(2, "big", signed=True) + b"whatever"
     assert decode_record(key, None) is None
@@ -189,8 +190,8 @@ def test_unknown_record_types_are_passed_over(record_type: int) -> None:
     assert decode_record(key, b"") is None
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
+@each(
+    "key, value",
     [
         pytest.param(b"", None, id="no record type"),
         pytest.param(b"\x00", None, id="half a record type"),
@@ -229,10 +230,8 @@ def test_records_of_apache_kafka(key: bytes, value: bytes | None) -> None:
     assert encode_value(decoded_value, version) == value, "written in another version than Kafka's"
 
 
-@pytest.mark.parametrize(
-    ("key", "value_class"), [(OFFSET_KEY, OffsetCommitValue), (GROUP_KEY, GroupMetadataValue)]
-)
-@pytest.mark.parametrize("version", range(5))
+@each("key, value_class", [(OFFSET_KEY, OffsetCommitValue), (GROUP_KEY, GroupMetadataValue)])
+@each("version", range(5))
 def test_what_is_written_is_read_back(key: Message, value_class: type[Message], version: int) -> None:
     rng = sampler(value_class.__name__, version)
     for _ in range(50):

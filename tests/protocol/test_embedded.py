@@ -17,6 +17,7 @@ from muster.protocol.embedded import (
 )
 from muster.protocol.errors import DecodeError
 from tests.protocol.sampling import SEED, sample, sampler
+from tests.support.each import each
 
 OWNED = ConsumerProtocolSubscription.TopicPartition(topic="a", partitions=[0, 2])
 SUBSCRIPTION = ConsumerProtocolSubscription(
@@ -116,7 +117,7 @@ GARBAGE = [
 ]
 
 
-@pytest.mark.parametrize("blob", GARBAGE)
+@each("blob", GARBAGE)
 def test_garbage_is_a_decode_error(blob: bytes) -> None:
     for decode in (decode_subscription, decode_assignment, subscribed_topics):
         with pytest.raises(DecodeError):

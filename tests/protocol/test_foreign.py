@@ -10,6 +10,7 @@ from muster.protocol.api import ApiKey
 from muster.protocol.errors import DecodeError, ForeignProtocolError
 from muster.protocol.foreign import AMQP, HTTP, POSTGRESQL, PROXY, REDIS, SSH, TLS, protocol_of
 from muster.protocol.frame import FRAME_BYTES_MAX_DEFAULT, FrameSplitter
+from tests.support.each import each
 
 
 def client_hello() -> bytes:
@@ -40,7 +41,7 @@ FOREIGN = [
 ]
 
 
-@pytest.mark.parametrize(("beginning", "protocol"), FOREIGN)
+@each("beginning, protocol", FOREIGN)
 def test_a_stream_of_another_protocol_is_no_frame(beginning: bytes, protocol: str) -> None:
     assert protocol_of(beginning) == protocol
     with pytest.raises(ForeignProtocolError, match=f"^{protocol} instead of Kafka's protocol") as refused:
@@ -53,8 +54,8 @@ def test_postgresql_begins_with_the_size_of_a_small_frame() -> None:
     assert protocol_of(bytes.fromhex("0000000804d21630")) == POSTGRESQL
 
 
-@pytest.mark.parametrize("size", [0, 8, FRAME_BYTES_MAX_DEFAULT, FRAME_BYTES_MAX_DEFAULT + 1, 2**31 - 1])
-@pytest.mark.parametrize("api_key", [ApiKey.PRODUCE, ApiKey.API_VERSIONS, 0x04D2])
+@each("size", [0, 8, FRAME_BYTES_MAX_DEFAULT, FRAME_BYTES_MAX_DEFAULT + 1, 2**31 - 1])
+@each("api_key", [ApiKey.PRODUCE, ApiKey.API_VERSIONS, 0x04D2])
 def test_no_request_is_taken_for_another_protocol(size: int, api_key: int) -> None:
     assert protocol_of(size.to_bytes(4, "big") + api_key.to_bytes(2, "big") + b"\x00\x00") is None
 

@@ -19,6 +19,7 @@ from muster.protocol.embedded import (
 from muster.protocol.message import REQUESTS, RESPONSES
 from muster.protocol.messages.classic_group import JoinGroupRequest, SyncGroupRequest
 from tests.protocol.golden_frames import GOLDEN, GoldenFrame, read_frames
+from tests.support.each import each
 
 load_messages()
 
@@ -39,7 +40,7 @@ def golden() -> Iterator[ParameterSet]:
             yield pytest.param(frame, id=f"{client}-{number}-{frame.message}-v{frame.version}")
 
 
-@pytest.mark.parametrize("golden_frame", [*golden()])
+@each("golden_frame", [*golden()])
 def test_frame_decodes_and_encodes_to_the_same_bytes(golden_frame: GoldenFrame) -> None:
     name, version, frame = golden_frame
     api_key = API_KEYS[name]
@@ -55,7 +56,7 @@ def test_frame_decodes_and_encodes_to_the_same_bytes(golden_frame: GoldenFrame) 
     assert encoded == len(frame).to_bytes(4, "big") + frame
 
 
-@pytest.mark.parametrize("client", GROUPED)
+@each("client", GROUPED)
 def test_blobs_of_real_members_decode_and_encode_to_the_same_bytes(client: str) -> None:
     subscriptions, assignments = [], []
     for name, version, frame in read_frames(GOLDEN / f"{client}.txt"):

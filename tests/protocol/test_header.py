@@ -18,6 +18,7 @@ from muster.protocol.header import (
 from muster.protocol.messages.classic_group import HeartbeatRequest, HeartbeatResponse
 from muster.protocol.messages.connection import ApiVersionsRequest, ApiVersionsResponse
 from muster.protocol.messages.data import FetchResponse
+from tests.support.each import each
 
 HEARTBEAT = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
 HEARTBEAT_V0 = "0001 67 00000001 0001 6d"
@@ -70,8 +71,8 @@ def fetched(*records: bytes | memoryview, high_watermark: int = 9) -> FetchRespo
     return FetchResponse(responses=[FetchResponse.FetchableTopicResponse(partitions=parts)])
 
 
-@pytest.mark.parametrize("version", [4, 11, 12, 18])
-@pytest.mark.parametrize("size", [0, 10, 100_000])
+@each("version", [4, 11, 12, 18])
+@each("size", [0, 10, 100_000])
 def test_a_response_in_pieces_is_the_same_and_does_not_copy_what_is_large(version: int, size: int) -> None:
     records = [b"x" * size, memoryview(b"y" * size)[: size // 2]]
     message = fetched(*records)
@@ -108,8 +109,8 @@ def test_tags_in_a_header_are_skipped() -> None:
     assert decode_response_header(ApiKey.HEARTBEAT, 4, response) == (7, 10)
 
 
-@pytest.mark.parametrize(
-    ("frame", "reason"),
+@each(
+    "frame, reason",
     [
         pytest.param("", "shorter than its header", id="nothing"),
         pytest.param("000c 0000 00000007 00", "shorter than its header", id="cut off in the length"),

@@ -23,6 +23,7 @@ from muster.protocol.message import REQUESTS, RESPONSES, Message, Struct
 from muster.protocol.types import ZERO_UUID
 from tests.protocol.names import snake_case
 from tests.protocol.sampling import SEED, sample, sampler, versions_of
+from tests.support.each import each
 
 MESSAGES_PER_VERSION = 12
 
@@ -79,7 +80,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("cls", "version"), CASES)
+@each("cls, version", CASES)
 def test_same_bytes_and_values_as_kio(cls: type[Message], version: int) -> None:
     theirs = kio_class(cls, version)
     assert theirs is not None, "kio knows no such version"

@@ -18,6 +18,8 @@ from muster.protocol import compression, record_batch
 from muster.protocol.compression import Codec, UnpackedTooLarge, compress, decompress
 from muster.protocol.errors import DecodeError
 from muster.protocol.record_batch import ControlType, Header, Record
+from tests.support.control_batches import build_control
+from tests.support.each import each
 
 RECORDS = [
     Record(100, 1_700_000_000_000, b"a", b"one"),
@@ -121,7 +123,7 @@ def test_a_batch_can_be_packed_anew(target: Codec) -> None:
 
 
 def test_control_batches_take_one_offset() -> None:
-    batch = record_batch.build_control(
+    batch = build_control(
         ControlType.COMMIT, offset=7, timestamp=50, producer_id=3, producer_epoch=1, coordinator_epoch=2
     )
     header, (marker,) = parsed(batch)
@@ -203,7 +205,7 @@ def test_whatever_the_bytes_the_outcome_is_records_or_a_decode_error(codec: Code
     assert outcomes["refused"] > 100
 
 
-@pytest.mark.parametrize("number", [0, 1, 31, 32, 63, 64, 4_095, 4_096, 8_191, 8_192, 1_048_576])
+@each("number", [0, 1, 31, 32, 63, 64, 4_095, 4_096, 8_191, 8_192, 1_048_576])
 def test_check_and_reader_agree_on_numbers_of_every_length(number: int) -> None:
     """Varints take one more byte from 64, 8,192 and 1,048,576 on; those of a record stand for lengths, times
     and offsets."""
@@ -449,8 +451,8 @@ def test_checking_headers_keeps_none_of_them() -> None:
 # --- codecs -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("codec", [codec for codec in Codec if codec is not Codec.NONE])
-@pytest.mark.parametrize("size", [0, 1, 100, 65_536, 65_537, 300_000])
+@each("codec", [codec for codec in Codec if codec is not Codec.NONE])
+@each("size", [0, 1, 100, 65_536, 65_537, 300_000])
 def test_codecs_round_trip(codec: Codec, size: int) -> None:
     dice = random.Random(size)
     noise = dice.randbytes(size // 2)  # incompressible, and then very compressible

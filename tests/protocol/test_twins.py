@@ -19,6 +19,7 @@ from muster.protocol.errors import DecodeError, EncodeError
 from muster.protocol.layout import message_layout
 from muster.protocol.message import Message
 from tests.protocol.strategies import every_version, messages, mutations
+from tests.support.each import each
 
 EXAMPLES = int(os.environ.get("MUSTER_TWIN_EXAMPLES", "4"))
 
@@ -44,7 +45,7 @@ def test_every_message_is_here() -> None:
     assert len({cls.__name__ for cls, _ in every_version()}) > 50
 
 
-@pytest.mark.parametrize(("cls", "version"), VERSIONS)
+@each("cls, version", VERSIONS)
 def test_twins_agree(cls: type[Message], version: int) -> None:
     @twins
     @given(data=st.data())
@@ -69,7 +70,7 @@ def test_twins_agree(cls: type[Message], version: int) -> None:
     agree()
 
 
-@pytest.mark.parametrize(("cls", "version"), VERSIONS)
+@each("cls, version", VERSIONS)
 def test_every_prefix_is_refused(cls: type[Message], version: int) -> None:
     message = reference.decode(cls, version, _smallest(cls, version))
     data = codec.encode(message, version)
@@ -96,7 +97,7 @@ def _empty(cls: Any) -> Any:
     return cls(**required)
 
 
-@pytest.mark.parametrize(("cls", "version"), VERSIONS)
+@each("cls, version", VERSIONS)
 def test_twins_refuse_the_same_versions(cls: type[Message], version: int) -> None:
     beyond = cls.__schema__.versions.last + 1
     for refused in (beyond, -1):

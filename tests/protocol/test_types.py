@@ -21,11 +21,10 @@ from muster.protocol.types import (
     Int64,
     Records,
     String,
-    UInt16,
-    UInt32,
     Uuid,
     WireType,
 )
+from tests.support.each import each
 
 LEGACY, COMPACT = False, True
 
@@ -36,8 +35,6 @@ VALUES: list[tuple[WireType, bool, bool, Any, str]] = [
     (Int16, LEGACY, False, -2, "fffe"),
     (Int32, COMPACT, False, 258, "00000102"),
     (Int64, LEGACY, False, -(2**63), "8000000000000000"),
-    (UInt16, LEGACY, False, 0xFFFE, "fffe"),
-    (UInt32, LEGACY, False, 0xFFFFFFFE, "fffffffe"),
     (Float64, LEGACY, False, 1.5, "3ff8000000000000"),
     (Uuid, LEGACY, False, uuid.UUID(int=1), "00" * 15 + "01"),
     (Uuid, COMPACT, False, ZERO_UUID, "00" * 16),
@@ -62,7 +59,7 @@ VALUES: list[tuple[WireType, bool, bool, Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("wire_type", "flexible", "nullable", "value", "encoded"), VALUES)
+@each("wire_type, flexible, nullable, value, encoded", VALUES)
 def test_value_and_bytes(
     wire_type: WireType, flexible: bool, nullable: bool, value: Any, encoded: str
 ) -> None:
@@ -72,7 +69,7 @@ def test_value_and_bytes(
     assert both_ways.parse(data) == value
 
 
-@pytest.mark.parametrize(("wire_type", "flexible", "nullable", "value", "encoded"), VALUES)
+@each("wire_type, flexible, nullable, value, encoded", VALUES)
 def test_bytes_min_is_a_lower_bound(
     wire_type: WireType, flexible: bool, nullable: bool, value: Any, encoded: str
 ) -> None:
@@ -80,8 +77,8 @@ def test_bytes_min_is_a_lower_bound(
     assert wire_type.bytes_min(flexible=flexible) == len(smallest) <= len(bytes.fromhex(encoded))
 
 
-@pytest.mark.parametrize(
-    ("wire_type", "flexible", "nullable", "encoded"),
+@each(
+    "wire_type, flexible, nullable, encoded",
     [
         pytest.param(String, LEGACY, False, "ffff", id="null where there is none"),
         pytest.param(String, COMPACT, False, "00", id="compact null where there is none"),
@@ -105,8 +102,8 @@ def test_refused_bytes(wire_type: WireType, flexible: bool, nullable: bool, enco
         encoding(wire_type, flexible=flexible, nullable=nullable).parse(bytes.fromhex(encoded))
 
 
-@pytest.mark.parametrize(
-    ("wire_type", "flexible", "value"),
+@each(
+    "wire_type, flexible, value",
     [
         pytest.param(Int8, LEGACY, 128, id="too large"),
         pytest.param(Int32, LEGACY, "1", id="str for int"),

@@ -1,18 +1,21 @@
-"""A core small enough to see through, a store that answers when the test lets it, and a tenure in the test's
+"""A core small enough to see through, a store that answers when the test lets it, and a leases in the test's
 hand."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from typing import Any
 
 from muster.coordinator.base.clock import ManualClock
-from muster.coordinator.group.effects import Effects, Record, RequestContext, Ticket, TopicsImage
+from muster.coordinator.base.step import RequestContext, Step, Ticket
+from muster.coordinator.cluster.coordinators import GROUPS
+from muster.coordinator.group.effects import Record, TopicsImage
 from muster.coordinator.group.shard import Shard
+from muster.coordinator.runtime.groups import OPERATIONS, GroupRuntime
+from muster.coordinator.runtime.machine import MachineKind, Traits
 from muster.coordinator.runtime.recorder import Recorder
-from muster.coordinator.runtime.runtime import Runtime
 from muster.coordinator.runtime.shard_host import LATER, Limits
 from muster.coordinator.storage.memory import MemoryStore
 from muster.coordinator.storage.store import Append, Lease, LeaseKind, Outcome
@@ -45,22 +48,28 @@ class CounterShard(Shard):
         self.advanced_ms: list[int] = []
         self.on_advance: Callable[[], object] = lambda: None
 
-    def apply(self, record: Record) -> None:
+    def apply(self, key: bytes, value: bytes | None) -> None:
+        record = Record.from_row(key, value)
+        if record is None:
+            return
         assert isinstance(record.value, OffsetCommitValue)
         self.numbers.append(record.value.offset)
         self.versions.append(record.value_version)
 
-    def loaded(self, now_ms: int, out: Effects) -> None:
+    def contents(self) -> dict[str, int]:
+        return {}
+
+    def loaded(self, step: Step) -> None:
         self.told.append("loaded")
 
-    def unload(self, now_ms: int, out: Effects) -> None:
+    def unload(self, step: Step) -> None:
         self.told.append("unload")
         for ticket in self.parked:
-            out.reply(ticket, KafkaError(ErrorCode.NOT_COORDINATOR, "unloaded"))
+            step.answer(ticket, KafkaError(ErrorCode.NOT_COORDINATOR, "unloaded"))
 
-    def advance(self, now_ms: int, out: Effects) -> None:
+    def advance(self, step: Step) -> None:
         self.due_ms = None
-        self.advanced_ms.append(now_ms)
+        self.advanced_ms.append(step.now_ms)
         self.on_advance()
 
     def next_deadline(self) -> int | None:
@@ -69,78 +78,65 @@ class CounterShard(Shard):
     def deadline_bound(self) -> int | None:
         return self.due_ms
 
+    def unheard(self, responses: Iterable[object], step: Step) -> None:
+        self.told.append(("unheard", *responses))
+
     def knows_connection(self, connection_id: int) -> bool:
         return True
 
-    def connection_closed(self, connection_id: int, now_ms: int, out: Effects) -> None:
+    def connection_closed(self, connection_id: int, step: Step) -> None:
         self.told.append(("closed", connection_id))
 
-    def topics_changed(self, image: TopicsImage, now_ms: int, out: Effects) -> None:
+    def topics_changed(self, image: TopicsImage, step: Step) -> None:
         self.told.append(("topics", image))
 
     # Operations
 
-    def write(self, request: int, context: RequestContext, ticket: Ticket, now_ms: int, out: Effects) -> None:
+    def write(self, request: int, step: Step) -> None:
         """Add a number."""
-        out.records.append(record(request))
-        self.apply(out.records[0])
-        out.events.append(f"wrote {request}")  # type: ignore[arg-type]
-        out.reply(ticket, request)
+        step.rows.append(record(request).row())
+        self.apply(*step.rows[0])
+        step.events.append(f"wrote {request}")
+        step.reply(request)
 
-    def read(
-        self, request: object, context: RequestContext, ticket: Ticket, now_ms: int, out: Effects
-    ) -> None:
+    def read(self, request: object, step: Step) -> None:
         """All numbers: hard state."""
-        out.reads_hard_state = True
-        out.reply(ticket, list(self.numbers))
+        step.reads_hard_state = True
+        step.reply(list(self.numbers))
 
-    def beat(
-        self, request: object, context: RequestContext, ticket: Ticket, now_ms: int, out: Effects
-    ) -> None:
+    def beat(self, request: object, step: Step) -> None:
         """Neither reads nor writes hard state."""
-        out.events.append("beat")  # type: ignore[arg-type]
-        out.reply(ticket, "alive")
+        step.events.append("beat")
+        step.reply("alive")
 
-    def park(
-        self, request: object, context: RequestContext, ticket: Ticket, now_ms: int, out: Effects
-    ) -> None:
-        self.parked.append(ticket)
+    def park(self, request: object, step: Step) -> None:
+        self.parked.append(step.ticket)
 
-    def wake(
-        self, request: object, context: RequestContext, ticket: Ticket, now_ms: int, out: Effects
-    ) -> None:
+    def wake(self, request: object, step: Step) -> None:
         """Answers everyone parked, together with a record."""
-        out.records.append(record(99))
-        self.apply(out.records[0])
+        step.rows.append(record(99).row())
+        self.apply(*step.rows[0])
         for parked in self.parked:
-            out.reply(parked, "awake")
+            step.answer(parked, "awake")
         self.parked.clear()
-        out.reply(ticket, "woke")
+        step.reply("woke")
 
-    def due_in(
-        self, request: int, context: RequestContext, ticket: Ticket, now_ms: int, out: Effects
-    ) -> None:
+    def due_in(self, request: int, step: Step) -> None:
         """Set the deadline."""
-        self.due_ms = now_ms + request
-        out.reply(ticket, None)
+        self.due_ms = step.now_ms + request
+        step.reply(None)
 
-    def refuse(
-        self, request: object, context: RequestContext, ticket: Ticket, now_ms: int, out: Effects
-    ) -> None:
+    def refuse(self, request: object, step: Step) -> None:
         """A refusal; one that read hard state first when `request` says so."""
-        out.reads_hard_state = bool(request)
+        step.reads_hard_state = bool(request)
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, "refused")
 
-    def refuse_late(
-        self, request: object, context: RequestContext, ticket: Ticket, now_ms: int, out: Effects
-    ) -> None:
+    def refuse_late(self, request: object, step: Step) -> None:
         """Breaks the rule that refusals come before changes."""
-        out.records.append(record(1))
+        step.rows.append(record(1).row())
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, "too late")
 
-    def explode(
-        self, request: object, context: RequestContext, ticket: Ticket, now_ms: int, out: Effects
-    ) -> None:
+    def explode(self, request: object, step: Step) -> None:
         self.numbers.append(-1)
         raise ZeroDivisionError("a bug")
 
@@ -178,7 +174,7 @@ class HeldStore(MemoryStore):
         return await super().load(lease)
 
 
-class HandTenure:
+class HandLeases:
     """Says what the test wants, and notes what it is asked to claim again."""
 
     def __init__(self) -> None:
@@ -209,23 +205,29 @@ class Bench:
     ) -> None:
         """`at_once`: requests go by `call_at_once`, the fast twin of `call`."""
         self.at_once = at_once
+        # What Heartbeat and OffsetFetch are of the real core.
+        small = {CounterShard.beat: Traits(reads=True), CounterShard.read: Traits(reads=True)}
+        self.operations = {**OPERATIONS, **small}
         self.clock = ManualClock()
         self.store = store or HeldStore(now_ms=self.clock.now_ms)
-        self.tenure = HandTenure()
+        self.leases = HandLeases()
         self.events: list[object] = []
         self.journal_written: list[tuple[int, int]] = []
         self.shards: list[CounterShard] = []
         self.tasks: list[asyncio.Task[Any]] = []
-        self.runtime = Runtime(
+        self.runtime = GroupRuntime(
             self.store,
             self.clock,
-            self.tenure,
+            self.leases,
             limits=limits,
             observer=lambda number, events: self.events.extend(events),
-            make_shard=self.make_shard,
+            kind=self.kind(),
             recorder=recorder,
             journal_written=lambda shard, size_bytes: self.journal_written.append((shard, size_bytes)),
         )
+
+    def kind(self) -> MachineKind:
+        return MachineKind(GROUPS, lambda number: self.make_shard(number), self.operations)
 
     def make_shard(self, number: int) -> Shard:
         self.shards.append(CounterShard(number))

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from muster.coordinator.base.step import RequestContext
 from muster.coordinator.group.config import GroupConfig
-from muster.coordinator.group.effects import RequestContext
 from muster.coordinator.group.shard import Shard
 from muster.coordinator.runtime.shard_host import Limits
 from muster.protocol.errors import ErrorCode

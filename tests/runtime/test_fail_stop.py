@@ -13,8 +13,8 @@ from tests.support.facts import turns, until
 
 async def reloaded(bench: Bench) -> None:
     """Do what the membership does when it is asked to claim again."""
-    await until(lambda: bench.tenure.reclaimed, "the wish to claim again")
-    assert bench.tenure.reclaimed.pop(0)[0] == LEASE
+    await until(lambda: bench.leases.reclaimed, "the wish to claim again")
+    assert bench.leases.reclaimed.pop(0)[0] == LEASE
     await bench.claim(LEASE)
     await bench.runtime.loaded()
 
@@ -39,7 +39,7 @@ async def test_what_was_half_applied_is_gone_after_the_reload(bench: Bench) -> N
     broke = bench.call(CounterShard.explode)
     await until(broke.done)
     assert bench.shard.numbers == [1, -1]
-    assert bench.tenure.reclaimed == []
+    assert bench.leases.reclaimed == []
     bench.clock.advance(100)
     await reloaded(bench)
     assert await bench.ask(CounterShard.read) == [1]
@@ -65,7 +65,7 @@ async def test_a_refusal_after_changes_is_a_bug_too(bench: Bench) -> None:
 
 
 async def test_a_deadline_that_never_passes_is_a_bug_too(bench: Bench) -> None:
-    bench.shard.advance = lambda now_ms, out: None  # type: ignore[method-assign]
+    bench.shard.advance = lambda step: None  # type: ignore[method-assign]
     await bench.ask(CounterShard.due_in, 10)
     bench.clock.advance(10)
     assert bench.runtime.shards()[0].state == "failed"
@@ -136,24 +136,24 @@ async def test_a_fenced_write_is_refused_and_nothing_more_is_written(bench: Benc
     assert len(bench.store.transactions) == 1
     assert await bench.store.load(LEASE) == []
     assert bench.runtime.shards() == []
-    assert bench.tenure.reclaimed == [(LEASE, 1)]
+    assert bench.leases.reclaimed == [(LEASE, 1)]
 
 
 async def test_a_lease_past_its_term_answers_and_writes_nothing(bench: Bench) -> None:
     parked = bench.call(CounterShard.park)
     await turns()
-    bench.tenure.lapsed = True
+    bench.leases.lapsed = True
     tasks = [parked, bench.call(CounterShard.write, 1), bench.call(CounterShard.beat)]
     await until(lambda: all(task.done() for task in tasks))
     assert {code(task) for task in tasks} == {ErrorCode.NOT_COORDINATOR}
     assert bench.store.transactions == []
     assert bench.shard.numbers == []
-    assert bench.tenure.reclaimed == [(LEASE, 1)]
+    assert bench.leases.reclaimed == [(LEASE, 1)]
 
 
 async def test_a_timer_after_the_term_does_nothing(bench: Bench) -> None:
     await bench.ask(CounterShard.due_in, 10)
-    bench.tenure.lapsed = True
+    bench.leases.lapsed = True
     bench.clock.advance(10)
     assert bench.shard.advanced_ms == []
 
@@ -194,7 +194,7 @@ async def test_disowning_a_failed_shard_ends_the_wish_to_reload_it(bench: Bench)
     await bench.runtime.disown(SHARD)
     assert bench.clock.next_ms() is None
     bench.clock.advance(60_000)
-    assert bench.tenure.reclaimed == []
+    assert bench.leases.reclaimed == []
     assert bench.runtime.shards() == []
 
 

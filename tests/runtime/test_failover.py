@@ -10,13 +10,13 @@ from uuid import uuid4
 import pytest
 
 from muster.coordinator.base.clock import ManualClock, PausableClock
+from muster.coordinator.base.step import RequestContext
 from muster.coordinator.cluster.membership import Membership
 from muster.coordinator.cluster.placement import place, shard_of
 from muster.coordinator.group.config import GroupConfig
-from muster.coordinator.group.effects import RequestContext
 from muster.coordinator.group.offsets import FetchOffsets
 from muster.coordinator.group.shard import Shard
-from muster.coordinator.runtime.runtime import Runtime
+from muster.coordinator.runtime.groups import GroupRuntime
 from muster.coordinator.server.pausing import PausableStore
 from muster.coordinator.storage.store import LeaseKind, NodeRow
 from muster.protocol.errors import ErrorCode, KafkaError
@@ -50,7 +50,7 @@ class Broker:
         self.clock = PausableClock(clock)
         self.store = PausableStore(store)
         self.membership = Membership(self.store.as_store(), self.clock, term_ms=TERM_MS)
-        self.runtime = Runtime(self.store.as_store(), self.clock, self.membership, CONFIG)
+        self.runtime = GroupRuntime(self.store.as_store(), self.clock, self.membership, CONFIG)
 
     async def start(self) -> None:
         await self.membership.start(

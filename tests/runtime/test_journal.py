@@ -6,13 +6,14 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from muster.coordinator.group.effects import Effects, RequestContext, Ticket
-from muster.coordinator.group.events import Event, GroupCreated, Trigger
+from muster.coordinator.base.step import Step
+from muster.coordinator.group.events import GroupCreated, Trigger
 from muster.coordinator.group.hard_state import HardState
 from muster.coordinator.group.shard import Shard
 from muster.coordinator.journal.entries import WHOLE_BROKER, Entry, Member
 from muster.coordinator.runtime import appender, loader
 from muster.coordinator.runtime.appender import FULL_PAUSE_MS, LINGER_MS
+from muster.coordinator.runtime.machine import Traits
 from muster.coordinator.runtime.recorder import Recorder
 from muster.coordinator.runtime.ring import Journal
 from muster.coordinator.runtime.shard_host import HostState
@@ -27,7 +28,7 @@ from muster.coordinator.storage.store import (
     StoreError,
     StoreFull,
 )
-from muster.protocol.messages.classic_group import HeartbeatRequest
+from muster.protocol.errors import ErrorCode, KafkaError
 from tests.runtime.support import CONTEXT, GROUP, LEASE, SHARD, Bench, CounterShard, HeldStore, record
 from tests.support.facts import until
 from tests.support.journal import check_entry
@@ -44,32 +45,35 @@ class TellingShard(CounterShard):
         super().__init__(number)
         self.hard = HardState()
         self.groups = {}
-        self.noted = []
+
+    def contents(self) -> dict[str, int]:
+        return Shard.contents(self)
+
+    def glance(self, request: int, step: Step) -> str:
+        """Returns its answer, and tells an event."""
+        step.events.append(self._event(request, step.now_ms))
+        return "seen"
 
     def _event(self, number: int, now_ms: int) -> GroupCreated:
         group_id = GROUP if self.number == SHARD else OTHER_GROUP
         return GroupCreated(now_ms, group_id, number, Trigger.REQUESTED, None, None)
 
-    def write(self, request: int, context: RequestContext, ticket: Ticket, now_ms: int, out: Effects) -> None:
-        super().write(request, context, ticket, now_ms, out)
-        out.events[:] = [self._event(request, now_ms)]
+    def write(self, request: int, step: Step) -> None:
+        super().write(request, step)
+        step.events[:] = [self._event(request, step.now_ms)]
 
-    def tell(self, request: int, context: RequestContext, ticket: Ticket, now_ms: int, out: Effects) -> None:
+    def tell(self, request: int, step: Step) -> None:
         """An event without a record."""
-        out.events.append(self._event(request, now_ms))
-        out.reply(ticket, "told")
+        step.events.append(self._event(request, step.now_ms))
+        step.reply("told")
 
-    def write_silently(
-        self, request: int, context: RequestContext, ticket: Ticket, now_ms: int, out: Effects
-    ) -> None:
-        out.records.append(record(request))
-        out.reply(ticket, request)
+    def write_silently(self, request: int, step: Step) -> None:
+        step.rows.append(record(request).row())
+        step.reply(request)
 
-    def tell_nonsense(
-        self, request: object, context: RequestContext, ticket: Ticket, now_ms: int, out: Effects
-    ) -> None:
-        out.events += [self._event(1, now_ms), "no event", self._event(2, now_ms)]  # type: ignore[list-item]
-        out.reply(ticket, "told")
+    def tell_nonsense(self, request: object, step: Step) -> None:
+        step.events += [self._event(1, step.now_ms), "no event", self._event(2, step.now_ms)]
+        step.reply("told")
 
 
 class JournalStore(HeldStore):
@@ -272,7 +276,7 @@ async def test_entries_alone_find_out_that_the_lease_is_lost(bench: JournalBench
     await bench.store.claim([LEASE], 1, 3_000)
     await bench.ask(TellingShard.tell, 1)
     bench.clock.advance(LINGER_MS)
-    await until(lambda: bench.tenure.reclaimed, "the claim")
+    await until(lambda: bench.leases.reclaimed, "the claim")
     assert await bench.stored() == []
 
 
@@ -359,7 +363,9 @@ async def test_a_journal_that_cannot_be_read_keeps_no_shard_from_serving(
     assert await bench.ask(TellingShard.write_silently, 1) == 1
 
 
-async def test_a_shard_with_groups_tells_that_it_was_loaded_and_from_whom(bench: JournalBench) -> None:
+async def test_a_shard_with_groups_tells_that_it_was_loaded_and_from_whom(
+    bench: JournalBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await give(bench.store, earlier(1))
     made = bench.make_shard
 
@@ -368,8 +374,8 @@ async def test_a_shard_with_groups_tells_that_it_was_loaded_and_from_whom(bench:
         shard.hard.offsets["a"] = shard.hard.offsets["b"] = {}
         return shard
 
-    bench.runtime._make_shard = with_groups
-    bench.tenure.silent[3] = 2_400
+    monkeypatch.setattr(bench, "make_shard", with_groups)
+    bench.leases.silent[3] = 2_400
     epoch = await bench.claim(LEASE)
     await bench.runtime.loaded()
     first, loaded = bench.journal.of(GROUP)
@@ -472,27 +478,26 @@ async def test_what_concerns_the_whole_broker_is_kept_in_memory(bench: JournalBe
     assert len(await bench.stored()) == 1
 
 
-async def test_what_a_heartbeat_noted_is_told_behind_it(bench: JournalBench) -> None:
-    host = bench.runtime.hosts()[0]
-    assert host.shard is not None
+async def test_what_an_operation_that_returns_its_answer_tells_is_told_behind_it(bench: JournalBench) -> None:
+    bench.operations[TellingShard.glance] = Traits(reads=True, returns=True)
     answers: list[object] = []
-
-    def beat(shard: Shard, request: object, context: RequestContext, now_ms: int) -> str:
-        shard.noted.append(GroupCreated(now_ms, GROUP, 1, Trigger.HEARTBEAT, None, None))
-        return "alive"
-
-    def tell_noted(out: Effects) -> None:
-        noted: list[Event] = host.shard.noted  # type: ignore[union-attr]
-        out.events += noted
-        noted.clear()
-
-    host.shard.tell_noted = tell_noted  # type: ignore[method-assign]
     bench.store.hold()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("muster.coordinator.runtime.shard_host._ANSWERING", {Shard.heartbeat: beat})
-        request = HeartbeatRequest(group_id=GROUP, generation_id=1, member_id="m")
-        answers.append(bench.runtime.call_at_once(GROUP, Shard.heartbeat, request, CONTEXT, answers.append))
-    assert answers == ["alive"]
-    assert bench.shown() == [1]
-    bench.clock.advance(LINGER_MS)
-    await until(lambda: bench.store.transactions, "the entry's transaction")
+    answers += (
+        bench.runtime.call_at_once(GROUP, TellingShard.glance, number, CONTEXT, answers.append)
+        for number in (1, 2)
+    )
+    assert answers == ["seen", "seen"]
+    assert bench.shown() == [1, 2]
+    bench.call(TellingShard.write, 3)
+    assert await bench.ask(TellingShard.glance, 4) == "seen"  # behind the write, from the inbox
+    assert bench.shown() == [1, 2]
+    bench.store.let_go()
+    await until(lambda: bench.shown() == [1, 2, 3, 4])
+
+
+async def test_an_operation_that_returns_its_answer_may_not_write(bench: JournalBench) -> None:
+    bench.operations[TellingShard.write_silently] = Traits(returns=True)
+    refused = bench.runtime.call_at_once(GROUP, TellingShard.write_silently, 1, CONTEXT, lambda _: None)
+    assert isinstance(refused, KafkaError)
+    assert refused.code is ErrorCode.NOT_COORDINATOR
+    assert bench.store.transactions == []

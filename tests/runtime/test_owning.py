@@ -103,7 +103,7 @@ async def test_a_request_at_the_store_is_answered_though_the_lease_goes_and_the_
     await until(lambda: bench.store.transactions, "the append")
     behind = bench.call(CounterShard.read)
     await turns()
-    bench.tenure.lapsed = True
+    bench.leases.lapsed = True
     rest = asyncio.ensure_future(bench.runtime.disown(SHARD))
     await turns()
     assert not write.done()
@@ -121,7 +121,7 @@ async def test_a_request_at_the_store_is_answered_as_it_went_there_after_the_lea
     bench.store.hold()
     written = bench.call(CounterShard.write, 1)
     await until(lambda: bench.store.transactions, "the append")
-    bench.tenure.lapsed = True
+    bench.leases.lapsed = True
     rest = asyncio.ensure_future(bench.runtime.disown(SHARD))
     bench.store.let_go()
     await rest
@@ -137,7 +137,7 @@ async def test_a_request_that_did_not_get_through_is_sent_elsewhere(
     bench.store.hold()
     write = bench.call(CounterShard.write, 1)
     await until(lambda: bench.store.transactions, "the append")
-    bench.tenure.lapsed = True
+    bench.leases.lapsed = True
     rest = asyncio.ensure_future(bench.runtime.disown(SHARD))
     if error is None:
         bench.clock.advance(3_000)

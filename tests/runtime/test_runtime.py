@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from muster.coordinator.group.effects import TopicsImage
+from muster.coordinator.group.shard import Shard
 from muster.coordinator.storage.store import Append, Lease, LeaseKind
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.classic_group import HeartbeatRequest, HeartbeatResponse, SyncGroupRequest
@@ -27,8 +28,8 @@ async def test_while_loading_requests_are_told_so_as_clients_understand_it(bench
     bench.store.loading.clear()
     await bench.claim(LEASE)
     await turns()
-    assert await bench.ask(CounterShard.beat, HEARTBEAT) == HeartbeatResponse()
-    sync, other = bench.call(CounterShard.beat, SYNC), bench.call(CounterShard.beat)
+    assert await bench.ask(Shard.heartbeat, HEARTBEAT) == HeartbeatResponse()
+    sync, other = bench.call(Shard.sync, SYNC), bench.call(CounterShard.beat)
     await until(lambda: sync.done() and other.done())
     assert code(sync) == ErrorCode.REBALANCE_IN_PROGRESS
     assert code(other) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS

@@ -7,8 +7,8 @@ import asyncio
 
 import pytest
 
+from muster.coordinator.base.step import Step
 from muster.coordinator.group.shard import Shard
-from muster.coordinator.runtime import shard_host
 from muster.coordinator.storage.store import Lease, LeaseKind, StoreBusy, StoreFull
 from muster.protocol.errors import ErrorCode, KafkaError
 from tests.runtime.support import CONTEXT, LEASE, SHARD, Bench, CounterShard, code
@@ -17,12 +17,6 @@ from tests.support.facts import turns, until
 OTHER_GROUP, OTHER = "my-group", Lease(LeaseKind.GROUP, 12)
 BUSY = StoreBusy("the disk is too slow")
 FULL = StoreFull("the disk is full")
-
-
-@pytest.fixture(autouse=True)
-def reading(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which of the small core's operations are what Heartbeat and OffsetFetch are of the real one's."""
-    monkeypatch.setattr(shard_host, "_READING", frozenset({CounterShard.beat, CounterShard.read}))
 
 
 # --- busy -------------------------------------------------------------------------------------------
@@ -60,7 +54,7 @@ async def test_a_store_that_stays_busy_ends_in_a_reload_without_what_was_not_wri
     await until(lambda: len(bench.shards) == 2)
     await bench.runtime.loaded()
     assert await bench.ask(CounterShard.read) == [1]
-    assert bench.tenure.reclaimed == []
+    assert bench.leases.reclaimed == []
     bench.store.error = None
     assert await bench.ask(CounterShard.write, 3) == 3
     assert await bench.ask(CounterShard.read) == [1, 3]
@@ -121,7 +115,7 @@ async def test_without_room_reads_go_on_under_the_same_epoch(bench: Bench) -> No
     assert await bench.ask(CounterShard.beat) == "alive"
     (status,) = bench.runtime.shards()
     assert (status.state, status.epoch) == ("active", 1)
-    assert bench.tenure.reclaimed == [], "a new epoch could not be written"
+    assert bench.leases.reclaimed == [], "a new epoch could not be written"
 
 
 async def test_without_room_nothing_is_stepped_that_would_write(bench: Bench) -> None:
@@ -158,13 +152,13 @@ async def test_a_shard_that_took_time_to_load_is_loaded_again_at_once_all_the_sa
 ) -> None:
     """Its pause began before it was loaded, so at the next attempt it has run for less than the pause."""
     await filled(bench)
-    make_shard = bench.runtime._make_shard
+    make_shard = bench.make_shard
 
     def slowly(number: int) -> Shard:
         bench.clock.advance(300)
         return make_shard(number)
 
-    monkeypatch.setattr(bench.runtime, "_make_shard", slowly)
+    monkeypatch.setattr(bench, "make_shard", slowly)
     bench.clock.advance(300)
     for _ in range(5):
         bench.clock.advance(700)
@@ -180,8 +174,8 @@ async def test_a_shard_that_writes_as_soon_as_it_is_loaded_does_not_go_round_and
 ) -> None:
     await filled(bench)
 
-    def loaded(self: CounterShard, now_ms: int, out: object) -> None:
-        self.write(7, None, 0, now_ms, out)  # type: ignore[arg-type]
+    def loaded(self: CounterShard, step: Step) -> None:
+        self.write(7, step)
 
     monkeypatch.setattr(CounterShard, "loaded", loaded)
     bench.clock.advance(1_000)
@@ -204,4 +198,4 @@ async def test_a_shard_that_writes_as_soon_as_it_is_loaded_does_not_go_round_and
     await bench.runtime.loaded()
     await turns()
     assert await bench.ask(CounterShard.read) == [1, 7]
-    assert bench.tenure.reclaimed == []
+    assert bench.leases.reclaimed == []

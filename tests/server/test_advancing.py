@@ -57,7 +57,7 @@ def entries(broker: Broker, type: str, group_id: str = "orders") -> list[Entry]:
 def state(brokers: Brokers, group_id: str = "orders") -> tuple[str, int] | None:
     for broker in brokers.running:
         for host in broker.runtime.hosts():
-            group = host.shard.groups.get(group_id) if host.shard is not None else None
+            group = host.machine.groups.get(group_id) if host.machine is not None else None
             if group is not None:
                 return str(group.state), len(group.members)
     return None

@@ -71,6 +71,7 @@ from muster.protocol.messages.topics import CreatePartitionsRequest, CreateTopic
 from muster.protocol.messages.transactions import DescribeProducersRequest, InitProducerIdRequest
 from muster.protocol.types import ZERO_UUID
 from tests.server.conftest import StartBrokers
+from tests.support.each import each
 from tests.support.wire import Wire
 
 SOFTWARE = ApiVersionsRequest(client_software_name="wire", client_software_version="1.0")
@@ -103,7 +104,7 @@ def test_what_has_no_implementation_is_not_advertised() -> None:
     assert not advertised & {ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY}
 
 
-@pytest.mark.parametrize("api_key", REFUSALS, ids=lambda key: key.name)
+@each("api_key", REFUSALS, ids=lambda key: key.name)
 async def test_every_served_version_is_answered_and_the_ones_beside_close(
     start_brokers: StartBrokers, api_key: ApiKey
 ) -> None:
@@ -122,7 +123,7 @@ async def test_every_served_version_is_answered_and_the_ones_beside_close(
         assert broker.connections.counts.unserved == len(beside)
 
 
-@pytest.mark.parametrize("api_key", REFUSALS, ids=lambda key: key.name)
+@each("api_key", REFUSALS, ids=lambda key: key.name)
 def test_a_refusal_can_be_encoded_in_every_version_and_says_the_code(api_key: ApiKey) -> None:
     first, last = versions(api_key)
     error = KafkaError(ErrorCode.NOT_COORDINATOR, "somewhere else")

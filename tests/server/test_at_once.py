@@ -260,10 +260,10 @@ async def test_commits_are_answered_with_the_same_bytes(
     assert answers[0] == answers[1]
     assert 0 < fast.taken < len(answers[0])  # both ways were taken
     kept = [
-        {group_id: dict(host.shard.hard.offsets[group_id]) for group_id in host.shard.hard.offsets}
+        {group_id: dict(host.machine.hard.offsets[group_id]) for group_id in host.machine.hard.offsets}
         for twin in (fast, plain)
         for host in twin.broker.runtime.hosts()
-        if host.shard is not None
+        if host.machine is not None
     ]
     half = len(kept) // 2
     for ours, theirs in zip(kept[:half], kept[half:], strict=True):

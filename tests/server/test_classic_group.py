@@ -17,6 +17,7 @@ from muster.protocol.messages.classic_group import (
 from muster.protocol.messages.group_admin import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
 from muster.protocol.messages.metadata import FindCoordinatorRequest
 from tests.server.conftest import StartBrokers
+from tests.support.each import each
 from tests.support.wire import Wire
 
 
@@ -83,8 +84,8 @@ async def test_two_members_share_a_group_and_one_leaves(port: int) -> None:
         assert (await first.call(heartbeat, 4)).error_code == ErrorCode.REBALANCE_IN_PROGRESS
 
 
-@pytest.mark.parametrize(
-    ("request_", "version", "code"),
+@each(
+    "request_, version, code",
     [
         (join(group_id=""), 9, ErrorCode.INVALID_GROUP_ID),
         (join(session_timeout_ms=5_999), 9, ErrorCode.INVALID_SESSION_TIMEOUT),

@@ -50,14 +50,13 @@ def test_help_tells_every_option_with_its_variable_default_and_unit(
     assert ended.value.code == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "MUSTER_GROUP_MAX_SIZE" in shown
-    for each in config.settings_declared():
-        spec = config.spec_of(each)
-        assert f"{config.option(each.name)} " in shown
-        assert " ".join(spec.meaning.split()) in shown
-        if spec.unit is not None:
-            assert f"{config.option(each.name)} {spec.unit.upper()}" in shown
-        if spec.kafka:
-            assert f"Kafka: {config.kafka_name(each.name)})" in shown
+    for name, each in config.SETTINGS.items():
+        assert f"{config.option(name)} " in shown
+        assert each.meaning in shown
+        if each.unit is not None:
+            assert f"{config.option(name)} {each.unit.upper()}" in shown
+        if each.kafka:
+            assert f"Kafka: {each.name})" in shown
 
 
 def test_without_a_command_it_says_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:

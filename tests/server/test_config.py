@@ -11,6 +11,7 @@ from muster.coordinator.config import SettingError, Settings, read_settings
 from muster.coordinator.group.config import GroupConfig
 from muster.coordinator.server.broker import group_config
 from muster.coordinator.topics.config import SPECS, TopicConfig, defaults_from, parse
+from tests.server import settings_page
 
 
 def test_options_win_over_variables_and_variables_over_defaults() -> None:
@@ -96,12 +97,10 @@ def test_text_that_would_not_fit_a_response_is_refused_and_not_repeated_whole() 
 
 def test_whatever_settings_allow_is_a_topic_s_default() -> None:
     """A broker cannot start with a default that its topics could not have."""
-    for each in config.settings_declared():
-        spec = config.spec_of(each)
-        values = spec.choices if spec.choices is not None else (spec.low, spec.high)
-        for value in values:
+    for each in config.SETTINGS.values():
+        for value in each.choices or (each.low, each.high):
             if value is not None:
-                configs = defaults_from({config.kafka_name(each.name): str(value)}.get)
+                configs = defaults_from({each.name: str(value)}.get)
                 if "min.compaction.lag.ms" in configs or "max.compaction.lag.ms" in configs:
                     configs.setdefault("min.compaction.lag.ms", "0")
                     configs.setdefault("max.compaction.lag.ms", str(2**63 - 1))
@@ -176,8 +175,8 @@ def test_in_real_time_a_group_waits_for_a_millisecond_at_least() -> None:
 
 
 def test_every_topic_default_that_has_an_effect_is_an_option_with_its_default() -> None:
-    served = {spec.broker_name for spec in SPECS.values() if spec.served and spec.broker_name is not None}
-    names = {config.kafka_name(each.name) for each in config.settings_declared()}
+    served = {spec.default_from for spec in SPECS.values() if spec.served and spec.default_from is not None}
+    names = {each.name for each in config.SETTINGS.values()}
     assert served - names == {"compression.type"}
     assert parse(defaults_from(Settings().kafka_text)) == TopicConfig()
     changed = parse(defaults_from(Settings(log_retention_ms=5, log_cleanup_policy="compact").kafka_text))
@@ -185,13 +184,18 @@ def test_every_topic_default_that_has_an_effect_is_an_option_with_its_default() 
 
 
 def test_every_setting_says_what_it_means_and_numbers_of_time_and_size_their_unit() -> None:
-    for each in config.settings_declared():
-        spec = config.spec_of(each)
-        assert spec.meaning
-        assert spec.section
+    for name, each in config.SETTINGS.items():
+        assert each.meaning
+        assert each.section
         for suffix, unit in [("_ms", "ms"), ("_bytes", "bytes"), ("_minutes", "minutes")]:
-            if each.name.endswith(suffix) and each.name != "offset_metadata_max_bytes":
-                assert spec.unit == unit, each.name
+            if name.endswith(suffix) and name != "offset_metadata_max_bytes":
+                assert each.unit == unit, name
+
+
+def test_the_page_of_settings_is_made_from_them() -> None:
+    assert settings_page.PAGE.read_text() == settings_page.page(), (
+        "python -m tests.server.settings_page writes it"
+    )
 
 
 def test_an_empty_variable_is_one_that_is_not_set() -> None:
@@ -209,7 +213,7 @@ def test_a_store_that_is_refused_is_not_shown(text: str) -> None:
         with pytest.raises(SettingError) as raised:
             read_settings(options, variables)
         assert str(raised.value) == (
-            f"{given}: what was given is not allowed; it takes postgresql://USER:PASSWORD@HOST:PORT/DATABASE"
+            f"{given}: the value given is not allowed; it takes postgresql://USER:PASSWORD@HOST:PORT/DATABASE"
         )
     with pytest.raises(SettingError) as raised:
         Settings(store=text)

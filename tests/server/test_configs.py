@@ -16,9 +16,10 @@ import pytest
 
 from muster.coordinator.base import log
 from muster.coordinator.server.broker import Broker
-from muster.coordinator.server.broker_config_specs import BROKER_SPECS, DRAINED
+from muster.coordinator.server.broker_config_specs import DRAINED
 from muster.coordinator.server.broker_configs import Source
 from muster.coordinator.server.handlers import configs as handlers
+from muster.coordinator.server.kept_configs import BY_LISTENER
 from muster.coordinator.storage.store import BrokerConfigsRow, StoreBusy, StoreFull
 from muster.protocol.compression import Codec
 from muster.protocol.errors import ErrorCode
@@ -27,6 +28,7 @@ from muster.protocol.messages.data import ProduceRequest
 from tests.server.conftest import StartBrokers
 from tests.server.test_data import batch
 from tests.server.test_metadata import creating, failing_at_the_second
+from tests.support.each import each
 from tests.support.facts import until
 from tests.support.served import Served
 from tests.support.wire import Wire
@@ -425,12 +427,12 @@ async def test_what_can_be_altered_is_what_is_not_read_only(wire: Wire) -> None:
         text = config.value if config.value is not None else "1000"
         code = await alter(wire, BROKER, "1", (name, SET, text), validate_only=True)
         # Some have no value that could be given without the prefix of a listener, and muster has no classes.
-        refused = config.read_only or BROKER_SPECS[name].by_listener or name == "ssl.engine.factory.class"
+        refused = config.read_only or name in BY_LISTENER or name == "ssl.engine.factory.class"
         assert code == (ErrorCode.INVALID_REQUEST if refused else ErrorCode.NONE), name
 
 
-@pytest.mark.parametrize(
-    ("name", "changes", "code"),
+@each(
+    "name, changes, code",
     [
         ("1", [("no.such.config", SET, "1")], ErrorCode.INVALID_CONFIG),
         ("", [("num.partitions", SET, "1")], ErrorCode.INVALID_REQUEST),

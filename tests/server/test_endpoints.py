@@ -14,6 +14,7 @@ from muster.protocol.messages.data import FetchRequest, ProduceRequest
 from muster.protocol.messages.metadata import DescribeClusterRequest, FindCoordinatorRequest, MetadataRequest
 from tests.server.conftest import StartBrokers
 from tests.server.test_configs import BROKER, described
+from tests.support.each import each
 from tests.support.ports import free_ports
 from tests.support.wire import Wire
 
@@ -99,8 +100,8 @@ async def test_a_node_without_the_listener_is_told_by_its_first(start_brokers: S
     assert reached_at(node, "OUTSIDE") == Endpoint("", "127.0.0.1", broker.port)
 
 
-@pytest.mark.parametrize(
-    ("settings", "refusal"),
+@each(
+    "settings, refusal",
     [
         ({"listeners": "127.0.0.1:9092"}, r"^listeners: .* it takes NAME://HOST:PORT\[,\.\.\.\]$"),
         ({"listeners": "A://h:9092,"}, r"^listeners: "),

@@ -32,6 +32,7 @@ from muster.protocol.record_batch import Record
 from muster.protocol.types import ZERO_UUID
 from tests.server.conftest import StartBrokers
 from tests.server.test_offsets_topic import codes_in, refusals
+from tests.support.each import each
 from tests.support.wire import Wire
 from tests.topics.support import read_records
 
@@ -192,7 +193,7 @@ async def test_what_happens_to_a_group_wakes_who_waits_for_it(start_brokers: Sta
         wire.abort()
 
 
-@pytest.mark.parametrize("version", range(4, 19))
+@each("version", range(4, 19))
 async def test_every_version_fetches(events: Events, version: int) -> None:
     begin = await events.end()
     await events.tell(b"a", b"b")

@@ -35,6 +35,7 @@ from muster.protocol.messages.data import ProduceRequest
 from muster.protocol.messages.metadata import FindCoordinatorRequest, MetadataRequest
 from muster.protocol.messages.offsets import OffsetFetchRequest
 from tests.server.test_api_versions import smallest_request
+from tests.support.each import each
 
 BILLING_ID = UUID(int=7)
 
@@ -68,8 +69,8 @@ def carry_out(faults: Faults, fault: Fault) -> None:
 # --- reading ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("given", "action"),
+@each(
+    "given, action",
     [
         ({"error": "NOT_COORDINATOR"}, error(ErrorCode.NOT_COORDINATOR)),
         ({"error": 16}, error(ErrorCode.NOT_COORDINATOR)),
@@ -114,8 +115,8 @@ def test_what_is_written_is_read_again() -> None:
     assert Rule.read({"drop_response": True}).to_json() == {"drop_response": True, "nth": 1, "times": 1}
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
+@each(
+    "given, said",
     [
         ({"grop": "billing", "close_after": True}, "grop: no such field; perhaps group; there are api,"),
         (
@@ -166,8 +167,8 @@ def test_what_is_wrong_is_named(given: dict[str, object], said: str) -> None:
 # --- matching -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("fields", "matches"),
+@each(
+    "fields, matches",
     [
         ({}, True),
         ({"api": "Heartbeat"}, True),
@@ -210,8 +211,8 @@ def fetching(*topics: str) -> OffsetFetchRequest:
     return OffsetFetchRequest(groups=groups)
 
 
-@pytest.mark.parametrize(
-    ("request_", "version", "fields", "matches"),
+@each(
+    "request_, version, fields, matches",
     [
         (topics_of_metadata("bills", "x"), 12, {"topic": "bills"}, True),
         (topics_of_metadata("x"), 12, {"topic": "bills"}, False),
@@ -271,7 +272,7 @@ def test_what_requests_name(request_: Message, version: int, fields: dict[str, A
     assert about(request_, version).has(Rule.read({**fields, "close_after": True})) is matches
 
 
-@pytest.mark.parametrize("api_key", HANDLERS, ids=lambda key: key.name)
+@each("api_key", HANDLERS, ids=lambda key: key.name)
 def test_every_name_a_request_has_is_known(api_key: ApiKey) -> None:
     """No API has a field for groups, topics or members that rules pass over."""
     named = {declared.name for declared in request_class(api_key).__fields__}

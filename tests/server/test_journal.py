@@ -33,7 +33,7 @@ LEASE = Lease(LeaseKind.GROUP, shard_of(GROUP, 50))
 
 async def stored(broker: Broker) -> list[Entry]:
     """The entries of the group's shard in the store, once nothing of them is under way."""
-    broker.runtime._appender.hurry()
+    broker.runtime._appender.flush()
     await broker.runtime._appender.settled()
     rows = await broker.store.read_journal(LEASE, 0, rows_max=10_000, bytes_max=100_000_000)
     return [Entry.from_json(row.value) for row in rows]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from muster.coordinator.group.effects import RequestContext
+from muster.coordinator.base.step import RequestContext
 from muster.coordinator.server.handlers.metadata import metadata
 from muster.coordinator.server.memory import ResponseShare
 from muster.protocol.errors import ErrorCode

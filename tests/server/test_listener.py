@@ -116,7 +116,7 @@ async def test_a_connection_that_comes_at_the_end_is_closed(turns: int) -> None:
 async def test_a_connection_that_comes_as_a_broker_goes_is_closed(
     start_brokers: StartBrokers, turns: int, clean: bool
 ) -> None:
-    brokers = await start_brokers(brokers=2)
+    brokers = await start_brokers(brokers=2, shutdown_grace_ms=100)
     node = brokers.brokers[0]
     with socket.create_connection(("127.0.0.1", node.port)) as client:
         for _ in range(turns):

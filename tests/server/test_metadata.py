@@ -17,6 +17,7 @@ from muster.protocol.messages.metadata import DescribeClusterRequest, MetadataRe
 from muster.protocol.messages.topics import CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest
 from muster.protocol.types import ZERO_UUID
 from tests.server.conftest import StartBrokers
+from tests.support.each import each
 from tests.support.facts import until
 from tests.support.wire import Wire
 
@@ -35,7 +36,7 @@ def asking(*names: str, create: bool = False) -> MetadataRequest:
     )
 
 
-@pytest.mark.parametrize("version", range(14))
+@each("version", range(14))
 async def test_every_version_tells_brokers_and_partitions(wire: Wire, version: int) -> None:
     # Below v4 the field is not there, and creation is always allowed.
     response = await wire.call(asking("t", create=version < 4), version)

@@ -13,6 +13,7 @@ from muster.protocol.messages.classic_group import JoinGroupRequest
 from muster.protocol.messages.offsets import OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest
 from muster.protocol.types import ZERO_UUID
 from tests.server.conftest import StartBrokers
+from tests.support.each import each
 from tests.support.wire import Wire
 
 
@@ -53,7 +54,7 @@ def codes(response: Any) -> list[int]:
     return [part.error_code for topic in response.topics for part in topic.partitions]
 
 
-@pytest.mark.parametrize("version", range(2, 10))
+@each("version", range(2, 10))
 async def test_a_commit_in_any_version_is_fetched(wire: Wire, version: int) -> None:
     assert codes(await wire.call(commit(("t", 0, 7), ("t", 1, 8)), version)) == [0, 0]
     fetched = await wire.call(

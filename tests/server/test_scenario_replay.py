@@ -1,4 +1,8 @@
-"""Scenarios over sockets: the server says what the core says, and what it adds of its own is written down."""
+"""Scenarios over sockets: the server says what the core says, and what it adds of its own is written down.
+
+Of the core's scenarios those that have every request, version and kind of answer between them: the server
+carries these; what they mean is tested in `tests/group`, with all scenarios.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ import pytest
 from tests.group.core_driver import CoreDriver
 from tests.group.core_driver import topic_id as core_topic_id
 from tests.group.scenario import Scenario, parse
+from tests.kafka.covering import covering
 from tests.kafka.differences import differences
 from tests.kafka.our_server import running_driver
 from tests.kafka.recording import AROUND_THE_CORE, OF_THE_CORE, record, replayable_part
@@ -19,7 +24,7 @@ _ONLY_THE_CORE_CAN = frozenset({"unload", "config"})
 
 def _replayable() -> list[Scenario]:
     scenarios = (replayable_part(parse(path), without=_ONLY_THE_CORE_CAN) for path in OF_THE_CORE)
-    return [scenario for scenario in scenarios if scenario.steps]
+    return covering(scenario for scenario in scenarios if scenario.steps)
 
 
 @pytest.mark.parametrize("scenario", _replayable(), ids=lambda scenario: scenario.name)

@@ -15,6 +15,7 @@ from muster.protocol.messages.features import UpdateFeaturesRequest
 from muster.protocol.messages.quotas import AlterClientQuotasRequest
 from muster.protocol.messages.scram import AlterUserScramCredentialsRequest
 from tests.server.test_api_versions import smallest_request
+from tests.support.each import each
 from tests.support.wire import Wire
 
 _EVERYWHERE = {
@@ -38,7 +39,7 @@ def _codes(answer: Any) -> set[int]:
     return {each.error_code for each in entries if getattr(each, "error_code", 0)}
 
 
-@pytest.mark.parametrize("api", _EVERYWHERE, ids=lambda api: api.name)
+@each("api", _EVERYWHERE, ids=lambda api: api.name)
 async def test_what_is_switched_off_says_so_in_every_version(port: int, api: ApiKey) -> None:
     async with await Wire.connect(port) as wire:
         for version in range(versions(api).first, versions(api).last + 1):

@@ -23,6 +23,7 @@ from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.classic_group import HeartbeatRequest
 from tests.server.test_classic_group import stable_member
 from tests.server.test_offsets import codes, commit
+from tests.support.each import each
 from tests.support.facts import until
 from tests.support.wire import Wire
 
@@ -147,8 +148,8 @@ async def test_a_wait_for_hits_ends(api: Api) -> None:
     assert said == "rule 1 was applied 0 times within 10 ms, not 2"
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "body", "said"),
+@each(
+    "method, path, body, said",
     [
         ("POST", "faults", {"api": "Heartbeet", "close_after": True}, "api: 'Heartbeet' .*perhaps Heartbeat"),
         ("POST", "faults", {"delay": "soon"}, "delay: "),

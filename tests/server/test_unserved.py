@@ -255,11 +255,11 @@ def test_memory_is_bounded_however_many_addresses_there_are(lines: Lines) -> Non
     teller = Unserved(clock)
     for number in range(5_000):
         teller.tell(f"/10.0.{number // 256}.{number % 256}", Cause("why", "remedy"))
-    assert len(lines.fields) == len(teller._ration._told) == 1_000
+    assert len(lines.fields) == len(teller._limiter._told) == 1_000
     clock.advance(60_000)
     teller.tell("/10.1.0.0", Cause("why", "remedy"))
     assert len(lines.fields) == 1_001
-    assert len(teller._ration._told) == 1
+    assert len(teller._limiter._told) == 1
 
 
 async def test_a_client_that_comes_again_and_again_is_told_once(broker: Broker, lines: Lines) -> None:

@@ -11,11 +11,11 @@ from functools import partial
 from typing import Any
 from unittest import mock
 
+from muster.coordinator.base.step import Reply, Step
 from muster.coordinator.cluster.lease import HeldLeases
-from muster.coordinator.group import offsets, rebalance, sessions
-from muster.coordinator.group.classic import ClassicGroup
-from muster.coordinator.group.classic_member import ClassicMember
-from muster.coordinator.group.effects import Effects, Reply
+from muster.coordinator.group.classic import rebalance, sessions
+from muster.coordinator.group.classic.group import ClassicGroup
+from muster.coordinator.group.classic.member import ClassicMember
 from muster.coordinator.group.shard import Shard
 from muster.coordinator.runtime import loader
 from muster.coordinator.runtime import runtime as runtime_module
@@ -29,16 +29,16 @@ Bug = Callable[[], contextlib.AbstractContextManager[object]]
 """Plants a bug for the length of a `with`."""
 
 
-class _EarlyReplies(ShardHost):
+class _EarlyReplies(ShardHost[Any]):
     """Releases the replies of a step before its records are appended."""
 
-    def _finish(self, out: Effects, now_ms: int) -> None:
-        early, out.replies = out.replies, []
+    def _finish(self, step: Step) -> None:
+        early, step.replies = step.replies, []
         self._deliver(early)
-        super()._finish(out, now_ms)
+        super()._finish(step)
 
 
-class _LostReplies(ShardHost):
+class _LostReplies(ShardHost[Any]):
     """Forgets one reply in fifty."""
 
     _delivered = 0
@@ -52,22 +52,22 @@ class _LostReplies(ShardHost):
         super()._deliver(kept)
 
 
-class _LostRecords(ShardHost):
+class _LostRecords(ShardHost[Any]):
     """Now and then appends a step's records but for the last one."""
 
-    def _finish(self, out: Effects, now_ms: int) -> None:
-        if len(out.records) > 1 and self.steps % 10 == 0:
-            out.records.pop()
-        super()._finish(out, now_ms)
+    def _finish(self, step: Step) -> None:
+        if len(step.rows) > 1 and self.steps % 10 == 0:
+            step.rows.pop()
+        super()._finish(step)
 
 
-class _Secretive(ShardHost):
+class _Secretive(ShardHost[Any]):
     """Keeps what some steps did out of the journal."""
 
-    def _finish(self, out: Effects, now_ms: int) -> None:
-        if out.records and self.steps % 3 == 0:
-            out.events.clear()
-        super()._finish(out, now_ms)
+    def _finish(self, step: Step) -> None:
+        if step.rows and self.steps % 3 == 0:
+            step.events.clear()
+        super()._finish(step)
 
 
 def _append_unfenced(store: MemoryStore, append: Append) -> Outcome:
@@ -116,10 +116,11 @@ def _same_generation(group: ClassicGroup, now_ms: int) -> None:
 _next_generation = ClassicGroup.next_generation
 
 
-def _loaded_without_timers(shard: Shard, now_ms: int, out: Effects) -> None:
+def _loaded_without_timers(shard: Shard, step: Step) -> None:
     """Members that were loaded have no session that could run out."""
-    _loaded(shard, now_ms, out)
+    _loaded(shard, step)
     for group in shard.groups.values():
+        assert isinstance(group, ClassicGroup)
         for member in group.members.values():
             shard.deadlines.cancel(member.session_timer)
 
@@ -127,18 +128,18 @@ def _loaded_without_timers(shard: Shard, now_ms: int, out: Effects) -> None:
 _loaded = Shard.loaded
 
 
-def _never_expires(group: ClassicGroup, member_id: str, now_ms: int, out: Effects) -> None:
+def _never_expires(group: ClassicGroup, member_id: str, step: Step) -> None:
     """A member whose session ran out stays; who was only told an id goes."""
     if member_id in group.pending_members:
-        _session_timer_fired(group, member_id, now_ms, out)
+        _session_timer_fired(group, member_id, step)
 
 
 _session_timer_fired = sessions.session_timer_fired
 
 
-def _any_generation(group: ClassicGroup, request: OffsetCommitRequest) -> None:
+def _any_generation(group: ClassicGroup, request: OffsetCommitRequest, step: Step) -> None:
     """A commit may name any generation."""
-    _validate_commit(group, replace_generation(request, group.generation_id))
+    _validate_commit(group, replace_generation(request, group.generation_id), step)
 
 
 def replace_generation(request: OffsetCommitRequest, generation_id: int) -> OffsetCommitRequest:
@@ -147,7 +148,7 @@ def replace_generation(request: OffsetCommitRequest, generation_id: int) -> Offs
     return changed
 
 
-_validate_commit = offsets.validate_commit
+_validate_commit = ClassicGroup.validate_commit
 
 
 def _validate_unfenced(group: ClassicGroup, member_id: str, group_instance_id: str | None) -> ClassicMember:
@@ -167,7 +168,7 @@ def _hand_out_by_order(group: ClassicGroup, member: ClassicMember) -> SyncGroupR
 _synced_response = ClassicGroup.synced_response
 
 
-def _forget_syncs(group: ClassicGroup, now_ms: int, out: Effects) -> None:
+def _forget_syncs(group: ClassicGroup, step: Step) -> None:
     """Whoever waits for an assignment that will not come is not told."""
     for member in group.members.values():
         member.assignment = b""
@@ -176,7 +177,7 @@ def _forget_syncs(group: ClassicGroup, now_ms: int, out: Effects) -> None:
             group.syncs_parked -= 1
 
 
-def _host(host: type[ShardHost]) -> Bug:
+def _host(host: type[ShardHost[Any]]) -> Bug:
     return partial(mock.patch.object, runtime_module, "ShardHost", host)
 
 
@@ -191,7 +192,7 @@ BUGS: dict[str, Bug] = {
     "generation-not-bumped": partial(mock.patch.object, ClassicGroup, "next_generation", _same_generation),
     "timers-lost-on-reload": partial(mock.patch.object, Shard, "loaded", _loaded_without_timers),
     "stale-members-kept": partial(mock.patch.object, sessions, "session_timer_fired", _never_expires),
-    "commits-of-any-generation": partial(mock.patch.object, offsets, "validate_commit", _any_generation),
+    "commits-of-any-generation": partial(mock.patch.object, ClassicGroup, "validate_commit", _any_generation),
     "instances-not-fenced": partial(mock.patch.object, ClassicGroup, "validate", _validate_unfenced),
     "someone-elses-assignment": partial(
         mock.patch.object, ClassicGroup, "synced_response", _hand_out_by_order

@@ -199,9 +199,9 @@ class Node:
         if broker is None or self.paused:
             return {}
         return {
-            host.lease: host.shard
+            host.lease: host.machine
             for host in broker.runtime.hosts()
             if host.state is HostState.ACTIVE
-            and host.shard is not None
+            and host.machine is not None
             and broker.membership.serving(host.lease)
         }

@@ -8,7 +8,7 @@ from contextlib import closing
 
 import pytest
 
-from muster.coordinator.storage.sqlite_batches import Deletes, Inserts, Lookups
+from muster.coordinator.storage.sqlite.batches import Deletes, Inserts, Lookups
 
 COUNTS = [0, 1, 2, 3, 127, 128, 129, 1_000, 2_049]
 

@@ -8,7 +8,6 @@ from uuid import UUID
 
 import pytest
 
-from muster.coordinator.storage.assignments import assignments_of, assignments_text
 from muster.coordinator.storage.store import (
     Assignment,
     BrokerConfigsRow,
@@ -20,6 +19,7 @@ from muster.coordinator.storage.store import (
     StoreConflict,
     TopicRow,
 )
+from muster.coordinator.storage.texts import assignments_of, assignments_text
 from tests.storage.conftest import LEASE_COUNTS, Backend, StoreClock
 
 ORDERS = TopicRow(UUID(int=1), "orders", 3, {"cleanup.policy": "compact"}, 1_700_000_000_000)

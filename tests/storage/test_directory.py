@@ -37,7 +37,7 @@ def test_owners_of_one_process_share_the_lock_until_the_last_is_gone(tmp_path: P
     path = tmp_path / "made" / "on demand"
     first = DataDirectory.acquire(path)
     second = DataDirectory.acquire(path / ".." / "on demand")
-    assert first.tenancy is second.tenancy
+    assert first.lease_table is second.lease_table
     assert first.store_path == second.store_path
     first.release()
     first.release()  # not the second owner's share
@@ -51,7 +51,7 @@ def test_a_new_hold_on_the_lock_knows_of_nobody(tmp_path: Path) -> None:
     first = DataDirectory.acquire(tmp_path)
     first.release()
     second = DataDirectory.acquire(tmp_path)
-    assert first.tenancy is not second.tenancy
+    assert first.lease_table is not second.lease_table
     second.release()
 
 

@@ -17,7 +17,7 @@ import pytest
 from muster.coordinator.storage.directory import DataDirectory
 from muster.coordinator.storage.left_behind import first_damage, frame_sums, sums
 from muster.coordinator.storage.sqlite import SqliteStore
-from muster.coordinator.storage.sqlite_schema import connect
+from muster.coordinator.storage.sqlite.schema import connect
 from muster.coordinator.storage.store import (
     Append,
     Assignment,

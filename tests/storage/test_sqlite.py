@@ -15,7 +15,7 @@ from uuid import UUID
 import pytest
 
 from muster.coordinator.storage.sqlite import SqliteStore
-from muster.coordinator.storage.sqlite_schema import SCHEMA_VERSION
+from muster.coordinator.storage.sqlite.schema import SCHEMA_VERSION
 from muster.coordinator.storage.store import (
     Append,
     JournalBounds,
@@ -239,7 +239,7 @@ DISK_FULL = """
 import asyncio, resource, sys
 from pathlib import Path
 from muster.coordinator.storage.sqlite import SqliteStore
-from muster.coordinator.storage.sqlite_schema import SCHEMA_VERSION
+from muster.coordinator.storage.sqlite.schema import SCHEMA_VERSION
 from muster.coordinator.storage.store import Append, Lease, LeaseKind, StoreError
 
 async def main():

@@ -70,9 +70,3 @@ def test_what_the_page_says_of_waits_and_calls_is_there() -> None:
 def test_the_page_about_moving_over_has_python_that_parses() -> None:
     for block in blocks("from-testcontainers.md"):
         compile(block, "from-testcontainers.md", "exec")
-
-
-def test_links_lead_somewhere() -> None:
-    for page in ("testing.md", "from-testcontainers.md"):
-        for link in re.findall(r"\]\(([^)#]+)", (DOCS / page).read_text()):
-            assert (DOCS / link).exists(), link

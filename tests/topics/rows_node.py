@@ -74,7 +74,7 @@ class RowsNode(Generic[S, R]):
         await self.catalogue.refresh()
         self.partitions.start()
         for number in range(SHARDS):
-            self.partitions.own(number, 1)
+            self.partitions.own(Lease(LeaseKind.DATA, number), 1)
             await self.own(number)
 
     async def own(self, number: int) -> None:

@@ -3,9 +3,8 @@ over files in memory or over rows of PostgreSQL."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
-from functools import partial
 from itertools import count
 from typing import Any, ClassVar
 from uuid import UUID, uuid4
@@ -13,6 +12,7 @@ from uuid import UUID, uuid4
 import google_crc32c
 
 from muster.coordinator.base.clock import ManualClock
+from muster.coordinator.cluster.placement import data_shard
 from muster.coordinator.storage.files import Folder, MemoryFolder
 from muster.coordinator.storage.folders import FolderPlace
 from muster.coordinator.storage.memory import MemoryStore
@@ -224,16 +224,25 @@ class TopicsBesideRows(MemoryStore):
         return await super().delete_topic(topic_id)
 
 
-class RowPartitions(Partitions):
-    """Claims what it is told that it owns."""
+class Node(Partitions):
+    """Owns data shards by their number; over a database it claims what it is told that it owns."""
 
-    def __init__(self, *, rows: TestRows, lease_of: Callable[[int], Lease], **options: Any) -> None:
-        super().__init__(lease_of=lease_of, **options)
-        self._claim = lambda shard, epoch: rows.claim(lease_of(shard), epoch)
+    def __init__(self, *, rows: TestRows | None, lease_of: Callable[[int], Lease], **options: Any) -> None:
+        super().__init__(
+            shards=SHARDS,
+            lease_of=lambda topic_id, partition: lease_of(data_shard(topic_id, partition, SHARDS)),
+            **options,
+        )
+        self._rows, self._numbered = rows, lease_of
 
-    def own(self, shard: int, epoch: int) -> None:
-        self._claim(shard, epoch)
-        super().own(shard, epoch)
+    def own(self, shard: int, epoch: int) -> None:  # type: ignore[override]
+        lease = self._numbered(shard)
+        if self._rows is not None:
+            self._rows.claim(lease, epoch)
+        super().own(lease, epoch)
+
+    def disown(self, shard: int) -> Awaitable[None]:  # type: ignore[override]
+        return super().disown(self._numbered(shard))
 
 
 class Brokers:
@@ -245,6 +254,7 @@ class Brokers:
         self.clock = ManualClock(NOW_MS)
         self.rows = TestRows.in_use if logs is None else None
         self.store = MemoryStore()
+        self.lease_of = lambda shard: Lease(LeaseKind.DATA, shard)
         if self.rows is not None:
             self.store = TopicsBesideRows(self.rows)
             logs, first = Logs(self.rows.storage), self.rows.new_leases(SHARDS)
@@ -252,24 +262,22 @@ class Brokers:
         self.logs = logs or Logs.in_memory()
         self.defaults = defaults
         self.options = options
-        self.nodes: list[Partitions] = []
+        self.nodes: list[Node] = []
         self.catalogues: list[Catalogue] = []
 
-    async def add(self, *, own: Iterable[int] = range(SHARDS), epoch: int = 1) -> Partitions:
+    async def add(self, *, own: Iterable[int] = range(SHARDS), epoch: int = 1) -> Node:
         if not self.nodes:
             await self.store.open()
         catalogue = Catalogue(self.store, self.clock, defaults=self.defaults)
         await catalogue.refresh()
-        made: Callable[..., Partitions] = Partitions
-        if self.rows is not None:
-            made = partial(RowPartitions, rows=self.rows, lease_of=self.lease_of)
-        partitions = made(
+        partitions = Node(
+            rows=self.rows,
+            lease_of=self.lease_of,
             node_id=len(self.nodes) + 1,
             catalogue=catalogue,
             logs=self.logs,
             clock=self.clock,
             executor=InlineExecutor(),
-            shards=SHARDS,
             **self.options,
         )
         partitions.start()

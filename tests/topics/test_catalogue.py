@@ -15,6 +15,7 @@ from muster.coordinator.topics.catalogue import Catalogue, Change, events_topic
 from muster.coordinator.topics.config import ConfigChange, Operation
 from muster.coordinator.topics.replicas import Hosts
 from muster.protocol.errors import ErrorCode, KafkaError
+from tests.support.each import each
 from tests.topics.support import NOW_MS, Brokers
 
 TWO = Hosts({1: None, 2: None})
@@ -77,7 +78,7 @@ async def test_names_that_kafka_allows(catalogue: Catalogue, name: str) -> None:
     assert topic.internal == name.startswith("__")
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "x" * 250, "a b", "a/b", "grün", "a\n", "a\x00"])
+@each("name", ["", ".", "..", "x" * 250, "a b", "a/b", "grün", "a\n", "a\x00"])
 async def test_names_that_kafka_refuses(catalogue: Catalogue, name: str) -> None:
     assert (await refusal(catalogue.create(name))).code is ErrorCode.INVALID_TOPIC_EXCEPTION
     assert (await refusal(catalogue.ensure(name))).code is ErrorCode.INVALID_TOPIC_EXCEPTION
@@ -93,8 +94,8 @@ async def test_names_that_differ_in_dot_and_underscore_only_collide(catalogue: C
     await catalogue.create("a-b-c")
 
 
-@pytest.mark.parametrize(
-    ("asked", "code"),
+@each(
+    "asked, code",
     [
         ({"partitions": 0}, ErrorCode.INVALID_PARTITIONS),
         ({"partitions": -2}, ErrorCode.INVALID_PARTITIONS),

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from muster.coordinator.topics import config
-from muster.coordinator.topics.config import SPECS, ConfigChange, Operation, TopicConfig, changed, text_of
+from muster.coordinator.topics.config import SPECS, ConfigChange, Operation, TopicConfig, changed
 from muster.protocol.errors import ErrorCode, KafkaError
+from muster.settings import text_of
+from tests.support.each import each
 
 KAFKA_DEFAULTS = {
     "cleanup.policy": "delete",
@@ -42,8 +44,8 @@ def test_what_is_presented_parses_to_the_same() -> None:
     assert parsed == TopicConfig()
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
+@each(
+    "name, text",
     [
         ("cleanup.policy", "shred"),
         ("cleanup.policy", "delete,shred"),
@@ -76,8 +78,8 @@ def test_wrong_values_are_refused_by_name(name: str, text: str) -> None:
     assert name in caught.value.why
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "value"),
+@each(
+    "name, text, value",
     [
         ("retention.ms", " +7 ", "7"),
         ("compression.gzip.level", "-1", "-1"),
@@ -111,15 +113,15 @@ def test_what_contradicts_itself_or_this_broker_is_refused_when_it_is_set(
 
 def test_every_config_is_documented_and_the_idle_ones_say_so() -> None:
     for name, spec in SPECS.items():
-        assert spec.meaning.endswith("."), name
+        assert not spec.meaning.endswith("."), name
         assert ("without effect" in spec.documentation) is not spec.served, name
 
 
 POLICY = "cleanup.policy"
 
 
-@pytest.mark.parametrize(
-    ("before", "operation", "value", "after"),
+@each(
+    "before, operation, value, after",
     [
         ({}, Operation.SET, "compact", {POLICY: "compact"}),
         ({POLICY: "compact"}, Operation.DELETE, None, {}),
@@ -184,8 +186,8 @@ def test_the_size_for_tests_is_not_listed() -> None:
     assert config.parse({"internal.segment.bytes": "10"}).segment_bytes_max == 10
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
+@each(
+    "value, text",
     [
         (0.5, "0.5"),
         (0.001, "0.001"),

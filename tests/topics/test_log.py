@@ -17,6 +17,7 @@ from muster.protocol import record_batch
 from muster.protocol.compression import Codec
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.record_batch import HEADER_BYTES, ControlType, Record
+from tests.support.control_batches import build_control
 from tests.topics.support import NOW_MS, OneLog, batch, read_records, resealed
 
 
@@ -132,7 +133,7 @@ def test_unknown_codecs_and_zstd_below_its_version_are_refused() -> None:
 
 def test_clients_write_neither_control_batches_nor_transactions() -> None:
     one = OneLog()
-    marker = record_batch.build_control(
+    marker = build_control(
         ControlType.ABORT, offset=0, timestamp=NOW_MS, producer_id=1, producer_epoch=0, coordinator_epoch=0
     )
     assert refused(one, marker).code is ErrorCode.INVALID_RECORD

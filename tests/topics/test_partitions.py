@@ -16,6 +16,7 @@ import pytest
 from muster.coordinator.cluster.placement import data_shard
 from muster.coordinator.storage.files import MemoryFile, MemoryFolder
 from muster.coordinator.storage.folders import Folders
+from muster.coordinator.storage.store import Lease
 from muster.coordinator.topics.catalogue import Topic
 from muster.coordinator.topics.config import ConfigChange, Operation
 from muster.coordinator.topics.logs import Logs
@@ -448,12 +449,12 @@ async def test_a_disowned_partition_is_refused_in_the_same_turn(brokers: Brokers
 
 
 async def test_a_lease_that_may_have_run_out_serves_nothing(brokers: Brokers) -> None:
-    lapsed: set[int] = set()
-    brokers.options["serving"] = lambda shard: shard not in lapsed
+    lapsed: set[Lease] = set()
+    brokers.options["serving"] = lambda lease: lease not in lapsed
     node = await brokers.add()
     topic = await topic_at(brokers)
     await node.append(topic, 0, batch(b"a"))
-    lapsed.add(data_shard(topic.topic_id, 0, SHARDS))
+    lapsed.add(brokers.lease_of(data_shard(topic.topic_id, 0, SHARDS)))
     assert await code_of(node.append(topic, 0, batch(b"late"))) is ErrorCode.NOT_LEADER_OR_FOLLOWER
     (answer,) = await fetch(node, ask(topic))
     assert answer.error is not None

@@ -10,6 +10,7 @@ from muster.coordinator.topics.refused import KEPT_MS, PRODUCERS_MAX, Refused
 from muster.protocol import record_batch
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.record_batch import NO_PRODUCER_ID, SEQUENCE_MAX, Header
+from tests.support.each import each
 from tests.topics.support import NOW_MS, OneLog, batch
 
 
@@ -138,7 +139,7 @@ def test_batches_without_a_producer_are_not_looked_at() -> None:
     assert len(producers) == 0
 
 
-@pytest.mark.parametrize("cut", range(0, 60, 7))
+@each("cut", range(0, 60, 7))
 def test_a_snapshot_that_is_cut_short_is_refused(one: OneLog, cut: int) -> None:
     send(one, 0)
     send(one, 0, producer=10)

@@ -9,6 +9,7 @@ from collections.abc import Awaitable
 import pytest
 
 from muster.coordinator.cluster.placement import data_shard
+from muster.coordinator.storage.store import Lease
 from muster.coordinator.topics import upkeep
 from muster.coordinator.topics.log import PartitionLog
 from muster.coordinator.topics.retention import expire
@@ -17,17 +18,17 @@ from tests.topics.test_partitions import ask, fetch, settled, topic_at, values
 
 
 async def test_upkeep_goes_on_after_a_lease_had_run_out() -> None:
-    lapsed: set[int] = set()
+    lapsed: set[Lease] = set()
     brokers = Brokers(
         retention_check_interval_ms=60_000,
         cleaner_backoff_ms=60_000,
-        serving=lambda shard: shard not in lapsed,
+        serving=lambda lease: lease not in lapsed,
     )
     node = await brokers.add()
     topic = await topic_at(brokers, partitions=2, retention_ms="1000")
     for partition in range(2):
         await node.append(topic, partition, batch(b"a"))
-    lapsed.update(range(SHARDS))
+    lapsed.update(brokers.lease_of(shard) for shard in range(SHARDS))
     brokers.clock.advance(60_000)
     await settled()
     lapsed.clear()

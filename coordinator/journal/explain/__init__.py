@@ -7,8 +7,6 @@ Entries are in the order they were written. Nothing here uses a clock or imports
 client can read from `__group_events`.
 """
 
-from muster.coordinator.journal.explain.explanation import Alternative as Alternative
-from muster.coordinator.journal.explain.explanation import Explanation as Explanation
 from muster.coordinator.journal.explain.explanation import explain as explain
 from muster.coordinator.journal.explain.explanation import explain_all as explain_all
 from muster.coordinator.journal.explain.explanation import explained as explained
@@ -20,3 +18,5 @@ from muster.coordinator.journal.explain.telling import describe as describe
 from muster.coordinator.journal.explain.tracks import Tracks as Tracks
 from muster.coordinator.journal.explain.vocabulary import Certainty as Certainty
 from muster.coordinator.journal.explain.vocabulary import Diagnosis as Diagnosis
+from muster.coordinator.journal.explain.words import Alternative as Alternative
+from muster.coordinator.journal.explain.words import Explanation as Explanation

@@ -97,16 +97,6 @@ class Cost:
         return self.lag.before
 
     @property
-    def lag_peak(self) -> int | None:
-        """See `Lag.peak`."""
-        return self.lag.peak
-
-    @property
-    def lag_growth(self) -> int | None:
-        """See `Lag.growth`."""
-        return self.lag.growth
-
-    @property
     def recovered_ms(self) -> int | None:
         """See `Lag.recovered_ms`."""
         return self.lag.recovered_ms

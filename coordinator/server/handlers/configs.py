@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from muster.coordinator.base import log
 from muster.coordinator.group.effects import RequestContext
-from muster.coordinator.server.broker_config_specs import BrokerConfigSpec
+from muster.coordinator.server.broker_config_specs import shown
 from muster.coordinator.server.broker_configs import (
     Source,
     Synonym,
@@ -31,7 +31,6 @@ from muster.coordinator.topics.config import (
     INTERNAL,
     SPECS,
     ConfigChange,
-    ConfigSpec,
     Operation,
     described,
     present,
@@ -49,6 +48,7 @@ from muster.protocol.messages.configs import (
     ListConfigResourcesResponse,
     ResourceType,
 )
+from muster.settings import Setting
 
 if TYPE_CHECKING:
     from muster.coordinator.server.broker import Broker
@@ -180,7 +180,7 @@ class _Describer:
 
     def _described_topic_config(self, name: str, value: str, own: list[Synonym]) -> _Described:
         synonyms = own + self._broker.configs.inherited(name)
-        return self._config(name, value, synonyms, SPECS[name], read_only=False)
+        return self._config(name, value, synonyms, SPECS[name])
 
     def _of_broker(self, name: str, wanted: frozenset[str] | None) -> list[_Described]:
         configs = self._broker.configs
@@ -195,12 +195,8 @@ class _Describer:
                     if name or synonym.source is Source.DYNAMIC_DEFAULT_BROKER
                 ]
                 text = synonyms[0].value if synonyms else None
-                value = None if text is None else spec.shown(each, text)
-                found.append(
-                    self._config(
-                        each, value, synonyms, spec, read_only=not spec.dynamic, sensitive=spec.sensitive
-                    )
-                )
+                value = None if text is None else shown(spec, text)
+                found.append(self._config(each, value, synonyms, spec))
         return found
 
     def _loggers(self, name: str, wanted: frozenset[str] | None) -> list[_Described]:
@@ -219,22 +215,13 @@ class _Describer:
             )
         ]
 
-    def _config(
-        self,
-        name: str,
-        value: str | None,
-        synonyms: Sequence[Synonym],
-        spec: ConfigSpec | BrokerConfigSpec,
-        *,
-        read_only: bool,
-        sensitive: bool = False,
-    ) -> _Described:
+    def _config(self, name: str, value: str | None, synonyms: Sequence[Synonym], spec: Setting) -> _Described:
         return _Described(
             name=name,
             value=value,
-            read_only=read_only,
+            read_only=not spec.dynamic,
             config_source=source_of(synonyms),
-            is_sensitive=sensitive,
+            is_sensitive=spec.sensitive,
             synonyms=[
                 _DescribedSynonym(name=each.name, value=each.value, source=each.source) for each in synonyms
             ]

@@ -1,4 +1,4 @@
-"""The writer's side of `append`: many calls into the columns of one statement, and what became of each."""
+"""The writer's side of `append`: many appends into the columns of one statement, and what became of each."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from functools import partial
 from typing import Final
 
 from muster.coordinator.storage.postgres import keys, statements
-from muster.coordinator.storage.postgres.connect import Link, Unreachable, is_refusal
-from muster.coordinator.storage.postgres.statements import Columns
+from muster.coordinator.storage.postgres.connect import Link, is_refusal
+from muster.coordinator.storage.postgres.statements.records import Columns
 from muster.coordinator.storage.store import (
     Append,
     JournalRow,
@@ -63,30 +63,36 @@ class Writers:
         newest_seqs = [each.newest_seq for each in (writers or {}).values() if each.newest_seq is not None]
         return max(newest_seqs) + 1 if newest_seqs else None
 
-    async def append(self, link: Link, calls: Sequence[Sequence[Append]]) -> Sequence[object]:
-        """Write what calls append, in one transaction: outcomes or a StoreError per call, in order."""
-        batch = self._batch(calls)
+    async def append(self, link: Link, appends: Sequence[Append]) -> list[Outcome]:
+        """Write in one transaction; to be called again when it has returned. Raises StoreError."""
+        batch = _Batch()
+        numbers = [batch.add(self._writer(one), one) for one in appends]
+        if any(writer.in_doubt for writer in batch.writers):
+            raise StoreError(
+                "an earlier write under this epoch was not answered and may still be carried out: the lease "
+                "must be claimed anew"
+            )
         try:
             await self._reserve(link, batch)
+        except StoreBusy:
+            raise
         except StoreError as error:  # nothing has been written
-            kind = Unreachable if isinstance(error, Unreachable) else StoreBusy
-            return [kind(str(error)) for _ in calls]
-        if not batch.writers:
-            return batch.results(set())
-        try:
-            written = await link.run("writing", partial(statements.append, columns=batch.columns()))
-        except (StoreBusy, StoreFull) as error:
-            return [type(error)(str(error)) for _ in calls]
-        except StoreError as error:
-            if error.__cause__ is None or not is_refusal(error.__cause__):
-                for writer in batch.writers:
-                    writer.in_doubt = True
-            elif len(calls) > 1:
-                # One call is at fault (a key that is no bytes): the others go without it.
-                return [(await self.append(link, [call]))[0] for call in calls]
-            return [StoreError(str(error)) for _ in calls]
-        batch.note_written(written)
-        return batch.results(written)
+            raise StoreBusy(str(error)) from error
+        written: set[int] = set()
+        if batch.writers:
+            try:
+                written = await link.run(
+                    "writing", partial(statements.records.append, columns=batch.columns())
+                )
+            except (StoreBusy, StoreFull):
+                raise
+            except StoreError as error:
+                if error.__cause__ is None or not is_refusal(error.__cause__):
+                    for writer in batch.writers:
+                        writer.in_doubt = True
+                raise
+            batch.note_written(written)
+        return [Outcome.WRITTEN if number in written else Outcome.FENCED for number in numbers]
 
     def _writer(self, append: Append) -> _Writer | None:
         """None for what can be nobody's epoch."""
@@ -106,7 +112,7 @@ class Writers:
                 first = await link.run(
                     "reserving numbers",
                     partial(
-                        statements.reserve_seqs,
+                        statements.records.reserve_seqs,
                         lease_id=writer.lease_id,
                         epoch=writer.epoch,
                         count=_SEQS_RESERVED,
@@ -116,16 +122,6 @@ class Writers:
                 writer.next_seq = first or 0
                 writer.seqs_end = writer.next_seq + _SEQS_RESERVED
 
-    def _batch(self, calls: Sequence[Sequence[Append]]) -> _Batch:
-        batch = _Batch()
-        for appends in calls:
-            writers = [self._writer(one) for one in appends]
-            if any(writer is not None and writer.in_doubt for writer in writers):
-                batch.calls.append(None)
-                continue
-            batch.calls.append([batch.add(writer, one) for writer, one in zip(writers, appends, strict=True)])
-        return batch
-
 
 class _Batch:
     """What goes into one transaction. Several writes of one key are folded into the last."""
@@ -133,8 +129,6 @@ class _Batch:
     def __init__(self) -> None:
         self.writers: dict[_Writer, int] = {}
         """Numbered from 1, as the statement does."""
-        self.calls: list[list[int] | None] = []
-        """The writer's number for each append of each call, 0 for a fenced one; None for a call in doubt."""
         self._last: dict[tuple[int, bytes], bytes | None] = {}
         self._at_ms: dict[int, int] = {}
         self._newest_seqs: dict[int, int] = {}
@@ -146,6 +140,7 @@ class _Batch:
         return len(self._last)
 
     def add(self, writer: _Writer | None, append: Append) -> int:
+        """The writer's number; 0 for what is fenced already."""
         if writer is None:
             return 0
         number = self.writers.setdefault(writer, len(self.writers) + 1)
@@ -204,19 +199,3 @@ class _Batch:
         for writer, number in self.writers.items():
             if number in written and number in self._newest_seqs:
                 writer.newest_seq = self._newest_seqs[number]
-
-    def results(self, written: set[int]) -> list[object]:
-        """Per call: its outcomes, or a StoreError."""
-        return [
-            _in_doubt()
-            if numbers is None
-            else [Outcome.WRITTEN if number in written else Outcome.FENCED for number in numbers]
-            for numbers in self.calls
-        ]
-
-
-def _in_doubt() -> StoreError:
-    return StoreError(
-        "an earlier write under this epoch was not answered and may still be carried out: the lease must be "
-        "claimed anew"
-    )

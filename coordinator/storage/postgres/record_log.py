@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import takewhile
 from threading import Lock
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 from uuid import UUID, uuid4
 
 from muster.coordinator.storage.files import WouldBlock
@@ -36,9 +36,6 @@ from muster.coordinator.storage.store import Lease
 from muster.protocol.errors import DecodeError
 from muster.protocol.record_batch import NO_TIMESTAMP, Header, peek, prefix
 
-if TYPE_CHECKING:
-    from muster.coordinator.storage.postgres.record_storage import Rows
-
 _PAGE_BYTES: Final = 1 << 20
 _PAGE_ROWS_MAX: Final = 4_096
 _HEADERS_MAX: Final = 5_000
@@ -51,8 +48,10 @@ _OPENINGS_MAX: Final = 5
 class RowPlace:
     """One partition's rows, for the holder of `lease` in `epoch`."""
 
-    def __init__(self, rows: Rows, topic_id: UUID, partition: int, lease: Lease, epoch: int) -> None:
-        self.rows = rows
+    def __init__(
+        self, database: RecordDatabase, topic_id: UUID, partition: int, lease: Lease, epoch: int
+    ) -> None:
+        self.database = database
         self.topic_id = topic_id
         self.partition = partition
         self.lease = lease
@@ -60,11 +59,7 @@ class RowPlace:
 
     @property
     def path(self) -> str:
-        return self.rows.path
-
-    @property
-    def database(self) -> RecordDatabase:
-        return self.rows.database
+        return self.database.path
 
     def open(self, derived: Derived, limits: Limits, now_ms: Callable[[], int]) -> RowLog:
         return RowLog.open(self, derived, limits, now_ms)
@@ -471,7 +466,7 @@ class RowLog:
         self._dead += change.dead
 
     def _write(self, change: Change) -> None:
-        (error,) = self.place.rows.write([(self, change)])
+        (error,) = write(self.place.database, [(self, change)])
         if error is not None:
             raise error
 
@@ -488,7 +483,7 @@ class RowLog:
         """Delete what dead segments hold, in slices."""
         with self._sealing:
             while self._dead and not self._abandoned:
-                self.place.rows.delete_segment(self._dead[0], lambda: self._abandoned)
+                delete_segment(self.place.database, self._dead[0], lambda: self._abandoned)
                 del self._dead[0]
 
     def mark(self) -> Callable[[], None]:
@@ -623,7 +618,40 @@ class RowLog:
             self._dead.append(draft.segment_id)
 
 
-def refusal(change: Change, written: statements.Changed, path: str) -> OSError | None:
+def write(database: RecordDatabase, asked: Sequence[tuple[RowLog, Change]]) -> list[OSError | None]:
+    """Write a change of each log, whose lock the caller holds, in one statement. Whatever fails fails the
+    log: what it has in memory counts in what was not written, or is not known to be."""
+    if not asked:
+        return []
+    changes = [change for _, change in asked]
+    outcomes: list[OSError | None]
+    try:
+        written = database.run(lambda connection: statements.write(connection, changes), repeatable=False)
+        outcomes = [
+            _refusal(change, each, database.path) for change, each in zip(changes, written, strict=True)
+        ]
+    except OSError as error:
+        outcomes = [error] * len(changes)
+    for (log, change), outcome in zip(asked, outcomes, strict=True):
+        if outcome is None:
+            log.changed(change)
+        else:
+            log.failed = not isinstance(outcome, Fenced)
+    return outcomes
+
+
+def delete_segment(database: RecordDatabase, segment_id: UUID, given_up: Callable[[], bool]) -> None:
+    """Delete a dead segment's batches, a slice at a time, unless it is given up meanwhile."""
+    while not given_up() and delete_slice(database, segment_id):
+        pass
+
+
+def delete_slice(database: RecordDatabase, segment_id: UUID) -> bool:
+    """Delete the first of a dead segment's batches; False when nothing is left of it."""
+    return database.run(lambda connection: statements.delete_slice(connection, segment_id), repeatable=True)
+
+
+def _refusal(change: Change, written: statements.Changed, path: str) -> OSError | None:
     """Why a change was not written."""
     if written.written:
         return None

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 from uuid import UUID
 
 from muster.coordinator.storage.postgres import record_statements as statements
 from muster.coordinator.storage.postgres.connect import connect, parse
 from muster.coordinator.storage.postgres.record_database import RecordDatabase
-from muster.coordinator.storage.postgres.record_log import RowLog, RowPlace, refusal
+from muster.coordinator.storage.postgres.record_log import (
+    RowLog,
+    RowPlace,
+    delete_segment,
+    delete_slice,
+    write,
+)
 from muster.coordinator.storage.postgres.record_statements import Change
-from muster.coordinator.storage.records import Fenced, RecordLog
+from muster.coordinator.storage.records import RecordLog
 from muster.coordinator.storage.store import Lease
 
 _SLICES_AT_ONCE: Final = 16
@@ -36,7 +42,7 @@ class Rows:
         return self.database.path
 
     def place(self, topic_id: UUID, partition: int, lease: Lease, epoch: int) -> RowPlace:
-        return RowPlace(self, topic_id, partition, lease, epoch)
+        return RowPlace(self.database, topic_id, partition, lease, epoch)
 
     def commit(self, logs: Sequence[RecordLog]) -> list[OSError | None]:
         """One statement for all logs; those that are fenced or were changed meanwhile are passed over."""
@@ -49,32 +55,9 @@ class Rows:
                     asked.append((log, log.change()))
             except OSError as error:
                 outcomes[log] = error
-        for (log, _), outcome in zip(asked, self.write(asked), strict=True):
+        for (log, _), outcome in zip(asked, write(self.database, asked), strict=True):
             outcomes[log] = outcome
         return list(outcomes.values())
-
-    def write(self, asked: Sequence[tuple[RowLog, Change]]) -> list[OSError | None]:
-        """Write a change of each log, whose lock the caller holds. Whatever fails fails the log: what it has
-        in memory counts in what was not written, or is not known to be."""
-        if not asked:
-            return []
-        changes = [change for _, change in asked]
-        outcomes: list[OSError | None]
-        try:
-            written = self.database.run(
-                lambda connection: statements.write(connection, changes), repeatable=False
-            )
-            outcomes = [
-                refusal(change, each, self.path) for change, each in zip(changes, written, strict=True)
-            ]
-        except OSError as error:
-            outcomes = [error] * len(changes)
-        for (log, change), outcome in zip(asked, outcomes, strict=True):
-            if outcome is None:
-                log.changed(change)
-            else:
-                log.failed = not isinstance(outcome, Fenced)
-        return outcomes
 
     def stored(self) -> list[tuple[UUID, int]]:
         return self.database.run(statements.partitions, repeatable=True)
@@ -99,13 +82,8 @@ class Rows:
         `remove_left_over`, since requests wait for the thread that calls this."""
         left = _SLICES_AT_ONCE
         for segment_id in self._kill(topic_id):
-            while left and self._delete_slice(segment_id):
+            while left and delete_slice(self.database, segment_id):
                 left -= 1
-
-    def delete_segment(self, segment_id: UUID, given_up: Callable[[], bool]) -> None:
-        """Delete a dead segment's batches, a slice at a time, unless it is given up meanwhile."""
-        while not given_up() and self._delete_slice(segment_id):
-            pass
 
     def delete_except(self, topic_ids: set[UUID]) -> list[UUID]:
         """The database itself knows which topics there are, also those that were created since."""
@@ -115,17 +93,12 @@ class Rows:
         gone = self.database.run(statements.left_over, repeatable=True)
         for topic_id in gone:
             for segment_id in self._kill(topic_id):
-                self.delete_segment(segment_id, lambda: False)
+                delete_segment(self.database, segment_id, lambda: False)
         return gone
 
     def _kill(self, topic_id: UUID) -> list[UUID]:
         return self.database.run(
             lambda connection: statements.kill_topic(connection, topic_id), repeatable=True
-        )
-
-    def _delete_slice(self, segment_id: UUID) -> bool:
-        return self.database.run(
-            lambda connection: statements.delete_slice(connection, segment_id), repeatable=True
         )
 
     def close(self) -> None:

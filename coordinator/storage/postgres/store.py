@@ -1,20 +1,18 @@
 """The store in a PostgreSQL database, which several processes share.
 
-One connection writes, with group commit in front of it: what arrives while one transaction runs goes into the
-next. Leases and registrations are renewed on another, which never waits for a write, and a few more read.
+One connection writes, one call after the other. Leases and registrations are renewed on another, which never
+waits for a write, and a few more read.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import UUID
 
-from muster.coordinator.storage.group_commit import GroupCommit
 from muster.coordinator.storage.postgres import keys, statements
 from muster.coordinator.storage.postgres.appends import Writers
 from muster.coordinator.storage.postgres.connect import (
@@ -43,7 +41,6 @@ from muster.coordinator.storage.store import (
     StoreCounts,
     StoredJournalRow,
     StoredRecord,
-    StoreError,
     TopicRow,
 )
 
@@ -52,8 +49,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PENDING_BYTES_MAX_DEFAULT: Final = 64 * 1024 * 1024
-"""Records that may wait for the writer; at this bound `append` raises StoreBusy."""
 READERS_DEFAULT: Final = 4
 
 _LOADED_ROWS_MAX: Final = 5_000
@@ -61,25 +56,6 @@ _LOADED_ROWS_MAX: Final = 5_000
 however much there is to load."""
 _READING_RECORDS: Final = "reading records"
 _READING_JOURNAL: Final = "reading a journal"
-_TRANSACTION_BYTES_MAX: Final = 8 * 1024 * 1024
-_RECORD_OVERHEAD_BYTES: Final = 100  # counted for each that waits, beside key and value, which may be empty
-
-
-@dataclass(frozen=True, slots=True)
-class _Appends:
-    """One call of `append`. Neighbours are written in one transaction."""
-
-    appends: Sequence[Append]
-    size_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Other:
-    """Any other change, in a transaction of its own."""
-
-    doing: str
-    apply: Callable[[Connection], Awaitable[object]]
-    timeout_ms: int
 
 
 class PostgresStore:
@@ -100,7 +76,6 @@ class PostgresStore:
         poll_ms: int = POLL_MS_DEFAULT,
         listen: bool = True,
         readers: int = READERS_DEFAULT,
-        pending_bytes_max: int = PENDING_BYTES_MAX_DEFAULT,
         now_ms: Callable[[], int] | None = None,
     ) -> None:
         """Raises StoreError for what is no url of a database."""
@@ -113,13 +88,12 @@ class PostgresStore:
         self._poll_ms = poll_ms
         self._listen = listen
         self._readers = readers
-        self._pending_bytes_max = pending_bytes_max
         self._given_now_ms = now_ms
-        self._commits: GroupCommit[_Appends | _Other] | None = None
+        self._open = False
         self._calls: set[asyncio.Task[Any]] = set()
 
     def __repr__(self) -> str:
-        return f"<PostgresStore {self._server.name} {'closed' if self._commits is None else self._commits}>"
+        return f"<PostgresStore {self._server.name} {'open' if self._open else 'closed'}>"
 
     # --- life -------------------------------------------------------------------------------------
 
@@ -139,7 +113,7 @@ class PostgresStore:
         )
         try:
             await readers[0].run("looking for the schema", partial(check, server=self._server))
-            fixed = await readers[0].run("reading the store", statements.fixed)
+            fixed = await readers[0].run("reading the store", statements.meta.fixed)
             await watch.start()
             await asyncio.gather(writer.up(), leases.up())  # no first claim or renewal waits for this
         except BaseException:
@@ -158,7 +132,9 @@ class PostgresStore:
         self._idle_readers: asyncio.LifoQueue[Link] = asyncio.LifoQueue()
         for reader in reversed(readers):
             self._idle_readers.put_nowait(reader)
-        self._commits = GroupCommit(self._commit, bytes_max=self._pending_bytes_max)
+        self._writing = asyncio.Lock()
+        self._unreachable: Unreachable | None = None
+        self._open = True
 
     def _link(self) -> Link:
         return Link(
@@ -169,20 +145,18 @@ class PostgresStore:
         )
 
     async def close(self) -> None:
-        if self._commits is None:
+        if not self._open:
             return
-        commits, self._commits = self._commits, None
-        await commits.close()
+        self._open = False
         while self._calls:
             await asyncio.wait(self._calls)
         await self._watch.close()
         for link in (self._writer, self._lease_link, *self._reader_links):
             await link.close()
 
-    def _opened(self) -> GroupCommit[_Appends | _Other]:
-        if self._commits is None:
+    def _check_open(self) -> None:
+        if not self._open:
             raise StoreClosed(f"the store in {self._server.name} is not open")
-        return self._commits
 
     # --- how changes and reads are run ------------------------------------------------------------
 
@@ -190,16 +164,31 @@ class PostgresStore:
         self, doing: str, apply: Callable[[Connection], Awaitable[T]], *, timeout_ms: int | None = None
     ) -> T:
         """On the writer's connection, in the order of the calls."""
-        change = _Other(doing, apply, timeout_ms or self._statement_timeout_ms)
-        return await self._opened().submit(change)  # type: ignore[return-value]  # by way of _commit
+        return await self._write(lambda: self._writer.run(doing, apply, timeout_ms=timeout_ms))
+
+    async def _write(self, change: Callable[[], Awaitable[T]]) -> T:
+        self._check_open()
+        return await self._finished(self._in_turn(change))
+
+    async def _in_turn(self, change: Callable[[], Awaitable[T]]) -> T:
+        known = self._unreachable
+        async with self._writing:
+            if self._unreachable is not None and self._unreachable is not known:
+                # Found out once for all that waited, or each would wait for a connection again.
+                raise Unreachable(str(self._unreachable))
+            try:
+                return await change()
+            except Unreachable as error:
+                self._unreachable = Unreachable(str(error))
+                raise
 
     async def _hold(self, doing: str, apply: Callable[[Connection], Awaitable[T]]) -> T:
         """On the connection for leases, which overtakes the writer's."""
-        self._opened()
+        self._check_open()
         return await self._finished(self._lease_link.run(doing, apply, timeout_ms=self._lease_timeout_ms))
 
     async def _read(self, doing: str, query: Callable[[Connection], Awaitable[T]]) -> T:
-        self._opened()
+        self._check_open()
         return await self._finished(self._on_reader(doing, query))
 
     async def _on_reader(self, doing: str, query: Callable[[Connection], Awaitable[T]]) -> T:
@@ -237,38 +226,10 @@ class PostgresStore:
     def _now_ms(self) -> int | None:
         return None if self._given_now_ms is None else self._given_now_ms()
 
-    # --- the writer -------------------------------------------------------------------------------
-
-    async def _commit(self, changes: Sequence[_Appends | _Other]) -> Sequence[object]:
-        results: list[object] = []
-        for part in _parts(changes):
-            if results and isinstance(results[-1], Unreachable):
-                # Found out once for all that waited, or each would wait for a connection again.
-                results += [Unreachable(str(results[-1])) for _ in part]
-            elif isinstance(part[0], _Other):
-                results.append(await self._apply(part[0]))
-            else:
-                calls = [change.appends for change in part if isinstance(change, _Appends)]
-                results += await self._writers.append(self._writer, calls)
-        return results
-
-    async def _apply(self, change: _Other) -> object:
-        try:
-            return await self._writer.run(change.doing, change.apply, timeout_ms=change.timeout_ms)
-        except StoreError as refusal:
-            return refusal
-
     # --- the contract -----------------------------------------------------------------------------
 
     async def append(self, appends: Sequence[Append]) -> list[Outcome]:
-        size_bytes = 0
-        for one in appends:
-            for key, value in one.records:
-                size_bytes += len(key) + len(value or b"") + _RECORD_OVERHEAD_BYTES
-            for row in one.journal:
-                size_bytes += row.size_bytes + _RECORD_OVERHEAD_BYTES
-        outcomes = await self._opened().submit(_Appends(appends, size_bytes), size_bytes)
-        return outcomes  # type: ignore[return-value]  # by way of _commit
+        return await self._write(lambda: self._writers.append(self._writer, appends))
 
     async def load(self, lease: Lease) -> list[tuple[int, bytes, bytes]]:
         (lease_id,) = self._ids([lease])
@@ -278,7 +239,8 @@ class PostgresStore:
         while True:
             # Nobody writes between the slices: the holder waits for this, and others are fenced.
             found = await self._read(
-                doing, partial(statements.load, lease_id=lease_id, after=after, rows_max=_LOADED_ROWS_MAX)
+                doing,
+                partial(statements.records.load, lease_id=lease_id, after=after, rows_max=_LOADED_ROWS_MAX),
             )
             rows += [(seq, *keys.restored(key, value)) for seq, key, value in found]
             if len(found) < _LOADED_ROWS_MAX:
@@ -290,7 +252,7 @@ class PostgresStore:
     ) -> list[StoredRecord]:
         (lease_id,) = self._ids([lease])
         found = await self._read(
-            _READING_RECORDS, lambda c: statements.read_records(c, lease_id, seq, rows_max, bytes_max)
+            _READING_RECORDS, lambda c: statements.records.read(c, lease_id, seq, rows_max, bytes_max)
         )
         return [
             StoredRecord(seq, key, None, deleted_ms)
@@ -306,12 +268,12 @@ class PostgresStore:
 
     async def record_bounds(self, lease: Lease) -> RecordBounds:
         (lease_id,) = self._ids([lease])
-        return await self._read(_READING_RECORDS, partial(statements.record_bounds, lease_id=lease_id))
+        return await self._read(_READING_RECORDS, partial(statements.records.bounds, lease_id=lease_id))
 
     async def remove_tombstones(self, lease: Lease, epoch: int, *, before_ms: int, count_max: int) -> int:
         (lease_id,) = self._ids([lease])
         change = partial(
-            statements.remove_tombstones,
+            statements.records.remove_tombstones,
             lease_id=lease_id,
             epoch=epoch,
             before_ms=before_ms,
@@ -324,24 +286,25 @@ class PostgresStore:
     ) -> list[StoredJournalRow]:
         (lease_id,) = self._ids([lease])
         return await self._read(
-            _READING_JOURNAL, lambda c: statements.read_journal(c, lease_id, offset, rows_max, bytes_max)
+            _READING_JOURNAL,
+            lambda c: statements.journal.read(c, lease_id, offset, rows_max, bytes_max),
         )
 
     async def journal_bounds(self, lease: Lease) -> JournalBounds:
         (lease_id,) = self._ids([lease])
-        return await self._read(_READING_JOURNAL, partial(statements.journal_bounds, lease_id=lease_id))
+        return await self._read(_READING_JOURNAL, partial(statements.journal.bounds, lease_id=lease_id))
 
     async def journal_offset_at(self, lease: Lease, at_ms: int) -> int | None:
         (lease_id,) = self._ids([lease])
-        return await self._read(_READING_JOURNAL, lambda c: statements.journal_offset_at(c, lease_id, at_ms))
+        return await self._read(_READING_JOURNAL, lambda c: statements.journal.offset_at(c, lease_id, at_ms))
 
     async def journal_newest(self, lease: Lease) -> int | None:
         (lease_id,) = self._ids([lease])
-        return await self._read(_READING_JOURNAL, partial(statements.journal_newest, lease_id=lease_id))
+        return await self._read(_READING_JOURNAL, partial(statements.journal.newest, lease_id=lease_id))
 
     async def trim_journal(self, lease: Lease, epoch: int, before_offset: int) -> bool:
         (lease_id,) = self._ids([lease])
-        change = partial(statements.trim_journal, lease_id=lease_id, epoch=epoch, before_offset=before_offset)
+        change = partial(statements.journal.trim, lease_id=lease_id, epoch=epoch, before_offset=before_offset)
         return await self._change("trimming a journal", change)
 
     async def claim(self, leases: Sequence[Lease], node_id: int, term_ms: int) -> list[Grant | None]:
@@ -349,7 +312,7 @@ class PostgresStore:
         self._lease_timeout_ms = min(self._statement_timeout_ms, max(1, term_ms // 3))
 
         async def claim(connection: Connection) -> dict[Lease, Grant]:
-            claimed, revision = await statements.claim(
+            claimed, revision = await statements.leases.claim(
                 connection, self._now_ms(), lease_ids, node_id, term_ms, self._writers.seqs_reserved
             )
             grants = {}
@@ -365,7 +328,7 @@ class PostgresStore:
 
     async def announce(self, grants: Sequence[Grant]) -> None:
         lease_ids = self._ids([grant.lease for grant in grants])
-        change = partial(statements.announce, lease_ids=lease_ids, grants=grants)
+        change = partial(statements.leases.announce, lease_ids=lease_ids, grants=grants)
         self._moved(await self._hold("announcing leases", change))
 
     async def renew(self, grants: Sequence[Grant], term_ms: int) -> list[int | None]:
@@ -373,7 +336,7 @@ class PostgresStore:
         self._lease_timeout_ms = min(self._statement_timeout_ms, max(1, term_ms // 3))
         renewed = await self._hold(
             "renewing leases",
-            lambda c: statements.renew(c, self._now_ms(), lease_ids, grants, term_ms),
+            lambda c: statements.leases.renew(c, self._now_ms(), lease_ids, grants, term_ms),
         )
         return [
             term_ms if (lease_id, grant.epoch) in renewed else None
@@ -382,14 +345,14 @@ class PostgresStore:
 
     async def release(self, grants: Sequence[Grant]) -> None:
         lease_ids = self._ids([grant.lease for grant in grants])
-        change = partial(statements.release, lease_ids=lease_ids, grants=grants)
+        change = partial(statements.leases.release, lease_ids=lease_ids, grants=grants)
         self._moved(await self._hold("releasing leases", change))
 
     async def holders(self, kind: LeaseKind) -> dict[int, Grant]:
-        self._opened()
+        self._check_open()
         lease_ids = [lease_id for lease, lease_id in self._lease_ids.items() if lease.kind is kind]
         held = await self._read(
-            "reading the leases", lambda c: statements.holders(c, self._now_ms(), lease_ids)
+            "reading the leases", lambda c: statements.leases.holders(c, self._now_ms(), lease_ids)
         )
         grants = (
             Grant(self._leases_by_id[lease_id], node_id, epoch, remaining_ms, announced)
@@ -398,14 +361,14 @@ class PostgresStore:
         return {grant.lease.number: grant for grant in grants}
 
     def _ids(self, leases: Sequence[Lease]) -> list[int]:
-        self._opened()
+        self._check_open()
         for lease in leases:
             if lease not in self._lease_ids:
                 raise StoreConflict(f"there is no lease {lease.kind} {lease.number}")
         return [self._lease_ids[lease] for lease in leases]
 
     async def create_topic(self, topic: TopicRow) -> None:
-        change = partial(statements.create_topic, topic=topic)
+        change = partial(statements.topics.create, topic=topic)
         self._moved(await self._change(f"creating topic {topic.name!r}", change))
 
     async def update_topic(
@@ -416,70 +379,52 @@ class PostgresStore:
         epochs: Mapping[Lease, int] = MappingProxyType({}),
     ) -> None:
         by_id = dict(zip(self._ids(list(epochs)), epochs.values(), strict=True))
-        change = partial(statements.update_topic, topic=topic, expected=expected, epochs=by_id)
+        change = partial(statements.topics.update, topic=topic, expected=expected, epochs=by_id)
         self._moved(await self._change(f"updating topic {topic.name!r}", change))
 
     async def delete_topic(self, topic_id: UUID) -> bool:
-        change = partial(statements.delete_topic, topic_id=topic_id)
+        change = partial(statements.topics.delete, topic_id=topic_id)
         return self._moved(await self._change(f"deleting topic {topic_id}", change))
 
     async def topics(self) -> list[TopicRow]:
-        return await self._read("reading the topics", statements.topics)
+        return await self._read("reading the topics", statements.topics.read)
 
     async def replica_lists(self) -> dict[Replicas, int]:
-        return await self._read("reading the replica lists", statements.replica_lists)
+        return await self._read("reading the replica lists", statements.topics.replica_lists)
 
     async def add_replica_lists(self, lists: Collection[Replicas]) -> None:
-        self._opened()
+        self._check_open()
         leases = self._counts.leases[LeaseKind.REPLICAS]
-        change = partial(statements.add_replica_lists, lists=lists, leases=leases)
+        change = partial(statements.topics.add_replica_lists, lists=lists, leases=leases)
         self._moved(await self._change("numbering replica lists", change))
 
     async def broker_configs(self) -> list[BrokerConfigsRow]:
-        return await self._read("reading broker configs", statements.broker_configs)
+        return await self._read("reading broker configs", statements.broker_configs.read)
 
     async def update_broker_configs(self, row: BrokerConfigsRow, *, expected: Mapping[str, str]) -> None:
-        change = partial(statements.update_broker_configs, row=row, expected=expected)
+        change = partial(statements.broker_configs.update, row=row, expected=expected)
         self._moved(await self._change("updating broker configs", change))
 
     async def register_node(self, node: NodeRow) -> None:
         self._lease_timeout_ms = min(self._statement_timeout_ms, max(1, node.term_ms // 3))
         self._moved(
-            await self._hold("registering", lambda c: statements.register_node(c, self._now_ms(), node))
+            await self._hold("registering", lambda c: statements.nodes.register(c, self._now_ms(), node))
         )
 
     async def remove_node(self, node_id: int, incarnation: UUID) -> None:
-        change = partial(statements.remove_node, node_id=node_id, incarnation=incarnation)
+        change = partial(statements.nodes.remove, node_id=node_id, incarnation=incarnation)
         self._moved(await self._hold("leaving", change))
 
     async def nodes(self) -> list[NodeRow]:
-        return await self._read("reading the nodes", lambda c: statements.nodes(c, self._now_ms()))
+        return await self._read("reading the nodes", lambda c: statements.nodes.read(c, self._now_ms()))
 
     async def counts(self) -> StoreCounts:
-        self._opened()
+        self._check_open()
         return self._counts
 
     async def revision(self) -> int:
-        return await self._read("reading the revision", statements.revision)
+        return await self._read("reading the revision", statements.meta.revision)
 
     async def allocate_producer_ids(self, count: int) -> int:
-        change = partial(statements.allocate_producer_ids, count=count)
+        change = partial(statements.meta.allocate_producer_ids, count=count)
         return await self._change("allocating producer ids", change)
-
-
-def _parts(changes: Sequence[_Appends | _Other]) -> Iterator[list[_Appends | _Other]]:
-    """What is written in one transaction each: appends side by side up to a size, any other change alone."""
-    part: list[_Appends | _Other] = []
-    size_bytes = 0
-    for change in changes:
-        change_bytes = change.size_bytes if isinstance(change, _Appends) else _TRANSACTION_BYTES_MAX + 1
-        if part and size_bytes + change_bytes > _TRANSACTION_BYTES_MAX:
-            yield part
-            part, size_bytes = [], 0
-        part.append(change)
-        size_bytes += change_bytes
-        if isinstance(change, _Other):
-            yield part
-            part, size_bytes = [], 0
-    if part:
-        yield part

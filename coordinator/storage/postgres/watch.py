@@ -61,7 +61,7 @@ class Watch:
 
     async def start(self) -> None:
         """Raises StoreError."""
-        self._seen = await self._link.run("reading the revision", statements.revision)
+        self._seen = await self._link.run("reading the revision", statements.meta.revision)
         self._task = asyncio.get_running_loop().create_task(self._run(), name="watch the store")
 
     async def close(self) -> None:
@@ -105,7 +105,7 @@ class Watch:
         if self._untold and self._listen:
             self._untold = False
             await connection.execute(f"NOTIFY {_CHANNEL}")
-        revision = await statements.revision(connection)
+        revision = await statements.meta.revision(connection)
         if revision > self._seen:
             self._seen = revision
             self._changed()

@@ -19,8 +19,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, Final
 
-from muster.client.consume.listener import RebalanceListener
-from muster.client.consumer import Consumer
+from muster.client.consumer import Consumer, RebalanceListener
 from muster.client.network.connection import deadline
 from muster.client.partitions import TopicPartition
 from muster.client.producer import Producer

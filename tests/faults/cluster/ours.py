@@ -7,8 +7,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from muster.client.consume.listener import RebalanceListener
-from muster.client.consumer import Consumer
+from muster.client.consumer import Consumer, RebalanceListener
 from muster.client.partitions import TopicPartition
 from muster.client.producer import Producer
 from tests.faults.cluster.history import Commit, GroupHistory, Produced, Stint

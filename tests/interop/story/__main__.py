@@ -17,7 +17,9 @@ def main() -> int:
     parser.add_argument("--client", action="append", choices=names, help="default: all")
     parser.add_argument("--target", action="append", choices=[*TARGETS, KAFKA_CUT], help="default: all")
     parser.add_argument(
-        "--table", action="store_true", help="all clients and targets; write the README's table"
+        "--table",
+        action="store_true",
+        help="all clients and targets; write the table in docs/compatibility.md",
     )
     parser.add_argument("--verbose", action="store_true", help="what happened when, and each admin call")
     chosen = parser.parse_args()

@@ -1,4 +1,4 @@
-"""The README's table of stock clients, written by `make interop-table` from stories that all passed.
+"""The table in docs/compatibility.md, written by `make interop-table` from stories that all passed.
 
 The versions in it are those of the run that wrote it. `make interop` judges the stories and only looks that
 the table lists the same clients: a client's new release neither fails a run nor changes a file.
@@ -14,7 +14,7 @@ from tests.interop.story.clients.base import StockClient
 from tests.interop.story.story import Outcome
 from tests.interop.story.targets import TARGETS
 
-README: Final = Path(__file__).parents[3] / "README.md"
+PAGE: Final = Path(__file__).parents[3] / "docs" / "compatibility.md"
 _BEGIN: Final = "<!-- stock clients: written by `make interop-table` -->\n"
 _END: Final = "<!-- stock clients: end -->\n"
 
@@ -53,15 +53,15 @@ def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |\n"
 
 
-def written(readme: str) -> str:
-    """The table that stands in the README. Raises ValueError if its markers are not there."""
-    begin, end = readme.index(_BEGIN) + len(_BEGIN), readme.index(_END)
-    return readme[begin:end]
+def written(page: str) -> str:
+    """The table in the page. Raises ValueError if its markers are not there."""
+    begin, end = page.index(_BEGIN) + len(_BEGIN), page.index(_END)
+    return page[begin:end]
 
 
-def write(table: str, readme: Path = README) -> None:
-    text = readme.read_text()
-    readme.write_text(text.replace(f"{_BEGIN}{written(text)}{_END}", f"{_BEGIN}{table}{_END}"))
+def write(table: str, page: Path = PAGE) -> None:
+    text = page.read_text()
+    page.write_text(text.replace(f"{_BEGIN}{written(text)}{_END}", f"{_BEGIN}{table}{_END}"))
 
 
 def clients_of(table: str) -> list[tuple[str, str]]:

@@ -54,7 +54,7 @@ TARGETS: Final = {
     CLUSTER: "three `muster serve` over PostgreSQL, `kill -9`",
     CUT: "`muster serve`, connections cut, `kill -9`",
 }
-"""By their names on the command line: as in the README's table, Apache Kafka first."""
+"""By their names on the command line: as in the table of docs/compatibility.md, Apache Kafka first."""
 KAFKA_CUT: Final = "kafka-cut"
 """Apache Kafka with its connections cut: to try a change of that story, not in the table."""
 FOR_ONE_STORY: Final = frozenset({CLUSTER, CUT, KAFKA_CUT})

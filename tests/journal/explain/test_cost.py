@@ -97,7 +97,7 @@ def test_lag_that_grew_and_recovered() -> None:
     found = explain(life.entries)
     assert found is not None
     assert found.cost is not None
-    assert (found.cost.lag_before, found.cost.lag_peak, found.cost.lag_growth) == (10, 1_214, 1_204)
+    assert (found.cost.lag_before, found.cost.lag.peak, found.cost.lag.growth) == (10, 1_214, 1_204)
     assert found.cost.recovered_ms == T0 + 18_588
     assert found.lines(UTC)[-1] == "  cost      lag grew by 1,204 records meanwhile, recovered at 14:03:31"
 
@@ -124,7 +124,7 @@ def test_the_lag_as_the_rebalance_began_is_not_that_before_the_silence() -> None
     told = explain(life.entries)
     assert told is not None
     assert told.cost is not None
-    assert (told.cost.lag_before, told.cost.lag_growth, told.cost.recovered_ms) == (14, 1_200, None)
+    assert (told.cost.lag_before, told.cost.lag.growth, told.cost.recovered_ms) == (14, 1_200, None)
     told = explain(life.at(9_000).add("lag_at_commit", total=134).entries)
     assert told is not None
     assert told.cost is not None
@@ -144,7 +144,7 @@ def test_a_lag_that_shrank_while_the_member_was_silent_is_no_growth() -> None:
     told = explain(life.stable(WEB_2, "session expired", 0, 2_400, lag_before=60, lag=75).entries)
     assert told is not None
     assert told.cost is not None
-    assert (told.cost.lag_before, told.cost.lag_growth) == (60, 15)
+    assert (told.cost.lag_before, told.cost.lag.growth) == (60, 15)
 
 
 def test_the_lags_that_the_completion_says() -> None:
@@ -154,7 +154,7 @@ def test_the_lags_that_the_completion_says() -> None:
     found = explain(life.entries)
     assert found is not None
     assert found.cost is not None
-    assert (found.cost.lag_growth, found.cost.recovered_ms) == (20, T0 + 900)
+    assert (found.cost.lag.growth, found.cost.recovered_ms) == (20, T0 + 900)
 
 
 def test_refused_commits_of_the_generation_before() -> None:

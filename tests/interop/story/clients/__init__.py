@@ -1,4 +1,4 @@
-"""The stock clients and our own, in the order of the README's table."""
+"""The stock clients and our own, in the order of the table in docs/compatibility.md."""
 
 from __future__ import annotations
 

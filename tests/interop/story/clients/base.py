@@ -46,7 +46,7 @@ class StockClient(ABC):
     """A client as its users install it. Each of the lists below is the command line of a process."""
 
     name: str
-    """As in the README's table."""
+    """As in the table of docs/compatibility.md."""
     codecs: tuple[str, ...]
     """What it can produce, of none, gzip, snappy, lz4, zstd."""
 

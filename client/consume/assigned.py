@@ -1,0 +1,127 @@
+"""The partitions that a consumer reads: which of them may be given out, and where it is in each.
+
+Records that were fetched and not given out yet are in two places: the fetcher has those that it was not asked
+for, the delivery those that it handed over. The delivery's come first, so they say where the consumer is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from muster.client.consume.delivery import Delivery
+from muster.client.consume.subscription import Subscription
+from muster.client.errors import ClientError
+from muster.client.fetch.fetcher import Fetcher
+from muster.client.fetch.positions import Position, ResetStrategy
+from muster.client.partitions import OffsetAndMetadata, TopicPartition
+
+
+class Assigned:
+    """What is read at present. The fetcher and the delivery hear of it from here alone."""
+
+    def __init__(self, subscription: Subscription, delivery: Delivery[Any, Any]) -> None:
+        self.partitions: frozenset[TopicPartition] = frozenset()
+        self._subscription = subscription
+        self._delivery = delivery
+        self._paused: set[TopicPartition] = set()
+        self._held: frozenset[TopicPartition] = frozenset()
+
+    def open(self, fetcher: Fetcher) -> None:
+        """To be called before any other method."""
+        self._fetcher = fetcher
+
+    def check(self, *partitions: TopicPartition) -> None:
+        """Raise ClientError unless all of these are read."""
+        for where in partitions:
+            if where not in self.partitions:
+                raise ClientError(f"{where} is not assigned to this consumer: {self._subscription}")
+
+    def adopt(self, partitions: frozenset[TopicPartition], *, settled: bool = True) -> None:
+        """Read these and no others; until it is `settled`, what was paused may come back."""
+        self._delivery.drop(self.partitions - partitions)
+        self._fetcher.set_assigned(partitions)
+        self.partitions, self._held = partitions, frozenset()
+        if settled:
+            self._paused &= partitions
+        self._fetcher.pause(self._paused & partitions)
+        self._block()
+
+    def end(self) -> None:
+        """Read nothing: the fetcher is closed."""
+        self._delivery.drop(self.partitions)
+        self.partitions = frozenset()
+
+    # --- what may be given out ------------------------------------------------------------------------------
+
+    def hold(self, partitions: frozenset[TopicPartition]) -> None:
+        """Read and give out nothing more of these, which are about to be given up, until the next `adopt`."""
+        self._held = partitions
+        self._fetcher.hold(partitions)
+        self._block()
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read and give out nothing of these until `resume`."""
+        chosen = set(partitions)
+        self._fetcher.pause(chosen)
+        self._paused |= chosen
+        self._block()
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """The opposite."""
+        chosen = set(partitions)
+        self._fetcher.resume(chosen & self.partitions)
+        self._paused -= chosen
+        self._block()
+
+    @property
+    def paused(self) -> frozenset[TopicPartition]:
+        return self.partitions & self._paused
+
+    def _block(self) -> None:
+        self._delivery.block(self._paused | self._held)
+
+    # --- where ----------------------------------------------------------------------------------------------
+
+    def place(self, where: TopicPartition) -> OffsetAndMetadata | None:
+        """Of what is given out next; None while that is not known."""
+        return self._delivery.places().get(where) or self._fetched(where)
+
+    def given_out(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The places behind what was given out, as far as they are known."""
+        return self._places(self._delivery.places())
+
+    def handled(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The places up to which the reader has handled."""
+        return self._places(self._delivery.places() | self._delivery.in_hand())
+
+    def _places(
+        self, here: dict[TopicPartition, OffsetAndMetadata]
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        places = ((where, here.get(where) or self._fetched(where)) for where in self.partitions)
+        return {where: place for where, place in places if place is not None}
+
+    def _fetched(self, where: TopicPartition) -> OffsetAndMetadata | None:
+        position = self._fetcher.position(where)
+        if position is None:
+            return None
+        return OffsetAndMetadata(position.offset, leader_epoch=position.leader_epoch)
+
+    def lag(self, where: TopicPartition) -> int | None:
+        """Records left to give out, as far as the last fetch told."""
+        of_fetcher, here, fetched = self._fetcher.lag(where), self.place(where), self._fetcher.position(where)
+        if of_fetcher is None or here is None or fetched is None:
+            return None
+        return of_fetcher + fetched.offset - here.offset
+
+    def seek(self, where: TopicPartition, place: OffsetAndMetadata) -> None:
+        """Go on from there."""
+        self._delivery.drop([where])
+        self._fetcher.seek(where, Position(place.offset, place.leader_epoch))
+
+    def reset(self, partitions: Iterable[TopicPartition], strategy: ResetStrategy, why: str) -> None:
+        """Go on from where the strategy says."""
+        partitions = list(partitions)
+        self._delivery.drop(partitions)
+        for where in partitions:
+            self._fetcher.reset(where, strategy, why)

@@ -1,0 +1,50 @@
+"""A subscription by pattern: topics come and go."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from muster.client.consume.settings import ConsumerSettings
+from muster.client.consume.subscription import Subscription
+from muster.client.errors import ClientError
+from muster.client.group.group import Group
+from muster.client.network.cluster import Cluster
+from muster.client.network.connection import deadline
+from muster.protocol.errors import KafkaError
+
+
+async def follow(
+    cluster: Cluster,
+    group: Group,
+    subscription: Subscription,
+    settings: ConsumerSettings,
+    *,
+    wake: Callable[[], None],
+    note: Callable[[Exception], None],
+) -> None:
+    """Subscribe to what the pattern means, until this is cancelled. `wake` is called when that changes,
+    `note` with what went wrong and is tried again."""
+    pattern = subscription.pattern
+    assert pattern is not None
+    tries, first = 0, True
+
+    def accepts(name: str) -> bool:
+        return pattern.fullmatch(name) is not None
+
+    while True:
+        try:
+            await cluster.refresh(None, deadline(settings.request_timeout_ms / 1000))
+        except (ClientError, KafkaError) as error:
+            note(error)
+            await asyncio.sleep(cluster.backoff_s(tries))
+            tries += 1
+            continue
+        tries = 0
+        there = [(topic.name, topic.is_internal) for topic in cluster.image.topics.values()]
+        changed = subscription.follow(there, exclude_internal=settings.exclude_internal_topics)
+        if changed or first:
+            first = False
+            group.subscribe(subscription.topics, accepts)
+            wake()
+        await asyncio.sleep(settings.metadata_max_age_ms / 1000)

@@ -1,0 +1,81 @@
+"""One step of a coordinator's state machine: what goes in, and what comes out of it.
+
+A machine is synchronous and pure. Its host makes a `Step` of the time and, for a request, of who asks; the
+machine fills in what is to happen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+Ticket = int
+"""A request in flight. The host knows whom a ticket stands for; the machine answers each exactly once."""
+Row = tuple[bytes, bytes | None]
+"""A change of durable state, encoded: an upsert of a key, or with None its deletion."""
+
+NO_TICKET: Final[Ticket] = 0
+
+
+class BrokenInvariant(AssertionError):
+    """A machine found itself in a state that cannot be: a bug. The shard stops and is loaded again (promise
+    6)."""
+
+
+class Reply(NamedTuple):
+    """The answer to a ticket: the API's response (or its part for one group), or a KafkaError, from which the
+    server makes the response that says so."""
+
+    ticket: Ticket
+    response: object
+
+
+@dataclass(frozen=True, slots=True)
+class RequestContext:
+    """Who asks."""
+
+    api_version: int
+    client_id: str
+    client_host: str
+    """As Java prints an address: "/127.0.0.1". It is stored and described like that."""
+    connection_id: int
+    listener: str = ""
+    """Name of the listener that the connection came by; empty where there is only one."""
+
+
+NOBODY: Final = RequestContext(0, "", "", 0)
+"""The context of a step that no request has caused."""
+
+
+class Step:
+    """What one step is given, and what it does. The host makes `rows` durable, then releases the rest, steps
+    in order."""
+
+    __slots__ = ("context", "events", "now_ms", "reads_hard_state", "replies", "rows", "ticket")
+
+    def __init__(self, now_ms: int, context: RequestContext = NOBODY, ticket: Ticket = NO_TICKET) -> None:
+        """`now_ms` (epoch milliseconds) never goes back from one step to the next."""
+        self.now_ms = now_ms
+        self.context = context
+        self.ticket = ticket
+        self.rows: list[Row] = []
+        self.replies: list[Reply] = []
+        self.events: list[Any] = []
+        """What happened, in the machine's own terms: its host only passes them on."""
+        self.reads_hard_state = False
+        """The replies tell durable state: to be released only when every earlier row of the shard is
+        durable."""
+
+    def __repr__(self) -> str:
+        return (
+            f"<Step at {self.now_ms} ticket={self.ticket} rows={len(self.rows)} replies={len(self.replies)} "
+            f"events={len(self.events)}>"
+        )
+
+    def reply(self, response: object) -> None:
+        """Answer the request that this step is for."""
+        self.replies.append(Reply(self.ticket, response))
+
+    def answer(self, ticket: Ticket, response: object) -> None:
+        """Answer a request that an earlier step has parked."""
+        self.replies.append(Reply(ticket, response))

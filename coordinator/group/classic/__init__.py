@@ -1,0 +1,1 @@
+"""Classic groups: those whose members join and sync (JoinGroup, SyncGroup)."""

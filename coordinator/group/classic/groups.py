@@ -1,0 +1,243 @@
+"""The classic groups of a shard: what their members ask, and what timers and connections tell of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Final
+
+from muster.coordinator.base.step import Step
+from muster.coordinator.group import records
+from muster.coordinator.group.classic import joins, rebalance, sessions, syncs
+from muster.coordinator.group.classic.group import ClassicGroup
+from muster.coordinator.group.classic.presumption import Presumption
+from muster.coordinator.group.classic.shared import Shared
+from muster.coordinator.group.events import Cause, GroupCreated, MemberDisconnected, MemberIdentity, Trigger
+from muster.coordinator.group.group import Group
+from muster.coordinator.group.hard_state import StoredGroup
+from muster.coordinator.group.timers import PRESUMPTION, TimerKey, TimerKind
+from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.messages.classic_group import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    SyncGroupRequest,
+)
+from muster.protocol.types import STRING_BYTES_MAX
+
+_UNHEARD: Final = "the store did not confirm the group in time, so the client was not told its id"
+
+
+class ClassicGroups:
+    """Those of `groups`, all groups of the shard, that are classic."""
+
+    def __init__(self, groups: dict[str, Group], shared: Shared, ids: Callable[[], str]) -> None:
+        """`ids` makes the random part of member ids."""
+        self.connections = shared.connections
+        self._groups = groups
+        self._shared = shared
+        self._ids = ids
+        self._presumption: Presumption | None = None
+
+    def __iter__(self) -> Iterator[ClassicGroup]:
+        return (group for group in self._groups.values() if isinstance(group, ClassicGroup))
+
+    # --- they come ------------------------------------------------------------------------------------------
+
+    def create(self, group_id: str, step: Step) -> ClassicGroup:
+        """A group without members."""
+        group = self._groups[group_id] = ClassicGroup(group_id, self._shared, step.now_ms)
+        step.events.append(GroupCreated(*group.stamp(step, Cause(Trigger.REQUESTED))))
+        return group
+
+    def loaded(self, step: Step) -> None:
+        """The store's records have been applied. Members get a full session, so a failover costs no
+        rebalance."""
+        hard, size_max = self._shared.hard, self._shared.config.group_max_size
+        for group_id, stored in hard.groups.items():
+            group = ClassicGroup.loaded(group_id, stored, self._shared, step.now_ms)
+            self._groups[group_id] = group
+            for member in group.members.values():
+                group.restart_session(member, step.now_ms)
+            if len(group.members) > size_max:
+                # The limit was lowered. Whoever rejoins last will be refused; until then they can commit.
+                rebalance.prepare(group, Cause(Trigger.LOADED_OVERSIZE), step)
+        for group_id in hard.offsets:
+            if group_id not in self._groups:
+                self._groups[group_id] = ClassicGroup(group_id, self._shared, step.now_ms)
+
+    # --- requests -------------------------------------------------------------------------------------------
+
+    def join(self, request: JoinGroupRequest, step: Step) -> None:
+        """JoinGroup. Raises, beside what `joins.join` raises, INVALID_GROUP_ID and
+        INVALID_SESSION_TIMEOUT."""
+        require_group_id(request.group_id)
+        config = self._shared.config
+        shortest_ms, longest_ms = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
+        if not shortest_ms <= request.session_timeout_ms <= longest_ms:
+            raise KafkaError(
+                ErrorCode.INVALID_SESSION_TIMEOUT,
+                f"{request.session_timeout_ms} ms is not within {shortest_ms} to {longest_ms} ms",
+            )
+        group = self._find(request.group_id)
+        new_member_id = _member_id(request.group_instance_id or step.context.client_id, self._ids())
+        if group is not None:
+            try:
+                joins.join(group, request, new_member_id, step)
+            except KafkaError as refusal:
+                group.tell_fenced("JoinGroup", request, refusal, step)
+                raise
+            return
+        if request.member_id != "":
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"there is no group {request.group_id!r}")
+        group = self.create(request.group_id, step)
+        # The store hears of the group before the client does: it shows whether we still are its coordinator.
+        empty = StoredGroup("", 0, None, None, step.now_ms, ())
+        self._shared.hard.emit(records.group_metadata(group.group_id, empty), step)
+        try:
+            joins.join(group, request, new_member_id, step)
+        except KafkaError as refusal:
+            # The group stays, as in Kafka, until a retention sweep finds it empty.
+            step.reply(refusal)
+
+    def sync(self, request: SyncGroupRequest, step: Step) -> None:
+        """SyncGroup. Raises, beside what `syncs.sync` raises, INVALID_GROUP_ID."""
+        syncs.require_protocol(request, step.context)
+        group = self._of_member(request.group_id)
+        try:
+            syncs.sync(group, request, step)
+        except KafkaError as refusal:
+            group.tell_fenced("SyncGroup", request, refusal, step)
+            raise
+
+    def heartbeat(self, request: HeartbeatRequest, step: Step) -> HeartbeatResponse:
+        """Heartbeat: the answer. Raises, beside what `sessions.heartbeat` raises, INVALID_GROUP_ID."""
+        group = self._groups.get(request.group_id)
+        if not isinstance(group, ClassicGroup):
+            group = self._of_member(request.group_id)
+        try:
+            return sessions.heartbeat(group, request, step)
+        except KafkaError as refusal:
+            group.tell_fenced("Heartbeat", request, refusal, step)
+            raise
+
+    def leave(self, request: LeaveGroupRequest, step: Step) -> None:
+        """LeaveGroup. Raises, beside what `sessions.leave` raises, INVALID_GROUP_ID."""
+        require_group_id(request.group_id)
+        group = self._find(request.group_id)
+        if group is not None:
+            sessions.leave(group, request, step)
+        else:
+            identities = sessions.leaving(request, step.context)
+            outcomes = [ErrorCode.UNKNOWN_MEMBER_ID] * len(identities)
+            step.reply(sessions.left_response(identities, outcomes, step.context))
+
+    def _find(self, group_id: str) -> ClassicGroup | None:
+        group = self._groups.get(group_id)
+        return group if isinstance(group, ClassicGroup) else None
+
+    def _of_member(self, group_id: str) -> ClassicGroup:
+        """The group a member speaks of. Raises INVALID_GROUP_ID, UNKNOWN_MEMBER_ID."""
+        require_group_id(group_id)
+        group = self._find(group_id)
+        if group is None:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"there is no group {group_id!r}")
+        return group
+
+    def unheard(self, responses: Iterable[object], step: Step) -> None:
+        """Clients were not given these responses in time. Where one would have told a member id, the group
+        would wait for somebody who never comes."""
+        untold = {
+            response.member_id
+            for response in responses
+            if isinstance(response, JoinGroupResponse) and response.error_code == ErrorCode.MEMBER_ID_REQUIRED
+        }
+        if not untold:
+            return
+        for group in self:
+            for member_id in sorted(untold.intersection(group.pending_members)):
+                sessions.forget_pending(group, member_id, _UNHEARD, step)
+
+    # --- timers ---------------------------------------------------------------------------------------------
+
+    def timer_fired(self, timer: TimerKey, step: Step) -> None:
+        """A deadline of a group, or of the presumption, has come."""
+        kind, group_id, member_id = timer
+        if kind is TimerKind.PRESUMPTION:
+            self._end_presumption(step.now_ms)
+            return
+        group = self._find(group_id)
+        assert group is not None, f"{timer} outlived its group"
+        match kind:
+            case TimerKind.SESSION:
+                if self._presumption is None or not self._presumption.keeps(group, member_id):
+                    sessions.session_timer_fired(group, member_id, step)
+            case TimerKind.JOIN:
+                rebalance.join_timer_fired(group, step)
+            case TimerKind.SYNC:
+                rebalance.sync_timer_fired(group, step)
+
+    def presume_alive(
+        self,
+        until_ms: int,
+        stalled: Collection[tuple[str, str]],
+        step: Step,
+        *,
+        clients: Collection[str] = (),
+    ) -> None:
+        """See `Shard.presume_alive`."""
+        self._end_presumption(step.now_ms)
+        if until_ms > step.now_ms:
+            self._presumption = Presumption(
+                self, until_ms, step.now_ms, frozenset(stalled), frozenset(clients)
+            )
+            self._shared.deadlines.set(PRESUMPTION, until_ms)
+
+    def _end_presumption(self, now_ms: int) -> None:
+        if self._presumption is not None:
+            presumption, self._presumption = self._presumption, None
+            self._shared.deadlines.cancel(PRESUMPTION)
+            presumption.end(self, now_ms)
+
+    # --- connections ----------------------------------------------------------------------------------------
+
+    def connection_closed(self, connection_id: int, step: Step) -> None:
+        """A client hung up, or died. Its members stay until their sessions expire."""
+        present, former = self.connections.closed(connection_id)
+        for group_id, member in present:
+            member.disconnected_at_ms = step.now_ms
+            group = self._find(group_id)
+            if group is not None:
+                if self._presumption is not None:
+                    self._presumption.disconnected(group, member, step.now_ms)
+                _tell_disconnected(group, member.identity, member.heard_ms, None, step)
+        for group_id, identity, heard_ms, removed_ms in former:
+            group = self._find(group_id)
+            if group is not None:
+                _tell_disconnected(group, identity, heard_ms, removed_ms, step)
+
+
+def require_group_id(group_id: str) -> None:
+    """Members need a name for their group; offsets may be stored under the empty one. Raises
+    INVALID_GROUP_ID."""
+    if group_id == "":
+        raise KafkaError(ErrorCode.INVALID_GROUP_ID, "the group id is empty")
+
+
+def _member_id(prefix: str, unique: str) -> str:
+    """Kafka's form of a member id. A prefix that fills a Kafka string is cut: the id must be one."""
+    room = STRING_BYTES_MAX - len(unique) - 1
+    return f"{prefix.encode()[:room].decode(errors='ignore')}-{unique}"
+
+
+def _tell_disconnected(
+    group: ClassicGroup, identity: MemberIdentity, heard_ms: int, removed_ms: int | None, step: Step
+) -> None:
+    step.events.append(
+        MemberDisconnected(
+            *group.stamp(step, Cause(Trigger.CONNECTION_CLOSED, identity)),
+            silent_ms=step.now_ms - heard_ms,
+            after_removal_ms=None if removed_ms is None else step.now_ms - removed_ms,
+        )
+    )

@@ -1,0 +1,85 @@
+"""Members that count as alive while a test moves the clock.
+
+A stock client's clock does not move with the broker's: it cannot send the heartbeats that are due meanwhile.
+So whoever is about to move the clock says up to when, and those who were heartbeating are taken to go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from muster.coordinator.group.classic.group import ClassicGroup
+from muster.coordinator.group.classic.member import ClassicMember
+from muster.coordinator.group.classic.sessions import is_late
+
+
+class Presumption:
+    """Who counts as alive until a moment that is still to come."""
+
+    def __init__(
+        self,
+        groups: Iterable[ClassicGroup],
+        until_ms: int,
+        now_ms: int,
+        stalled: frozenset[tuple[str, str]],
+        clients: frozenset[str],
+    ) -> None:
+        self.until_ms = until_ms
+        self._clients = clients
+        self._excepted: set[tuple[str, str]] = set(stalled)
+        groups = list(groups)
+        for group in groups:
+            for member in group.members.values():
+                if is_late(member, now_ms - member.session_from_ms):
+                    self._excepted.add((group.group_id, member.member_id))
+        for group, member in self._alive(groups):
+            if not member.waits:  # else it has no session until it is answered
+                self._keep(group, member)
+
+    def __repr__(self) -> str:
+        return f"<Presumption until {self.until_ms} but for {len(self._excepted)}>"
+
+    def _holds(self, group: ClassicGroup, member: ClassicMember) -> bool:
+        return (
+            (member.connection_id is not None or self._will_come_back(member))
+            and not member.is_new
+            and (group.group_id, member.member_id) not in self._excepted
+        )
+
+    def _will_come_back(self, member: ClassicMember) -> bool:
+        """Whether it was not heard of yet since the shard was loaded, and its client is connected
+        elsewhere."""
+        unheard = member.connection_id is None and member.disconnected_at_ms is None
+        return unheard and member.client_id in self._clients
+
+    def _alive(self, groups: Iterable[ClassicGroup]) -> Iterator[tuple[ClassicGroup, ClassicMember]]:
+        for group in groups:
+            for member in group.members.values():
+                if self._holds(group, member):
+                    yield group, member
+
+    def _keep(self, group: ClassicGroup, member: ClassicMember) -> None:
+        group.deadlines.set(member.session_timer, self.until_ms + max(member.session_timeout_ms, 1))
+
+    def keeps(self, group: ClassicGroup, member_id: str) -> bool:
+        """Whether a member whose session is over goes on all the same; if so it gets another one."""
+        member = group.members.get(member_id)
+        if member is None or member.waits or not self._holds(group, member):
+            return False
+        self._keep(group, member)
+        return True
+
+    def disconnected(self, group: ClassicGroup, member: ClassicMember, now_ms: int) -> None:
+        """The member's connection has closed: from now on it is silent, as far as anybody can know."""
+        waits = member.waits or member.is_new
+        if not waits and (group.group_id, member.member_id) not in self._excepted:
+            group.restart_session(member, now_ms)
+
+    def end(self, groups: Iterable[ClassicGroup], now_ms: int) -> None:
+        """The moment has come: everybody who counted as alive was heard of just now."""
+        for group, member in self._alive(groups):
+            member.heard_ms = now_ms
+            if not member.waits:
+                # The pause was none of the client's.
+                member.heartbeats_from_ms += now_ms - member.session_from_ms
+                group.restart_session(member, now_ms)

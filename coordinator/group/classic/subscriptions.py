@@ -1,0 +1,118 @@
+"""What members say of themselves in JoinGroup, as far as the coordinator can read it.
+
+Metadata is the assignor's and opaque; that of consumers is a ConsumerProtocolSubscription more often than
+not. Whatever cannot be read is left out, never an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from muster.coordinator.group.classic.member import Protocols
+from muster.protocol.embedded import ConsumerProtocolSubscription, decode_subscription, subscribed_topics
+from muster.protocol.errors import DecodeError
+
+_REMEMBERED_BYTES_MAX: Final = 1024
+
+PartitionCounts = Mapping[str, int]
+"""How many partitions a topic has; 0: there is no such topic."""
+
+
+class Difference(NamedTuple):
+    """What is different in a member's metadata, as `events.MetadataChanged` tells it."""
+
+    topics_added: tuple[str, ...]
+    topics_removed: tuple[str, ...]
+    protocols_before: tuple[str, ...]
+    protocols_after: tuple[str, ...]
+    user_data_changed: bool
+    owned_changed: bool
+
+
+def protocol_names(protocols: Protocols) -> tuple[str, ...]:
+    return tuple(name for name, _ in protocols)
+
+
+def topics(protocols: Protocols) -> tuple[str, ...] | None:
+    """What a consumer subscribes to by the protocol it wants most, in its order; None: nobody can tell.
+    Members say the same with each of their protocols."""
+    if not protocols:
+        return None
+    metadata = protocols[0][1]
+    return _remembered(metadata) if len(metadata) <= _REMEMBERED_BYTES_MAX else _topics(metadata)
+
+
+def _topics(metadata: bytes) -> tuple[str, ...] | None:
+    try:
+        return tuple(subscribed_topics(metadata))
+    except DecodeError:
+        return None
+
+
+# Members of one application subscribe alike, and thousands of them share what is told of it.
+_remembered = lru_cache(maxsize=1024)(_topics)
+
+
+def subscribes_alike(before: Protocols, after: Protocols, *, consumers: bool) -> bool:
+    """Whether a member asks for the same topics by the same protocols: what else there is in its metadata
+    changes with every rebalance."""
+    if protocol_names(before) != protocol_names(after):
+        return False
+    return not consumers or before == after or topics(before) == topics(after)
+
+
+def difference(before: Protocols, after: Protocols, *, consumers: bool) -> Difference:
+    """What `after` says that `before` did not. Of other members than consumers only the protocols' names and
+    whether the bytes are the same are known."""
+    earlier, later = (topics(before), topics(after)) if consumers else (None, None)
+    added: Iterable[str] = ()
+    removed: Iterable[str] = ()
+    if earlier != later and earlier is not None and later is not None:
+        added, removed = set(later) - set(earlier), set(earlier) - set(later)
+    user_data_changed = owned_changed = False
+    known = dict(before)
+    for name, metadata in after:
+        if name in known and known[name] != metadata:
+            old, new = (_subscription(known[name]), _subscription(metadata)) if consumers else (None, None)
+            if old is None or new is None:
+                user_data_changed = True
+            else:
+                user_data_changed |= old.user_data != new.user_data
+                owned_changed |= _owned(old) != _owned(new)
+    return Difference(
+        tuple(sorted(added)),
+        tuple(sorted(removed)),
+        protocol_names(before),
+        protocol_names(after),
+        user_data_changed,
+        owned_changed,
+    )
+
+
+def _subscription(metadata: bytes) -> ConsumerProtocolSubscription | None:
+    try:
+        return decode_subscription(metadata)
+    except DecodeError:
+        return None
+
+
+def _owned(subscription: ConsumerProtocolSubscription) -> set[tuple[str, int]]:
+    return {
+        (each.topic, partition) for each in subscription.owned_partitions for partition in each.partitions
+    }
+
+
+def partition_counts(names: Iterable[str], partitions: PartitionCounts) -> dict[str, int]:
+    """How many partitions these topics have now."""
+    return {name: partitions.get(name, 0) for name in names}
+
+
+def grown(before: PartitionCounts, partitions: PartitionCounts) -> list[tuple[str, int, int]]:
+    """Those of the topics `before` that have another number of partitions now: name, then, now."""
+    return [
+        (name, count, partitions.get(name, 0))
+        for name, count in sorted(before.items())
+        if partitions.get(name, 0) != count
+    ]

@@ -1,0 +1,143 @@
+"""The group shards of one broker, and what the rest of the broker asks and tells them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Final
+
+from muster.coordinator.base.clock import Clock
+from muster.coordinator.cluster.coordinators import GROUPS
+from muster.coordinator.cluster.lease import LeaseKeeper
+from muster.coordinator.group.config import GroupConfig
+from muster.coordinator.group.effects import TopicsImage
+from muster.coordinator.group.events import MemberIdentity
+from muster.coordinator.group.hard_state import CommittedOffset, TopicPartition
+from muster.coordinator.group.shard import Shard
+from muster.coordinator.journal.entries import WHOLE_BROKER, Member
+from muster.coordinator.runtime.machine import MachineKind, Operation, Traits
+from muster.coordinator.runtime.runtime import Runtime
+from muster.coordinator.runtime.shard_host import HostState, ShardHost
+from muster.coordinator.storage.store import Store
+from muster.protocol.errors import ErrorCode
+from muster.protocol.messages.classic_group import HeartbeatResponse
+
+OPERATIONS: Final[Mapping[Operation, Traits]] = MappingProxyType(
+    {
+        # While loading as Kafka: the member will be known again in a moment, with a full session timeout.
+        Shard.heartbeat: Traits(reads=True, returns=True, while_loading=HeartbeatResponse()),
+        # Kafka's present coordinator answers 14, which no client's SyncGroup handler knows; its predecessor
+        # answered 27, which makes the member rejoin.
+        Shard.sync: Traits(while_loading=ErrorCode.REBALANCE_IN_PROGRESS),
+        Shard.fetch_offsets: Traits(reads=True),
+        Shard.describe: Traits(reads=True),
+        Shard.list_groups: Traits(reads=True),
+    }
+)
+
+
+def group_kind(config: GroupConfig) -> MachineKind:
+    """Shards of groups with this configuration."""
+    return MachineKind(GROUPS, partial(_make_shard, config), OPERATIONS)
+
+
+def _make_shard(config: GroupConfig, number: int) -> Shard:
+    return Shard(number, config)
+
+
+class GroupRuntime(Runtime[Shard]):
+    """`Runtime` of group shards. `before_load` reads the topics, so that `topics_changed` can tell topics at
+    least as new as the offsets that will be judged by them: an older view takes the offsets of a topic that
+    was made anew for those of the deleted one."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        leases: LeaseKeeper,
+        config: GroupConfig | None = None,
+        *,
+        kind: MachineKind | None = None,
+        **options: Any,
+    ) -> None:
+        """`options` are those of `Runtime`."""
+        super().__init__(kind or group_kind(config or GroupConfig()), store, clock, leases, **options)
+        self._image: TopicsImage | None = None
+
+    # --- what groups have committed -------------------------------------------------------------------------
+
+    def committed(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
+        """The offsets of a group, perhaps a moment before they are durable; empty where it is not here."""
+        host = self._host_of(group_id)
+        if host is None or host.machine is None or host.state is not HostState.ACTIVE:
+            return {}
+        return host.machine.hard.offsets.get(group_id, {})
+
+    def members(self, group_id: str) -> list[MemberIdentity]:
+        """The members of a group, perhaps a moment before they are durable; empty where it is not here."""
+        host = self._host_of(group_id)
+        group = None if host is None or host.machine is None else host.machine.groups.get(group_id)
+        return [] if group is None else group.identities()
+
+    def committing_groups(self, number: int | None = None) -> list[str]:
+        """The groups that have committed offsets, of one shard or of all that are here."""
+        return [
+            group_id
+            for host in self._hosts.values()
+            if host.machine is not None and (number is None or host.lease.number == number)
+            for group_id in host.machine.hard.offsets
+        ]
+
+    # --- the journal ----------------------------------------------------------------------------------------
+
+    def note(
+        self,
+        type: str,
+        data: Mapping[str, Any],
+        *,
+        group_id: str | None = None,
+        member: Member | None = None,
+        at_ms: int | None = None,
+    ) -> None:
+        """Put down something that happened outside the core, just now or at `at_ms`: to a group, and then it
+        is stored if the group is here; or to the whole broker, and then it is kept in memory."""
+        if self._recorder is None:
+            return
+        now_ms = self._clock.now_ms() if at_ms is None else at_ms
+        if group_id is None:
+            self._recorder.show([self._recorder.of(type, now_ms, WHOLE_BROKER, data, member=member)])
+            return
+        number = self._route(group_id, self._shard_count)
+        host = self._hosts.get(number)
+        group = None if host is None or host.machine is None else host.machine.groups.get(group_id)
+        generation = None if group is None else group.generation_id
+        entry = self._recorder.of(
+            type, now_ms, number, data, group=group_id, generation=generation, member=member
+        )
+        if host is None:
+            self._recorder.show([entry])
+        else:
+            host.note(entry)
+
+    # --- what shards are told -------------------------------------------------------------------------------
+
+    def connection_closed(self, connection_id: int) -> None:
+        """Tell the shards, after the requests that came over the connection."""
+        for host in self._hosts.values():
+            # Most shards have never heard of the connection.
+            if host.has_waiting or (
+                host.machine is not None and host.machine.knows_connection(connection_id)
+            ):
+                host.tell(lambda shard, step: shard.connection_closed(connection_id, step))
+
+    def topics_changed(self, image: TopicsImage) -> None:
+        """Tell every shard which topics there are, and which went. One that is loaded later is told then."""
+        self._image = image
+        for host in self._hosts.values():
+            host.tell(lambda shard, step: shard.topics_changed(image, step))
+
+    def _activated(self, host: ShardHost[Shard]) -> None:
+        if self._image is not None:
+            image = self._image
+            host.tell(lambda shard, step: shard.topics_changed(image, step))

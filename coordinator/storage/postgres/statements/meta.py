@@ -1,0 +1,35 @@
+"""Statements about the store as a whole: its revision, what never changes, producer ids."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+from uuid import UUID
+
+if TYPE_CHECKING:
+    from asyncpg import Connection
+
+
+async def revision(connection: Connection) -> int:
+    return await connection.fetchval("SELECT revision FROM muster.revision")  # type: ignore[no-any-return]
+
+
+async def allocate_producer_ids(connection: Connection, count: int) -> int:
+    return await connection.fetchval(  # type: ignore[no-any-return]
+        "UPDATE muster.store SET next_producer_id = next_producer_id + $1::bigint "
+        "RETURNING next_producer_id - $1::bigint",
+        count,
+    )
+
+
+class Fixed(NamedTuple):
+    """What never changes."""
+
+    cluster_id: UUID
+    leases: list[tuple[int, str, int]]
+    """Id, kind and number of each."""
+
+
+async def fixed(connection: Connection) -> Fixed:
+    cluster_id = await connection.fetchval("SELECT cluster_id FROM muster.store")
+    leases = await connection.fetch("SELECT lease_id, kind, number FROM muster.leases ORDER BY lease_id")
+    return Fixed(UUID(int=cluster_id.int), [tuple(row) for row in leases])

@@ -1,0 +1,187 @@
+"""The sqlite file: its tables, its durability settings, and the check that it is ours and not too new."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+from pathlib import Path
+from uuid import UUID, uuid4
+from zlib import crc32
+
+from muster.coordinator.storage.store import LeaseKind, StoreCounts, StoreError
+
+SCHEMA_VERSION = 3
+"""Kept in the file's user_version; grows with every change that an older muster could not read."""
+
+APPLICATION_ID = 0x4D555354  # "MUST": tells our files from other sqlite databases
+_BUSY_TIMEOUT_S = 5.0  # another store object of this process may be writing
+
+# Every lease has a row from the start, so that claiming and writing never insert one. Who holds it is not
+# written down, since a holder does not outlive the process (`DataDirectory.lease_table`). Records name their
+# lease by its row: four bytes less in each index entry than kind and number. A record keeps its rowid when it
+# is upserted again, so the index on its key is written once and `seq` alone says the order.
+_TABLES = """
+CREATE TABLE store (
+    only_row INTEGER PRIMARY KEY CHECK (only_row = 1),
+    cluster_id BLOB NOT NULL,
+    revision INTEGER NOT NULL DEFAULT 0,
+    next_producer_id INTEGER NOT NULL DEFAULT 0
+);
+CREATE TABLE leases (
+    lease_id INTEGER PRIMARY KEY,
+    kind TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    epoch INTEGER NOT NULL DEFAULT 0,
+    next_seq INTEGER NOT NULL DEFAULT 1,
+    UNIQUE (kind, number)
+);
+CREATE TABLE records (
+    lease_id INTEGER NOT NULL,
+    key BLOB NOT NULL,
+    seq INTEGER NOT NULL,
+    value BLOB NOT NULL,
+    checksum INTEGER NOT NULL,
+    UNIQUE (lease_id, key)
+);
+CREATE TABLE topics (
+    topic_id BLOB PRIMARY KEY,
+    name TEXT NOT NULL UNIQUE,
+    partitions INTEGER NOT NULL,
+    configs TEXT NOT NULL,
+    created_ms INTEGER NOT NULL,
+    assignments TEXT NOT NULL DEFAULT ''
+);
+"""
+_REPLICA_LISTS = "CREATE TABLE replica_lists (number INTEGER PRIMARY KEY, replicas TEXT NOT NULL UNIQUE)"
+# Not in every file of this version, since a muster that does not know them leaves them as they are and misses
+# nothing. A lease has a row in `journals` from its first journal row on. `tombstones` say which records were
+# deleted, for whoever reads them as a log; the coordinator itself never reads them.
+_ADDED = (
+    """
+CREATE TABLE IF NOT EXISTS broker_configs (
+    broker TEXT PRIMARY KEY,
+    configs TEXT NOT NULL
+)
+""",
+    """
+CREATE TABLE IF NOT EXISTS journals (
+    lease_id INTEGER PRIMARY KEY,
+    start_offset INTEGER NOT NULL,
+    next_offset INTEGER NOT NULL,
+    size_bytes INTEGER NOT NULL
+)
+""",
+    """
+CREATE TABLE IF NOT EXISTS journal_rows (
+    lease_id INTEGER NOT NULL,
+    row_offset INTEGER NOT NULL,
+    at_ms INTEGER NOT NULL,
+    key BLOB,
+    value BLOB NOT NULL,
+    checksum INTEGER NOT NULL,
+    PRIMARY KEY (lease_id, row_offset)
+) WITHOUT ROWID
+""",
+    """
+CREATE TABLE IF NOT EXISTS tombstones (
+    lease_id INTEGER NOT NULL,
+    seq INTEGER NOT NULL,
+    key BLOB NOT NULL,
+    deleted_ms INTEGER NOT NULL,
+    PRIMARY KEY (lease_id, seq)
+) WITHOUT ROWID
+""",
+)
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """A connection in autocommit mode, durable at every COMMIT; used by one thread at a time, whichever that
+    is.
+    """
+    connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        # On macOS fsync leaves the data in the drive's cache; elsewhere this changes nothing.
+        connection.execute("PRAGMA fullfsync = ON")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def prepare(connection: sqlite3.Connection, path: Path, lease_counts: Mapping[LeaseKind, int]) -> StoreCounts:
+    """Create the tables of an empty file, check those of an old one, and move the revision on: whoever held
+    leases or was registered before may be gone.
+    """
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version > SCHEMA_VERSION:
+        raise StoreError(
+            f"{path} was written by a newer muster (schema {version}; this one knows {SCHEMA_VERSION}): "
+            "use that version, or another data directory"
+        )
+    connection.execute("BEGIN IMMEDIATE")
+    with connection:  # commits, or rolls back on an exception
+        if version == 0:
+            _create(connection, path, lease_counts)
+        (application_id,) = connection.execute("PRAGMA application_id").fetchone()
+        if application_id != APPLICATION_ID:
+            raise StoreError(f"{path} is a sqlite database, but not one of muster's")
+        _add_checksums(connection)
+        _add_replicas(connection, lease_counts[LeaseKind.REPLICAS])
+        for table in _ADDED:
+            connection.execute(table)
+        (cluster_id,) = connection.execute("SELECT cluster_id FROM store").fetchone()
+        connection.execute("UPDATE store SET revision = revision + 1")
+        counts = connection.execute("SELECT kind, COUNT(*) FROM leases GROUP BY kind").fetchall()
+    return StoreCounts(UUID(bytes=cluster_id), {LeaseKind(kind): count for kind, count in counts})
+
+
+def _create(connection: sqlite3.Connection, path: Path, lease_counts: Mapping[LeaseKind, int]) -> None:
+    # Looked at inside the transaction: two stores of one process may be opening a new file at once.
+    tables = connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0]
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version:
+        return
+    if tables:
+        raise StoreError(f"{path} is a sqlite database, but not one of muster's")
+    for statement in _TABLES.split(";"):
+        connection.execute(statement)
+    connection.execute(_REPLICA_LISTS)
+    connection.execute("INSERT INTO store (only_row, cluster_id) VALUES (1, ?)", (uuid4().bytes,))
+    _add_leases(connection, lease_counts)
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
+def _add_checksums(connection: sqlite3.Connection) -> None:
+    """Bring a file of schema 1 up to 2."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version == 1:
+        connection.create_function("checksum", 2, checksum, deterministic=True)
+        connection.execute("ALTER TABLE records ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0")
+        connection.execute("UPDATE records SET checksum = checksum(key, value)")
+        connection.execute("PRAGMA user_version = 2")
+
+
+def _add_replicas(connection: sqlite3.Connection, lists: int) -> None:
+    """Bring a file of schema 2 up to 3."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version == 2:
+        connection.execute("ALTER TABLE topics ADD COLUMN assignments TEXT NOT NULL DEFAULT ''")
+        connection.execute(_REPLICA_LISTS)
+        _add_leases(connection, {LeaseKind.REPLICAS: lists})
+        connection.execute("PRAGMA user_version = 3")
+
+
+def _add_leases(connection: sqlite3.Connection, lease_counts: Mapping[LeaseKind, int]) -> None:
+    connection.executemany(
+        "INSERT INTO leases (kind, number) VALUES (?, ?)",
+        [(kind.value, number) for kind, count in lease_counts.items() for number in range(count)],
+    )
+
+
+def checksum(key: bytes | None, value: bytes) -> int:
+    """What a record and a journal row are stored with: sqlite notices a page that makes no sense, not a byte
+    that changed."""
+    return crc32(value, crc32(key or b""))

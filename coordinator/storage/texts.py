@@ -1,0 +1,83 @@
+"""How assignments, replica lists and configs are written down: as text that people can read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any, Final
+
+from muster.coordinator.storage.store import Assignment, Lease, LeaseKind, Replicas, StoreConflict
+
+_KEPT: Final = 4_096
+
+
+def assignments_text(assignments: Mapping[int, Assignment]) -> str:
+    """A list with an entry for each partition up to the last one that has a replica list: null without one,
+    the list alone where there is no more to say, otherwise an object. Empty without any.
+
+    Equal assignments are equal texts.
+    """
+    if not assignments:
+        return ""
+    entries = [_entry(assignments.get(partition)) for partition in range(max(assignments) + 1)]
+    return json.dumps(entries, separators=(",", ":"))
+
+
+def _entry(assignment: Assignment | None) -> object:
+    if assignment is None:
+        return None
+    if assignment == Assignment(assignment.replicas):
+        return assignment.replicas
+    entry: dict[str, object] = {"replicas": assignment.replicas, "epochBase": assignment.epoch_base}
+    if assignment.moved_from is not None:
+        entry["movedFrom"] = [*assignment.moved_from, assignment.moved_epoch]
+    return entry
+
+
+@lru_cache(maxsize=_KEPT)
+def assignments_of(text: str) -> Mapping[int, Assignment]:
+    """The other way round. Topics are read again and again and seldom change, so what was read is kept."""
+    entries = json.loads(text) if text else []
+    return MappingProxyType(
+        {partition: _assignment(entry) for partition, entry in enumerate(entries) if entry is not None}
+    )
+
+
+def _assignment(entry: Any) -> Assignment:
+    if isinstance(entry, list):
+        return Assignment(tuple(entry))
+    moved = entry.get("movedFrom")
+    if moved is None:
+        return Assignment(tuple(entry["replicas"]), entry["epochBase"])
+    kind, number, epoch = moved
+    return Assignment(tuple(entry["replicas"]), entry["epochBase"], Lease(LeaseKind(kind), number), epoch)
+
+
+def replicas_text(replicas: Replicas) -> str:
+    """Node ids with commas."""
+    return ",".join(map(str, replicas))
+
+
+def replicas_of(text: str) -> Replicas:
+    """The other way round."""
+    return tuple(map(int, text.split(",")))
+
+
+def configs_text(configs: Mapping[str, str]) -> str:
+    """Equal configs are equal texts."""
+    return json.dumps(dict(configs), sort_keys=True)
+
+
+def numbered(known: Mapping[Replicas, int], lists: Collection[Replicas], leases: int) -> dict[Replicas, int]:
+    """The numbers that those of `lists` get that have none, with as many `leases` as there are. Raises
+    StoreConflict when those do not suffice."""
+    new = sorted(set(lists) - known.keys())
+    first = max(known.values(), default=-1) + 1
+    if first + len(new) > leases:
+        raise StoreConflict(
+            f"a cluster can have {leases} different replica lists; {len(known)} have been used already, "
+            f"and {len(new)} more are asked for"
+        )
+    return {replicas: first + place for place, replicas in enumerate(new)}

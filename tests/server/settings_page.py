@@ -1,0 +1,120 @@
+"""docs/settings.md, from the declarations: `python -m tests.server.settings_page` writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Final
+
+from muster.client.consume.settings import ConsumerSettings
+from muster.client.produce.settings import ProducerSettings
+from muster.client.settings import allowed as allowed_in_clients
+from muster.coordinator import config
+from muster.coordinator.server.broker_config_specs import BROKER_SPECS
+from muster.coordinator.topics.config import described
+from muster.settings import Setting, settings_of, text_of
+
+PAGE: Final = Path(__file__).parents[2] / "docs" / "settings.md"
+
+_HEAD: Final = """\
+# Settings
+
+<!-- written by: python -m tests.server.settings_page -->
+
+What brokers, topics and muster's clients can be told. A setting that Kafka has too carries Kafka's name and
+default.
+"""
+_OPTIONS: Final = """\
+## `muster serve`
+
+An option beats its variable, and a variable the default: `--group-max-size 10` is `MUSTER_GROUP_MAX_SIZE=10`.
+"""
+_TOPICS: Final = """\
+## Topics
+
+Set when a topic is created, or later with `muster topics alter`. The broker's setting in the second column
+is the default of topics that do not set theirs.
+"""
+_IDLE: Final = "Kept and reported, but without effect:"
+_BROKERS: Final = """\
+## Brokers while they run
+
+Set with AlterConfigs, for one broker or for all. Beside the defaults of topics, these have an effect:"""
+_CONSUMER: Final = """\
+## `muster.client.Consumer`
+
+Keyword arguments, beside `assignors`, `auto_offset_reset`, `listener` and the deserializers.
+"""
+_PRODUCER: Final = """\
+## `muster.client.Producer`
+
+Keyword arguments, beside `partitioner` and the serializers.
+"""
+
+
+def page() -> str:
+    """The page as it should be."""
+    return "\n".join([_HEAD, *_options(), *_topics(), *_brokers(), *_clients()])
+
+
+def _options() -> Iterator[str]:
+    yield _OPTIONS
+    for section, settings in groupby(config.SETTINGS.values(), lambda each: each.section):
+        yield f"### {section.capitalize()}\n"
+        yield _table("option", settings, lambda each: config.option(each.field), config.allowed)
+
+
+def _topics() -> Iterator[str]:
+    served = [each for _, each in described() if each.served]
+    yield _TOPICS
+    yield "| config | default from | it takes | what it says |\n|---|---|---|---|"
+    for each in served:
+        source = "" if each.default_from is None else f"`{each.default_from}`"
+        yield f"| `{each.name}` | {source} | {_cell(each.allowed)} | {_cell(_said(each))} |"
+    yield f"\n{_IDLE} {_names(each for _, each in described() if not each.served)}\n"
+
+
+def _brokers() -> Iterator[str]:
+    inherited = {each.default_from for _, each in described()}
+    altered = [each for name, each in BROKER_SPECS.items() if each.dynamic and name not in inherited]
+    yield f"{_BROKERS} {_names(each for each in altered if each.served)}\n"
+    yield f"{_IDLE} {_names(each for each in altered if not each.served)}\n"
+
+
+def _clients() -> Iterator[str]:
+    for head, kind in ((_CONSUMER, ConsumerSettings), (_PRODUCER, ProducerSettings)):
+        yield head
+        yield _table(
+            "argument", settings_of(kind).values(), lambda each: each.field, allowed_in_clients, repr
+        )
+
+
+def _table(
+    head: str,
+    settings: Iterable[Setting],
+    name: Callable[[Setting], str],
+    allowed: Callable[[Setting], str],
+    value: Callable[[object], str] = text_of,
+) -> str:
+    rows = [f"| {head} | default | it takes | what it says |", "|---|---|---|---|"]
+    for each in settings:
+        default = "none" if each.default is None else f"`{value(each.default)}`"
+        rows.append(f"| `{name(each)}` | {default} | {_cell(allowed(each))} | {_cell(_said(each))} |")
+    return "\n".join(rows) + "\n"
+
+
+def _said(each: Setting) -> str:
+    return f"{each.meaning[0].upper()}{each.meaning[1:]}."
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _names(settings: Iterable[Setting]) -> str:
+    return f"{', '.join(f'`{each.name}`' for each in settings)}."
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
