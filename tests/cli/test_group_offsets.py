@@ -214,8 +214,8 @@ def test_members_are_removed(muster: Muster, broker: Broker) -> None:
         ]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
+@each(
+    "arguments, said",
     [
         (["reset-offsets"], "one of the arguments --to-earliest"),
         (["reset-offsets", "--topic", "t", "--to-latest"], "GROUP or --all-groups is required"),

@@ -14,6 +14,7 @@ from muster.client.partitions import TopicPartition
 from muster.coordinator.commands import consume, streams
 from muster.coordinator.testing import Broker
 from tests.cli.running import DEADLINE_S, Muster, run, started
+from tests.support.each import each
 
 ALL = ("--from-beginning", "--until-end")
 SHOWN = "{partition} {offset} {timestamp} {key} [{headers}] {value}"
@@ -273,8 +274,14 @@ def test_a_group_is_idle_from_when_it_was_assigned(delay_ms: int) -> None:
             assert "group g: no assignment within 1 s: the group has not formed" in read.err
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
+@pytest.fixture
+def t(broker: Broker) -> None:
+    """A topic of that name."""
+    broker.create_topic("t")
+
+
+@each(
+    "arguments, said",
     [
         (["produce"], "TOPIC"),
         (["produce", "t", "--acks", "2"], "invalid choice: '2'"),
@@ -298,8 +305,7 @@ def test_a_group_is_idle_from_when_it_was_assigned(delay_ms: int) -> None:
         (["consume", "t", "--max-messages", "0"], "a whole number, 1 to"),
     ],
 )
-def test_a_wrong_command_line(muster: Muster, arguments: list[str], said: str) -> None:
-    muster.done("topics", "create", "t")
+def test_a_wrong_command_line(muster: Muster, t: None, arguments: list[str], said: str) -> None:
     message = muster.misused(*arguments)
     assert message.startswith(f"muster {arguments[0]}: ")
     assert said in message

@@ -38,8 +38,8 @@ from tests.support.ports import free_ports
 LONG_S = 60.0
 
 
-@pytest.mark.parametrize(
-    ("text", "addresses"),
+@each(
+    "text, addresses",
     [
         ("a:1", [Address("a", 1)]),
         (" a:1 , b:65535", [Address("a", 1), Address("b", 65_535)]),

@@ -27,6 +27,7 @@ from muster.coordinator import testing
 from muster.protocol.api import ApiKey
 from muster.protocol.errors import ErrorCode, KafkaError
 from tests.client.listeners import listener, losing_answers
+from tests.support.each import each
 from tests.support.ports import free_ports
 
 LONG_S = 60.0
@@ -107,8 +108,8 @@ async def test_an_answer_that_leaves_a_name_out_is_none(nowhere: Cluster) -> Non
         await settle(nowhere, ["a", "b"], silent, deadline(LONG_S), api="Test")
 
 
-@pytest.mark.parametrize(
-    ("error", "code"),
+@each(
+    "error, code",
     [
         (ConnectionLost("gone"), ErrorCode.NETWORK_EXCEPTION),
         (RequestTimedOut("late"), ErrorCode.REQUEST_TIMED_OUT),
@@ -261,8 +262,8 @@ async def test_nobody_there() -> None:
             await admin.list_topics()
 
 
-@pytest.mark.parametrize(
-    ("make", "said"),
+@each(
+    "make, said",
     [
         (lambda: Admin("somewhere"), "bootstrap_servers: 'somewhere' is no address"),
         (lambda: Admin([]), r"bootstrap_servers=\[\]: it takes host:port"),
@@ -275,7 +276,7 @@ async def test_settings_that_make_no_sense(make: Callable[[], Admin], said: str)
         make()
 
 
-@pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf")])
+@each("timeout", [0, -1, float("nan"), float("inf")])
 async def test_timeouts_that_are_none(admin: Admin, timeout: float) -> None:
     with pytest.raises(ValueError, match="timeout: it takes a time above 0"):
         await admin.list_topics(timeout=timeout)
