@@ -292,9 +292,9 @@ def test_a_group_is_idle_from_when_it_was_assigned(delay_ms: int) -> None:
         (["consume", "t", "--format", "{values}"], "unknown field {values}; the fields are {topic}"),
         (["consume", "t", "--format", "{value!r}"], "unknown field {value!r}; the fields are {topic}"),
         (["consume", "t", "--group", "", "--from-beginning"], "'' is not allowed; it takes a name"),
-        (["consume", "t", "--group", "g", "--partition", "0"], "--group decides"),
-        (["consume", "t", "--group", "g", "--offset", "0"], "--group decides"),
-        (["consume", "t", "--group", "g", "--until-end"], "--group decides"),
+        (["consume", "t", "--group", "g", "--partition", "0"], "--group determines where to read"),
+        (["consume", "t", "--group", "g", "--offset", "0"], "--group determines where to read"),
+        (["consume", "t", "--group", "g", "--until-end"], "--group determines where to read"),
         (["consume", "t", "--max-messages", "0"], "a whole number, 1 to"),
     ],
 )

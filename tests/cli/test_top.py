@@ -135,7 +135,7 @@ def test_a_broker_that_goes_away_comes_back(broker: Broker) -> None:
         # A picture without complaints.
         terminal.until(rf"muster top  {broker.bootstrap}  2 groups [^\n]*\n *\nGROUP", after=stale.end())
         broker.pause(0)
-        terminal.until(r"no answer for \d+ s", after=stale.end())
+        terminal.until(r"no response for \d+ s", after=stale.end())
         terminal.type(b"q")
         assert terminal.ended() == 0
         broker.resume(0)

@@ -68,7 +68,7 @@ def test_near_misses_since_then_are_said() -> None:
     assert found is not None
     assert (
         found.lines(UTC)[-1]
-        == "  since     heartbeats of web-1 were late 2 times, up to 31.0 s of the 45.0 s it has"
+        == "  since     heartbeats of web-1 were late 2 times, by up to 31.0 s of the 45.0 s it has"
     )
 
 
@@ -144,12 +144,12 @@ def test_every_entry_is_a_line_with_its_cause_first() -> None:
     told = [text for _, text in about(stall().entries)]
     assert told[0] == "near miss: no heartbeat from web-2 at 10.0.0.7 for 16.0 s; session timeout 45.0 s"
     assert told[4] == (
-        "session expired: web-2 at 10.0.0.7 is out; last heard of 45.0 s before; its connection is open; "
-        "late 3 times in the 10 minutes before"
+        "session expired: web-2 at 10.0.0.7 was removed; last heard of 45.0 s before; its connection is "
+        "open; late 3 times in the 10 minutes before"
     )
     assert told[5] == (
         "session expired (web-2 at 10.0.0.7): PreparingRebalance, generation 6, after 60.0 s of Stable; "
-        "waits for web-1"
+        "waiting for web-1"
     )
     assert told[9] == (
         "session expired (web-2 at 10.0.0.7): rebalanced to generation 7 in 2.7 s, 2 members; "
