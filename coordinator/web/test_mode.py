@@ -16,10 +16,16 @@ from aiohttp import web
 
 from muster.coordinator.journal.explain.names import listed
 from muster.coordinator.runtime.holds import HOLD_DEFAULT_MS
-from muster.coordinator.server.advancing import ClockFixed
 from muster.coordinator.server.brokers import Brokers
-from muster.coordinator.server.faults import FaultError, NotAsThingsAre, Rule, read_count, read_duration
 from muster.coordinator.server.listener import BindError
+from muster.coordinator.server.test_mode.advancing import ClockFixed
+from muster.coordinator.server.test_mode.faults import (
+    FaultError,
+    NotAsThingsAre,
+    Rule,
+    read_count,
+    read_duration,
+)
 from muster.coordinator.storage.store import StoreError
 from muster.coordinator.web.facts import group_of, names_of
 from muster.coordinator.web.guard import TEST_PREFIX, refusal
