@@ -35,16 +35,17 @@ from muster.coordinator.runtime.holds import LoadHolds
 from muster.coordinator.runtime.recorder import Recorder
 from muster.coordinator.runtime.ring import Journal
 from muster.coordinator.runtime.shard_host import Limits
+from muster.coordinator.server.apis import APIS, TRAFFIC
 from muster.coordinator.server.broker_configs import BrokerConfigs
 from muster.coordinator.server.connections import Connections
-from muster.coordinator.server.fault_gate import FaultGate
-from muster.coordinator.server.faults import Faults
 from muster.coordinator.server.listener import BindError, Listener
 from muster.coordinator.server.pausing import PausableStore
 from muster.coordinator.server.producer_ids import ProducerIds
-from muster.coordinator.server.router import APIS_AT_ONCE, HANDLERS, Router
+from muster.coordinator.server.session import Sessions
 from muster.coordinator.server.shards import DataShards, GroupShards
-from muster.coordinator.server.unserved import REFUSED
+from muster.coordinator.server.test_mode.fault_gate import FaultGate
+from muster.coordinator.server.test_mode.faults import Faults
+from muster.coordinator.server.unserved import Unserved
 from muster.coordinator.storage.store import Lease, LeaseKind, NodeRow, Store, StoreCounts, StoreError
 from muster.coordinator.topics.catalogue import Catalogue, Change, Topic, events_topic, offsets_topic
 from muster.coordinator.topics.config import defaults_from
@@ -203,10 +204,12 @@ class Broker:
         )
         self.journal.listeners.append(self._recovery.observe)
         self.producer_ids = ProducerIds(store)
-        router = Router(self)
+        self.unserved = Unserved(self.real_clock)
+        sessions = Sessions(self)
         self._connections_possible = shared.connections_max
         self.connections = Connections(
-            router.answer,
+            sessions.open,
+            TRAFFIC,
             self.real_clock,
             connections_max=min(settings.max_connections, shared.connections_max),
             idle_ms=settings.connections_max_idle_ms,
@@ -214,12 +217,12 @@ class Broker:
             request_bytes_max=settings.queued_max_request_bytes,
             response_bytes_max=settings.queued_max_response_bytes,
             receive_timeout_ms=settings.request_receive_timeout_ms,
+            unserved=self.unserved,
             closed=self.runtime.connection_closed,
-            answer_at_once=router.answer_at_once,
-            apis_at_once=APIS_AT_ONCE,
         )
+        self.responses = self.connections.responses
         self.faults = shared.faults
-        self._fault_gate = FaultGate(shared.faults, self, router)
+        self._fault_gate = FaultGate(shared.faults, self, sessions)
         self._page = shared.page
         self._listening = listening
         self._listeners = [
@@ -247,8 +250,8 @@ class Broker:
 
     @property
     def served_apis(self) -> Sequence[ApiKey]:
-        """What ApiVersions advertises: what has a handler, and what is refused in words."""
-        return sorted(HANDLERS.keys() | REFUSED.keys())
+        """What ApiVersions advertises: what is answered, and what is refused in words."""
+        return [api.key for api in APIS.values()]
 
     @property
     def port(self) -> int:

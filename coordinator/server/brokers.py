@@ -20,10 +20,10 @@ from muster.coordinator.base.system import connections_max
 from muster.coordinator.config import Settings
 from muster.coordinator.journal.entries import Entry
 from muster.coordinator.runtime.holds import HOLD_DEFAULT_MS
-from muster.coordinator.server.advancing import Advancing, ClockFixed
 from muster.coordinator.server.broker import Broker, Shared
-from muster.coordinator.server.cluster_faults import ClusterFaults
-from muster.coordinator.server.faults import FaultError, Faults, NotAsThingsAre, Rule
+from muster.coordinator.server.test_mode.advancing import Advancing, ClockFixed
+from muster.coordinator.server.test_mode.cluster_faults import ClusterFaults
+from muster.coordinator.server.test_mode.faults import FaultError, Faults, NotAsThingsAre, Rule
 from muster.coordinator.storage.store import Ageing, LeaseKind, Store, StoreError, StoreLocked
 from muster.coordinator.topics.logs import Logs
 
@@ -188,8 +188,7 @@ class Brokers:
     # --- time -----------------------------------------------------------------------------------------------
 
     async def advance(self, ms: int, *, expire_all: bool = False) -> None:
-        """Let `ms` pass; see `muster.coordinator.server.advancing`. Raises, beside what `Advancing.advance`
-        raises, ClockFixed: not in test mode."""
+        """Let `ms` pass; see `Advancing.advance` and what it raises. Raises ClockFixed: not in test mode."""
         await self._movable.advance(ms, expire_all=expire_all)
 
     def now_ms(self) -> int:

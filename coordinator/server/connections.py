@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from muster.coordinator.base.clock import Clock, Timer
-from muster.coordinator.server.connection import Answer, AnswerAtOnce, Connection
+from muster.coordinator.server.connection import Connection, Session
 from muster.coordinator.server.memory import RequestMemory, ResponseMemory
 from muster.coordinator.server.unserved import Unserved
+from muster.coordinator.server.wire import Traffic
 
-_AT_ONCE_MAX: Final = 128
-"""Requests processed the short way in a turn of the event loop: some milliseconds."""
+_A_TURN_MAX: Final = 128
+"""Requests begun in a turn of the event loop: some milliseconds."""
+
+
+_CUT_S: Final = 1.0
+"""How long it is waited for sockets to be closed that were aborted."""
 
 
 @dataclass(slots=True)
@@ -38,19 +43,19 @@ class Counts:
 
 
 class _Turn:
-    """How much is processed the short way in one turn of the event loop.
+    """How much is begun in one turn of the event loop.
 
     A turn reads from every connection that has something, and that may be thousands that all join at once.
-    Those above `_AT_ONCE_MAX` wait for the next turns, in order; heartbeats, which take no time, do not.
+    Those above `_A_TURN_MAX` wait for the next turns, in order.
     """
 
     def __init__(self) -> None:
-        self._left = _AT_ONCE_MAX
+        self._left = _A_TURN_MAX
         self._waiting: deque[tuple[Connection, bytes]] = deque()
         self._counting = False
 
     def is_over(self, connection: Connection, frame: bytes) -> bool:
-        """Whether the request has to wait; `connection.begin` will be called with it."""
+        """Whether the request has to wait; `connection.take_turn` will be called with it."""
         if not self._counting:
             self._counting = True
             asyncio.get_running_loop().call_soon(self._next)
@@ -61,15 +66,15 @@ class _Turn:
         return True
 
     def _next(self) -> None:
-        begun = min(len(self._waiting), _AT_ONCE_MAX)
+        begun = min(len(self._waiting), _A_TURN_MAX)
         # Nobody goes past those who go on waiting.
-        self._left = 0 if len(self._waiting) > begun else _AT_ONCE_MAX - begun
+        self._left = 0 if len(self._waiting) > begun else _A_TURN_MAX - begun
         self._counting = begun > 0
         if self._counting:
             asyncio.get_running_loop().call_soon(self._next)
         for _ in range(begun):
             connection, frame = self._waiting.popleft()
-            connection.begin(frame)
+            connection.take_turn(frame)
 
     @property
     def at_rest(self) -> bool:
@@ -81,7 +86,8 @@ class Connections:
 
     def __init__(
         self,
-        answer: Answer,
+        open_session: Callable[[Connection], Session],
+        traffic: Traffic,
         clock: Clock,
         *,
         connections_max: int,
@@ -90,34 +96,35 @@ class Connections:
         request_bytes_max: int,
         response_bytes_max: int,
         receive_timeout_ms: int,
+        unserved: Unserved,
         closed: Callable[[int], None],
-        answer_at_once: AnswerAtOnce | None = None,
-        apis_at_once: Container[int] = range(256),
     ) -> None:
         """`clock` is real time, as clients count it. `closed(connection_id)` is called for each connection
-        that is gone; again when a request of it had to wait for its turn and was processed behind that.
-        `answer_at_once` is only asked about `apis_at_once`."""
-        self.answer = answer
-        self.answer_at_once = answer_at_once
-        self.apis_at_once = apis_at_once
+        that is gone; again when a request of it had to wait for its turn and was processed behind that."""
+        self.open_session = open_session
+        self.traffic = traffic
         self.turn = _Turn()
-        self.clock = clock
         self.frame_bytes_max = frame_bytes_max
         self.counts = Counts()
-        self.unserved = Unserved(clock)
+        self.unserved = unserved
         self.open: dict[int, Connection] = {}
-        self.tasks: set[asyncio.Task[None]] = set()
-        """One per connection; it may outlive its connection by the request it is answering."""
+        self.alive: set[Connection] = set()
+        """Those that are open, or have a request that is still being answered."""
+        self.abandoned: set[asyncio.Task[None]] = set()
+        """What answered a request, and was cancelled a moment ago."""
         self.closed = closed
         self.requests = RequestMemory(request_bytes_max)
         self.responses = ResponseMemory(response_bytes_max)
         self.connections_max = connections_max
+        self._clock = clock
         self._idle_ms = idle_ms
         self._receive_timeout_ms = receive_timeout_ms
         self._next_id = 0
         self._sweep: Timer | None = None
+        self._swept_ms = 0
+        self._none_alive: asyncio.Future[None] | None = None
         self.frozen = False
-        self._deaf = False
+        self._mute = False
         self._over = False
 
     # --- membership -----------------------------------------------------------------------------------------
@@ -137,10 +144,11 @@ class Connections:
             return False
         self.counts.accepted += 1
         self.open[connection.connection_id] = connection
+        self.alive.add(connection)
         if self.frozen:
             connection.freeze()
-        if self._deaf:
-            connection.hear_nothing()
+        if self._mute:
+            connection.wire.mute()
         if self._sweep is None:
             self._arm_sweep()
         return True
@@ -150,20 +158,36 @@ class Connections:
         if self.open.pop(connection.connection_id, None) is not None:
             self.closed(connection.connection_id)
 
+    def ended(self, connection: Connection) -> None:
+        """A connection is gone, and nothing of it is being answered any more."""
+        self.alive.discard(connection)
+        if not self.alive and self._none_alive is not None and not self._none_alive.done():
+            self._none_alive.set_result(None)
+
+    async def _until_none_is_alive(self, timeout_s: float) -> None:
+        if self.alive:
+            self._none_alive = asyncio.get_running_loop().create_future()
+            await asyncio.wait([self._none_alive], timeout=timeout_s)
+            self._none_alive = None
+
     # --- idle connections, unfinished requests --------------------------------------------------------------
 
     def _arm_sweep(self) -> None:
-        # A connection lives at most a tenth longer than it may, for the price of one timer.
+        # Bytes that moved between two sweeps count as moved at the later one, so a connection lives at most a
+        # tenth longer than it may, for the price of one timer.
         span_ms = min(self._idle_ms, self._receive_timeout_ms)
-        self._sweep = self.clock.at(self.clock.now_ms() + max(span_ms // 10, 10), self._close_idle)
+        self._swept_ms = self._clock.now_ms()
+        self._sweep = self._clock.at(self._swept_ms + max(span_ms // 20, 10), self._close_idle)
 
     def _close_idle(self) -> None:
+        elapsed_ms = self._clock.now_ms() - self._swept_ms
         self._sweep = None
-        now_ms = self.clock.now_ms()
         for connection in list(self.open.values()):
-            if connection.idle_since_ms() <= now_ms - self._idle_ms:
+            wire = connection.wire
+            wire.elapsed(elapsed_ms)
+            if wire.idle_ms >= self._idle_ms:
                 self.counts.idle += connection.abort()
-            elif connection.receiving_since_ms() <= now_ms - self._receive_timeout_ms:
+            elif wire.receiving_ms >= self._receive_timeout_ms:
                 self.counts.unfinished += connection.abort_unfinished(self._receive_timeout_ms)
         if self.open:
             self._arm_sweep()
@@ -179,8 +203,7 @@ class Connections:
 
     async def drained(self, timeout_s: float) -> None:
         """Return when every connection has ended, or after `timeout_s`."""
-        if self.tasks:
-            await asyncio.wait(self.tasks, timeout=timeout_s)
+        await self._until_none_is_alive(timeout_s)
 
     async def close(self) -> None:
         """Close every connection now, whatever it is doing. No other is served."""
@@ -189,15 +212,18 @@ class Connections:
 
     async def cut(self) -> None:
         """Close every connection now, whatever it is doing."""
-        for connection in list(self.open.values()):
-            connection.abort()
-        for task in self.tasks:
-            task.cancel()
+        for connection in list(self.alive):
+            connection.cut()
         if self._sweep is not None:
             self._sweep.cancel()
             self._sweep = None
-        if self.tasks:
-            await asyncio.wait(self.tasks)
+        await asyncio.sleep(0)
+        if self.abandoned:
+            await asyncio.wait(self.abandoned)
+        for connection in list(self.alive):
+            if connection.connection_id not in self.open:
+                connection.give_up()  # what it waits for goes on unheard
+        await self._until_none_is_alive(_CUT_S)
 
     def freeze(self) -> None:
         """Read nothing and answer nothing until `thaw`, as a stopped process would."""
@@ -205,21 +231,27 @@ class Connections:
         for connection in self.open.values():
             connection.freeze()
 
-    def hear_nothing(self) -> None:
-        """Read nothing until `hear_again`; what was read before is answered."""
-        self._deaf = True
+    def mute(self) -> None:
+        """Read nothing until `unmute`; what was read before is answered."""
+        self._mute = True
         for connection in self.open.values():
-            connection.hear_nothing()
+            connection.wire.mute()
 
-    def hear_again(self) -> None:
-        """Undo `hear_nothing`. Harmless without it."""
-        self._deaf = False
+    def unmute(self) -> None:
+        """Undo `mute`. Harmless without it."""
+        self._mute = False
         for connection in list(self.open.values()):
-            connection.hear_again()
+            connection.wire.unmute()
+
+    def forget(self) -> None:
+        """Have nothing remembered of earlier requests: what was decided about them may be decided anew."""
+        for connection in self.open.values():
+            if connection.session is not None:
+                connection.session.forget()
 
     def under_way(self) -> Iterator[str]:
         """What was read and is not being answered yet, in words."""
-        if not self.turn.at_rest or any(connection.has_unanswered for connection in self.open.values()):
+        if not self.turn.at_rest or any(connection.wire.has_unanswered for connection in self.open.values()):
             yield "requests wait to be answered"
 
     def thaw(self) -> None:

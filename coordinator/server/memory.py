@@ -28,34 +28,30 @@ class RequestMemory:
     def __init__(self, bytes_max: int) -> None:
         self.held_bytes = 0
         self._bytes_max = bytes_max
-        self._line: dict[RequestShare, None] = {}  # in order of arrival
-        self._beyond: RequestShare | None = None
+        self._line: dict[RequestReservation, None] = {}  # in order of arrival
+        self.beyond: RequestReservation | None = None
+        """Who goes on beyond the bound."""
 
-    def grants(self, share: RequestShare, count: int) -> bool:
-        """Whether `share` may hold `count` more bytes now, without going past those in line."""
-        return share is self._beyond or (not self._line and self._fits(count))
+    def grants(self, reservation: RequestReservation, count: int) -> bool:
+        """Whether `reservation` may hold `count` more bytes now, without going past those in line."""
+        return reservation is self.beyond or (not self._line and self._fits(count))
 
-    def step_back(self, share: RequestShare) -> None:
-        """The share has had a request answered, or has ended: the bound holds for it again."""
-        if self._beyond is share:
-            self._beyond = None
+    def stand_in_line(self, reservation: RequestReservation) -> None:
+        """Wait for room; a reservation that stands there already keeps its place."""
+        self._line[reservation] = None
 
-    def stand_in_line(self, share: RequestShare) -> None:
-        """Wait for room; a share that stands there already keeps its place."""
-        self._line[share] = None
-
-    def leave_line(self, share: RequestShare) -> None:
+    def leave_line(self, reservation: RequestReservation) -> None:
         """Wait no longer."""
-        self._line.pop(share, None)
+        self._line.pop(reservation, None)
 
     def serve_line(self) -> None:
         """Let go on whoever there is room for, in order."""
         while self._line:
             first = next(iter(self._line))
             if not self._fits(first.lacking_bytes):
-                if self._beyond is not None:
+                if self.beyond is not None:
                     return
-                self._beyond = first
+                self.beyond = first
             del self._line[first]
             first.go_on()
 
@@ -67,11 +63,11 @@ class RequestMemory:
         return self.held_bytes + count <= self._bytes_max
 
 
-class RequestShare:
+class RequestReservation:
     """One connection's part of RequestMemory."""
 
     def __init__(self, memory: RequestMemory, resume: Callable[[], None]) -> None:
-        """`resume()` is called when a share that had to wait may grow again."""
+        """`resume()` is called when a reservation that had to wait may grow again."""
         self.counted_bytes = 0
         self.waiting = False
         self._memory = memory
@@ -105,22 +101,23 @@ class RequestShare:
         self._count(count)
 
     def answered(self) -> None:
-        """A request of this share was answered."""
-        self._memory.step_back(self)
+        """A request was answered: the bound holds again for whoever went beyond it."""
+        if self._memory.beyond is self:
+            self._memory.beyond = None
 
     def end(self) -> None:
         """Hold nothing any more, wait for nothing, and let go of whoever waited."""
-        self._memory.step_back(self)
+        self.answered()
         self.hold(0)
         self._resume = _nobody
 
     @property
     def lacking_bytes(self) -> int:
-        """What would have to be counted in addition, for this share to go on."""
+        """What would have to be counted in addition, for this reservation to go on."""
         return self._bytes + self._step_bytes - self.counted_bytes
 
     def go_on(self) -> None:
-        """RequestMemory's call, when it is this share's turn."""
+        """RequestMemory's call, when it is this reservation's turn."""
         self.waiting = False
         self._count(self._bytes + self._step_bytes)
         self._resume()
@@ -131,7 +128,7 @@ class RequestShare:
 
 
 def _nobody() -> None:
-    """Who is told to go on behind the end of a share."""
+    """Who is told to go on behind the end of a reservation."""
 
 
 class ResponseMemory:
@@ -148,7 +145,7 @@ class ResponseMemory:
         return max(self._bytes_max - self.held_bytes, 0)
 
 
-class ResponseShare:
+class ResponseReservation:
     """A part of ResponseMemory: what one fetch may read, or what one connection has not sent yet."""
 
     __slots__ = ("_memory", "bytes")

@@ -7,13 +7,12 @@ log hears of it in any case, in a line per address, cause and minute.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from muster.coordinator.base.clock import Clock
 from muster.coordinator.base.log import Logger
 from muster.coordinator.base.rate_limiter import RateLimiter
-from muster.coordinator.group.effects import RequestContext
+from muster.coordinator.base.step import RequestContext
 from muster.protocol import foreign
 from muster.protocol.api import ApiKey, versions
 from muster.protocol.errors import (
@@ -24,8 +23,6 @@ from muster.protocol.errors import (
     TooLargeError,
     UnknownApiError,
 )
-from muster.protocol.message import Message
-from muster.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
 _log: Final = Logger(part="connection")
 
@@ -50,6 +47,15 @@ class NotServed(KafkaError):
     def __init__(self, code: ErrorCode, cause: Cause) -> None:
         super().__init__(code, f"{cause.why}: {cause.remedy}")
         self.cause = cause
+
+
+class CloseConnection(Exception):
+    """The request cannot be answered in Kafka's protocol; the connection is closed. The text is the reason;
+    `cause` is there where the client's user has to hear of it."""
+
+    def __init__(self, reason: str | Cause) -> None:
+        self.cause = reason if isinstance(reason, Cause) else None
+        super().__init__(reason if isinstance(reason, str) else f"{reason.why} {reason.detail}".rstrip())
 
 
 # --- the causes ---------------------------------------------------------------------------------------------
@@ -145,47 +151,17 @@ def no_share_groups() -> NotServed:
     return NotServed(ErrorCode.INVALID_REQUEST, _NO_SHARE_GROUPS)
 
 
-def _no_sasl(request: SaslHandshakeRequest | SaslAuthenticateRequest) -> NotServed:
+def no_sasl(mechanism: str | None) -> NotServed:
+    """The refusal of authentication, by the mechanism where one was named."""
     cause = _NO_SASL
-    if isinstance(request, SaslHandshakeRequest):
-        cause = cause._replace(detail=f"mechanism {request.mechanism[:_TEXT_MAX]}")
+    if mechanism is not None:
+        cause = cause._replace(detail=f"mechanism {mechanism[:_TEXT_MAX]}")
     return NotServed(ErrorCode.ILLEGAL_SASL_STATE, cause)
 
 
-def _no_consumer_protocol(_: Message) -> NotServed:
+def no_consumer_protocol() -> NotServed:
+    """The refusal of the consumer protocol."""
     return NotServed(ErrorCode.UNSUPPORTED_VERSION, _NO_CONSUMER_PROTOCOL)
-
-
-def _no_acls(_: Message) -> KafkaError:
-    return KafkaError(ErrorCode.SECURITY_DISABLED, "No authorizer is configured: muster has no ACLs")
-
-
-def _no_delegation_tokens(_: Message) -> KafkaError:
-    """Kafka says this to every client that has not authenticated, before it looks whether tokens are on."""
-    return KafkaError(
-        ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED,
-        "delegation tokens need an authenticated connection, and muster has none",
-    )
-
-
-REFUSED: Final[dict[ApiKey, Callable[[Any], KafkaError]]] = {
-    **dict.fromkeys((ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE), _no_sasl),
-    **dict.fromkeys((ApiKey.DESCRIBE_ACLS, ApiKey.CREATE_ACLS, ApiKey.DELETE_ACLS), _no_acls),
-    **dict.fromkeys(
-        (
-            ApiKey.CREATE_DELEGATION_TOKEN,
-            ApiKey.RENEW_DELEGATION_TOKEN,
-            ApiKey.EXPIRE_DELEGATION_TOKEN,
-            ApiKey.DESCRIBE_DELEGATION_TOKEN,
-        ),
-        _no_delegation_tokens,
-    ),
-    ApiKey.CONSUMER_GROUP_HEARTBEAT: _no_consumer_protocol,
-}
-"""APIs that are advertised for nothing but their refusal, as Kafka does without an authorizer, on a plaintext
-listener and with group.version=0. A client that did not see them would give up without a word, take the
-broker for an old one, or wait for ever. A refusal that is no NotServed leaves no line in the log: tools ask
-about ACLs and tokens without needing them."""
 
 
 def api_not_served(api_key: int) -> Cause:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from muster.coordinator.server.advancing import ClockFixed, NotAtRest
+from muster.coordinator.server.test_mode.advancing import ClockFixed, NotAtRest
 from muster.coordinator.testing.faces import Async, Blocking, Calls, both
 from muster.durations import parse
 

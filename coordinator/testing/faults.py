@@ -7,7 +7,7 @@ from collections.abc import Generator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
-from muster.coordinator.server.faults import FaultError, Firing, Rule, RuleStatus, read_count
+from muster.coordinator.server.test_mode.faults import FaultError, Firing, Rule, RuleStatus, read_count
 from muster.coordinator.testing.faces import Async, Blocking, Calls, both, waits
 from muster.coordinator.testing.waiting import TIMEOUT_S, Duration, WaitFailed, seconds
 

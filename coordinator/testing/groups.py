@@ -11,7 +11,7 @@ from muster.coordinator.group.group import MemberView
 from muster.coordinator.group.shard import Shard
 from muster.coordinator.journal.entries import Entry
 from muster.coordinator.journal.entries import Member as KnownMember
-from muster.coordinator.server.faults import CLOSE_BEFORE, Rule
+from muster.coordinator.server.test_mode.faults import CLOSE_BEFORE, Rule
 from muster.coordinator.testing.faces import Async, Blocking, Calls, both, waits
 from muster.coordinator.testing.faults import AsyncFaultRule, FaultRule
 from muster.coordinator.testing.timeline import Timeline

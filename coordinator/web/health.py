@@ -48,7 +48,7 @@ async def why_not_ready(broker: Broker) -> str | None:
             nodes = await broker.store.nodes()
             grants = [each for kind in LeaseKind for each in (await broker.store.holders(kind)).values()]
     except TimeoutError:
-        return f"its store did not answer within {_ASK_S:.0f} s"
+        return f"its store did not respond within {_ASK_S:.0f} s"
     except StoreError as error:
         return f"its store cannot be read: {error}"
     if all((each.node_id, each.incarnation) != (broker.node_id, broker.incarnation) for each in nodes):

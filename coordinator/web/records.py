@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from muster.coordinator.server.broker import Broker
-from muster.coordinator.server.memory import ResponseShare
+from muster.coordinator.server.memory import ResponseReservation
 from muster.coordinator.topics.catalogue import Topic
 from muster.coordinator.topics.partitions import FetchPartition
 from muster.protocol.compression import UnpackedTooLarge
@@ -104,7 +104,7 @@ class _Reading:
 
     async def piece(self, offset: int) -> bytes:
         """Whole batches from the one on that has `offset`; empty at the end."""
-        with ResponseShare(self._broker.connections.responses) as share:
+        with ResponseReservation(self._broker.connections.responses) as share:
             asked = FetchPartition(self._topic, self._partition, offset, _PIECE_BYTES)
             (answer,) = await self._broker.partitions.fetch(
                 [asked], min_bytes=0, max_bytes=_PIECE_BYTES, max_wait_ms=0, lend=share.lend

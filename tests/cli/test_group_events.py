@@ -94,8 +94,8 @@ def test_a_broker_that_records_nothing(muster: Muster) -> None:
             ended = muster("groups", action, "billing", bootstrap=silent.bootstrap)
             assert (ended.code, ended.out) == (1, "")
             assert ended.err == (
-                f"muster groups {action}: there is no topic __group_events: only muster records why groups "
-                "rebalance, and only with --group-events true (the default); Apache Kafka does not\n"
+                f"muster groups {action}: there is no topic __group_events: only muster records why "
+                "groups rebalance, and only with --group-events true (the default); Apache Kafka does not\n"
             )
 
 

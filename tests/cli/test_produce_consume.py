@@ -253,7 +253,7 @@ def test_a_group_goes_on_where_it_was(broker: Broker) -> None:
     options = ("consume", "t", "--group", "g", "--from-beginning")
     first = run(broker.bootstrap, *options, "--max-messages", "2")
     assert (first.code, first.out, first.err) == (0, "1\n2\n", "muster consume: group g assigned t-0\n")
-    second = run(broker.bootstrap, *options, "--idle-timeout", "0.5")
+    second = run(broker.bootstrap, *options, "--max-messages", "3")
     assert (second.code, second.out) == (0, "3\n4\n5\n")
     assert run(broker.bootstrap, *options, "--idle-timeout", "0.5").out == ""
     new = run(broker.bootstrap, "consume", "t", "--group", "new", "--idle-timeout", "0.5")
@@ -264,7 +264,7 @@ def test_a_group_goes_on_where_it_was(broker: Broker) -> None:
 def test_a_group_is_idle_from_when_it_was_assigned(delay_ms: int) -> None:
     with Broker(group_initial_rebalance_delay_ms=delay_ms) as broker:
         run(broker.bootstrap, "produce", "t", stdin=b"1\n")
-        options = ("consume", "t", "--group", "g", "--from-beginning", "--idle-timeout", "0.1")
+        options = ("consume", "t", "--group", "g", "--from-beginning", "--idle-timeout", "0.4")
         if delay_ms == 500:
             read = run(broker.bootstrap, *options)
             assert (read.code, read.out) == (0, "1\n")

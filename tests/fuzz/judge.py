@@ -14,7 +14,7 @@ from math import isnan
 from typing import Any, Final
 
 from muster.coordinator.config import Settings
-from muster.coordinator.server.limits import check_request_size
+from muster.coordinator.server.apis import check_request_size
 from muster.coordinator.topics.config import TopicConfig
 from muster.coordinator.topics.validation import validate
 from muster.protocol import api, codec, embedded, reference

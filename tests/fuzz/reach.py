@@ -19,8 +19,8 @@ import coverage
 _PATHS: Final = (
     "*/protocol/*.py",
     "*/coordinator/server/connection.py",
-    "*/coordinator/server/limits.py",
-    "*/coordinator/server/router.py",
+    "*/coordinator/server/session.py",
+    "*/coordinator/server/wire.py",
     "*/coordinator/topics/validation.py",
 )
 _CONNECTIONS: Final = 300

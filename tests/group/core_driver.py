@@ -13,7 +13,8 @@ from muster.coordinator.group.effects import Record, TopicsImage
 from muster.coordinator.group.events import Event
 from muster.coordinator.group.offsets import FetchOffsets
 from muster.coordinator.group.shard import Shard
-from muster.coordinator.server.refusals import REFUSALS, deleted_group_error
+from muster.coordinator.server.apis import APIS
+from muster.coordinator.server.apis.group_admin import deleted_group_error
 from muster.protocol import codec
 from muster.protocol.api import ApiKey, request_class, response_class
 from muster.protocol.errors import KafkaError
@@ -92,7 +93,7 @@ class CoreDriver(Driver):
             asked = self._asked.pop(ticket)
             response = self.harness.answers[ticket]
             if isinstance(response, KafkaError):
-                response = REFUSALS[asked.api](asked.request, asked.version, response)
+                response = APIS[asked.api].refusal(asked.request, asked.version, response)
             if asked.api is ApiKey.JOIN_GROUP and response.protocol_name is None and asked.version < 7:
                 response.protocol_name = ""
             # A client that hung up hears nothing.
@@ -241,7 +242,11 @@ def _delete(harness: Harness, request: DeleteGroupsRequest, context: RequestCont
     results = []
     for group_id in request.groups_names:
         result = harness.ask(Shard.delete_group, group_id, context)
-        results.append(deleted_group_error(group_id, result) if isinstance(result, KafkaError) else result)
+        results.append(
+            deleted_group_error(group_id, context.api_version, result)
+            if isinstance(result, KafkaError)
+            else result
+        )
     return DeleteGroupsResponse(results=results)
 
 

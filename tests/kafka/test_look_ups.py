@@ -6,8 +6,7 @@ import uuid
 
 import pytest
 
-from muster.coordinator.server.router import HANDLERS
-from muster.coordinator.server.unserved import REFUSED
+from muster.coordinator.server.apis import APIS
 from muster.coordinator.testing import Broker
 from muster.protocol.api import ApiKey, advertised_versions
 from muster.protocol.messages.connection import ApiVersionsRequest, ApiVersionsResponse
@@ -217,7 +216,7 @@ def test_what_is_served_is_served_in_all_versions_that_apache_kafka_serves(
         request = ApiVersionsRequest(client_software_name="story", client_software_version="1.0")
         answer = wire.call(request, 4, ApiVersionsResponse)
     theirs = {each.api_key: (each.min_version, each.max_version) for each in answer.api_keys}
-    advertised = HANDLERS.keys() | REFUSED.keys()
+    advertised = APIS.keys()
     ours = {key: tuple(advertised_versions(key)) for key in advertised}
     assert ours == {key: theirs.get(ApiKey(key)) for key in advertised}
 

@@ -15,9 +15,9 @@ import pytest
 
 from muster.coordinator.config import SettingError, Settings
 from muster.coordinator.journal.entries import Entry
-from muster.coordinator.server.advancing import ClockFixed, NotAtRest
 from muster.coordinator.server.broker import Broker
 from muster.coordinator.server.brokers import Brokers
+from muster.coordinator.server.test_mode.advancing import ClockFixed, NotAtRest
 from muster.coordinator.storage.store import Append, Lease, LeaseKind, Outcome, StoreClosed, StoreError
 from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.classic_group import HeartbeatRequest, JoinGroupRequest
@@ -475,7 +475,7 @@ async def test_what_clients_send_meanwhile_is_heard_afterwards(start_brokers: St
     brokers, broker = await one(start_brokers)
     async with await Wire.connect(broker.port) as wire:
         move = asyncio.create_task(brokers.advance(DAY))
-        await until(lambda: broker.connections._deaf)
+        await until(lambda: broker.connections._mute)
         async with await Wire.connect(broker.port) as late:
             for each in (wire, late):
                 await each.send(commit(("t", 0, 7)), 8)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from muster.coordinator.server.refusals import REFUSALS
-from muster.coordinator.server.router import HANDLERS
-from muster.coordinator.server.unserved import REFUSED
+from muster.coordinator.server.apis import APIS
 from muster.protocol.api import (
     ApiKey,
     advertised_versions,
@@ -88,23 +86,19 @@ async def test_every_version_advertises_what_has_a_handler_and_what_is_refused_i
     async with await Wire.connect(port) as wire:
         response = await wire.call(SOFTWARE, version)
         assert response.error_code == ErrorCode.NONE
-        advertised = HANDLERS.keys() | REFUSED.keys()
-        assert ranges(response) == {key: tuple(advertised_versions(key)) for key in advertised}
+        assert ranges(response) == {key: tuple(advertised_versions(key)) for key in APIS}
 
 
-def test_whatever_is_served_can_also_be_refused_and_decoded() -> None:
-    assert not HANDLERS.keys() & REFUSED.keys()
-    assert HANDLERS.keys() | REFUSED.keys() == REFUSALS.keys()
-    assert REFUSALS.keys() <= set(declared_apis())
+def test_whatever_is_served_can_be_decoded() -> None:
+    assert APIS.keys() <= set(declared_apis())
 
 
 def test_what_has_no_implementation_is_not_advertised() -> None:
     # librdkafka asks for telemetry as soon as it sees the key.
-    advertised = HANDLERS.keys() | REFUSED.keys()
-    assert not advertised & {ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY}
+    assert not APIS.keys() & {ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY}
 
 
-@each("api_key", REFUSALS, ids=lambda key: key.name)
+@each("api_key", APIS, ids=lambda key: key.name)
 async def test_every_served_version_is_answered_and_the_ones_beside_close(
     start_brokers: StartBrokers, api_key: ApiKey
 ) -> None:
@@ -123,12 +117,12 @@ async def test_every_served_version_is_answered_and_the_ones_beside_close(
         assert broker.connections.counts.unserved == len(beside)
 
 
-@each("api_key", REFUSALS, ids=lambda key: key.name)
+@each("api_key", APIS, ids=lambda key: key.name)
 def test_a_refusal_can_be_encoded_in_every_version_and_says_the_code(api_key: ApiKey) -> None:
     first, last = versions(api_key)
     error = KafkaError(ErrorCode.NOT_COORDINATOR, "somewhere else")
     for version in range(first, last + 1):
-        refusal = REFUSALS[api_key](smallest_request(api_key, version), version, error)
+        refusal = APIS[api_key].refusal(smallest_request(api_key, version), version, error)
         body = encode(refusal, version)
         assert decode(response_class(api_key), version, body).__class__ is response_class(api_key)
         # Metadata has only topics' codes before v13, and none was asked for.
@@ -417,7 +411,7 @@ def test_the_wire_client_and_the_header_agree() -> None:
 async def test_what_is_not_served_closes_the_connection(start_brokers: StartBrokers) -> None:
     """Transactions, ACLs, share groups: clients that looked at ApiVersions never ask."""
     broker = (await start_brokers()).brokers[0]
-    missing = sorted(set(ApiKey) - REFUSALS.keys())
+    missing = sorted(set(ApiKey) - APIS.keys())
     for api_key in missing:
         async with await Wire.connect(broker.port) as wire:
             frame = api_key.to_bytes(2, "big") + bytes(5) + b"\x01\xff\xff\x00"

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from muster.coordinator.server import cluster_faults
 from muster.coordinator.server.brokers import Brokers
-from muster.coordinator.server.faults import FaultError
+from muster.coordinator.server.test_mode import cluster_faults
+from muster.coordinator.server.test_mode.faults import FaultError
 from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.classic_group import HeartbeatRequest
 from muster.protocol.messages.metadata import FindCoordinatorRequest

@@ -15,10 +15,10 @@ from typing import Any, Final
 import pytest
 
 from muster.coordinator.base import log
+from muster.coordinator.server.apis import configs as handlers
 from muster.coordinator.server.broker import Broker
 from muster.coordinator.server.broker_config_specs import DRAINED
 from muster.coordinator.server.broker_configs import Source
-from muster.coordinator.server.handlers import configs as handlers
 from muster.coordinator.server.kept_configs import BY_LISTENER
 from muster.coordinator.storage.store import BrokerConfigsRow, StoreBusy, StoreFull
 from muster.protocol.compression import Codec

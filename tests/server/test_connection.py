@@ -1,4 +1,4 @@
-"""Connections over real sockets, with a made-up `answer` in place of the router."""
+"""Connections over real sockets, with made-up sessions."""
 
 from __future__ import annotations
 
@@ -9,14 +9,21 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
+from muster.coordinator.base.answers import Later
 from muster.coordinator.base.clock import ManualClock
 from muster.coordinator.server import unserved
-from muster.coordinator.server.connection import AnswerAtOnce, CloseConnection, Connection
+from muster.coordinator.server.apis import check_request_size
+from muster.coordinator.server.connection import Connection
 from muster.coordinator.server.connections import Connections
+from muster.coordinator.server.unserved import CloseConnection, Unserved
+from muster.coordinator.server.wire import Response, Traffic
 from muster.protocol.api import ApiKey
 from muster.protocol.errors import DecodeError
 
 Answer = Callable[[Connection, bytes], Awaitable[bytes | None]]
+AnswerAtOnce = Callable[[Connection, bytes], Response | Later | None]
+"""None: it is for `Answer`."""
+HEARTBEAT = int(ApiKey.HEARTBEAT)
 DEADLINE_S = 30
 
 
@@ -73,6 +80,40 @@ class Server:
                 await asyncio.sleep(0)
 
 
+class MadeUp:
+    """A session of a test: asks `at_once`, and starts a task that awaits `answer` where that has none."""
+
+    client_id = ""
+
+    def __init__(self, connection: Connection, answer: Answer, at_once: AnswerAtOnce | None) -> None:
+        self._connection: Connection | None = connection
+        self._answer = answer
+        self._at_once = at_once
+
+    def begin(self, frame: bytes) -> Response | None:
+        connection = self._connection
+        assert connection is not None
+        response = None if self._at_once is None else self._at_once(connection, frame)
+        if response is None:
+            task = asyncio.get_running_loop().create_task(self._respond(connection, frame))
+            connection.under_way(task, False)
+        return None if isinstance(response, Later) else response
+
+    async def _respond(self, connection: Connection, frame: bytes) -> None:
+        try:
+            response = await self._answer(connection, frame)
+        except Exception as error:
+            connection.failed(error)
+        else:
+            connection.respond(response or b"")
+
+    def forget(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self._connection = None
+
+
 @asynccontextmanager
 async def serving(
     answer: Answer = echo,
@@ -88,7 +129,8 @@ async def serving(
     clock = ManualClock()
     closed: list[int] = []
     connections = Connections(
-        answer,
+        lambda connection: MadeUp(connection, answer, answer_at_once),
+        Traffic(check_request_size, paced=set(range(256)) - {HEARTBEAT}, outlives={bytes(2)}),
         clock,
         connections_max=connections_max,
         idle_ms=idle_ms,
@@ -96,8 +138,8 @@ async def serving(
         request_bytes_max=request_bytes_max,
         response_bytes_max=response_bytes_max,
         receive_timeout_ms=receive_timeout_ms,
+        unserved=Unserved(clock),
         closed=closed.append,
-        answer_at_once=answer_at_once,
     )
     server = await asyncio.get_running_loop().create_server(connections.connect, "127.0.0.1", 0)
     try:
@@ -182,7 +224,7 @@ async def test_a_frame_size_out_of_bounds_closes_the_connection_and_is_counted(s
 
 async def test_the_first_frame_is_bounded_until_a_valid_header_was_seen() -> None:
     async def answer(connection: Connection, frame: bytes) -> bytes | None:
-        connection.recognised()
+        connection.wire.recognised()
         return framed(b"%d" % len(frame))
 
     async with serving(answer, frame_bytes_max=1 << 24, request_bytes_max=1 << 25) as server:
@@ -264,15 +306,15 @@ async def test_connections_wait_for_memory_and_one_at_a_time_goes_beyond_the_bou
             if number < 2:  # the first fits, the second goes beyond the bound
                 await gate.until(lambda: len(gate.asked) == len(streams))
         late = [server.connections.open[3], server.connections.open[4]]
-        await server.until(lambda: all(each._request.waiting for each in late))
+        await server.until(lambda: all(each.wire._requests.waiting for each in late))
         assert len(gate.asked) == 2
         # Who sends little is not concerned.
         reader, writer = await server.connect()
         writer.write(framed(b"small")[:6])
         streams.append((reader, writer))
         await server.until(lambda: len(server.connections.open) == 5)
-        await server.until(lambda: server.connections.open[5]._splitter.pending_bytes == 6)
-        assert not server.connections.open[5]._stops
+        await server.until(lambda: server.connections.open[5].wire._splitter.pending_bytes == 6)
+        assert not server.connections.open[5].wire._stops
         writer.write(framed(b"small")[6:])
         await gate.until(lambda: gate.asked[-1] == b"small")
         gate.open()
@@ -290,7 +332,7 @@ async def test_frames_half_received_do_not_block_each_other() -> None:
         for _, writer in streams:
             writer.write(frame[:500_000])
         connections = server.connections
-        await server.until(lambda: sum(c._request.waiting for c in connections.open.values()) >= 2)
+        await server.until(lambda: sum(c.wire._requests.waiting for c in connections.open.values()) >= 2)
         for _, writer in streams:
             writer.write(frame[500_000:])
         for reader, writer in streams:
@@ -307,7 +349,7 @@ async def test_what_is_only_announced_takes_nobody_s_room() -> None:
             writer.write(framed(b"x" * 1_000_000)[:30])
             holding.append(writer)
         opened = server.connections.open
-        await server.until(lambda: sum(c._splitter.pending_bytes == 30 for c in opened.values()) == 20)
+        await server.until(lambda: sum(c.wire._splitter.pending_bytes == 30 for c in opened.values()) == 20)
         reader, writer = await server.connect()
         writer.write(framed(b"y" * 600_000))
         assert await read_frame(reader) == b"y" * 600_000
@@ -324,7 +366,7 @@ async def test_a_request_that_does_not_arrive_whole_closes_its_connection() -> N
         (connection,) = server.connections.open.values()
         server.clock.advance(600)
         writer.write(b"o")  # a byte now and then does not help
-        await server.until(lambda: connection._splitter.pending_bytes == 7)
+        await server.until(lambda: connection.wire._splitter.pending_bytes == 7)
         server.clock.advance(300)
         assert server.connections.counts.unfinished == 0
         server.clock.advance(200)
@@ -339,7 +381,7 @@ async def test_while_it_is_not_read_from_a_connection_cannot_be_late() -> None:
         writer.write(framed(b"slowly")[:6])
         await server.until(lambda: len(server.connections.open) == 1)
         (connection,) = server.connections.open.values()
-        await server.until(lambda: connection._splitter.pending_bytes == 6)
+        await server.until(lambda: connection.wire._splitter.pending_bytes == 6)
         server.connections.freeze()
         server.clock.advance(5_000)
         server.connections.thaw()
@@ -365,7 +407,7 @@ async def test_a_request_larger_than_its_api_may_have_is_refused_at_its_api_key(
     monkeypatch.setattr(unserved, "_log", warnings)
 
     async def answer(connection: Connection, frame: bytes) -> bytes | None:
-        connection.recognised()
+        connection.wire.recognised()
         return framed(b"ok")
 
     async with serving(answer, frame_bytes_max=1 << 27) as server:
@@ -377,7 +419,7 @@ async def test_a_request_larger_than_its_api_may_have_is_refused_at_its_api_key(
             if size > allowed:
                 assert await is_closed(reader)
             else:
-                splitter = server.connections.open[1]._splitter
+                splitter = server.connections.open[1].wire._splitter
                 await server.until(lambda splitter=splitter: splitter.announced_bytes == allowed + 4)
             writer.close()
         assert warnings.why == [
@@ -430,7 +472,7 @@ async def test_room_comes_back_when_connections_die_while_they_hold_or_wait() ->
         for writer in writers:
             writer.transport.abort()
         gate.open()
-        await server.until(lambda: not server.connections.tasks)
+        await server.until(lambda: not server.connections.alive)
         assert server.connections.requests.held_bytes == 0
         reader, writer = await server.connect()
         writer.write(framed(b"y" * 80_000))
@@ -462,7 +504,7 @@ async def test_a_peer_that_takes_no_responses_is_not_read_from() -> None:
         reader._transport.pause_reading()  # type: ignore[attr-defined]
         writer.write(framed(b"x") * 60)
         (connection,) = [each async for each in _opened(server)]
-        await server.until(lambda: connection._writable is not None)
+        await server.until(lambda: connection.wire._barred)
         assert asked < 60
         reader._transport.resume_reading()  # type: ignore[attr-defined]
         for _ in range(60):
@@ -480,7 +522,7 @@ async def test_a_peer_that_has_closed_its_side_and_takes_nothing_is_idle_some_da
         writer.transport.pause_reading()  # type: ignore[attr-defined]
         writer.write(framed(b"x"))
         (connection,) = [each async for each in _opened(server)]
-        await server.until(lambda: connection._writable is not None)
+        await server.until(lambda: connection.wire._barred)
         writer.write_eof()
         await server.until(lambda: connection._transport is not None and connection._transport.is_closing())
         if cut:
@@ -488,7 +530,7 @@ async def test_a_peer_that_has_closed_its_side_and_takes_nothing_is_idle_some_da
         else:
             server.clock.advance(5_000)
         await server.until(lambda: server.closed == [1])
-        await server.until(lambda: not server.connections.tasks)
+        await server.until(lambda: not server.connections.alive)
         writer.close()
 
 
@@ -503,7 +545,8 @@ async def test_losing_the_connection_drops_only_what_may_be_dropped(abandonable:
     gate = Gate()
 
     async def answer(connection: Connection, frame: bytes) -> bytes | None:
-        connection.abandonable(abandonable)
+        if abandonable:
+            connection.abandonable()
         return await gate(connection, frame)
 
     async with serving(answer) as server:
@@ -513,9 +556,9 @@ async def test_losing_the_connection_drops_only_what_may_be_dropped(abandonable:
         writer.transport.abort()
         await server.until(lambda: server.closed == [1])
         if not abandonable:
-            assert server.connections.tasks  # a write is not torn in the middle
+            assert server.connections.alive  # a write is not torn in the middle
             gate.open()
-        await server.until(lambda: not server.connections.tasks)
+        await server.until(lambda: not server.connections.alive)
         assert gate.abandoned == ([b"x"] if abandonable else [])
 
 
@@ -548,7 +591,7 @@ async def test_what_was_produced_without_acknowledgements_before_the_client_clos
         writer.close()
         await server.until(lambda: server.closed == [1])
         gate.open()
-        await server.until(lambda: not server.connections.tasks)
+        await server.until(lambda: not server.connections.alive)
         assert gate.asked == sent[:processed]
 
 
@@ -565,7 +608,7 @@ async def test_nothing_more_is_processed_of_a_client_whose_connection_broke(cut:
             writer.transport.abort()
         await server.until(lambda: server.closed == [1])
         gate.open()
-        await server.until(lambda: not server.connections.tasks)
+        await server.until(lambda: not server.connections.alive)
         assert gate.asked == [produce(0, 1)]
         writer.close()
 
@@ -581,7 +624,7 @@ async def test_finishing_answers_what_was_received_and_closes() -> None:
         assert [await read_frame(reader), await read_frame(reader)] == [b"1", b"2"]
         assert await is_closed(reader)
         await server.connections.drained(DEADLINE_S)
-        assert not server.connections.tasks
+        assert not server.connections.alive
         writer.close()
 
 
@@ -614,7 +657,7 @@ async def test_a_frozen_connection_neither_reads_nor_answers_until_thawed() -> N
 
 
 async def until_closed(connection: Connection, frame: bytes) -> bytes | None:
-    connection.abandonable(True)
+    connection.abandonable()
     await asyncio.get_running_loop().create_future()
     return None
 
@@ -632,9 +675,9 @@ async def test_a_connection_that_is_over_is_gone(answer: Answer) -> None:
                 if answer is echo:
                     assert await reader.readexactly(9) == framed(b"hello")
                 else:
-                    await server.until(lambda: any(each._abandon for each in left_of(server.connections)))
+                    await server.until(lambda: any(each._abandonable for each in left_of(server.connections)))
                 writer.close()
-                await server.until(lambda: not server.connections.tasks)
+                await server.until(lambda: not server.connections.alive)
             await server.until(lambda: not left_of(server.connections))
     finally:
         gc.enable()

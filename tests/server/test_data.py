@@ -11,8 +11,8 @@ from uuid import UUID, uuid4
 import pytest
 
 from muster.coordinator.base import log
+from muster.coordinator.server.apis import data as handlers
 from muster.coordinator.server.brokers import Brokers
-from muster.coordinator.server.handlers import data as handlers
 from muster.coordinator.topics.partitions import Partitions
 from muster.protocol.compression import Codec
 from muster.protocol.errors import ErrorCode, KafkaError

@@ -1,4 +1,4 @@
-"""Faults as clients meet them, over real sockets: each action, on requests of both ways of the router."""
+"""Faults as clients meet them, over real sockets: each action."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from muster.coordinator.config import Settings
+from muster.coordinator.server.apis import APIS
 from muster.coordinator.server.broker import Broker
 from muster.coordinator.server.brokers import Brokers
-from muster.coordinator.server.faults import Faults, Rule
-from muster.coordinator.server.router import HANDLERS
+from muster.coordinator.server.test_mode.faults import Faults, Rule
 from muster.protocol.api import ApiKey, versions
 from muster.protocol.errors import ErrorCode
 from muster.protocol.message import Message
@@ -74,14 +74,12 @@ async def started(**settings: Any) -> Brokers:
     return brokers
 
 
-@pytest.fixture(params=["at once", "plain"])
-async def staged(request: pytest.FixtureRequest) -> AsyncIterator[Staged]:
+@pytest.fixture
+async def staged() -> AsyncIterator[Staged]:
     brokers = await started()
     (broker,) = brokers.brokers
     for name in ("t", "u"):
         await broker.catalogue.create(name, partitions=2)
-    if request.param == "plain":
-        broker.connections.answer_at_once = None
     staged = Staged(brokers)
     yield staged
     for wire in staged.wires:
@@ -102,44 +100,35 @@ async def nothing_more(wire: Wire) -> None:
 # --- standing aside -----------------------------------------------------------------------------------------
 
 
-async def test_without_a_turn_left_connections_ask_the_router_itself(staged: Staged) -> None:
-    connections = staged.broker.connections
-    before = connections.answer, connections.answer_at_once
+async def test_without_a_turn_left_there_is_no_gate(staged: Staged) -> None:
+    sessions = staged.broker._fault_gate._sessions
+    assert sessions.faults is None
     rule = staged.add(api="Heartbeat", error="NOT_COORDINATOR")
-    assert connections.answer != before[0]
+    assert sessions.faults is not None
     wire = await staged.connect()
     assert (await wire.call(beat(), 4)).error_code == ErrorCode.NOT_COORDINATOR
-    assert (connections.answer, connections.answer_at_once) == before
+    assert sessions.faults is None
     assert (await wire.call(beat(), 4)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
     staged.faults.remove(rule)
     other = staged.add(api="Heartbeat", error="NOT_COORDINATOR")
     staged.faults.remove(other)
-    assert (connections.answer, connections.answer_at_once) == before
+    assert sessions.faults is None
 
 
-async def test_requests_that_no_rule_concerns_take_the_short_way_all_the_same(staged: Staged) -> None:
-    fast = staged.broker.connections.answer_at_once
-    if fast is None:
-        return
-    taken: list[int] = []
-
-    def counted(connection: Any, frame: bytes) -> Any:
-        taken.append(frame[1])
-        return fast(connection, frame)
-
-    staged.broker.connections.answer_at_once = counted
-    staged.add(api="OffsetCommit", error="NOT_COORDINATOR", times=None)
+async def test_a_rule_concerns_what_connections_have_sent_before_too(staged: Staged) -> None:
+    """A session remembers the last requests, so that their repetitions are not read again."""
     wire = await staged.connect()
-    await wire.call(beat(), 4)
-    await wire.call(commit(("t", 0, 1)), 8)
-    await wire.call(beat(), 4)
-    assert taken == [ApiKey.HEARTBEAT, ApiKey.HEARTBEAT]
+    for _ in range(2):
+        assert (await wire.call(beat(), 4)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    staged.add(api="Heartbeat", error="NOT_COORDINATOR")
+    assert (await wire.call(beat(), 4)).error_code == ErrorCode.NOT_COORDINATOR
+    assert (await wire.call(beat(), 4)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 # --- errors -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("api_key", HANDLERS, ids=lambda key: key.name)
+@pytest.mark.parametrize("api_key", APIS, ids=lambda key: key.name)
 async def test_an_error_is_answered_in_every_version(staged: Staged, api_key: ApiKey) -> None:
     """In the shape of the version, where it has a place for a code; the request is not applied."""
     rule = staged.add(api=int(api_key), error="KAFKA_STORAGE_ERROR", times=None)
@@ -440,7 +429,7 @@ async def test_a_dropped_response_was_applied_and_nothing_comes_behind_it(staged
     again = await staged.connect()
     assert codes(await again.call(commit(("t", 0, 8)), 8)) == [0]
     await wire.close()  # the client has given up
-    await until(lambda: len(staged.broker.connections.tasks) == 2, "the connection's end")  # again, observer
+    await until(lambda: len(staged.broker.connections.alive) == 2, "the connection's end")  # again, observer
 
 
 async def test_a_connection_kept_silent_ends_when_it_has_been_idle_for_too_long() -> None:
@@ -563,7 +552,7 @@ async def test_a_parked_fetch_can_be_cut_and_goes_with_its_connection(staged: St
     await another.send(fetching("u", wait_ms=600_000), 12)
     await until(lambda: staged.faults.status(gone).matched == 1, "the fetch")
     await another.close()
-    await until(lambda: len(staged.broker.connections.tasks) == 1, "the fetch to be dropped")  # the producer
+    await until(lambda: len(staged.broker.connections.alive) == 1, "the fetch to be dropped")  # the producer
 
 
 async def test_garbage_and_other_versions_go_past_the_rules(staged: Staged) -> None:

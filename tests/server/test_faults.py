@@ -9,8 +9,9 @@ from uuid import UUID
 
 import pytest
 
-from muster.coordinator.server import faults as faults_module
-from muster.coordinator.server.faults import (
+from muster.coordinator.server.apis import APIS
+from muster.coordinator.server.test_mode import faults as faults_module
+from muster.coordinator.server.test_mode.faults import (
     CLOSE_AFTER,
     CLOSE_BEFORE,
     DROP_RESPONSE,
@@ -24,8 +25,6 @@ from muster.coordinator.server.faults import (
     error,
     truncate,
 )
-from muster.coordinator.server.request_names import NAMES
-from muster.coordinator.server.router import HANDLERS
 from muster.protocol.api import ApiKey, request_class, versions
 from muster.protocol.errors import ErrorCode
 from muster.protocol.message import Message
@@ -43,7 +42,7 @@ BILLING_ID = UUID(int=7)
 def about(request: Message, version: int = 4, *, client_id: str = "app", broker: int = 1) -> About:
     names = {BILLING_ID: "bills"}
     api_key = ApiKey(request.__schema__.api_key)
-    return About(broker, api_key, version, client_id, request, names.get)
+    return About(broker, APIS[api_key], version, client_id, request, names.get)
 
 
 def beat(group: str = "billing", member: str = "m", instance: str | None = None) -> About:
@@ -272,16 +271,16 @@ def test_what_requests_name(request_: Message, version: int, fields: dict[str, A
     assert about(request_, version).has(Rule.read({**fields, "close_after": True})) is matches
 
 
-@each("api_key", HANDLERS, ids=lambda key: key.name)
+@each("api_key", sorted(APIS.keys() - {ApiKey.CONSUMER_GROUP_HEARTBEAT}), ids=lambda key: key.name)
 def test_every_name_a_request_has_is_known(api_key: ApiKey) -> None:
     """No API has a field for groups, topics or members that rules pass over."""
     named = {declared.name for declared in request_class(api_key).__fields__}
-    where = NAMES.get(api_key)
+    where = APIS[api_key].names
     topical = {"topics", "topic_data", "topic_names", "topic_partitions", "resources"} & named
-    listed = {each.attribute for each in where.topics} if where else set()
+    listed = {each.attribute for each in where.topics}
     assert topical == listed
-    assert ("group_id" in named) == (where is not None and where.group)
-    assert ("member_id" in named) == (where is not None and where.members)
+    assert ("group_id" in named) == (where.group == "group_id")
+    assert ("member_id" in named) == where.members
     first, last = versions(api_key)
     for version in range(first, last + 1):
         everything = about(smallest_request(api_key, version), version)

@@ -14,7 +14,7 @@ import random
 import pytest
 
 from muster.coordinator.base import log
-from muster.coordinator.server.router import HANDLERS
+from muster.coordinator.server.apis import APIS
 from muster.protocol.api import versions
 from muster.protocol.header import encode_request
 from tests.server.conftest import StartBrokers
@@ -27,7 +27,7 @@ _HEADER_BYTES = 10  # API, version, correlation id, length of the client id: ano
 
 def mutated(random_: random.Random) -> bytes:
     """A request frame with some bytes changed, missing or added behind its fixed header."""
-    api_key = random_.choice(list(HANDLERS))
+    api_key = random_.choice(list(APIS))
     version = random_.randint(*versions(api_key))
     frame = bytearray(encode_request(api_key, version, 1, "c", smallest_request(api_key, version))[4:])
     for _ in range(random_.randint(0, 3)):
@@ -65,4 +65,4 @@ async def test_mutated_requests(start_brokers: StartBrokers, monkeypatch: pytest
                 wires.clear()
     await brokers.stop()
     assert stream.getvalue() == "", f"seed {seed}"
-    assert not broker.connections.tasks
+    assert not broker.connections.alive

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from muster.coordinator.base.step import RequestContext
-from muster.coordinator.server.handlers.metadata import metadata
-from muster.coordinator.server.memory import ResponseShare
+from muster.coordinator.server.apis.metadata import metadata
+from muster.coordinator.server.memory import ResponseReservation
 from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.classic_group import SyncGroupRequest
 from muster.protocol.messages.connection import ApiVersionsRequest
@@ -68,7 +68,7 @@ async def test_while_responses_wait_for_their_takers_a_fetch_returns_one_batch(
         topic = Topic(wire, created.topic_id, brokers)
         for number in range(5):
             await topic.produce(batch(b"%d" % number * 1_000))
-        with ResponseShare(broker.connections.responses) as others:
+        with ResponseReservation(broker.connections.responses) as others:
             others.hold(1_000_000)
             assert len(values_in((await topic.fetch()).records)) == 1
         assert len(values_in((await topic.fetch()).records)) == 5

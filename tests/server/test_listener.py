@@ -125,7 +125,7 @@ async def test_a_connection_that_comes_as_a_broker_goes_is_closed(
         client.settimeout(30)
         with suppress(ConnectionResetError):
             assert await asyncio.to_thread(client.recv, 1) == b""
-    assert not node.connections.tasks
+    assert not node.connections.alive
     assert not node.connections.open
 
 

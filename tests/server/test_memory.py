@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from muster.coordinator.server.memory import SMALL_BYTES, RequestMemory, RequestShare
+from muster.coordinator.server.memory import SMALL_BYTES, RequestMemory, RequestReservation
 
 
 def test_hold_whole_is_hold_of_what_lacks_nothing() -> None:
@@ -15,7 +15,7 @@ def test_hold_whole_is_hold_of_what_lacks_nothing() -> None:
     memories = [RequestMemory(3 * SMALL_BYTES) for _ in resumed]
     shares = [
         [
-            RequestShare(memory, lambda way=way, number=number: resumed[way].append(number))
+            RequestReservation(memory, lambda way=way, number=number: resumed[way].append(number))
             for number in range(4)
         ]
         for way, memory in enumerate(memories)

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from muster.coordinator.server.apis import configs
 from muster.coordinator.server.broker import Broker
-from muster.coordinator.server.handlers import configs
 from muster.coordinator.storage.store import StoreError
 from muster.protocol.errors import ErrorCode
 from muster.protocol.message import Message

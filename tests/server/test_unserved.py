@@ -10,8 +10,8 @@ from muster.coordinator.base import log
 from muster.coordinator.base.clock import ManualClock
 from muster.coordinator.config import Settings
 from muster.coordinator.server import unserved
+from muster.coordinator.server.apis import APIS
 from muster.coordinator.server.broker import Broker
-from muster.coordinator.server.router import HANDLERS
 from muster.coordinator.server.unserved import Cause, Unserved, api_not_served, version_not_served
 from muster.protocol.api import ApiKey
 from muster.protocol.errors import ErrorCode
@@ -196,7 +196,7 @@ async def test_a_transactional_produce_without_acks(broker: Broker, lines: Lines
     assert lines.why == ["muster has no transactions yet"]
 
 
-@pytest.mark.parametrize("api_key", sorted(set(ApiKey) - unserved.REFUSED.keys() - HANDLERS.keys()))
+@pytest.mark.parametrize("api_key", sorted(set(ApiKey) - APIS.keys()))
 async def test_every_api_that_is_not_served_is_told_by_name_or_feature(
     broker: Broker, lines: Lines, api_key: ApiKey
 ) -> None:

@@ -28,7 +28,7 @@ def held(brokers: Sequence[Broker]) -> dict[str, int]:
     return {
         **held_by_process(),
         "connections": sum(len(broker.connections.open) for broker in brokers),
-        "connection_tasks": sum(len(broker.connections.tasks) for broker in brokers),
+        "connection_tasks": sum(len(broker.connections.alive) for broker in brokers),
         "request_bytes": sum(broker.connections.requests.held_bytes for broker in brokers),
         "response_bytes": sum(broker.connections.responses.held_bytes for broker in brokers),
         "accepted": sum(each.accepted for each in counts),

@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 
 from muster.client import Committed, TopicPartition
-from muster.coordinator.server.faults import FaultError
+from muster.coordinator.server.test_mode.faults import FaultError
 from muster.coordinator.testing import Broker, Cluster, WaitFailed
 from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.classic_group import HeartbeatRequest, HeartbeatResponse

@@ -86,7 +86,7 @@ async def test_a_change_that_may_have_been_made_is_not_asked_for_again(nowhere: 
 
 async def test_a_lost_answer_is_raised_when_nothing_is_settled(nowhere: Cluster) -> None:
     asked = Asked(a=[ConnectionLost("gone"), "done"])
-    with pytest.raises(ConnectionLost, match="gone; it may have been carried out all the same"):
+    with pytest.raises(ConnectionLost, match="gone; it may have been applied anyway"):
         await settle(nowhere, ["a"], asked, deadline(LONG_S), api="Test", repeatable=False)
     reading = Asked(a=[ConnectionLost("gone"), "done"])
     assert await settle(nowhere, ["a"], reading, deadline(LONG_S), api="Test") == {"a": "done"}
@@ -97,7 +97,7 @@ async def test_a_lost_answer_is_an_outcome_beside_what_is_settled(nowhere: Clust
     outcomes = await settle(nowhere, ["a", "b"], asked, deadline(LONG_S), api="Test", repeatable=False)
     assert outcomes["a"] == "done"
     assert outcomes.failed["b"].code == ErrorCode.NETWORK_EXCEPTION
-    assert "may have been carried out" in outcomes.failed["b"].why
+    assert "may have been applied" in outcomes.failed["b"].why
 
 
 async def test_an_answer_that_leaves_a_name_out_is_none(nowhere: Cluster) -> None:
@@ -138,7 +138,7 @@ async def test_what_may_have_been_carried_out_is_not_hidden_by_what_was_not_sent
     async def ask(node: int, names: list[str]) -> dict[str, str | KafkaError]:
         raise Unreachable("nobody there") if node == 1 else ConnectionLost("gone")
 
-    with pytest.raises(ConnectionLost, match="gone; it may have been carried out"):
+    with pytest.raises(ConnectionLost, match="gone; it may have been applied"):
         await of_nodes(nowhere, ["a", "b"], find, ask, deadline(LONG_S), api="Test", repeatable=False)
 
 
@@ -240,7 +240,7 @@ async def test_what_changes_something_is_not(
         broker.create_topic("t")
         # One answer is lost; had it been asked for again, that would have been answered.
         async with losing_answers(broker.port, api_key, 1, port) as address, Admin(str(address)) as admin:
-            with pytest.raises(ConnectionLost, match="may have been carried out all the same"):
+            with pytest.raises(ConnectionLost, match="may have been applied anyway"):
                 await call(admin)
             assert await admin.list_topics(include_internal=True)
 

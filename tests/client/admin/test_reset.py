@@ -118,7 +118,7 @@ async def test_a_log_that_was_emptied(
     [
         (lambda: At(datetime(2026, 1, 31, 12)), "At: 2026-01-31T12:00:00 has no time zone; it takes one"),
         (lambda: Offset(-1), "Offset: it takes an offset from 0 on, not -1"),
-        (lambda: By(timedelta(seconds=-1)), "By: it takes how old records may be"),
+        (lambda: By(timedelta(seconds=-1)), "By: it takes the maximum age of records"),
     ],
 )
 def test_targets_that_are_none(make: object, said: str) -> None:

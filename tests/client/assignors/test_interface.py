@@ -113,7 +113,7 @@ def test_what_an_assignor_of_ones_own_returns_is_completed() -> None:
 @each(
     "assigned, wrong",
     [
-        ({"c": ""}, "names 'c', which is no member"),
+        ({"c": ""}, "names 'c', which is not a member"),
         ({"a": "t2"}, "t-2 to a: there is no such partition"),
         ({"b": "v0"}, "v-0 to b: there is no such partition"),
         ({"a": "u0"}, "u-0 to a, which does not subscribe to u"),

@@ -45,7 +45,7 @@ def test_a_pending_member_that_everybody_waits_for() -> None:
     text = " ".join(" ".join(lines).split())
     assert (
         "waiting for rdkafka (host 10.0.0.9): got a member id 12.0 s ago and has not joined "
-        "with it; until 14:03:55 (in 33.0 s)"
+        "with it; the group waits until 14:03:55 (in 33.0 s)"
     ) in text
 
 
@@ -87,7 +87,7 @@ def test_members_that_have_not_rejoined() -> None:
     assert found.cause == "member left"
     assert [(each.member, each.until_ms) for each in found.waiting] == [(WEB_2, T0 + 300_000)]
     text = " ".join(" ".join(found.lines(UTC)).split())
-    assert "web-2 (host 10.0.0.7) to rejoin, for 12.0 s; until 14:08:12" in text
+    assert "web-2 (host 10.0.0.7) to rejoin, 12.0 s so far; the group waits until 14:08:12" in text
 
 
 def test_members_that_are_out_are_not_waited_for() -> None:
@@ -119,4 +119,4 @@ def test_a_sync_that_does_not_come() -> None:
     found = why(life, 20_100)
     assert (found.diagnosis.value, found.certainty.value) == ("sync-timeout", "likely")
     assert found.member == WEB_1
-    assert "to send SyncGroup, for 20.0 s" in " ".join(found.lines(UTC))
+    assert "to send SyncGroup, 20.0 s so far" in " ".join(found.lines(UTC))

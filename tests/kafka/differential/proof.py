@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-from muster.coordinator.server.router import HANDLERS
+from muster.coordinator.server.apis import APIS
 from muster.protocol.api import ApiKey, advertised_versions, versions
 from muster.protocol.errors import ErrorCode
 from tests.kafka.compared import Compared
@@ -24,7 +24,7 @@ def gaps(compared: Compared) -> list[tuple[ApiKey, int]]:
     """The versions that muster serves and in which nothing was compared."""
     return [
         (api, version)
-        for api in sorted(HANDLERS)
+        for api in sorted(APIS)
         for version in range(versions(api).first, versions(api).last + 1)
         if version not in compared.versions(ApiKey(api))
     ]
@@ -61,7 +61,7 @@ def section(campaign: Campaign, stories: Compared) -> str:
 def _counts(campaign: Campaign, stories: Compared, compared: Compared) -> Iterable[str]:
     found = len(campaign.findings)
     missing = gaps(compared)
-    served = sum(versions(api).last - versions(api).first + 1 for api in HANDLERS)
+    served = sum(versions(api).last - versions(api).first + 1 for api in APIS)
     yield f"Against Apache Kafka {KAFKA_VERSION}, one broker on loopback:"
     yield ""
     yield f"- {stories.muster.versions.total():,} answers of scenarios and stories, field by field"
@@ -89,7 +89,7 @@ def _counts(campaign: Campaign, stories: Compared, compared: Compared) -> Iterab
 def _apis(compared: Compared) -> Iterable[str]:
     yield "| API | versions served | compared | answers | error codes that both gave |"
     yield "|---|---|---|---:|---|"
-    for key in sorted(HANDLERS):
+    for key in sorted(APIS):
         api = ApiKey(key)
         first, last = versions(api)
         found = compared.versions(api)
@@ -97,7 +97,7 @@ def _apis(compared: Compared) -> Iterable[str]:
         errors = ", ".join(_error(code) for code in compared.errors(api)) or "none"
         answers = sum(found.values())
         yield f"| {api.name} | {_span(range(first, last + 1))} | {_span(there)} | {answers:,} | {errors} |"
-    beyond = [ApiKey(api).name for api in sorted(HANDLERS) if advertised_versions(api) != versions(api)]
+    beyond = [ApiKey(api).name for api in sorted(APIS) if advertised_versions(api) != versions(api)]
     if beyond:
         yield ""
         yield f"{', '.join(beyond)}: lower versions are advertised and refused, as Kafka does both."

@@ -1,0 +1,154 @@
+"""What an API is to the server, in one declaration. Each stands in `apis/`, beside what answers its requests.
+
+`begin(broker, request, context, answered)` begins a request. It returns the answer: a response, None where
+the protocol has none, or an exception; or LATER when `answered` has been or will be called with it, once. The
+request is its own to change. A coroutine `handle(broker, request, context)` is made a `begin` here.
+
+KafkaError becomes the API's refusal, any other exception UNKNOWN_SERVER_ERROR (KAFKA_STORAGE_ERROR when it
+was the store's) and a line in the log; CloseConnection closes the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from inspect import iscoroutinefunction
+from typing import Any, Final, NamedTuple
+
+from muster.coordinator.base.answers import Answered
+from muster.coordinator.base.step import RequestContext
+from muster.coordinator.server.names import Names
+from muster.coordinator.server.refusal import Refusal
+from muster.coordinator.server.serving import Broker
+from muster.protocol.api import ApiKey, request_class, response_class, versions
+from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.message import Message
+
+Begin = Callable[[Broker, Any, RequestContext, Answered], object]
+Handle = Callable[[Broker, Any, RequestContext], Coroutine[Any, Any, Message | None]]
+
+LISTING_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Names, partitions, offsets: some hundred thousand partitions, or twenty thousand names of full length.
+Kafka takes `socket.request.max.bytes`, 100 MiB, of every API: a thousand times what any client sends of most,
+and few bytes can stand for much work. What a request lists is bounded by `request.elements.max`, which the
+decoder counts."""
+
+
+_NOTHING: Final = Names()
+_WHOLE: Final = Refusal()
+
+
+class Parts(NamedTuple):
+    """Error codes that Kafka answers at parts of a response that has a code for the whole, too."""
+
+    codes: Callable[[ErrorCode], bool]
+    refusal: Refusal
+    version: int | None = None
+    """The version whose refusal it is, where a newer one has a code for the whole."""
+    since: int = 0
+
+
+class Repeated(NamedTuple):
+    """The bytes at the end of a request that differ in its repetitions; the others, but for the correlation
+    id, are the same."""
+
+    size: int = 0
+    behind: int = 0
+    """Bytes that follow them."""
+    update: Callable[[bytes, int], None] | None = None
+    """Reads them from a repetition, at an offset, into the request that was decoded."""
+
+
+Repeats = Callable[[Any, int, bytes], Repeated | None]
+"""Of a request, its version and the bytes of its message; None where it is not worth remembering."""
+
+
+class Api:
+    """One API that is served, or advertised for its refusal."""
+
+    __slots__ = (
+        "about_the_cluster",
+        "begin",
+        "closing",
+        "instant",
+        "key",
+        "name",
+        "names",
+        "paced",
+        "parts",
+        "pieces",
+        "reads",
+        "refuse",
+        "repeats",
+        "size_max",
+    )
+
+    def __init__(
+        self,
+        key: ApiKey,
+        begin: Begin | Handle,
+        *,
+        names: Names = _NOTHING,
+        refuse: Refusal = _WHOLE,
+        parts: Parts | None = None,
+        size_max: int | None = LISTING_BYTES_MAX,
+        reads: bool = False,
+        instant: bool = False,
+        about_the_cluster: bool = False,
+        pieces: bool = False,
+        closing: bool = False,
+        repeats: Repeats | None = None,
+    ) -> None:
+        """`names`: what its requests name. `refuse`: the shape of a refusal, `parts` that of codes which
+        concern parts of it. `size_max`: bytes of a request (None: socket.request.max.bytes alone).
+
+        `reads`: it only reads and may take long, so it is dropped with its connection. `instant`: its
+        requests take no time, and wait for nobody's turn. `about_the_cluster`: a broker that has lost sight
+        of the cluster closes the connection, so that clients ask another one. `pieces`: its responses are
+        large, and sent in pieces. `closing`: a client may close behind it without waiting to be answered.
+        `repeats`: how a connection's next requests may repeat one.
+        """
+        self.key = key
+        self.name = request_class(key).__name__.removesuffix("Request")
+        self.names = names
+        self.refuse = refuse
+        self.parts = parts
+        self.size_max = size_max
+        self.reads = reads
+        self.instant = instant
+        self.about_the_cluster = about_the_cluster
+        self.pieces = pieces
+        self.closing = closing
+        self.repeats = repeats
+        self.paced = not instant
+        """Whether only so many are begun in a turn of the loop. What a task answers has a turn of its own."""
+        if iscoroutinefunction(begin):
+            self.paced = False
+            begin = awaited(begin, self.name)
+        self.begin: Begin = begin  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"<Api {self.name} {versions(self.key)}>"
+
+    def refusal(self, request: Any, version: int, error: KafkaError) -> Message:
+        """The response that refuses a whole request."""
+        return self.refuse.of(response_class(self.key), request, version, error)
+
+
+def awaited(handle: Handle, name: str) -> Begin:
+    """What is answered by a coroutine, as a `begin`. It returns the task, in place of LATER: to cancel it
+    drops the request."""
+
+    async def run(answer: Coroutine[Any, Any, Message | None], answered: Answered) -> None:
+        outcome: object
+        try:
+            outcome = await answer
+        except Exception as error:
+            outcome = error
+        answered(outcome)
+
+    def begin(broker: Broker, request: Any, context: RequestContext, answered: Answered) -> object:
+        loop = asyncio.get_running_loop()
+        return loop.create_task(run(handle(broker, request, context), answered), name=name)
+
+    return begin

@@ -1,0 +1,92 @@
+"""The APIs, declared in a file per message family beside what answers them; `muster.coordinator.server.api`
+says how.
+
+What answers a request checks what needs the broker's view (topics, bounds of the settings), hands the work to
+the group core or the partitions, and puts the answer together.
+
+Some are there for nothing but their refusal (acls, consumer_group, delegation_tokens, sasl), as Kafka has
+them without an authorizer, on a plaintext listener and with group.version=0. A client that did not see them
+would give up without a word, take the broker for an old one, or wait for ever. A refusal that is no NotServed
+leaves no line in the log: tools ask about ACLs and tokens without needing them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from muster.coordinator.server.api import LISTING_BYTES_MAX, Api
+from muster.coordinator.server.apis import (
+    acls,
+    classic_group,
+    cluster,
+    configs,
+    connection,
+    consumer_group,
+    data,
+    delegation_tokens,
+    features,
+    group_admin,
+    metadata,
+    offsets,
+    quotas,
+    reassignments,
+    sasl,
+    scram,
+    topics,
+    transactions,
+)
+from muster.coordinator.server.wire import Traffic
+from muster.protocol.api import ApiKey
+from muster.protocol.errors import TooLargeError
+
+_FAMILIES: Final = (
+    acls,
+    classic_group,
+    cluster,
+    configs,
+    connection,
+    consumer_group,
+    data,
+    delegation_tokens,
+    features,
+    group_admin,
+    metadata,
+    offsets,
+    quotas,
+    reassignments,
+    sasl,
+    scram,
+    topics,
+    transactions,
+)
+
+_DECLARED: Final = [api for family in _FAMILIES for api in family.APIS]
+
+APIS: Final[Mapping[int, Api]] = MappingProxyType(
+    {api.key: api for api in sorted(_DECLARED, key=lambda api: api.key)}
+)
+"""By key, in order: what is advertised and answered."""
+
+
+def check_request_size(api_key: int, size: int) -> None:
+    """Raises TooLargeError for a request larger than its API's may be; of what is no API here, too."""
+    api = APIS.get(api_key)
+    size_max = LISTING_BYTES_MAX if api is None else api.size_max
+    if size_max is not None and size > size_max:
+        raise TooLargeError(f"{_name(api_key)}: a request of {size} bytes; allowed are {size_max}")
+
+
+def _name(api_key: int) -> str:
+    try:
+        return ApiKey(api_key).name
+    except ValueError:
+        return f"api key {api_key}"
+
+
+TRAFFIC: Final = Traffic(
+    check_request_size,
+    paced=frozenset(int(key) for key, api in APIS.items() if api.paced),
+    outlives=frozenset(int(key).to_bytes(2, "big") for key, api in APIS.items() if api.closing),
+)

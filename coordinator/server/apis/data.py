@@ -1,0 +1,484 @@
+"""The data plane: Produce, Fetch, ListOffsets, OffsetForLeaderEpoch, DeleteRecords.
+
+Topics come by name or, in the newest versions, by id; both are resolved here, and a refusal concerns one
+partition at a time. What happens to the records is `muster.coordinator.topics`'.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Final
+from uuid import UUID
+
+from muster.coordinator.base.endpoints import reached_at
+from muster.coordinator.base.step import RequestContext
+from muster.coordinator.server.api import Api, Parts
+from muster.coordinator.server.apis.several import Turns
+from muster.coordinator.server.memory import ResponseReservation
+from muster.coordinator.server.names import TOPICS, TOPICS_BY_TOPIC, Listed, Names, by
+from muster.coordinator.server.refusal import Each, Refusal, entry, partitions
+from muster.coordinator.server.serving import Broker
+from muster.coordinator.server.unexpected import unexpected
+from muster.coordinator.server.unserved import CloseConnection, no_transactions
+from muster.coordinator.storage.store import NodeRow
+from muster.coordinator.topics.catalogue import Topic
+from muster.coordinator.topics.partitions import Appended, FetchedPartition, FetchPartition
+from muster.protocol.api import ApiKey
+from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.message import Versions
+from muster.protocol.messages.data import (
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    FetchRequest,
+    FetchResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    ProduceRequest,
+    ProduceResponse,
+)
+
+ProducedPartition = ProduceResponse.TopicProduceResponse.PartitionProduceResponse
+FetchedPartitionData = FetchResponse.FetchableTopicResponse.PartitionData
+ListedPartition = ListOffsetsResponse.ListOffsetsTopicResponse.ListOffsetsPartitionResponse
+EpochEndOffset = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult.EpochEndOffset
+CutPartition = DeleteRecordsResponse.DeleteRecordsTopicResult.DeleteRecordsPartitionResult
+
+_ZSTD_PRODUCED_FROM: Final = 7
+_IDS_PRODUCED_FROM: Final = 13
+_IDS_FETCHED_FROM: Final = 13
+_PRODUCE_LEADERS_FROM: Final = 10
+_FETCH_LEADERS_FROM: Final = 16
+_READ_COMMITTED: Final = 1
+_NO_SUCH_LOG: Final = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+_LEADER_MOVED: Final = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
+
+_SPECIAL_TIMESTAMPS: Final = {-1: 1, -2: 1, -3: 7, -4: 8, -5: 9, -6: 11}
+"""Timestamps that ask for a place in the log rather than a time, and the ListOffsets version that brought
+each."""
+
+
+def _resolve(broker: Broker, name: str, topic_id: UUID, *, by_id: bool) -> Topic:
+    return broker.catalogue.identified(topic_id) if by_id else broker.catalogue.named(name)
+
+
+# --- Produce ------------------------------------------------------------------------------------------------
+
+
+async def produce(broker: Broker, request: ProduceRequest, context: RequestContext) -> ProduceResponse | None:
+    """Append to each partition, all at once; with acks=0 nothing is answered, and an error closes the
+    connection."""
+    if request.acks not in (-1, 0, 1):
+        raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks {request.acks}: allowed are -1, 0 and 1")
+    if request.transactional_id is not None:
+        raise no_transactions()
+    version = context.api_version
+    appends: list[list[asyncio.Future[Appended]]] = []
+    turns = Turns()
+    for topic in request.topic_data:
+        appends.append([])
+        for data in topic.partition_data:
+            await turns.next()
+            appends[-1].append(_append(broker, topic, data, version))
+    await _settle([each for of_topic in appends for each in of_topic], request.timeout_ms)
+    response = ProduceResponse(responses=[])
+    leaders: dict[int, NodeRow] = {}
+    for topic, of_topic in zip(request.topic_data, appends, strict=True):
+        parts = []
+        for data, append in zip(topic.partition_data, of_topic, strict=True):
+            await turns.next()
+            part = _produced(data.index, append, context)
+            if part.error_code in _LEADER_MOVED and version >= _PRODUCE_LEADERS_FROM:
+                with suppress(KafkaError):  # it was deleted meanwhile, and others may have been stored
+                    asked = _resolve(broker, topic.name, topic.topic_id, by_id=version >= _IDS_PRODUCED_FROM)
+                    _point_to_leader(broker, asked, data.index, part.current_leader, leaders)
+            parts.append(part)
+        response.responses.append(
+            ProduceResponse.TopicProduceResponse(
+                name=topic.name, topic_id=topic.topic_id, partition_responses=parts
+            )
+        )
+    if request.acks == 0:
+        if any(part.error_code for topic in response.responses for part in topic.partition_responses):
+            raise CloseConnection("a Produce with acks=0 failed")
+        return None
+    response.node_endpoints = [
+        ProduceResponse.NodeEndpoint(node_id=node.node_id, host=at.host, port=at.port, rack=node.rack)
+        for node in leaders.values()
+        for at in (reached_at(node, context.listener),)
+    ]
+    return response
+
+
+def _append(
+    broker: Broker,
+    asked: ProduceRequest.TopicProduceData,
+    data: ProduceRequest.TopicProduceData.PartitionProduceData,
+    version: int,
+) -> asyncio.Future[Appended]:
+    try:
+        topic = _resolve(broker, asked.name, asked.topic_id, by_id=version >= _IDS_PRODUCED_FROM)
+        _check_written_by_clients(topic, data.index)
+    except KafkaError as error:
+        refused: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+        refused.set_exception(error)
+        return refused
+    return broker.partitions.append(
+        topic, data.index, data.records or b"", zstd_allowed=version >= _ZSTD_PRODUCED_FROM
+    )
+
+
+async def _settle(appends: list[asyncio.Future[Appended]], timeout_ms: int) -> None:
+    """Wait for the appends, but no longer than the client does; what is then under way may still be
+    stored."""
+    if pending := [each for each in appends if not each.done()]:
+        await asyncio.wait(pending, timeout=max(timeout_ms, 0) / 1000)
+
+
+def _produced(index: int, append: asyncio.Future[Appended], context: RequestContext) -> ProducedPartition:
+    if not append.done():
+        late = KafkaError(
+            ErrorCode.REQUEST_TIMED_OUT, "the records were not stored within the request's timeout"
+        )
+        append.add_done_callback(_retrieve)
+        return entry(ProducedPartition, context.api_version, late, index=index)
+    error = append.exception()
+    if error is None:
+        stored = append.result()
+        return ProducedPartition(
+            index=index,
+            base_offset=stored.base_offset,
+            log_append_time_ms=stored.log_append_time_ms,
+            log_start_offset=stored.log_start_offset,
+        )
+    if not isinstance(error, KafkaError):
+        if not isinstance(error, Exception):
+            raise error
+        # Of this partition alone: what other partitions stored must not be answered with an error.
+        error = unexpected(error, ApiKey.PRODUCE, context.api_version, context.client_id)
+    part = entry(ProducedPartition, context.api_version, error, index=index)
+    part.record_errors = [
+        ProducedPartition.BatchIndexAndErrorMessage(batch_index=at, batch_index_error_message=why)
+        for at, why in getattr(error, "record_errors", ())
+    ]
+    return part
+
+
+def _retrieve(append: asyncio.Future[Appended]) -> None:
+    """Take the outcome nobody waits for any more, or asyncio complains that it was never looked at."""
+    if not append.cancelled():
+        append.exception()
+
+
+def _point_to_leader(
+    broker: Broker,
+    topic: Topic,
+    partition: int,
+    current_leader: ProducedPartition.LeaderIdAndEpoch | FetchedPartitionData.LeaderIdAndEpoch,
+    leaders: dict[int, NodeRow],
+) -> None:
+    """Name node and leader epoch, so that the client need not ask for Metadata first (KIP-951)."""
+    leader, epoch = broker.leader(topic, partition)
+    node = broker.topology.nodes.get(leader)
+    # While our own leadership is only starting we would send the client to ourselves, without a pause.
+    if node is not None and leader != broker.node_id:
+        current_leader.leader_id, current_leader.leader_epoch = leader, epoch
+        leaders[leader] = node
+
+
+# --- Fetch --------------------------------------------------------------------------------------------------
+
+
+async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) -> FetchResponse:
+    """Records of each partition, waiting up to `max_wait_ms` for `min_bytes`.
+
+    Sessions (KIP-227) are not kept: session id 0 answers every attempt to open one, which clients take for
+    "none".
+    """
+    # What is read counts until the answer is handed over; from then on the connection counts what it cannot
+    # send.
+    with ResponseReservation(broker.responses) as share:
+        return await _fetch(broker, request, context, share)
+
+
+async def _fetch(
+    broker: Broker, request: FetchRequest, context: RequestContext, share: ResponseReservation
+) -> FetchResponse:
+    version = context.api_version
+    turns = Turns()
+    if (request.session_id != 0 and request.session_epoch != -1) or request.session_epoch > 0:
+        raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "this broker keeps no fetch sessions")
+    resolved: dict[int, Topic] = {}
+    refused: dict[int, KafkaError] = {}
+    asked: list[FetchPartition] = []
+    for position, topic in enumerate(request.topics):
+        try:
+            found = _resolve(broker, topic.topic, topic.topic_id, by_id=version >= _IDS_FETCHED_FROM)
+        except KafkaError as error:
+            refused[position] = error
+            continue
+        resolved[position] = found
+        asked += [
+            FetchPartition(
+                topic=found,
+                partition=each.partition,
+                fetch_offset=each.fetch_offset,
+                max_bytes=each.partition_max_bytes,
+                current_leader_epoch=each.current_leader_epoch,
+                last_fetched_epoch=each.last_fetched_epoch,
+            )
+            for each in topic.partitions
+            if each.partition in range(found.partitions)
+        ]
+    fetched: list[FetchedPartition] = []
+    if asked:  # what is not there neither ends nor begins a wait
+        fetched = await broker.partitions.fetch(
+            asked,
+            min_bytes=request.min_bytes,
+            max_bytes=max(min(request.max_bytes, broker.settings.fetch_max_bytes), 0),
+            max_wait_ms=max(request.max_wait_ms, 0),
+            lend=share.lend,
+        )
+    answers = iter(fetched)
+    response = FetchResponse(responses=[])
+    leaders: dict[int, NodeRow] = {}
+    for position, topic in enumerate(request.topics):
+        parts = []
+        for each in topic.partitions:
+            await turns.next()
+            if position in refused:
+                parts.append(_unfetched(each.partition, version, refused[position]))
+                continue
+            if each.partition not in range(resolved[position].partitions):
+                parts.append(_unfetched(each.partition, version, _absent(topic.topic, each.partition)))
+                continue
+            part = _fetched(
+                each.partition, version, next(answers), request.isolation_level == _READ_COMMITTED
+            )
+            if version >= _FETCH_LEADERS_FROM and part.error_code in _LEADER_MOVED:
+                _point_to_leader(broker, resolved[position], each.partition, part.current_leader, leaders)
+            parts.append(part)
+        response.responses.append(
+            FetchResponse.FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=parts)
+        )
+    response.node_endpoints = [
+        FetchResponse.NodeEndpoint(node_id=node.node_id, host=at.host, port=at.port, rack=node.rack)
+        for node in leaders.values()
+        for at in (reached_at(node, context.listener),)
+    ]
+    return response
+
+
+def _absent(topic: str, partition: int) -> KafkaError:
+    return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic}-{partition}")
+
+
+def _unfetched(partition: int, version: int, error: KafkaError) -> FetchedPartitionData:
+    return entry(
+        FetchedPartitionData,
+        version,
+        error,
+        partition_index=partition,
+        # As Kafka, which has none to look at where there is no log.
+        aborted_transactions=[] if error.code in _NO_SUCH_LOG else None,
+        records=b"",  # not null: kafka-python and old Java clients take its length
+    )
+
+
+def _fetched(partition: int, version: int, answer: FetchedPartition, committed: bool) -> FetchedPartitionData:
+    if answer.error is not None:
+        refused = _unfetched(partition, version, answer.error)
+        refused.aborted_transactions = None  # as Kafka, also of a topic that was deleted during the wait
+        return refused
+    part = FetchedPartitionData(
+        partition_index=partition,
+        high_watermark=answer.high_watermark,
+        last_stable_offset=answer.high_watermark,
+        log_start_offset=answer.log_start_offset,
+        aborted_transactions=[] if committed else None,
+        records=answer.records,
+    )
+    if answer.diverging_epoch is not None:
+        part.diverging_epoch.epoch, part.diverging_epoch.end_offset = answer.diverging_epoch
+    return part
+
+
+# --- ListOffsets, OffsetForLeaderEpoch, DeleteRecords -------------------------------------------------------
+
+
+def _repeated(indexes: Iterable[tuple[str, int]]) -> set[tuple[str, int]]:
+    return {each for each, times in Counter(indexes).items() if times > 1}
+
+
+async def list_offsets(
+    broker: Broker, request: ListOffsetsRequest, context: RequestContext
+) -> ListOffsetsResponse:
+    """Offsets by time, or by a special timestamp the request's version knows."""
+    version = context.api_version
+    repeated = _repeated(
+        (topic.name, each.partition_index) for topic in request.topics for each in topic.partitions
+    )
+    refused: set[tuple[str, int]] = set()
+    response = ListOffsetsResponse(topics=[])
+    turns = Turns()
+    for topic in request.topics:
+        parts = []
+        for each in topic.partitions:
+            await turns.next()
+            try:
+                if (topic.name, each.partition_index) in repeated:
+                    if (topic.name, each.partition_index) in refused:
+                        continue  # Once is enough, as Kafka does.
+                    refused.add((topic.name, each.partition_index))
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, "the partition is named twice")
+                if each.timestamp < 0 and version < _SPECIAL_TIMESTAMPS.get(each.timestamp, version + 1):
+                    raise KafkaError(
+                        ErrorCode.UNSUPPORTED_VERSION,
+                        f"ListOffsets v{version} knows no timestamp {each.timestamp}",
+                    )
+                named = broker.catalogue.named(topic.name)
+                found = await broker.partitions.of(named).list_offsets(
+                    named,
+                    each.partition_index,
+                    each.timestamp,
+                    current_leader_epoch=each.current_leader_epoch,
+                )
+            except KafkaError as error:
+                parts.append(entry(ListedPartition, version, error, partition_index=each.partition_index))
+            else:
+                parts.append(
+                    ListedPartition(
+                        partition_index=each.partition_index,
+                        timestamp=found.timestamp,
+                        offset=found.offset,
+                        # Fields a version lacks must keep their default.
+                        leader_epoch=found.leader_epoch if version >= 4 else -1,
+                    )
+                )
+        response.topics.append(
+            ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name, partitions=parts)
+        )
+    return response
+
+
+async def offset_for_leader_epoch(
+    broker: Broker, request: OffsetForLeaderEpochRequest, context: RequestContext
+) -> OffsetForLeaderEpochResponse:
+    """Where the largest leader epoch not above the one asked for ends: how clients find out about lost
+    records."""
+    response = OffsetForLeaderEpochResponse(topics=[])
+    turns = Turns()
+    for topic in request.topics:
+        parts = []
+        for each in topic.partitions:
+            await turns.next()
+            try:
+                named = broker.catalogue.named(topic.topic)
+                epoch, end_offset = await broker.partitions.of(named).end_offset_for_epoch(
+                    named,
+                    each.partition,
+                    each.leader_epoch,
+                    current_leader_epoch=each.current_leader_epoch,
+                )
+            except KafkaError as error:
+                parts.append(entry(EpochEndOffset, context.api_version, error, partition=each.partition))
+            else:
+                parts.append(
+                    EpochEndOffset(partition=each.partition, leader_epoch=epoch, end_offset=end_offset)
+                )
+        response.topics.append(
+            OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(topic=topic.topic, partitions=parts)
+        )
+    return response
+
+
+def _check_written_by_clients(topic: Topic, partition: int) -> None:
+    """INVALID_TOPIC_EXCEPTION for an internal topic's partition; one that is not there is refused later."""
+    if topic.internal and 0 <= partition < topic.partitions:
+        raise KafkaError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic.name} is internal; clients do not write to it"
+        )
+
+
+async def delete_records(
+    broker: Broker, request: DeleteRecordsRequest, context: RequestContext
+) -> DeleteRecordsResponse:
+    """Drop records below an offset."""
+    response = DeleteRecordsResponse(topics=[])
+    turns = Turns()
+    for topic in request.topics:
+        parts = []
+        for each in topic.partitions:
+            await turns.next()
+            try:
+                asked = broker.catalogue.named(topic.name)
+                _check_written_by_clients(asked, each.partition_index)
+                low = await broker.partitions.delete_records(asked, each.partition_index, each.offset)
+            except KafkaError as error:
+                parts.append(
+                    entry(CutPartition, context.api_version, error, partition_index=each.partition_index)
+                )
+            else:
+                parts.append(CutPartition(partition_index=each.partition_index, low_watermark=low))
+        response.topics.append(
+            DeleteRecordsResponse.DeleteRecordsTopicResult(name=topic.name, partitions=parts)
+        )
+    return response
+
+
+# --- declarations -------------------------------------------------------------------------------------------
+
+_FETCH_SESSION_CODES: Final = frozenset(
+    {
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+    }
+)
+_FETCH_OF_PARTITIONS: Final = Each(
+    "responses",
+    "topics",
+    Each(
+        "partitions",
+        "partitions",
+        entry=lambda asked, version, error: _unfetched(asked.partition, version, error),
+    ),
+)
+_WITHOUT_A_CODE_UNTIL: Final = 6
+
+APIS: Final = (
+    Api(
+        ApiKey.PRODUCE,
+        produce,
+        names=Names(topics=(Listed("topic_data", by("name")),)),
+        refuse=partitions("responses", "topic_data", "partition_responses", "partition_data"),
+        size_max=None,
+        closing=True,
+    ),
+    Api(
+        ApiKey.FETCH,
+        fetch,
+        names=Names(topics=TOPICS_BY_TOPIC),
+        refuse=Refusal((_FETCH_OF_PARTITIONS._replace(versions=Versions(0, _WITHOUT_A_CODE_UNTIL)),)),
+        parts=Parts(
+            lambda code: code not in _FETCH_SESSION_CODES,
+            Refusal((_FETCH_OF_PARTITIONS,)),
+            version=_WITHOUT_A_CODE_UNTIL,
+        ),
+        reads=True,
+        pieces=True,
+    ),
+    Api(ApiKey.LIST_OFFSETS, list_offsets, names=Names(topics=TOPICS), refuse=partitions(), reads=True),
+    Api(
+        ApiKey.OFFSET_FOR_LEADER_EPOCH,
+        offset_for_leader_epoch,
+        names=Names(topics=TOPICS_BY_TOPIC),
+        refuse=partitions(),
+        reads=True,
+    ),
+    Api(ApiKey.DELETE_RECORDS, delete_records, names=Names(topics=TOPICS), refuse=partitions()),
+)

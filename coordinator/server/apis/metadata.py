@@ -1,0 +1,347 @@
+"""Metadata, DescribeTopicPartitions, DescribeCluster, FindCoordinator: who is there, and who serves what."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from muster.coordinator.base.endpoints import reached_at
+from muster.coordinator.base.step import RequestContext
+from muster.coordinator.server.api import Api
+from muster.coordinator.server.apis.operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
+from muster.coordinator.server.apis.several import Turns
+from muster.coordinator.server.names import TOPICS, Listed, Names, itself
+from muster.coordinator.server.refusal import entry, listing
+from muster.coordinator.server.serving import Broker
+from muster.coordinator.server.unserved import no_share_groups, no_transactions
+from muster.coordinator.storage.store import Grant, Lease, LeaseKind, NodeRow, StoreError
+from muster.coordinator.topics.catalogue import Topic, check_name
+from muster.protocol.api import ApiKey
+from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.messages.metadata import (
+    AUTHORIZED_OPERATIONS_OMITTED,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
+from muster.protocol.types import ZERO_UUID
+
+_Coordinator = FindCoordinatorResponse.Coordinator
+
+_BROKERS, _CONTROLLERS = 1, 2
+_GROUPS: Final = 0
+_PARTITIONS_DESCRIBED_MAX: Final = 2_000
+"""Kafka's max.request.partition.size.limit."""
+
+
+async def metadata(broker: Broker, request: MetadataRequest, context: RequestContext) -> MetadataResponse:
+    """The live brokers and the topics asked for.
+
+    A missing topic is created when the broker's setting and the request both allow it and the request names
+    it; the answer has its leaders already, where Kafka makes the client ask again.
+    """
+    version = context.api_version
+    operations = (
+        TOPIC_OPERATIONS if request.include_topic_authorized_operations else AUTHORIZED_OPERATIONS_OMITTED
+    )
+    topics: list[MetadataResponse.Topic] = []
+    turns = Turns()
+    if request.topics is None or (version == 0 and not request.topics):
+        for topic in list(broker.catalogue.topics()):
+            await turns.next()
+            topics.append(_topic(broker, topic, operations))
+    else:
+        if version < 12 and any(each.topic_id != ZERO_UUID or each.name is None for each in request.topics):
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Metadata v{version} cannot ask by topic id")
+        # Each once: an answer is large, and a request may repeat a name fifty thousand times.
+        for asked in {(each.name, each.topic_id): each for each in request.topics}.values():
+            await turns.next()
+            try:
+                topic = await _asked_topic(broker, asked, create=request.allow_auto_topic_creation)
+            except KafkaError as error:
+                refused = _refused_topic(asked, version, error)
+                refused.topic_authorized_operations = operations
+                topics.append(refused)
+            else:
+                topics.append(_topic(broker, topic, operations))
+    topology = broker.topology
+    return MetadataResponse(
+        brokers=[
+            MetadataResponse.Broker(node_id=node.node_id, host=at.host, port=at.port, rack=node.rack)
+            for node in topology.nodes.values()
+            for at in (reached_at(node, context.listener),)
+        ],
+        cluster_id=broker.cluster_id,
+        controller_id=topology.controller_id,
+        topics=topics,
+        cluster_authorized_operations=(
+            CLUSTER_OPERATIONS
+            if request.include_cluster_authorized_operations
+            else AUTHORIZED_OPERATIONS_OMITTED
+        ),
+    )
+
+
+def _refused_topic(asked: MetadataRequest.Topic, version: int, error: KafkaError) -> MetadataResponse.Topic:
+    # Before v12 a name cannot be null in the response: a topic asked for by id has none to give back.
+    name = asked.name if asked.name is not None or version >= 12 else ""
+    return entry(MetadataResponse.Topic, version, error, name=name, topic_id=asked.topic_id)
+
+
+async def _asked_topic(broker: Broker, asked: MetadataRequest.Topic, *, create: bool) -> Topic:
+    if asked.topic_id != ZERO_UUID:
+        return broker.catalogue.identified(asked.topic_id)
+    if asked.name is None:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "neither a topic name nor a topic id")
+    if create:
+        try:
+            return await broker.catalogue.ensure(asked.name)
+        except StoreError as error:
+            # The brokers are told all the same: a client without them would have nobody to ask again.
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the topic could not be created") from error
+    return named_topic(broker, asked.name)
+
+
+def named_topic(broker: Broker, name: str) -> Topic:
+    """UNKNOWN_TOPIC_OR_PARTITION, or INVALID_TOPIC_EXCEPTION for a name that no topic can have."""
+    if broker.catalogue.by_name(name) is None:
+        check_name(name)
+    return broker.catalogue.named(name)
+
+
+def _topic(broker: Broker, topic: Topic, operations: int) -> MetadataResponse.Topic:
+    return MetadataResponse.Topic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.internal,
+        partitions=[_partition(broker, topic, index) for index in range(topic.partitions)],
+        topic_authorized_operations=operations,
+    )
+
+
+def _partition(broker: Broker, topic: Topic, index: int) -> MetadataResponse.Topic.Partition:
+    leader, epoch = broker.leader(topic, index)
+    assignment = topic.assignments.get(index)
+    # The records are the store's to keep, so every live replica is in sync; without a list, whoever leads
+    # is the only one.
+    replicas = list(assignment.replicas) if assignment is not None else [leader] if leader >= 0 else []
+    nodes = broker.topology.nodes
+    return MetadataResponse.Topic.Partition(
+        error_code=ErrorCode.LEADER_NOT_AVAILABLE if leader < 0 else 0,
+        partition_index=index,
+        leader_id=leader,
+        leader_epoch=epoch,
+        replica_nodes=replicas,
+        isr_nodes=[node_id for node_id in replicas if node_id in nodes],
+        offline_replicas=[node_id for node_id in replicas if node_id not in nodes],
+    )
+
+
+async def describe_topic_partitions(
+    broker: Broker, request: DescribeTopicPartitionsRequest, context: RequestContext
+) -> DescribeTopicPartitionsResponse:
+    """A page of the partitions of the topics asked for, in the order of the topics' names, each topic once.
+
+    A cursor must name one of the topics asked for (INVALID_REQUEST); asked about all topics, it may name one
+    that is gone by now. Topics that are refused take no room in the page.
+    """
+    cursor = request.cursor
+    begin = "" if cursor is None else cursor.topic_name
+    names = [topic.name for topic in request.topics] or [topic.name for topic in broker.catalogue.topics()]
+    if cursor is not None and request.topics and begin not in names:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"topic {begin} of the cursor is not among those asked for"
+        )
+    if cursor is not None and cursor.partition_index < 0:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"partition {cursor.partition_index} of the cursor")
+    response = DescribeTopicPartitionsResponse(topics=[])
+    room = max(1, min(request.response_partition_limit, _PARTITIONS_DESCRIBED_MAX))
+    turns = Turns()
+    for name in sorted({name for name in names if name >= begin}):
+        await turns.next()
+        try:
+            topic = named_topic(broker, name)
+        except KafkaError as error:
+            response.topics.append(
+                entry(DescribeTopicPartitionsResponse.Topic, context.api_version, error, name=name)
+            )
+            continue
+        first = 0 if cursor is None or name != begin else cursor.partition_index
+        page = range(topic.partitions)[first : first + room]
+        if page or first >= topic.partitions:
+            response.topics.append(_described_topic(broker, topic, page))
+        room -= len(page)
+        if first + len(page) < topic.partitions:
+            response.next_cursor = DescribeTopicPartitionsResponse.Cursor(
+                topic_name=name, partition_index=first + len(page)
+            )
+            break
+    for described in response.topics:
+        described.topic_authorized_operations = TOPIC_OPERATIONS
+    return response
+
+
+def _described_topic(broker: Broker, topic: Topic, page: range) -> DescribeTopicPartitionsResponse.Topic:
+    return DescribeTopicPartitionsResponse.Topic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.internal,
+        partitions=[
+            DescribeTopicPartitionsResponse.Partition(
+                error_code=each.error_code,
+                partition_index=each.partition_index,
+                leader_id=each.leader_id,
+                leader_epoch=each.leader_epoch,
+                replica_nodes=each.replica_nodes,
+                isr_nodes=each.isr_nodes,
+                offline_replicas=each.offline_replicas,
+                eligible_leader_replicas=[],
+                last_known_elr=[],
+            )
+            for each in (_partition(broker, topic, index) for index in page)
+        ],
+    )
+
+
+async def describe_cluster(
+    broker: Broker, request: DescribeClusterRequest, context: RequestContext
+) -> DescribeClusterResponse:
+    """The live brokers. There are no controllers apart from them, and none that are fenced.
+
+    Who asks for the leases is told what the store says of nodes and leases now; KAFKA_STORAGE_ERROR when it
+    cannot be asked.
+    """
+    if request.endpoint_type == _CONTROLLERS:
+        raise KafkaError(ErrorCode.MISMATCHED_ENDPOINT_TYPE, "this is a broker, not a controller")
+    if request.endpoint_type != _BROKERS:
+        raise KafkaError(ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"no endpoint type {request.endpoint_type}")
+    response = DescribeClusterResponse(
+        endpoint_type=_BROKERS,
+        cluster_id=broker.cluster_id,
+        controller_id=broker.topology.controller_id,
+        brokers=[_cluster_broker(node, context.listener) for node in broker.topology.nodes.values()],
+        cluster_authorized_operations=(
+            CLUSTER_OPERATIONS
+            if request.include_cluster_authorized_operations
+            else AUTHORIZED_OPERATIONS_OMITTED
+        ),
+    )
+    if request.include_leases:
+        await _add_leases(broker, response, context.listener)
+    return response
+
+
+def _cluster_broker(node: NodeRow, listener: str) -> DescribeClusterResponse.DescribeClusterBroker:
+    at = reached_at(node, listener)
+    return DescribeClusterResponse.DescribeClusterBroker(
+        broker_id=node.node_id, host=at.host, port=at.port, rack=node.rack
+    )
+
+
+async def _add_leases(broker: Broker, response: DescribeClusterResponse, listener: str) -> None:
+    """Nodes and leases as the store has them now, which is more than other brokers tell."""
+    try:
+        nodes = await broker.store.nodes()
+        grants: dict[Lease, Grant] = {}
+        for kind in LeaseKind:
+            grants |= {grant.lease: grant for grant in (await broker.store.holders(kind)).values()}
+    except StoreError as error:
+        why = "the broker cannot read its store at the moment; its log says why"
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, why) from error
+    response.brokers = []
+    for node in nodes:
+        told = _cluster_broker(node, listener)
+        told.is_drained = node.drained
+        told.registered_ago_ms, told.term_ms = node.age_ms, node.term_ms
+        response.brokers.append(told)
+    response.answering_id = broker.node_id
+    response.leases = [_lease(lease, grants.get(lease)) for lease in broker.topology.leases]
+
+
+def _lease(lease: Lease, grant: Grant | None) -> DescribeClusterResponse.Lease:
+    if grant is None:
+        return DescribeClusterResponse.Lease(kind=lease.kind, number=lease.number)
+    return DescribeClusterResponse.Lease(
+        kind=lease.kind,
+        number=lease.number,
+        holder_id=grant.node_id,
+        epoch=grant.epoch,
+        remaining_ms=grant.remaining_ms,
+        announced=grant.announced,
+    )
+
+
+async def find_coordinator(
+    broker: Broker, request: FindCoordinatorRequest, context: RequestContext
+) -> FindCoordinatorResponse:
+    """The holder of each group's shard. Refusals are per key from v4 on, before it for the one key there
+    is."""
+    if context.api_version < 4:
+        node = _coordinator(broker, request.key, request.key_type, context.api_version)
+        at = reached_at(node, context.listener)
+        return FindCoordinatorResponse(node_id=node.node_id, host=at.host, port=at.port)
+    found: list[_Coordinator] = []
+    turns = Turns()
+    for key in request.coordinator_keys:
+        await turns.next()
+        try:
+            node = _coordinator(broker, key, request.key_type, context.api_version)
+        except KafkaError as error:
+            broker.unserved.refused(error, context)
+            found.append(entry(_Coordinator, context.api_version, error, key=key))
+        else:
+            at = reached_at(node, context.listener)
+            found.append(_Coordinator(key=key, node_id=node.node_id, host=at.host, port=at.port))
+    return FindCoordinatorResponse(coordinators=found)
+
+
+def _coordinator(broker: Broker, key: str, key_type: int, version: int) -> NodeRow:
+    match key_type:
+        case 0:  # groups
+            node = broker.topology.coordinator(key)
+            if node is None:
+                raise KafkaError(
+                    ErrorCode.COORDINATOR_NOT_AVAILABLE, "the group's shard has no holder right now"
+                )
+            return node
+        case 1:
+            raise no_transactions()
+        case 2 if version >= 6:
+            raise no_share_groups()
+    raise KafkaError(ErrorCode.INVALID_REQUEST, f"FindCoordinator v{version} knows no key type {key_type}")
+
+
+APIS: Final = (
+    Api(
+        ApiKey.METADATA,
+        metadata,
+        names=Names(topics=TOPICS, empty_is_all_until=0),
+        refuse=listing("topics", "topics"),
+        about_the_cluster=True,
+    ),
+    Api(
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+        describe_topic_partitions,
+        names=Names(topics=TOPICS),
+        refuse=listing("topics", "topics"),
+        about_the_cluster=True,
+    ),
+    Api(ApiKey.DESCRIBE_CLUSTER, describe_cluster),
+    Api(
+        ApiKey.FIND_COORDINATOR,
+        find_coordinator,
+        names=Names(
+            group="key",
+            groups=Listed("coordinator_keys", itself),
+            about_groups=lambda request: request.key_type == _GROUPS,
+        ),
+        refuse=listing("coordinators", "coordinator_keys", "key")._replace(
+            fields={"node_id": -1, "port": -1}
+        ),
+        about_the_cluster=True,
+    ),
+)

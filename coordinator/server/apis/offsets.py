@@ -1,0 +1,390 @@
+"""OffsetCommit, OffsetFetch, OffsetDelete.
+
+The core knows groups and offsets, but not which topics exist: that is checked here, and topic ids become
+names on the way in. A partition that is refused here does not keep the others from the core.
+"""
+
+from __future__ import annotations
+
+import struct as structs
+from typing import Final, cast
+
+from muster.coordinator.base.answers import LATER, Answered
+from muster.coordinator.base.step import RequestContext
+from muster.coordinator.group.offsets import FetchOffsets
+from muster.coordinator.group.shard import Shard
+from muster.coordinator.server.api import Api, Parts, Repeated
+from muster.coordinator.server.apis.several import several
+from muster.coordinator.server.names import TOPICS, Listed, Names, by
+from muster.coordinator.server.refusal import Each, Refusal, entry, partitions
+from muster.coordinator.server.serving import Broker
+from muster.coordinator.topics.catalogue import Topic
+from muster.protocol.api import ApiKey
+from muster.protocol.codec import encode
+from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.message import VERSION_MAX, Versions
+from muster.protocol.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+from muster.protocol.types import ZERO_UUID
+
+_COMMITTED_BY_ID_FROM: Final = 10
+_FETCHED_BY_ID_FROM: Final = 10
+_GROUPS_FROM: Final = 8
+
+_POSITION: Final = structs.Struct(">qi")
+_BEHIND_POSITION_BYTES: Final = 4
+_SHORT_BYTES_MAX: Final = 126
+_TAGS_TO_COMMIT_FROM: Final = 8
+
+
+# --- OffsetCommit -------------------------------------------------------------------------------------------
+
+
+def offset_commit(
+    broker: Broker, request: OffsetCommitRequest, context: RequestContext, answered: Answered
+) -> object:
+    """Commit the partitions that exist; the others answer 3, or 100 where they were named by topic id.
+
+    Of partitions that all exist, each named once, the group's answer is all of the answer.
+    """
+    by_id = context.api_version >= _COMMITTED_BY_ID_FROM
+    catalogue = broker.catalogue
+    named: list[tuple[str, int]] = []
+    for asked in request.topics:
+        topic = catalogue.by_id(asked.topic_id) if by_id else catalogue.by_name(asked.name)
+        if topic is None or not asked.partitions:
+            return _commit_some(broker, request, context, answered)
+        asked.name, asked.topic_id = topic.name, topic.topic_id
+        for each in asked.partitions:
+            if not 0 <= each.partition_index < topic.partitions:
+                return _commit_some(broker, request, context, answered)
+            named.append((topic.name, each.partition_index))
+    if len(named) != 1 and (not named or len(set(named)) != len(named)):
+        return _commit_some(broker, request, context, answered)
+    return broker.runtime.call_at_once(request.group_id, Shard.commit_offsets, request, context, answered)
+
+
+def _position(request: OffsetCommitRequest, version: int, message: bytes) -> Repeated | None:
+    """Offset and leader epoch of a commit of one partition, in bytes that say where they stand: with nothing
+    behind them but the metadata, the length of that in front of it, and three empty blocks of tags."""
+    if version < _TAGS_TO_COMMIT_FROM or [len(topic.partitions) for topic in request.topics] != [1]:
+        return None
+    ((partition,),) = (topic.partitions for topic in request.topics)
+    metadata_bytes = len((partition.committed_metadata or "").encode())
+    if metadata_bytes > _SHORT_BYTES_MAX:
+        return None  # its length takes more than a byte
+    if encode(request, version) != message:
+        return None
+
+    def update(frame: bytes, at: int) -> None:
+        partition.committed_offset, partition.committed_leader_epoch = _POSITION.unpack_from(frame, at)
+
+    return Repeated(_POSITION.size, metadata_bytes + _BEHIND_POSITION_BYTES, update)
+
+
+def _commit_some(
+    broker: Broker, request: OffsetCommitRequest, context: RequestContext, answered: Answered
+) -> object:
+    """Ask the group about the partitions that exist, if any do."""
+    by_id = context.api_version >= _COMMITTED_BY_ID_FROM
+    catalogue = broker.catalogue
+    existing: list[OffsetCommitRequest.Topic] = []
+    for asked in request.topics:
+        topic = catalogue.by_id(asked.topic_id) if by_id else catalogue.by_name(asked.name)
+        if topic is None:
+            continue
+        partitions = [each for each in asked.partitions if 0 <= each.partition_index < topic.partitions]
+        if partitions:
+            existing.append(
+                OffsetCommitRequest.Topic(name=topic.name, topic_id=topic.topic_id, partitions=partitions)
+            )
+    if not existing:
+        return _committed(broker, request, by_id, OffsetCommitResponse(topics=[]))
+    committing = OffsetCommitRequest(
+        group_id=request.group_id,
+        generation_id_or_member_epoch=request.generation_id_or_member_epoch,
+        member_id=request.member_id,
+        group_instance_id=request.group_instance_id,
+        retention_time_ms=request.retention_time_ms,
+        topics=existing,
+    )
+
+    def whole(answer: object) -> object:
+        if isinstance(answer, KafkaError):
+            # Only for what the group was asked about: what does not exist says so all the same.
+            answer = _COMMIT.refusal(committing, context.api_version, answer)
+        return _committed(broker, request, by_id, cast(OffsetCommitResponse, answer))
+
+    answer = broker.runtime.call_at_once(
+        request.group_id, Shard.commit_offsets, committing, context, lambda answer: answered(whole(answer))
+    )
+    return answer if answer is LATER else whole(answer)
+
+
+def _committed(
+    broker: Broker, request: OffsetCommitRequest, by_id: bool, committed: OffsetCommitResponse
+) -> OffsetCommitResponse:
+    """The answer about everything asked for, from the group's answer."""
+    outcomes = {
+        (done.topic_id if by_id else done.name, each.partition_index): each.error_code
+        for done in committed.topics
+        for each in done.partitions
+    }
+    unknown = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return OffsetCommitResponse(
+        topics=[
+            OffsetCommitResponse.Topic(
+                name=asked.name,
+                topic_id=asked.topic_id,
+                partitions=[
+                    OffsetCommitResponse.Partition(
+                        partition_index=each.partition_index,
+                        error_code=outcomes.get(
+                            (asked.topic_id if by_id else asked.name, each.partition_index),
+                            _missing(broker, asked, unknown),
+                        ),
+                    )
+                    for each in asked.partitions
+                ],
+            )
+            for asked in request.topics
+        ]
+    )
+
+
+def _missing(broker: Broker, asked: OffsetCommitRequest.Topic, unknown: ErrorCode) -> ErrorCode:
+    # The topic id is known, only the partition is not.
+    known = unknown is ErrorCode.UNKNOWN_TOPIC_ID and broker.catalogue.by_id(asked.topic_id) is not None
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if known else unknown
+
+
+# --- OffsetFetch --------------------------------------------------------------------------------------------
+
+
+async def offset_fetch(
+    broker: Broker, request: OffsetFetchRequest, context: RequestContext
+) -> OffsetFetchResponse:
+    """Committed offsets of one group (v1-7) or several (v8+); a group that is not known has none, which is no
+    error."""
+    version = context.api_version
+    if version >= _GROUPS_FROM:
+
+        async def fetch(group: OffsetFetchRequest.Group) -> OffsetFetchResponse.Group:
+            return await _fetch_group(broker, group, request.require_stable, context)
+
+        return OffsetFetchResponse(groups=await several(fetch, request.groups))
+    asked = FetchOffsets(
+        group_id=request.group_id,
+        topics=None
+        if request.topics is None
+        else [
+            OffsetFetchRequest.Group.Topics(name=topic.name, partition_indexes=topic.partition_indexes)
+            for topic in request.topics
+        ],
+        require_stable=request.require_stable,
+        member_id=None,
+        member_epoch=-1,
+    )
+    group: OffsetFetchResponse.Group = await broker.runtime.call(
+        request.group_id, Shard.fetch_offsets, asked, context
+    )
+    if group.error_code:
+        # v1 repeats it at every partition.
+        raise KafkaError(ErrorCode(group.error_code))  # type: ignore[call-arg]
+    return OffsetFetchResponse(
+        topics=[
+            OffsetFetchResponse.Topic(
+                name=topic.name,
+                partitions=[
+                    OffsetFetchResponse.Partition(
+                        partition_index=each.partition_index,
+                        committed_offset=each.committed_offset,
+                        committed_leader_epoch=each.committed_leader_epoch,
+                        metadata=each.metadata,
+                        error_code=each.error_code,
+                    )
+                    for each in topic.partitions
+                ],
+            )
+            for topic in group.topics
+        ]
+    )
+
+
+async def _fetch_group(
+    broker: Broker, asked: OffsetFetchRequest.Group, require_stable: bool, context: RequestContext
+) -> OffsetFetchResponse.Group:
+    by_id = context.api_version >= _FETCHED_BY_ID_FROM
+    unknown: list[OffsetFetchRequest.Group.Topics] = []
+    topics: list[OffsetFetchRequest.Group.Topics] | None = None
+    if asked.topics is not None:
+        topics = []
+        for each in asked.topics:
+            topic = broker.catalogue.by_id(each.topic_id) if by_id else None
+            if by_id and topic is None:
+                unknown.append(each)
+                continue
+            topics.append(
+                OffsetFetchRequest.Group.Topics(
+                    name=each.name if topic is None else topic.name,
+                    topic_id=ZERO_UUID if topic is None else topic.topic_id,
+                    partition_indexes=each.partition_indexes,
+                )
+            )
+    fetch = FetchOffsets(
+        group_id=asked.group_id,
+        topics=topics,
+        require_stable=require_stable,
+        member_id=asked.member_id,
+        member_epoch=asked.member_epoch,
+    )
+    try:
+        group: OffsetFetchResponse.Group = await broker.runtime.call(
+            asked.group_id, Shard.fetch_offsets, fetch, context
+        )
+    except KafkaError as error:
+        return entry(OffsetFetchResponse.Group, context.api_version, error, group_id=asked.group_id)
+    if by_id and not group.error_code:
+        group.topics = _identified(broker, group.topics) + [_unknown_topic(each) for each in unknown]
+    return group
+
+
+def _identified(
+    broker: Broker, topics: list[OffsetFetchResponse.Group.Topics]
+) -> list[OffsetFetchResponse.Group.Topics]:
+    """With their ids; a topic that is gone has none, and its offsets go soon: it is left out, as Kafka
+    does."""
+    found: list[OffsetFetchResponse.Group.Topics] = []
+    for each in topics:
+        topic: Topic | None = broker.catalogue.by_name(each.name)
+        if topic is not None:
+            each.topic_id = topic.topic_id
+            found.append(each)
+    return found
+
+
+def _unknown_topic(asked: OffsetFetchRequest.Group.Topics) -> OffsetFetchResponse.Group.Topics:
+    return OffsetFetchResponse.Group.Topics(
+        topic_id=asked.topic_id,
+        partitions=[
+            OffsetFetchResponse.Group.Topics.Partitions(
+                partition_index=index,
+                committed_offset=-1,
+                metadata="",
+                error_code=ErrorCode.UNKNOWN_TOPIC_ID,
+            )
+            for index in asked.partition_indexes
+        ],
+    )
+
+
+# --- OffsetDelete -------------------------------------------------------------------------------------------
+
+
+async def offset_delete(
+    broker: Broker, request: OffsetDeleteRequest, context: RequestContext
+) -> OffsetDeleteResponse:
+    """Forget offsets of partitions that exist; the others answer 3."""
+    existing: list[OffsetDeleteRequest.Topic] = []
+    for asked in request.topics:
+        topic = broker.catalogue.by_name(asked.name)
+        partitions = [
+            each
+            for each in asked.partitions
+            if topic is not None and 0 <= each.partition_index < topic.partitions
+        ]
+        if partitions:
+            existing.append(OffsetDeleteRequest.Topic(name=asked.name, partitions=partitions))
+    deleted: OffsetDeleteResponse = await broker.runtime.call(
+        request.group_id,
+        Shard.delete_offsets,
+        OffsetDeleteRequest(group_id=request.group_id, topics=existing),
+        context,
+    )
+    if deleted.error_code:
+        return deleted
+    outcomes = {
+        (done.name, each.partition_index): each.error_code
+        for done in deleted.topics
+        for each in done.partitions
+    }
+    return OffsetDeleteResponse(
+        topics=[
+            OffsetDeleteResponse.Topic(
+                name=asked.name,
+                partitions=[
+                    OffsetDeleteResponse.Partition(
+                        partition_index=each.partition_index,
+                        error_code=outcomes.get(
+                            (asked.name, each.partition_index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                        ),
+                    )
+                    for each in asked.partitions
+                ],
+            )
+            for asked in request.topics
+        ]
+    )
+
+
+# --- declarations -------------------------------------------------------------------------------------------
+
+_COMMIT: Final = Api(
+    ApiKey.OFFSET_COMMIT,
+    offset_commit,
+    names=Names(group="group_id", topics=TOPICS, members=True),
+    refuse=partitions(),
+    repeats=_position,
+)
+_CODES_OF_FETCHED_PARTITIONS: Final = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.UNSTABLE_OFFSET_COMMIT,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+    }
+)
+_CODES_OF_DELETED_PARTITIONS: Final = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
+    }
+)
+_FETCH_REFUSAL: Final = Refusal(
+    (
+        Each("groups", "groups", versions=Versions(_GROUPS_FROM, VERSION_MAX)),
+        # v1 has no code of its own for the group.
+        Each(
+            "topics",
+            "topics",
+            Each("partitions", "partition_indexes", itself="partition_index", fields={"metadata": ""}),
+            versions=Versions(1, 1),
+        ),
+    )
+)
+
+APIS: Final = (
+    _COMMIT,
+    Api(
+        ApiKey.OFFSET_FETCH,
+        offset_fetch,
+        names=Names(
+            group="group_id", groups=Listed("groups", by("group_id")), topics=TOPICS, topics_in_groups=True
+        ),
+        refuse=_FETCH_REFUSAL,
+        parts=Parts(_CODES_OF_FETCHED_PARTITIONS.__contains__, _FETCH_REFUSAL),
+    ),
+    Api(
+        ApiKey.OFFSET_DELETE,
+        offset_delete,
+        names=Names(group="group_id", topics=TOPICS),
+        parts=Parts(_CODES_OF_DELETED_PARTITIONS.__contains__, partitions()),
+    ),
+)

@@ -1,0 +1,194 @@
+"""AlterPartitionReassignments, ListPartitionReassignments: which brokers a partition is on.
+
+Records are in the store that all brokers share, so nothing is copied: a reassignment changes a list, and is
+complete when whoever led the partition has heard of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+from muster.coordinator.base.step import RequestContext
+from muster.coordinator.server.api import Api
+from muster.coordinator.server.apis.several import Attempts, Turns, heard_of_all
+from muster.coordinator.server.names import TOPICS, Names
+from muster.coordinator.server.refusal import entry, partitions
+from muster.coordinator.server.serving import Broker
+from muster.coordinator.storage.store import Grant, Replicas
+from muster.coordinator.topics.catalogue import Topic
+from muster.coordinator.topics.replicas import factor_of
+from muster.protocol.api import ApiKey
+from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.messages.reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
+
+PartitionReassignment = (
+    AlterPartitionReassignmentsResponse.ReassignableTopicResponse.ReassignablePartitionResponse
+)
+
+_LOOK_AGAIN_S: Final = 0.05
+"""While leases move, also between what this broker hears of."""
+_LED_S: Final = 2.0
+"""How long the answer about new partitions waits for their leaders."""
+
+
+def named_partition(broker: Broker, name: str, partition: int) -> Topic:
+    """The topic, if it has the partition; UNKNOWN_TOPIC_OR_PARTITION."""
+    topic = broker.catalogue.by_name(name)
+    if topic is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such topic as {name}")
+    if not 0 <= partition < topic.partitions:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such partition as {name}-{partition}")
+    return topic
+
+
+async def until_led(broker: Broker, partitions: Sequence[tuple[Topic, int]], timeout_s: float) -> bool:
+    """Whether all of these have leaders, or get them in time: their leases may be on the move, or new."""
+
+    def led() -> bool:
+        return all(broker.leader(topic, partition).node_id >= 0 for topic, partition in partitions)
+
+    return await broker.membership.until(led, max(timeout_s, 0.0))
+
+
+async def until_new_are_led(broker: Broker, grown: Sequence[tuple[Topic, int]], timeout_ms: int) -> None:
+    """Give those a moment who are to lead new partitions, of each topic from a partition on: a replica list
+    may be new, and so is its lease then. Partitions without one have their leaders."""
+    new = [(topic, each) for topic, first in grown for each in topic.assignments if each >= first]
+    await until_led(broker, new, min(timeout_ms / 1_000, _LED_S))
+
+
+# --- AlterPartitionReassignments ----------------------------------------------------------------------------
+
+
+async def alter_partition_reassignments(
+    broker: Broker, request: AlterPartitionReassignmentsRequest, context: RequestContext
+) -> AlterPartitionReassignmentsResponse:
+    """Assign partitions to other brokers. Each is done on its own; those of one topic are changed together.
+
+    What has been assigned and is not led within the request's timeout is refused with REQUEST_TIMED_OUT, and
+    stays assigned.
+    """
+    attempts = Attempts(ApiKey.ALTER_PARTITION_REASSIGNMENTS, context, request.timeout_ms)
+    known = None not in (broker.catalogue.by_name(each.name) for each in request.topics)
+    await heard_of_all(broker, attempts, known)
+    until = asyncio.get_running_loop().time() + request.timeout_ms / 1_000
+    response = AlterPartitionReassignmentsResponse(
+        allow_replication_factor_change=request.allow_replication_factor_change,
+        error_message=None,
+        responses=[],
+    )
+    turns = Turns()
+    for asked in request.topics:
+        refused: dict[int, KafkaError] = {}
+        lists: dict[int, Replicas] = {}
+        for each in asked.partitions:
+            await turns.next()
+            try:
+                lists[each.partition_index] = _checked(
+                    broker, asked.name, each, may_resize=request.allow_replication_factor_change
+                )
+            except KafkaError as error:
+                refused[each.partition_index] = error
+        if lists:
+            try:
+                await attempts.make(_reassign(broker, asked.name, lists, until))
+            except KafkaError as error:
+                refused |= dict.fromkeys(lists, error)
+        response.responses.append(
+            AlterPartitionReassignmentsResponse.ReassignableTopicResponse(
+                name=asked.name,
+                partitions=[
+                    entry(
+                        PartitionReassignment,
+                        context.api_version,
+                        refused[each.partition_index],
+                        partition_index=each.partition_index,
+                    )
+                    if each.partition_index in refused
+                    else PartitionReassignment(partition_index=each.partition_index, error_message=None)
+                    for each in asked.partitions
+                ],
+            )
+        )
+    return response
+
+
+def _checked(
+    broker: Broker,
+    name: str,
+    asked: AlterPartitionReassignmentsRequest.ReassignablePartition,
+    *,
+    may_resize: bool,
+) -> Replicas:
+    topic = named_partition(broker, name, asked.partition_index)
+    if asked.replicas is None:
+        raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No partition reassignment is in progress.")
+    replicas = tuple(asked.replicas)
+    hosts = broker.hosts
+    hosts.check(replicas)
+    factor = factor_of(topic.assignments, asked.partition_index)
+    if not may_resize and len(replicas) != factor:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"the replication factor would change from {factor} to {len(replicas)}, "
+            "and the request does not allow that",
+        )
+    if not hosts.keeps_replicas:
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_VERSION,
+            "a broker of an earlier version is running, which knows no replica lists: upgrade it first",
+        )
+    return replicas
+
+
+async def _reassign(broker: Broker, name: str, lists: dict[int, Replicas], until: float) -> None:
+    """Returns when the partitions are led by their new brokers; REQUEST_TIMED_OUT."""
+    loop = asyncio.get_running_loop()
+    while True:
+        topic = await broker.catalogue.reassign(
+            broker.catalogue.named(name), lists, partial(_led_under, broker)
+        )
+        if topic is not None:
+            break
+        if loop.time() >= until:
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "leases are on the move; nothing was reassigned")
+        await broker.membership.until(lambda: False, _LOOK_AGAIN_S)
+    if not await until_led(broker, [(topic, partition) for partition in lists], until - loop.time()):
+        why = "reassigned, but not led within the request's timeout"
+        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, why)
+
+
+def _led_under(broker: Broker, topic: Topic, partition: int) -> Grant | None:
+    """The lease under which a partition is led, with its epoch, by what this broker knows now."""
+    topology = broker.topology
+    lease = topology.data_lease(topic.topic_id, partition, topic.assignments.get(partition))
+    return None if lease is None else topology.holders.get(lease)
+
+
+# --- ListPartitionReassignments -----------------------------------------------------------------------------
+
+
+async def list_partition_reassignments(
+    broker: Broker, request: ListPartitionReassignmentsRequest, context: RequestContext
+) -> ListPartitionReassignmentsResponse:
+    """None is ever going on: each is complete when it is answered."""
+    return ListPartitionReassignmentsResponse(error_message=None, topics=[])
+
+
+APIS: Final = (
+    Api(
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+        alter_partition_reassignments,
+        names=Names(topics=TOPICS),
+        refuse=partitions("responses", mirrored=("allow_replication_factor_change",)),
+    ),
+    Api(ApiKey.LIST_PARTITION_REASSIGNMENTS, list_partition_reassignments, names=Names(topics=TOPICS)),
+)

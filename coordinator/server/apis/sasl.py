@@ -1,0 +1,19 @@
+"""SaslHandshake, SaslAuthenticate: refused, as on a listener of Kafka's without SASL."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from muster.coordinator.base.answers import Answered
+from muster.coordinator.base.step import RequestContext
+from muster.coordinator.server.api import Api
+from muster.coordinator.server.serving import Broker
+from muster.coordinator.server.unserved import no_sasl
+from muster.protocol.api import ApiKey
+
+
+def sasl(broker: Broker, request: Any, context: RequestContext, answered: Answered) -> object:
+    return no_sasl(getattr(request, "mechanism", None))
+
+
+APIS: Final = (Api(ApiKey.SASL_HANDSHAKE, sasl), Api(ApiKey.SASL_AUTHENTICATE, sasl))

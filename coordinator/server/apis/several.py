@@ -1,0 +1,115 @@
+"""One request about many things."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
+from typing import Any, Final, TypeVar
+
+from muster.coordinator.base.step import RequestContext
+from muster.coordinator.server.serving import Broker
+from muster.coordinator.server.unexpected import unexpected
+from muster.coordinator.storage.store import StoreError
+from muster.protocol.api import ApiKey
+from muster.protocol.errors import ErrorCode, KafkaError
+
+_AT_ONCE: Final = 100
+
+_IN_A_TURN: Final = 256
+
+A = TypeVar("A")
+B = TypeVar("B")
+T = TypeVar("T")
+
+
+async def several(ask: Callable[[A], Awaitable[B]], things: Sequence[A]) -> list[B]:
+    """`ask` about each thing, some at once, so that one request cannot fill a shard's backlog; answers in
+    order."""
+    answers: list[B] = []
+    for start in range(0, len(things), _AT_ONCE):
+        answers += await asyncio.gather(*map(ask, things[start : start + _AT_ONCE]))
+    return answers
+
+
+class Turns:
+    """Lets the event loop serve other connections now and then, in a handler's loop over what its request
+    lists: that may be a hundred thousand things, each refused without a wait."""
+
+    def __init__(self) -> None:
+        self._left = _IN_A_TURN
+
+    async def next(self) -> None:
+        """To be called for each thing."""
+        self._left -= 1
+        if self._left < 0:
+            self._left = _IN_A_TURN
+            await asyncio.sleep(0)
+
+
+class Attempts:
+    """What one request changes in the store, one thing after the other. When the store fails at one, those
+    before it are done, and their answers say so; that one and the rest are refused, the rest untried: each
+    could wait for the store as long as this one did, and fill the log.
+
+    `timeout_ms` is that of the request, in all; what waits for the store then is refused with
+    REQUEST_TIMED_OUT, and may come to be all the same. Without any time nothing is tried, as in Kafka."""
+
+    def __init__(self, api_key: ApiKey, context: RequestContext, timeout_ms: int | None = None) -> None:
+        self._api_key = api_key
+        self._context = context
+        self._failure: KafkaError | None = None
+        self._until: float | None = None
+        if timeout_ms is not None:
+            self._until = asyncio.get_running_loop().time() + timeout_ms / 1_000
+            if timeout_ms <= 0:
+                self._failure = KafkaError(ErrorCode.REQUEST_TIMED_OUT)
+
+    async def make(self, attempt: Coroutine[Any, Any, T]) -> T:
+        """What `attempt` returns; a StoreError in it becomes the KafkaError that the client is told."""
+        if self._failure is not None:
+            attempt.close()
+            raise KafkaError(self._failure.code, self._failure.why)
+        try:
+            return await self._in_time(attempt)
+        except StoreError as error:
+            context = self._context
+            self._failure = unexpected(error, self._api_key, context.api_version, context.client_id)
+            raise self._failure from error
+
+    async def _in_time(self, attempt: Coroutine[Any, Any, T]) -> T:
+        if self._until is None:
+            return await attempt
+        loop = asyncio.get_running_loop()
+        # Of its own: a change that was broken off half way might be in the store and not in the catalogue.
+        task = loop.create_task(attempt, name=self._api_key.name)
+        _MADE.add(task)
+        task.add_done_callback(_forget)
+        done, _ = await asyncio.wait([task], timeout=max(self._until - loop.time(), 0))
+        if done:
+            return task.result()
+        self._failure = KafkaError(
+            ErrorCode.REQUEST_TIMED_OUT,
+            "the store did not answer within the request's timeout; it may be done all the same",
+        )
+        raise self._failure
+
+
+async def heard_of_all(broker: Broker, attempts: Attempts, known: bool) -> None:
+    """Read the topics anew unless what a request is about is `known` as it needs to be. Another broker may
+    have made or deleted a topic a moment ago, and its client knows: whoever changes topics is not to be
+    refused for what this broker has not heard of yet, as by Kafka's controller nobody is. At most one read
+    for a request, and where the store fails, the attempts say so."""
+    if not known:
+        with suppress(KafkaError):
+            await attempts.make(broker.read_topics())
+
+
+_MADE: Final[set[asyncio.Task[Any]]] = set()
+"""Attempts under way, which go on when nobody waits for them any more."""
+
+
+def _forget(task: asyncio.Task[Any]) -> None:
+    _MADE.discard(task)
+    if not task.cancelled():
+        task.exception()  # It was looked at, for asyncio.

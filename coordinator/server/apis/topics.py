@@ -1,0 +1,247 @@
+"""CreateTopics, DeleteTopics, CreatePartitions. Any broker takes them: the catalogue is the store's."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+from uuid import UUID
+
+from muster.coordinator.base.step import RequestContext
+from muster.coordinator.server.api import Api
+from muster.coordinator.server.apis.reassignments import until_new_are_led
+from muster.coordinator.server.apis.several import Attempts, Turns, heard_of_all
+from muster.coordinator.server.broker_configs import Source, source_of
+from muster.coordinator.server.names import TOPICS, Listed, Names, itself
+from muster.coordinator.server.refusal import Each, Refusal, entry, listing
+from muster.coordinator.server.serving import Broker
+from muster.coordinator.topics.catalogue import Topic
+from muster.coordinator.topics.config import TopicConfig, described, present
+from muster.protocol.api import ApiKey
+from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.messages.topics import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
+from muster.protocol.types import ZERO_UUID
+
+CREATED_MAX: Final = 10_000
+"""Topics, partitions and configs by one request, as in Kafka."""
+
+CreatedConfig = CreateTopicsResponse.CreatableTopicConfigs
+_Created = CreateTopicsResponse.CreatableTopicResult
+_Deleted = DeleteTopicsResponse.DeletableTopicResult
+_Grown = CreatePartitionsResponse.CreatePartitionsTopicResult
+
+
+async def create_topics(
+    broker: Broker, request: CreateTopicsRequest, context: RequestContext
+) -> CreateTopicsResponse:
+    """Create each topic; a name that stands there twice is refused once, as Kafka does."""
+    times = Counter(topic.name for topic in request.topics)
+    _check_created_max(broker, request)
+    results: dict[str, _Created] = {}
+    created: list[Topic] = []
+    inherited: dict[str, CreatedConfig] = {}
+    attempts = Attempts(ApiKey.CREATE_TOPICS, context, request.timeout_ms)
+    await heard_of_all(broker, attempts, all(map(broker.catalogue.is_free, times)))
+    turns = Turns()
+    for asked in request.topics:
+        await turns.next()
+        try:
+            _refuse_repeated(asked.name, times)
+            topic = await attempts.make(_create(broker, asked, validate_only=request.validate_only))
+        except KafkaError as error:
+            results[asked.name] = entry(_Created, context.api_version, error, name=asked.name)
+        else:
+            created.append(topic)
+            inherited = inherited or _inherited_configs(broker)  # once: there may be ten thousand topics
+            results[asked.name] = _Created(
+                name=topic.name,
+                topic_id=ZERO_UUID if request.validate_only else topic.topic_id,
+                num_partitions=topic.partitions,
+                replication_factor=topic.replication_factor,
+                configs=[
+                    _config(name, topic.config, Source.TOPIC) if name in topic.configs else config
+                    for name, config in inherited.items()
+                ],
+            )
+    if not request.validate_only:
+        await until_new_are_led(broker, [(topic, 0) for topic in created], request.timeout_ms)
+    return CreateTopicsResponse(topics=list(results.values()))
+
+
+def _check_created_max(broker: Broker, request: CreateTopicsRequest) -> None:
+    """POLICY_VIOLATION for more than Kafka's controller creates at once. The answer lists every config of
+    every topic, also if they are only validated.
+
+    Kafka does not count what it refuses for another reason; here that goes for topics without partitions
+    only, as the rest is looked at later.
+    """
+    created = 0
+    for asked in request.topics:
+        partitions = broker.settings.num_partitions if asked.num_partitions == -1 else asked.num_partitions
+        partitions = len(asked.assignments) or partitions
+        if partitions > 0:
+            created += 1 + partitions + len(asked.configs)
+    if created > CREATED_MAX:
+        raise KafkaError(
+            ErrorCode.POLICY_VIOLATION,
+            f"one request creates at most {CREATED_MAX} topics, partitions and configs in all, not {created}",
+        )
+
+
+def _refuse_repeated(name: str, times: Counter[str]) -> None:
+    """Nobody can tell which of the entries is meant, so all of them are refused, in one answer."""
+    if times[name] > 1:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+
+
+async def _create(broker: Broker, asked: CreateTopicsRequest.CreatableTopic, *, validate_only: bool) -> Topic:
+    indexes = Counter(each.partition_index for each in asked.assignments)
+    if any(times > 1 for times in indexes.values()):
+        raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "a partition is assigned twice")
+    return await broker.catalogue.create(
+        asked.name,
+        partitions=asked.num_partitions,
+        replication_factor=asked.replication_factor,
+        assignments={each.partition_index: each.broker_ids for each in asked.assignments} or None,
+        configs={each.name: each.value for each in asked.configs},
+        brokers=broker.hosts,
+        validate_only=validate_only,
+    )
+
+
+def _inherited_configs(broker: Broker) -> dict[str, CreatedConfig]:
+    """By name: what a topic has that sets nothing itself."""
+    return {
+        name: _config(name, broker.catalogue.default_config, source_of(broker.configs.inherited(name)))
+        for name, _ in described()
+    }
+
+
+def _config(name: str, values: TopicConfig, source: Source) -> CreatedConfig:
+    return CreatedConfig(
+        name=name, value=present(name, values), read_only=False, config_source=source, is_sensitive=False
+    )
+
+
+async def delete_topics(
+    broker: Broker, request: DeleteTopicsRequest, context: RequestContext
+) -> DeleteTopicsResponse:
+    """Delete each topic, by name up to v5, by name or id from v6 on. Committed offsets of it go with it."""
+    asked = [*request.topics]
+    asked += [
+        DeleteTopicsRequest.DeleteTopicState(name=name, topic_id=ZERO_UUID) for name in request.topic_names
+    ]
+    attempts = Attempts(ApiKey.DELETE_TOPICS, context, request.timeout_ms)
+    await heard_of_all(broker, attempts, all(_found(broker, each) is not None for each in asked))
+    names = [_named_as(broker, each) for each in asked]
+    times = Counter(names)
+    results = []
+    turns = Turns()
+    for each, name in zip(asked, names, strict=True):
+        await turns.next()
+        if not times[name]:
+            continue  # The repetition of one that was refused.
+        try:
+            if times[name] > 1:
+                times[name] = 0
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+            topic = _to_delete(broker, each)
+            await attempts.make(broker.catalogue.delete(topic))
+        except KafkaError as error:
+            results.append(
+                entry(_Deleted, context.api_version, error, name=each.name, topic_id=each.topic_id)
+            )
+        else:
+            results.append(_Deleted(name=topic.name, topic_id=topic.topic_id))
+    return DeleteTopicsResponse(responses=results)
+
+
+def _found(broker: Broker, asked: DeleteTopicsRequest.DeleteTopicState) -> Topic | None:
+    if asked.name is None:
+        return broker.catalogue.by_id(asked.topic_id)
+    return broker.catalogue.by_name(asked.name)
+
+
+def _named_as(broker: Broker, asked: DeleteTopicsRequest.DeleteTopicState) -> tuple[str | None, UUID]:
+    """What tells whether a topic is named twice, which it also is once by name and once by id."""
+    topic = _found(broker, asked) if asked.name is None else None
+    return (asked.name, asked.topic_id) if topic is None else (topic.name, ZERO_UUID)
+
+
+def _to_delete(broker: Broker, asked: DeleteTopicsRequest.DeleteTopicState) -> Topic:
+    if (asked.name is None) == (asked.topic_id == ZERO_UUID):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "a topic is deleted by its name or by its id")
+    if not broker.settings.delete_topic_enable:
+        raise KafkaError(ErrorCode.TOPIC_DELETION_DISABLED, "delete.topic.enable is false")
+    if asked.name is not None:
+        return broker.catalogue.named(asked.name)
+    return broker.catalogue.identified(asked.topic_id)
+
+
+async def create_partitions(
+    broker: Broker, request: CreatePartitionsRequest, context: RequestContext
+) -> CreatePartitionsResponse:
+    """Give topics more partitions."""
+    times = Counter(topic.name for topic in request.topics)
+    results: dict[str, _Grown] = {}
+    grown: list[tuple[Topic, int]] = []
+    attempts = Attempts(ApiKey.CREATE_PARTITIONS, context, request.timeout_ms)
+    await heard_of_all(broker, attempts, None not in map(broker.catalogue.by_name, times))
+    turns = Turns()
+    for asked in request.topics:
+        await turns.next()
+        try:
+            _refuse_repeated(asked.name, times)
+            before = broker.catalogue.by_name(asked.name)
+            topic = await attempts.make(_add_partitions(broker, asked, validate_only=request.validate_only))
+        except KafkaError as error:
+            results[asked.name] = entry(_Grown, context.api_version, error, name=asked.name)
+        else:
+            results[asked.name] = _Grown(name=asked.name)
+            grown.append((topic, 0 if before is None else before.partitions))
+    if not request.validate_only:
+        await until_new_are_led(broker, grown, request.timeout_ms)
+    return CreatePartitionsResponse(results=list(results.values()))
+
+
+async def _add_partitions(
+    broker: Broker, asked: CreatePartitionsRequest.CreatePartitionsTopic, *, validate_only: bool
+) -> Topic:
+    assignments = None
+    if asked.assignments is not None:
+        assignments = [each.broker_ids for each in asked.assignments]
+    return await broker.catalogue.add_partitions(
+        asked.name,
+        asked.count,
+        assignments=assignments,
+        brokers=broker.hosts,
+        validate_only=validate_only,
+    )
+
+
+APIS: Final = (
+    Api(
+        ApiKey.CREATE_TOPICS,
+        create_topics,
+        names=Names(topics=TOPICS),
+        refuse=listing("topics", "topics"),
+    ),
+    Api(
+        ApiKey.DELETE_TOPICS,
+        delete_topics,
+        names=Names(topics=(*TOPICS, Listed("topic_names", itself))),
+        refuse=Refusal((Each("responses", "topic_names", itself="name"), Each("responses", "topics"))),
+    ),
+    Api(
+        ApiKey.CREATE_PARTITIONS,
+        create_partitions,
+        names=Names(topics=TOPICS),
+        refuse=listing("results", "topics"),
+    ),
+)

@@ -1,0 +1,99 @@
+"""InitProducerId, DescribeProducers. There are no transactions yet, and whoever wants one is told at once and
+for good."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from muster.coordinator.base.step import RequestContext
+from muster.coordinator.server.api import Api
+from muster.coordinator.server.apis.metadata import named_topic
+from muster.coordinator.server.apis.several import Turns
+from muster.coordinator.server.names import TOPICS, Names
+from muster.coordinator.server.refusal import entry, partitions
+from muster.coordinator.server.serving import Broker
+from muster.coordinator.server.unserved import no_transactions
+from muster.coordinator.storage.store import StoreError
+from muster.protocol.api import ApiKey
+from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.messages.transactions import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
+
+_Producers = DescribeProducersResponse.TopicResponse.PartitionResponse
+
+
+async def init_producer_id(
+    broker: Broker, request: InitProducerIdRequest, context: RequestContext
+) -> InitProducerIdResponse:
+    """A new id with epoch 0 for an idempotent producer.
+
+    One that comes back with the id it has (KIP-360) gets a new one too, as from Kafka: only transactional ids
+    keep theirs.
+    """
+    if request.transactional_id == "":
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "a transactional id is not empty")
+    if request.transactional_id is not None:
+        raise no_transactions()
+    if (request.producer_id == -1) != (request.producer_epoch == -1):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "producer id and epoch belong together")
+    try:
+        producer_id = await broker.producer_ids.allocate()
+    except StoreError as error:
+        # Clients try again after it; the store may have recovered.
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
+    return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
+
+
+async def describe_producers(
+    broker: Broker, request: DescribeProducersRequest, context: RequestContext
+) -> DescribeProducersResponse:
+    """The idempotent producers of each partition that its leader still knows (producer.id.expiration.ms).
+
+    A partition is described once, however often it is named: it may have many producers.
+    """
+    response = DescribeProducersResponse(topics=[])
+    described: set[tuple[str, int]] = set()
+    turns = Turns()
+    for asked in request.topics:
+        described_here = []
+        for index in asked.partition_indexes:
+            await turns.next()
+            if (asked.name, index) in described:
+                continue
+            described.add((asked.name, index))
+            try:
+                topic = named_topic(broker, asked.name)
+                found = await broker.partitions.of(topic).active_producers(topic, index)
+            except KafkaError as error:
+                described_here.append(entry(_Producers, context.api_version, error, partition_index=index))
+                continue
+            active = [
+                _Producers.ProducerState(
+                    producer_id=each.producer_id,
+                    producer_epoch=each.epoch,
+                    last_sequence=each.last_sequence,
+                    last_timestamp=each.last_ms,
+                    coordinator_epoch=-1,
+                )
+                for each in found
+            ]
+            described_here.append(_Producers(partition_index=index, active_producers=active))
+        response.topics.append(
+            DescribeProducersResponse.TopicResponse(name=asked.name, partitions=described_here)
+        )
+    return response
+
+
+APIS: Final = (
+    Api(ApiKey.INIT_PRODUCER_ID, init_producer_id),
+    Api(
+        ApiKey.DESCRIBE_PRODUCERS,
+        describe_producers,
+        names=Names(topics=TOPICS),
+        refuse=partitions(in_asked="partition_indexes", itself="partition_index"),
+    ),
+)

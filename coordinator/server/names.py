@@ -1,0 +1,94 @@
+"""What a request is about: the groups, topics and members that it names. Faults are matched by them.
+
+A topic is named by its name or, in newer versions, by its id; a request for all topics (a null list) names
+every one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from muster.protocol.types import ZERO_UUID
+
+Name = str | UUID
+
+
+class Listed(NamedTuple):
+    """A list of a request, and what each of its elements is about (None: nothing of this kind)."""
+
+    attribute: str
+    name_of: Callable[[Any], Name | None]
+
+
+def by(attribute: str) -> Callable[[Any], Name | None]:
+    """By name, or by id where there is one."""
+
+    def name_of(element: Any) -> Name | None:
+        topic_id = getattr(element, "topic_id", ZERO_UUID)
+        name: str | None = getattr(element, attribute)
+        return name if topic_id == ZERO_UUID else topic_id
+
+    return name_of
+
+
+def itself(element: str) -> Name:
+    """Of a list of names."""
+    return element
+
+
+TOPICS: Final = (Listed("topics", by("name")),)
+TOPICS_BY_TOPIC: Final = (Listed("topics", by("topic")),)
+
+
+class Names(NamedTuple):
+    """Where the requests of an API name what they are about."""
+
+    group: str = ""
+    """The field that names one group, unless it is empty."""
+    groups: Listed | None = None
+    topics: tuple[Listed, ...] = ()
+    topics_in_groups: bool = False
+    """Each of the groups lists topics of its own."""
+    members: bool = False
+    """In `member_id` and `group_instance_id`."""
+    about_groups: Callable[[Any], bool] = lambda request: True
+    """Whether what stands where groups are named is groups."""
+    empty_is_all_until: int = -1
+    """The last version without a null list, in which the empty one asks for all topics."""
+
+    @property
+    def names_groups(self) -> bool:
+        return bool(self.group) or self.groups is not None
+
+    def groups_of(self, request: Any) -> list[str]:
+        """The groups named, in the request's order."""
+        if not self.names_groups or not self.about_groups(request):
+            return []
+        named: list[Any] = [getattr(request, self.group)] if self.group else []
+        named = [each for each in named if each]
+        if self.groups is not None:
+            named += map(self.groups.name_of, getattr(request, self.groups.attribute))
+        return named
+
+    def topics_of(self, version: int, request: Any) -> list[Name] | None:
+        """The topics named, in the request's order; None: all that there are."""
+        named: list[Name] = []
+        for holder in (request, *(request.groups if self.topics_in_groups else ())):
+            for listed in self.topics:
+                elements = getattr(holder, listed.attribute, ())
+                if elements is None or (version <= self.empty_is_all_until and not elements):
+                    return None
+                named += (name for name in map(listed.name_of, elements) if name is not None)
+        return named
+
+    def members_of(self, request: Any) -> list[str]:
+        """The member ids and group instance ids named."""
+        if not self.members:
+            return []
+        holders = (request, *getattr(request, "members", ()))
+        found = (
+            getattr(holder, each, None) for holder in holders for each in ("member_id", "group_instance_id")
+        )
+        return [each for each in found if each]

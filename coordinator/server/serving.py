@@ -1,0 +1,59 @@
+"""What those who answer requests need of a broker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from muster.coordinator.cluster.membership import Membership
+from muster.coordinator.cluster.topology import Leader, Topology
+from muster.coordinator.config import Settings
+from muster.coordinator.runtime.groups import GroupRuntime
+from muster.coordinator.server.broker_configs import BrokerConfigs
+from muster.coordinator.server.memory import ResponseMemory
+from muster.coordinator.server.producer_ids import ProducerIds
+from muster.coordinator.server.unserved import Unserved
+from muster.coordinator.storage.store import Store
+from muster.coordinator.topics.catalogue import Catalogue, Topic
+from muster.coordinator.topics.partitions import Partitions
+from muster.coordinator.topics.replicas import Hosts
+from muster.protocol.api import ApiKey
+
+
+class Broker(Protocol):
+    """One broker, as its APIs see it."""
+
+    node_id: int
+    cluster_id: str
+    settings: Settings
+    configs: BrokerConfigs
+    catalogue: Catalogue
+    partitions: Partitions
+    runtime: GroupRuntime
+    membership: Membership
+    producer_ids: ProducerIds
+    unserved: Unserved
+    responses: ResponseMemory
+    """Bounds what fetches read."""
+
+    @property
+    def served_apis(self) -> Sequence[ApiKey]:
+        """What ApiVersions advertises."""
+
+    @property
+    def topology(self) -> Topology:
+        """Who coordinates and leads what, as last read."""
+
+    @property
+    def store(self) -> Store:
+        """For what is to be read there anew."""
+
+    @property
+    def hosts(self) -> Hosts:
+        """The live brokers that partitions can be assigned to."""
+
+    def leader(self, topic: Topic, partition: int) -> Leader:
+        """Who leads a partition, as last read."""
+
+    async def read_topics(self) -> None:
+        """Return when the topics have been read, beginning after this call."""

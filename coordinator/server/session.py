@@ -1,0 +1,307 @@
+"""From a request frame to a response frame: read it, take it through the gates, begin it, and turn whatever
+becomes of it into an answer.
+
+A request passes the gates in a row, and each costs nothing where there is nothing to it:
+
+    size          where its first bytes arrive (`apis.check_request_size`)
+    authenticate  (comes with SASL)
+    quota         (comes with quotas)
+    authorize     (comes with ACLs: `Api.names` says what a request is about)
+    faults        test mode's rules, if any concern its API
+    begin         `Api.begin`
+
+Bytes that are no request raise DecodeError, an API or version not served raises CloseConnection (Kafka has no
+error response for either); the connection closes on both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Final, Protocol, cast
+
+from muster.coordinator.base.answers import LATER
+from muster.coordinator.base.step import RequestContext
+from muster.coordinator.server.api import Api, Begin, Repeated
+from muster.coordinator.server.apis import APIS
+from muster.coordinator.server.apis.connection import unsupported_api_versions
+from muster.coordinator.server.connection import Connection
+from muster.coordinator.server.serving import Broker
+from muster.coordinator.server.unexpected import unexpected
+from muster.coordinator.server.unserved import CloseConnection, api_not_served, version_not_served
+from muster.coordinator.server.wire import Response
+from muster.protocol.api import ApiKey, request_class, versions
+from muster.protocol.codec import decode_prefix
+from muster.protocol.errors import EncodeError, KafkaError
+from muster.protocol.header import (
+    RequestHeader,
+    decode_request_header,
+    encode_response,
+    encode_response_pieces,
+)
+from muster.protocol.message import Message
+from muster.protocol.messages.data import ProduceRequest
+
+_REPEATED_BYTES_MAX: Final = 1024
+_REPEATED_MAX: Final = 2
+"""Requests that a session remembers: a member's heartbeat and its commit. Longer ones are not."""
+_NO_ANSWER: Final = object()
+
+
+class Gate(Protocol):
+    """A gate that may hold a request back, or keep it from being begun."""
+
+    def begins(self, asked: Asked) -> Begin | None:
+        """What begins the request in place of its API; None: that does."""
+
+
+class Sessions:
+    """What the sessions of one broker have in common."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.elements_max = broker.settings.request_elements_max
+        self.faults: Gate | None = None
+        """To be set only together with `Connections.forget`: what is remembered passes no gate."""
+
+    def open(self, connection: Connection) -> Session:
+        """The session of a connection that was accepted."""
+        return Session(self, connection)
+
+
+class Session:
+    """Answers the requests of one connection, one at a time."""
+
+    __slots__ = ("_broker", "_context", "_remembered", "_sessions", "connection")
+
+    def __init__(self, sessions: Sessions, connection: Connection) -> None:
+        self.connection: Connection | None = connection
+        """None when it is over."""
+        self._sessions = sessions
+        self._broker = sessions.broker
+        self._context: RequestContext | None = None
+        self._remembered: dict[bytes, Asked] = {}
+
+    @property
+    def client_id(self) -> str:
+        return "" if self._context is None else self._context.client_id
+
+    def forget(self) -> None:
+        self._remembered.clear()
+
+    def close(self) -> None:
+        self._remembered.clear()
+        self.connection = None
+
+    def begin(self, frame: bytes) -> Response | None:
+        """See connection.Session."""
+        asked = self._remembered.get(frame[:4])
+        if asked is None or frame[8 : asked.at] != asked.front or frame[asked.end :] != asked.tail:
+            read = self._read(frame)
+            if not isinstance(read, Asked):
+                return read
+            asked = read
+        elif asked.update is not None:
+            asked.update(frame, asked.at)
+        asked.correlation = frame[4:8]
+        answer: object
+        try:
+            answer = asked.begin(self._broker, asked.request, asked.context, asked.respond)
+        except Exception as error:
+            answer = error
+        if answer is asked.answer:  # as `Asked.response_to` has it; a heartbeat does without the call
+            return asked.response[:4] + frame[4:8] + asked.response[8:]
+        if answer is LATER:
+            return None
+        if isinstance(answer, asyncio.Task):
+            if self.connection is not None:
+                self.connection.under_way(answer, asked.api.reads)
+            return None
+        return asked.response_to(answer)
+
+    def _read(self, frame: bytes) -> Asked | Response:
+        """The request, through the gates; or the response to ApiVersions in a version that is not served.
+        Raises DecodeError and CloseConnection."""
+        header, offset = decode_request_header(frame)
+        api_key, version, correlation_id, client_id = header
+        api = APIS.get(api_key)
+        if api is None:
+            raise CloseConnection(api_not_served(api_key))
+        connection = self.connection
+        assert connection is not None
+        connection.wire.recognised()
+        if api.about_the_cluster and self._broker.membership.cut_off:
+            # As long as it answers, clients go on asking it and no other. Not sooner: librdkafka takes a
+            # broker that closes during ApiVersions for one without groups, and never asks it again.
+            raise CloseConnection(f"{api.key.name}: cut off from the store, others know")
+        declared = _declared(api_key, version)
+        if declared is None:
+            if api_key == ApiKey.API_VERSIONS:
+                response, version = unsupported_api_versions(version)
+                return encode_response(api_key, version, correlation_id, response)
+            raise CloseConnection(version_not_served(api_key, version))
+        # What follows the message is ignored, as Kafka does: librdkafka 2.16 leaves three bytes behind a
+        # Metadata request for all topics (it writes the null array with the length of an old one).
+        request, _ = decode_prefix(declared, version, frame, offset, self._sessions.elements_max)
+        asked = Asked(self, api, header, request, self._context_of(version, client_id or ""))
+        # Here come: authenticate, quota, authorize.
+        faults = self._sessions.faults
+        if faults is not None and (begin := faults.begins(asked)) is not None:
+            asked.begin = begin
+        elif api.repeats is not None and len(frame) <= _REPEATED_BYTES_MAX:
+            repeated = api.repeats(request, version, frame[offset:])
+            if repeated is not None:
+                self._remember(asked, frame, repeated)
+        return asked
+
+    def _remember(self, asked: Asked, frame: bytes, repeated: Repeated) -> None:
+        """A client sends the same heartbeat again and again, the same bytes but for the correlation id, and
+        the same commit of a partition, but for that and the position. Bytes that are the same decode to the
+        same request, and the same answer encodes to the same bytes."""
+        asked.end = len(frame) - repeated.behind
+        asked.at = asked.end - repeated.size
+        asked.front, asked.tail = frame[8 : asked.at], frame[asked.end :]
+        asked.update = repeated.update
+        if len(self._remembered) >= _REPEATED_MAX:
+            self._remembered.clear()
+        self._remembered[frame[:4]] = asked
+
+    def _context_of(self, api_version: int, client_id: str) -> RequestContext:
+        """Who asks. A client hardly ever changes what it asks in, so the last one made is kept."""
+        made = self._context
+        if made is None or made.api_version != api_version or made.client_id != client_id:
+            connection = self.connection
+            assert connection is not None
+            made = self._context = RequestContext(
+                api_version=api_version,
+                client_id=client_id,
+                client_host=connection.client_host,
+                connection_id=connection.connection_id,
+                listener=connection.listener,
+            )
+        return made
+
+    async def handle(self, asked: Asked, request: Message) -> Message | None:
+        """The answer to a request in place of the one asked, which may be its refusal; None where the
+        protocol has none. Raises CloseConnection."""
+        later: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+
+        def answered(answer: object) -> None:
+            if not later.done():
+                later.set_result(answer)
+
+        answer: object
+        try:
+            answer = asked.api.begin(self._broker, request, asked.context, answered)
+        except Exception as error:
+            answer = error
+        if answer is LATER or isinstance(answer, asyncio.Task):
+            task = answer
+            try:
+                answer = await later
+            except asyncio.CancelledError:
+                if isinstance(task, asyncio.Task):
+                    task.cancel()
+                raise
+        if isinstance(answer, Exception):
+            return asked.refusal(answer, request)
+        return cast("Message | None", answer)
+
+
+class Asked:
+    """A request that is being answered, or was, and may be repeated."""
+
+    __slots__ = (
+        "answer",
+        "api",
+        "at",
+        "begin",
+        "context",
+        "correlation",
+        "end",
+        "front",
+        "header",
+        "request",
+        "response",
+        "session",
+        "tail",
+        "update",
+    )
+
+    def __init__(
+        self, session: Session, api: Api, header: RequestHeader, request: Message, context: RequestContext
+    ) -> None:
+        self.session = session
+        self.api = api
+        self.begin = api.begin
+        self.header = header
+        self.request = request
+        self.context = context
+        self.correlation = b""
+        """The correlation id, of the last repetition."""
+        self.front: bytes | None = None  # behind the correlation id, up to `at`; None: it is not remembered
+        self.at = self.end = 0  # what differs in repetitions stands between these
+        self.tail = b""
+        self.update: Callable[[bytes, int], None] | None = None
+        self.answer: object = _NO_ANSWER  # the last one, and the frame it became
+        self.response = b""
+
+    def respond(self, answer: object) -> None:
+        """The answer, when it comes later."""
+        connection = self.session.connection
+        if connection is None:
+            return
+        try:
+            response = self.response_to(answer)
+        except Exception as error:  # not the shard's fault, which may call this
+            connection.failed(error)
+            return
+        connection.respond(response)
+
+    def response_to(self, answer: object) -> Response:
+        """The frame of an answer; one that is a frame already is passed on. Raises CloseConnection."""
+        if answer is self.answer:
+            return self.response[:4] + self.correlation + self.response[8:]
+        if answer is None:
+            return b""
+        if isinstance(answer, bytes | list):
+            return answer
+        if isinstance(answer, Exception):
+            return self.framed(self.refusal(answer, self.request))
+        response = self.framed(cast(Message, answer))
+        if self.front is not None:
+            self.answer, self.response = answer, cast(bytes, response)
+        return response
+
+    def framed(self, answer: Message, version: int | None = None) -> Response:
+        """The response frame of an answer, which may be in another version than was asked in."""
+        api = self.api
+        encode = encode_response_pieces if api.pieces else encode_response
+        version = self.header.api_version if version is None else version
+        correlation_id = int.from_bytes(self.correlation, "big", signed=True)
+        try:
+            return encode(api.key, version, correlation_id, answer)
+        except EncodeError as error:
+            # A response that its version cannot carry is a mistake of ours; every version can carry the
+            # refusal.
+            return encode(api.key, version, correlation_id, self.refusal(error, self.request))
+
+    def refusal(self, error: Exception, request: Message) -> Message:
+        """The answer to what failed. Raises CloseConnection."""
+        if isinstance(error, CloseConnection):
+            raise error
+        if not isinstance(error, KafkaError):
+            header = self.header
+            error = unexpected(error, header.api_key, header.api_version, header.client_id)
+        self.session._broker.unserved.refused(error, self.context)
+        if isinstance(request, ProduceRequest) and request.acks == 0:
+            # Nothing is answered to it, so closing is all the protocol has to say that it failed.
+            raise CloseConnection(f"a Produce with acks=0 failed: {error}")
+        return self.api.refusal(request, self.header.api_version, error)
+
+
+@lru_cache(maxsize=1024)
+def _declared(api_key: int, version: int) -> type[Message] | None:
+    """The request of an API in a version; None in a version that is not served."""
+    return request_class(api_key) if version in versions(api_key) else None

@@ -1,0 +1,157 @@
+"""What happens to the shards of groups on purpose: one moved to a broker and kept there, one held open while
+it loads.
+
+Both are known to the brokers of this process alone: with more of them in other processes, those go on placing
+the same shards where they belong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from muster.coordinator.cluster.placement import shard_of
+from muster.coordinator.runtime.holds import HOLD_DEFAULT_MS
+from muster.coordinator.server.test_mode.faults import FaultError, NotAsThingsAre
+from muster.coordinator.storage.store import Lease, LeaseKind
+
+if TYPE_CHECKING:
+    from muster.coordinator.server.broker import Broker, Shared
+
+MOVE_TIMEOUT_S: Final = 30.0
+
+
+class ClusterFaults:
+    """Of the brokers of one process. `running` gives those that run."""
+
+    def __init__(self, shared: Shared, running: Callable[[], list[Broker]]) -> None:
+        self._shared = shared
+        self._running = running
+
+    def lease_of(self, *, group: str | None = None, shard: int | None = None) -> Lease:
+        """The lease of a shard, which either is named or has the group. Raises FaultError."""
+        shards = self._shared.counts.leases[LeaseKind.GROUP]
+        if (group is None) == (shard is None):
+            raise FaultError("shard: either a group or the number of a shard has to be named")
+        if group is not None:
+            return Lease(LeaseKind.GROUP, shard_of(group, shards))
+        assert shard is not None
+        if not 0 <= shard < shards:
+            raise FaultError(f"shard: {shard} is not one of the shards, 0 to {shards - 1}")
+        return Lease(LeaseKind.GROUP, shard)
+
+    # --- moving ---------------------------------------------------------------------------------------------
+
+    async def move(self, lease: Lease, target: Broker) -> None:
+        """Have `target` take the lease over in good order, and keep it as long as it runs; returns when every
+        broker that runs sends clients there. Raises FaultError when it cannot take it, and TimeoutError; then
+        the lease is pinned as it was before."""
+        if target not in self._running():
+            raise NotAsThingsAre(f"to: broker {target.node_id} does not run; restart it first")
+        if target.paused:
+            raise NotAsThingsAre(
+                f"to: broker {target.node_id} is paused and takes nothing over; resume it first"
+            )
+        if target.configs.drained and not all(each.configs.drained for each in self._running()):
+            raise NotAsThingsAre(f"to: broker {target.node_id} is drained and takes nothing over")
+        before = self._pin(lease, target.node_id)
+
+        def moved() -> bool:
+            return all(self._holder(each, lease) == target.node_id for each in self._awake())
+
+        try:
+            await self._until(moved)
+        except TimeoutError:
+            self._pin(lease, before)
+            raise TimeoutError(
+                f"broker {target.node_id} has not taken over shard {lease.number} within {MOVE_TIMEOUT_S:g} s"
+            ) from None
+
+    def unpin(self, lease: Lease) -> bool:
+        """Let placement decide again; whether the lease was pinned."""
+        return self._pin(lease, None) is not None
+
+    def pinned(self) -> dict[int, int]:
+        """Which shards are pinned, and to which node."""
+        return {lease.number: node_id for lease, node_id in self._shared.pins.items()}
+
+    def _pin(self, lease: Lease, node_id: int | None) -> int | None:
+        """The node it was pinned to before."""
+        before = self._shared.pins.pop(lease, None)
+        if node_id is not None:
+            self._shared.pins[lease] = node_id
+        for broker in self._running():
+            broker.membership.place_again()
+        return before
+
+    @staticmethod
+    def _holder(broker: Broker, lease: Lease) -> int | None:
+        """Where the broker sends clients."""
+        try:
+            grant = broker.topology.holders.get(lease)
+        except RuntimeError:  # it is still starting, and sends nobody anywhere
+            return None
+        return grant.node_id if grant is not None and grant.announced else None
+
+    # --- loading --------------------------------------------------------------------------------------------
+
+    async def hold(self, lease: Lease, limit_ms: int = HOLD_DEFAULT_MS, *, reload: bool = False) -> None:
+        """Hold the next loading of the shard open until `release`, at most for `limit_ms` after it began.
+
+        With `reload` its coordinator loads it anew now, and this returns when it does. Clients are sent there
+        meanwhile and get COORDINATOR_LOAD_IN_PROGRESS. Raises TimeoutError.
+        """
+        holds = self._shared.holds
+        holds.hold(lease.number, limit_ms)
+        if not reload:
+            return
+        for broker in self._awake():
+            broker.runtime.load_again(lease.number)
+
+        def loading() -> bool:
+            sent_there = all(self._holder(each, lease) is not None for each in self._awake())
+            return not holds.has(lease.number) or (holds.holding(lease.number) and sent_there)
+
+        try:
+            await self._until(loading)
+        except TimeoutError:
+            holds.release(lease.number)
+            raise TimeoutError(
+                f"shard {lease.number} was not loaded anew within {MOVE_TIMEOUT_S:g} s: no broker holds it"
+            ) from None
+
+    def release(self, lease: Lease) -> bool:
+        """Let it load; whether there was a hold."""
+        return self._shared.holds.release(lease.number)
+
+    def held(self) -> list[int]:
+        """The shards whose next loading, or the one under way, is held open."""
+        return self._shared.holds.shards()
+
+    # --- waiting --------------------------------------------------------------------------------------------
+
+    def _awake(self) -> list[Broker]:
+        return [broker for broker in self._running() if not broker.paused]
+
+    async def _until(self, reached: Callable[[], bool]) -> None:
+        """Raises TimeoutError after MOVE_TIMEOUT_S of real time."""
+        with self._changes() as changed:
+            async with asyncio.timeout(MOVE_TIMEOUT_S):
+                while not reached():
+                    await changed.wait()
+                    changed.clear()
+
+    @contextmanager
+    def _changes(self) -> Iterator[asyncio.Event]:
+        """An event that is set whenever leases may have moved."""
+        changed = asyncio.Event()
+        watched = self._running()
+        for broker in watched:
+            broker.membership.changed.append(changed.set)
+        try:
+            yield changed
+        finally:
+            for broker in watched:
+                broker.membership.changed.remove(changed.set)

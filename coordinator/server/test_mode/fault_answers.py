@@ -1,0 +1,169 @@
+"""Where an error code that a fault answers stands in the response: at the group, topic or partition that the
+rule names, in the shape of the API and version, and nowhere else.
+
+What else the request asks is done and answered as always. Where Kafka has a code both for the whole response
+and for parts of it, `Api.parts` says which codes belong to the parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from copy import copy
+from functools import partial
+from typing import Any
+
+from muster.coordinator.server.apis.connection import unsupported_api_versions
+from muster.coordinator.server.names import Listed
+from muster.coordinator.server.test_mode.faults import About, Rule
+from muster.coordinator.server.unserved import CloseConnection
+from muster.protocol.api import ApiKey, response_class, versions
+from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.message import Message
+from muster.protocol.messages.metadata import MetadataResponse
+from muster.protocol.messages.offsets import OffsetFetchResponse
+
+Handle = Callable[[Message], Awaitable["Message | None"]]
+"""Does what a request asks."""
+
+
+def carries(about: About, rule: Rule) -> bool:
+    """Whether the answer has a place for the code: a Metadata request that names no topic, as clients send
+    them for the brokers alone, has none."""
+    if about.api.key != ApiKey.METADATA or _code(rule) is ErrorCode.REBOOTSTRAP_REQUIRED:
+        return True
+    return about.api.names.topics_of(about.version, about.request) != []
+
+
+async def refused(about: About, rule: Rule, why: str, handle: Handle) -> tuple[Message, int]:
+    """The answer with the rule's error, and the version to write it in. Raises CloseConnection where the
+    protocol has no answer (Produce with acks=0)."""
+    api_key, version, request = about.api.key, about.version, about.request
+    code = _code(rule)
+    error = KafkaError(code, why)
+    if api_key == ApiKey.API_VERSIONS and code is ErrorCode.UNSUPPORTED_VERSION:
+        return unsupported_api_versions(versions(api_key).last + 1)
+    if api_key == ApiKey.PRODUCE and request.acks == 0:
+        raise CloseConnection(f"a Produce with acks=0 failed: {error}")
+    if api_key == ApiKey.METADATA and code is not ErrorCode.REBOOTSTRAP_REQUIRED:
+        return await _metadata(about, rule, code, handle), version
+    if api_key == ApiKey.OFFSET_FETCH and _concerns_parts(about, code):
+        return await _offset_fetch(about, rule, code, handle), version
+    chosen, rest = _divided(about, rule)
+    answer = _refusal(about, chosen, error)
+    if rest is not None:
+        if api_key == ApiKey.FETCH:
+            rest.max_wait_ms = 0  # as Kafka, which does not wait for records where it has an error to tell
+        others = await handle(rest)
+        if others is not None:
+            _join(others, answer)
+            return others, version
+    return answer, version
+
+
+def _code(rule: Rule) -> ErrorCode:
+    return ErrorCode(rule.action.amount)  # type: ignore[call-arg]
+
+
+# --- dividing a request -------------------------------------------------------------------------------------
+
+
+def _divided(about: About, rule: Rule) -> tuple[Any, Any | None]:
+    """The request as far as the rule names it, and the rest of it; None when nothing is left, or when the
+    error is one of the whole answer."""
+    where = about.api.names
+    code = _code(rule)
+    if about.api.key == ApiKey.FETCH and not _concerns_parts(about, code):
+        return about.request, None
+    lists: tuple[Listed, ...] = ()
+    is_chosen: Callable[[Listed, Any], bool] = partial(_of_topic, about, rule)
+    if where.groups is not None:
+        lists, is_chosen = (where.groups,), partial(_of_group, about, rule)
+    elif rule.topic is not None and (about.api.parts is None or _concerns_parts(about, code)):
+        lists = where.topics
+    chosen, rest, left = copy(about.request), copy(about.request), 0
+    for listed in lists:
+        elements = getattr(about.request, listed.attribute)
+        if elements is None:
+            return about.request, None  # all there are
+        setattr(chosen, listed.attribute, [each for each in elements if is_chosen(listed, each)])
+        others = [each for each in elements if not is_chosen(listed, each)]
+        setattr(rest, listed.attribute, others)
+        left += len(others)
+    return chosen, rest if left else None
+
+
+def _of_topic(about: About, rule: Rule, listed: Listed, element: Any) -> bool:
+    return rule.topic is not None and about.is_topic(listed.name_of(element), rule.topic)
+
+
+def _of_group(about: About, rule: Rule, listed: Listed, element: Any) -> bool:
+    if rule.group not in (None, listed.name_of(element)):
+        return False
+    if rule.topic is None or isinstance(element, str) or element.topics is None:
+        return True
+    (topics,) = about.api.names.topics
+    return any(_of_topic(about, rule, topics, each) for each in element.topics)
+
+
+def _join(answer: Message, refused_part: Message) -> None:
+    """Add the refused elements to those of the answer to the rest."""
+    for declared in type(answer).__fields__:
+        ours = getattr(answer, declared.name)
+        theirs = getattr(refused_part, declared.name)
+        if isinstance(ours, list) and isinstance(theirs, list):
+            setattr(answer, declared.name, ours + theirs)
+
+
+# --- shapes -------------------------------------------------------------------------------------------------
+
+
+def _concerns_parts(about: About, code: ErrorCode) -> bool:
+    """Whether the code stands at parts of the response, though that has one for the whole."""
+    parts = about.api.parts
+    return parts is not None and about.version >= parts.since and parts.codes(code)
+
+
+def _refusal(about: About, request: Any, error: KafkaError) -> Message:
+    parts, version = about.api.parts, about.version
+    if parts is None or not _concerns_parts(about, error.code):
+        return about.api.refusal(request, version, error)
+    if parts.version is not None:
+        version = min(version, parts.version)
+    refusal = parts.refusal._replace(fields={**parts.refusal.fields, "error_code": ErrorCode.NONE})
+    return refusal.of(response_class(about.api.key), request, version, error)
+
+
+async def _metadata(about: About, rule: Rule, code: ErrorCode, handle: Handle) -> Message:
+    """The brokers as they are, since a client without them has nobody to ask again, and the error at the
+    topics."""
+    asking = copy(about.request)
+    asking.allow_auto_topic_creation = False
+    answer = await handle(asking)
+    assert isinstance(answer, MetadataResponse)
+    for i, topic in enumerate(answer.topics):
+        if rule.topic in (None, topic.name):
+            answer.topics[i] = MetadataResponse.Topic(
+                error_code=code,
+                name=topic.name,
+                topic_id=topic.topic_id,
+                is_internal=topic.is_internal,
+                partitions=[],
+            )
+    return answer
+
+
+async def _offset_fetch(about: About, rule: Rule, code: ErrorCode, handle: Handle) -> Message:
+    """The error at the partitions of the topics, also of a group all of whose topics are asked for."""
+    answer = await handle(about.request)
+    assert isinstance(answer, OffsetFetchResponse)
+    holders: Sequence[Any] = answer.groups or [answer]
+    for holder in holders:
+        if answer.groups and rule.group not in (None, holder.group_id):
+            continue
+        for topic in holder.topics:
+            named = about.api.names.topics[0].name_of(topic)
+            if rule.topic is None or about.is_topic(named, rule.topic):
+                for each in topic.partitions:
+                    each.error_code, each.metadata = code, ""
+                    each.committed_offset = each.committed_leader_epoch = -1
+    return answer

@@ -1,0 +1,349 @@
+"""One connection without its socket: bytes in, requests out one at a time, responses in their order.
+
+Kafka mutes a channel while one of its requests is processed, and clients rely on it: the requests of one
+connection are processed one at a time, and their responses leave in request order.
+
+    frame = wire.take(data)                     one small request that may be begun now, mostly all of `data`
+    wire.receive(data); frame = wire.next()     anything else
+    wire.answered(response)                     what may be sent of it now; then `next` again
+
+Every queue has a bound. A wire stops reading when it has `QUEUED_FRAMES` requests waiting, or when the broker
+has `queued.max.request.bytes` of requests in memory (`memory`); it begins no request while its peer does not
+take its responses. TCP then holds the client.
+
+It has no clock: `elapsed` tells it how much time has passed. `listen` is called with whether to read from the
+socket, when that changes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Container
+from itertools import takewhile
+from typing import Final, NamedTuple
+
+from muster.coordinator.server.memory import (
+    SMALL_BYTES,
+    RequestMemory,
+    RequestReservation,
+    ResponseMemory,
+    ResponseReservation,
+)
+from muster.protocol.compiler import Pieces
+from muster.protocol.frame import FrameSplitter
+
+QUEUED_FRAMES: Final = 64
+GREETING_BYTES_MAX: Final = 2 * 1024 * 1024
+"""Largest first frame: whoever has not sent one valid header yet cannot make us wait for 100 MiB. Clients
+that are told the broker's version skip ApiVersions and may begin with a Produce, which they keep below a
+megabyte or so."""
+
+_UNTAKEN, _FROZEN, _OVER = 1, 2, 4
+"""Why no request is begun: the peer does not take what was sent; see `freeze`; see `stop`."""
+_NONE_YET: Final = -1
+
+Response = bytes | Pieces
+"""A frame; empty where the protocol has no response (Produce with acks=0)."""
+
+
+class Traffic(NamedTuple):
+    """What connections need to know of requests by their API."""
+
+    admit: Callable[[int, int], None]
+    """Raises DecodeError for an API key and a size that are too large together."""
+    paced: Container[int]
+    """The low bytes of the API keys of which only so many are begun in a turn of the loop."""
+    outlives: Container[bytes] = frozenset()
+    """API keys, as a request begins with them, of what is processed though its client has closed."""
+
+
+class Wire:
+    """Of one connection. Whatever changes it may end it: see `is_done`."""
+
+    __slots__ = (
+        "_barred",
+        "_begun_bytes",
+        "_finishing",
+        "_frame_bytes_max",
+        "_frames",
+        "_hung_up",
+        "_kept",
+        "_last",
+        "_listen",
+        "_moved",
+        "_outlives",
+        "_queued_bytes",
+        "_requests",
+        "_responses",
+        "_splitter",
+        "_stopped",
+        "_stops",
+        "busy",
+        "idle_ms",
+        "receiving_ms",
+    )
+
+    def __init__(
+        self,
+        listen: Callable[[bool], None],
+        requests: RequestMemory,
+        responses: ResponseMemory,
+        *,
+        traffic: Traffic,
+        frame_bytes_max: int,
+    ) -> None:
+        self.busy = False
+        """Whether what was begun has no answer yet."""
+        self.idle_ms = 0
+        """How long no bytes have moved; 0 while a request is being answered, or everything stands still."""
+        self.receiving_ms = _NONE_YET
+        """How long a request has been arriving, not counting pauses; below 0 when none is."""
+        self._listen = listen
+        self._frame_bytes_max = frame_bytes_max
+        self._outlives = traffic.outlives
+        self._splitter = FrameSplitter(min(GREETING_BYTES_MAX, frame_bytes_max), traffic.admit, SMALL_BYTES)
+        self._frames: deque[bytes] = deque()
+        self._queued_bytes = 0
+        self._begun_bytes = 0
+        self._requests = RequestReservation(requests, self._room_has_come)
+        self._responses = ResponseReservation(responses)
+        self._stops: set[str] = set()  # why reading is paused
+        self._stopped = False  # whether it was, at any time since `elapsed`
+        self._barred = 0
+        self._kept: Response | None = None  # the response to what was begun, when it came while frozen
+        self._finishing = False  # reads no more
+        self._hung_up = False  # the client, in the middle of what it has sent or after it
+        self._last = False  # nothing is answered behind what is being answered
+        self._moved = True
+
+    def __repr__(self) -> str:
+        state = "answering" if self.busy else "waiting"
+        return f"<Wire {state} queued={len(self._frames)} stops={sorted(self._stops)} barred={self._barred}>"
+
+    # --- requests -------------------------------------------------------------------------------------------
+
+    def take(self, data: bytes) -> bytes | None:
+        """The request that `data` is, if it is a single small one that may be begun now. None, with nothing
+        changed: it is for `receive`."""
+        if self.busy or self._barred or self._frames or self._finishing:
+            return None
+        frame = self._splitter.whole(data)
+        if frame is not None:
+            self.busy = self._moved = True
+        return frame
+
+    def receive(self, data: bytes) -> None:
+        """Any bytes. Raises DecodeError for a stream that is none of requests."""
+        if self._finishing:
+            return
+        self._moved = True
+        frames = self._splitter.feed(data)
+        self._frames.extend(frames)
+        self._queued_bytes += sum(map(len, frames))
+        if not self._splitter.pending_bytes:
+            self.receiving_ms = _NONE_YET
+        elif frames or self.receiving_ms == _NONE_YET:
+            self.receiving_ms = 0
+            self._stopped = True  # the time until `elapsed` is not all of this request
+        self._count()
+        if len(self._frames) >= QUEUED_FRAMES:
+            self._pause("queue")
+
+    def next(self) -> bytes | None:
+        """The request to be begun now; None when there is none, or it has to wait."""
+        if self.busy or self._barred or not self._frames:
+            if not self._frames and not self.busy:
+                self._resume("queue")
+            return None
+        if len(self._frames) < QUEUED_FRAMES // 2:
+            self._resume("queue")
+        frame = self._frames.popleft()
+        self._queued_bytes -= len(frame)
+        self._begun_bytes = len(frame)
+        self.busy = True
+        return frame
+
+    def hold(self, frame: bytes) -> None:
+        """What was taken is not answered at once: count it in memory."""
+        self._begun_bytes = len(frame)
+        self._requests.hold_whole(self._queued_bytes + len(frame))
+
+    def put_back(self, frame: bytes) -> None:
+        """What was to be begun waits on, in front of the others."""
+        self.busy = False
+        self._begun_bytes = 0
+        self._frames.appendleft(frame)
+        self._queued_bytes += len(frame)
+        self._count()
+
+    def answered(self, response: Response) -> Response | None:
+        """What was begun has been answered; what is to be sent now. None: nothing, before `thaw`."""
+        if self._barred & _FROZEN:
+            self._kept = response
+            return None
+        self.busy = False
+        self._moved = True
+        self._begun_bytes = 0
+        self._requests.answered()
+        if self._frames or self._finishing or self._splitter.pending_bytes:
+            self._count()
+        else:
+            self._requests.hold_whole(0)
+        if self._last or (self._hung_up and response):
+            self.stop()
+        return response
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether `next` or `is_done` may have something to say."""
+        return bool(self._frames or self._stops or self._finishing)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing more will be answered."""
+        return self._finishing and not self.busy and not self._frames
+
+    def recognised(self) -> None:
+        """A valid request header was seen: frames may have their full size from here on."""
+        self._splitter.frame_bytes_max = self._frame_bytes_max
+
+    # --- responses ------------------------------------------------------------------------------------------
+
+    def untaken(self) -> None:
+        """The peer does not take what was sent."""
+        self._barred |= _UNTAKEN
+
+    def sent(self, count_bytes: int) -> None:
+        """So much was handed to the socket: it counts while the peer does not take it."""
+        if self._barred & _UNTAKEN:
+            self._responses.hold(count_bytes)
+
+    def taken(self) -> None:
+        """The peer has taken what was sent."""
+        self._moved = True
+        self._responses.hold(0)
+        self._barred &= ~_UNTAKEN
+
+    # --- time -----------------------------------------------------------------------------------------------
+
+    def elapsed(self, ms: int) -> None:
+        """So much time has passed since the last call. What began meanwhile is not older than that for it."""
+        self.idle_ms = 0 if self._moved or self.busy or self._barred & _FROZEN else self.idle_ms + ms
+        self._moved = False
+        if self.receiving_ms != _NONE_YET and not self._stopped:
+            self.receiving_ms += ms
+        self._stopped = bool(self._stops)
+
+    @property
+    def beginning(self) -> bytes:
+        """The first bytes of an unfinished request, its size included."""
+        return self._splitter.beginning
+
+    # --- stopping -------------------------------------------------------------------------------------------
+
+    def freeze(self) -> None:
+        """Read nothing and answer nothing until `thaw`, as in a process that is stopped."""
+        self._barred |= _FROZEN
+        self._pause("frozen")
+
+    def thaw(self) -> Response | None:
+        """Go on; the response that came meanwhile, for `answered`."""
+        self._barred &= ~_FROZEN
+        kept, self._kept = self._kept, None
+        self._resume("frozen")
+        return kept
+
+    @property
+    def frozen(self) -> bool:
+        return bool(self._barred & _FROZEN)
+
+    def mute(self) -> None:
+        """Read nothing until `unmute`; what was read before is answered."""
+        self._pause("mute")
+
+    def unmute(self) -> None:
+        """Harmless without `mute`."""
+        self._resume("mute")
+
+    def finish(self) -> None:
+        """Read no more, answer what was read."""
+        self._finishing = True
+        self._pause("finishing")
+
+    def end(self) -> None:
+        """Answer nothing behind what is being answered."""
+        self._last = True
+
+    def hang_up(self) -> None:
+        """The client has closed its side. As for Kafka it is gone, and takes no more answers."""
+        self._hung_up = True
+
+    def lost(self) -> None:
+        """The socket is gone. As in Kafka, what a client has produced with acks=0 before it closed is
+        written, and what else it has waiting is dropped."""
+        self._finishing = True
+        if self._kept is not None:
+            self._kept, self.busy, self._begun_bytes = None, False, 0
+        left = takewhile(lambda frame: frame[:2] in self._outlives, self._frames) if self._hung_up else ()
+        self._frames = deque(left)
+        self._queued_bytes = sum(map(len, self._frames))
+        self._barred &= _OVER
+        self._responses.hold(0)
+        self._count()
+
+    def stop(self) -> None:
+        """Begin nothing more, and hold nothing."""
+        self._barred |= _OVER
+        self._finishing = True
+        self.busy = False
+        self._kept = None
+        self._frames.clear()
+        self._queued_bytes = self._begun_bytes = 0
+        self._requests.end()
+        self._responses.hold(0)
+
+    def forget(self) -> None:
+        """It is over: nobody is told of anything any more."""
+        self.stop()
+        self._listen = _nobody
+
+    # --- bounds ---------------------------------------------------------------------------------------------
+
+    @property
+    def reading(self) -> bool:
+        return not self._stops
+
+    @property
+    def has_unanswered(self) -> bool:
+        """Whether there is a request that could be begun now."""
+        return bool(self._frames) and not self._barred and not self.busy
+
+    def _count(self) -> None:
+        """Count what is in memory, and stop reading when there is no room for more."""
+        pending = 0 if self._finishing else self._splitter.pending_bytes
+        missing = self._splitter.announced_bytes - pending if pending else 0
+        held = self._queued_bytes + self._begun_bytes + pending
+        if self._requests.hold(held, arrived=pending, missing=missing):
+            self._resume("memory")
+        else:
+            self._pause("memory")
+
+    def _room_has_come(self) -> None:
+        self._resume("memory")
+
+    def _pause(self, why: str) -> None:
+        begins = not self._stops
+        self._stops.add(why)
+        self._stopped = True
+        if begins:
+            self._listen(False)
+
+    def _resume(self, why: str) -> None:
+        if why in self._stops:
+            self._stops.discard(why)
+            if not self._stops:
+                self._listen(True)
+
+
+def _nobody(reading: bool) -> None:
+    """Who listens when it is over."""

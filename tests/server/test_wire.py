@@ -1,0 +1,379 @@
+"""The connection core: bytes in, requests out, responses in their order, without a socket or a clock."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from muster.coordinator.server.memory import RequestMemory, ResponseMemory
+from muster.coordinator.server.wire import GREETING_BYTES_MAX, QUEUED_FRAMES, Traffic, Wire
+from muster.protocol.errors import DecodeError, TooLargeError
+
+PRODUCE = bytes(2)
+LARGE = 100_000
+"""Bytes of a request that has to wait where memory is short."""
+
+
+def framed(*bodies: bytes) -> bytes:
+    return b"".join(len(body).to_bytes(4, "big") + body for body in bodies)
+
+
+class Host:
+    """One broker's bounds, and the wires that share them."""
+
+    def __init__(self, request_bytes_max: int = 1 << 20, frame_bytes_max: int = 1 << 24) -> None:
+        self.requests = RequestMemory(request_bytes_max)
+        self.responses = ResponseMemory(1 << 20)
+        self.listening: list[bool] = []
+        self._frame_bytes_max = frame_bytes_max
+
+    def wire(self) -> Wire:
+        return Wire(
+            self.listening.append,
+            self.requests,
+            self.responses,
+            traffic=Traffic(self._admit, paced=(), outlives={PRODUCE}),
+            frame_bytes_max=self._frame_bytes_max,
+        )
+
+    @staticmethod
+    def _admit(api_key: int, size: int) -> None:
+        if api_key == 99:
+            raise TooLargeError("not this one")
+
+
+@pytest.fixture
+def host() -> Host:
+    return Host()
+
+
+def begun(wire: Wire) -> list[bytes]:
+    """Begin and answer whatever can be, with itself."""
+    frames = []
+    while (frame := wire.next()) is not None:
+        frames.append(frame)
+        assert wire.answered(framed(frame)) == framed(frame)
+    return frames
+
+
+# --- order --------------------------------------------------------------------------------------------------
+
+
+def test_one_request_at_a_time_in_order(host: Host) -> None:
+    wire = host.wire()
+    wire.receive(framed(b"first", b"second"))
+    assert wire.next() == b"first"
+    assert wire.next() is None
+    wire.receive(framed(b"third"))
+    assert wire.next() is None
+    assert wire.answered(b"1") == b"1"
+    assert begun(wire) == [b"second", b"third"]
+
+
+def test_a_small_request_is_taken_as_it_arrives(host: Host) -> None:
+    wire = host.wire()
+    assert wire.take(framed(b"first")) == b"first"
+    assert wire.busy
+    assert wire.take(framed(b"second")) is None
+    wire.receive(framed(b"second"))
+    wire.answered(b"1")
+    assert wire.take(framed(b"third")) is None  # the second is in front of it
+    assert wire.next() == b"second"
+
+
+@pytest.mark.parametrize("data", [framed(b"two", b"frames"), framed(b"half")[:5], framed(b"half") + b"\0"])
+def test_nothing_but_one_whole_request_is_taken(host: Host, data: bytes) -> None:
+    wire = host.wire()
+    assert wire.take(data) is None
+    assert not wire.busy
+    assert host.requests.held_bytes == 0
+
+
+def test_requests_do_not_depend_on_the_pieces_they_arrive_in() -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    for _ in range(200):
+        host = Host()
+        wire = host.wire()
+        wire.recognised()
+        sent = [
+            rng.randbytes(rng.choice((2, 10, 300))).replace(b"\0c", b"..")
+            for _ in range(rng.randrange(1, 20))
+        ]
+        stream, processed = framed(*sent), []
+        while stream:
+            size = rng.randrange(1, 700)
+            data, stream = stream[:size], stream[size:]
+            frame = wire.take(data)
+            if frame is None:
+                wire.receive(data)
+            else:
+                processed.append(frame)
+                assert wire.answered(b"x") == b"x"
+            if rng.randrange(3):
+                processed += begun(wire)
+        assert processed + begun(wire) == sent
+        assert host.requests.held_bytes == 0
+
+
+def test_what_was_put_back_stays_in_front(host: Host) -> None:
+    wire = host.wire()
+    frame = wire.take(framed(b"first"))
+    assert frame is not None
+    wire.hold(frame)
+    wire.receive(framed(b"second"))
+    wire.put_back(frame)
+    assert host.requests.held_bytes == len(b"firstsecond")
+    assert begun(wire) == [b"first", b"second"]
+
+
+# --- bounds -------------------------------------------------------------------------------------------------
+
+
+def test_reading_pauses_at_a_full_queue_and_goes_on_at_half_of_it(host: Host) -> None:
+    wire = host.wire()
+    wire.receive(framed(b"x") * (QUEUED_FRAMES - 1))
+    assert wire.reading
+    wire.receive(framed(b"x"))
+    assert host.listening == [False]
+    left = QUEUED_FRAMES
+    while left >= QUEUED_FRAMES // 2:
+        assert host.listening == [False]
+        assert wire.next() is not None
+        wire.answered(b"")
+        left -= 1
+    assert wire.next() is not None
+    assert host.listening == [False, True]
+
+
+def test_frames_are_small_until_a_header_was_recognised(host: Host) -> None:
+    size = (GREETING_BYTES_MAX + 1).to_bytes(4, "big")
+    with pytest.raises(DecodeError):
+        host.wire().receive(size + bytes(2))
+    wire = host.wire()
+    wire.recognised()
+    wire.receive(size + bytes(2))
+    assert wire.beginning == size + bytes(2)
+
+
+def test_a_request_too_large_for_its_api_is_refused_at_its_api_key(host: Host) -> None:
+    with pytest.raises(TooLargeError):
+        host.wire().receive((70_000).to_bytes(4, "big") + b"\0\x63")
+
+
+def test_whoever_finds_no_memory_waits_for_it() -> None:
+    host = Host(request_bytes_max=LARGE * 3 // 2)
+    first, beyond, third = (host.wire() for _ in range(3))
+    first.receive(framed(bytes(LARGE)))
+    for wire in (beyond, third):
+        wire.receive(framed(bytes(LARGE))[: LARGE - 10])
+    assert first.reading
+    assert beyond.reading  # one at a time goes beyond the bound
+    assert not third.reading
+    small = host.wire()
+    assert small.take(framed(b"small")) == b"small"
+    assert begun(first) == [bytes(LARGE)]
+    beyond.receive(bytes(14))
+    assert begun(beyond) == [bytes(LARGE)]
+    assert third.reading
+    third.receive(bytes(14))
+    assert begun(third) == [bytes(LARGE)]
+    assert host.requests.held_bytes == 0
+
+
+def test_what_is_answered_later_counts_until_then(host: Host) -> None:
+    wire = host.wire()
+    frame = wire.take(framed(b"parked"))
+    assert frame is not None
+    wire.hold(frame)
+    assert host.requests.held_bytes == len(frame)
+    wire.answered(b"x")
+    assert host.requests.held_bytes == 0
+
+
+def test_nothing_is_begun_while_responses_are_not_taken(host: Host) -> None:
+    wire = host.wire()
+    wire.sent(10)
+    assert host.responses.held_bytes == 0
+    wire.untaken()
+    wire.sent(10)
+    assert host.responses.held_bytes == 10
+    assert wire.take(framed(b"x")) is None
+    wire.receive(framed(b"x"))
+    assert wire.next() is None
+    wire.taken()
+    assert host.responses.held_bytes == 0
+    assert begun(wire) == [b"x"]
+
+
+# --- standing still -----------------------------------------------------------------------------------------
+
+
+def test_a_frozen_wire_keeps_its_answer_and_begins_nothing(host: Host) -> None:
+    wire = host.wire()
+    wire.receive(framed(b"first", b"second"))
+    assert wire.next() == b"first"
+    wire.freeze()
+    assert host.listening == [False]
+    assert wire.answered(b"1") is None
+    assert wire.next() is None
+    assert wire.take(framed(b"third")) is None
+    kept = wire.thaw()
+    assert host.listening == [False, True]
+    assert kept == b"1"
+    assert wire.next() is None  # not before the answer is sent
+    assert wire.answered(kept) == b"1"
+    assert begun(wire) == [b"second"]
+
+
+def test_a_muted_wire_answers_what_was_read(host: Host) -> None:
+    wire = host.wire()
+    wire.receive(framed(b"x"))
+    wire.mute()
+    assert begun(wire) == [b"x"]
+    assert host.listening == [False]
+    wire.unmute()
+    wire.unmute()
+    assert host.listening == [False, True]
+
+
+def test_reading_goes_on_only_when_nothing_stops_it(host: Host) -> None:
+    wire = host.wire()
+    wire.mute()
+    wire.freeze()
+    wire.unmute()
+    assert host.listening == [False]
+    wire.thaw()
+    assert host.listening == [False, True]
+
+
+# --- time ---------------------------------------------------------------------------------------------------
+
+
+def test_it_is_idle_while_no_bytes_move(host: Host) -> None:
+    wire = host.wire()
+    wire.elapsed(100)
+    assert wire.idle_ms == 0  # it began meanwhile
+    wire.elapsed(100)
+    assert wire.idle_ms == 100
+    wire.take(framed(b"beat"))
+    for _ in range(3):
+        wire.elapsed(100)
+        assert wire.idle_ms == 0  # it is being answered
+    wire.answered(b"x")
+    wire.elapsed(100)
+    wire.elapsed(100)
+    assert wire.idle_ms == 100
+    wire.freeze()
+    wire.elapsed(100)
+    assert wire.idle_ms == 0
+
+
+def test_a_request_ages_while_it_arrives_and_is_read(host: Host) -> None:
+    wire = host.wire()
+    wire.receive(framed(b"slowly")[:5])
+    wire.elapsed(100)
+    assert wire.receiving_ms == 0
+    wire.receive(b"l")
+    wire.elapsed(100)
+    assert wire.receiving_ms == 100  # a byte now and then does not help
+    wire.mute()
+    wire.elapsed(100)
+    wire.unmute()
+    wire.elapsed(100)
+    assert wire.receiving_ms == 100
+    wire.receive(b"owly")
+    assert wire.receiving_ms < 0
+    wire.receive(framed(b"", b"next")[:-1])
+    wire.elapsed(100)
+    assert wire.receiving_ms == 0  # another one
+
+
+# --- the end ------------------------------------------------------------------------------------------------
+
+
+def test_finishing_answers_what_was_read(host: Host) -> None:
+    wire = host.wire()
+    wire.receive(framed(b"first", b"second"))
+    assert wire.next() == b"first"
+    wire.finish()
+    wire.receive(framed(b"too late"))
+    assert wire.take(framed(b"too late")) is None
+    wire.answered(b"1")
+    assert not wire.is_done
+    assert begun(wire) == [b"second"]
+    assert wire.is_done
+
+
+def test_behind_the_end_nothing_is_answered(host: Host) -> None:
+    wire = host.wire()
+    wire.receive(framed(b"first", b"second"))
+    wire.next()
+    wire.end()
+    assert wire.answered(b"1") == b"1"
+    assert wire.is_done
+    assert wire.next() is None
+    assert host.requests.held_bytes == 0
+
+
+def test_a_client_that_has_closed_is_gone_at_its_first_answer(host: Host) -> None:
+    wire = host.wire()
+    wire.receive(framed(b"1", b"2", b"3"))
+    wire.hang_up()
+    assert wire.next() == b"1"
+    wire.answered(b"")  # none is due
+    assert wire.next() == b"2"
+    wire.answered(b"2")
+    assert wire.is_done
+
+
+@pytest.mark.parametrize("hung_up", [True, False])
+def test_of_what_is_left_when_the_socket_is_gone_only_produce_in_front_is_processed(
+    host: Host, hung_up: bool
+) -> None:
+    wire = host.wire()
+    wire.receive(framed(b"first", PRODUCE + b"1", PRODUCE + b"2", b"metadata", PRODUCE + b"3"))
+    wire.next()
+    if hung_up:
+        wire.hang_up()
+    wire.lost()
+    wire.answered(b"")
+    left = []
+    while (frame := wire.next()) is not None:
+        left.append(frame)
+        wire.answered(b"")
+    assert left == ([PRODUCE + b"1", PRODUCE + b"2"] if hung_up else [])
+    assert wire.is_done
+    assert host.requests.held_bytes == 0
+
+
+def test_an_answer_that_was_kept_goes_with_the_socket(host: Host) -> None:
+    wire = host.wire()
+    wire.receive(framed(b"x"))
+    wire.next()
+    wire.freeze()
+    wire.answered(b"1")
+    wire.lost()
+    assert wire.is_done
+    assert wire.thaw() is None
+    assert host.requests.held_bytes == 0
+
+
+def test_it_holds_nothing_when_it_is_over() -> None:
+    host = Host(request_bytes_max=LARGE)
+    over, waiting = host.wire(), host.wire()
+    over.receive(framed(bytes(LARGE), b"x", bytes(LARGE))[: LARGE * 3 // 2])
+    over.untaken()
+    over.sent(10)
+    for _ in range(2):
+        waiting.receive(framed(bytes(LARGE))[: LARGE // 2])
+    over.forget()
+    told = len(host.listening)
+    over.freeze()
+    over.thaw()
+    assert len(host.listening) == told
+    assert host.responses.held_bytes == 0
+    waiting.forget()
+    assert host.requests.held_bytes == 0
