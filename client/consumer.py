@@ -174,7 +174,7 @@ class Consumer(Generic[K, V]):
         if topics is not None:
             self.subscribe(topics, listener)
         elif listener is not None:
-            raise ValueError("listener: it is told about the topics subscribed to, and there are none")
+            raise ValueError("listener: it is for subscribed topics, and there are none")
 
     def __repr__(self) -> str:
         group = "" if self._settings.group_id is None else f" in {self._settings.group_id}"
@@ -235,7 +235,7 @@ class Consumer(Generic[K, V]):
         ValueError, and ClientError where partitions are assigned."""
         if self._settings.group_id is None:
             raise ValueError(
-                "group_id: subscribing takes one, since a group shares out the partitions; or assign"
+                "group_id: subscribing requires one, because a group divides the partitions; or use assign"
             )
         if not (listener is None or isinstance(listener, RebalanceListener)):
             raise ValueError(f"listener={listener!r}: it takes a RebalanceListener, or None")
@@ -527,7 +527,7 @@ class Consumer(Generic[K, V]):
     def _group(self, what: str) -> Group:
         self._core.check()
         if self._core.group is None:
-            raise ClientError(f"{what} takes a group: give the consumer a group_id")
+            raise ClientError(f"{what} requires a group: give the consumer a group_id")
         return self._core.group
 
     def _seconds(self, timeout: float | None) -> float:
@@ -555,12 +555,12 @@ def _caller() -> asyncio.Task[Any] | None:
 
 def _partition(given: object) -> TopicPartition:
     if not isinstance(given, TopicPartition):
-        raise ValueError(f"partitions: {given!r} is none; it takes TopicPartition(topic, partition)")
+        raise ValueError(f"partitions: {given!r} is not allowed; it takes TopicPartition(topic, partition)")
     return given
 
 
 def _place(given: int | OffsetAndMetadata) -> OffsetAndMetadata:
     place = OffsetAndMetadata(given) if isinstance(given, int) else given
     if not isinstance(place, OffsetAndMetadata) or place.offset < 0:
-        raise ValueError(f"offset {given!r}: it takes a whole number from 0 on, or OffsetAndMetadata")
+        raise ValueError(f"offset {given!r}: it takes a whole number, 0 or more, or OffsetAndMetadata")
     return place

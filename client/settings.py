@@ -52,4 +52,4 @@ def allowed(each: Setting) -> str:
         return " or ".join(map(repr, each.choices))
     if each.unit is not None:
         return f"{_UNITS.get(each.unit, each.unit)}, {each.allowed}"
-    return each.allowed if each.numeric else "a text"
+    return each.allowed if each.numeric else "text"

@@ -38,7 +38,7 @@ class SettingError(ValueError):
     allowed."""
 
     def __init__(self, given: str, value: object, allowed: str, *, secret: bool = False) -> None:
-        shown = "what was given" if secret else repr(value)
+        shown = "the value given" if secret else repr(value)
         if len(shown) > _SHOWN_MAX:
             shown = shown[:_SHOWN_MAX] + "…"
         super().__init__(f"{given}: {shown} is not allowed; it takes {allowed}")

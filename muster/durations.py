@@ -46,7 +46,7 @@ def parse(duration: str | timedelta | int | float) -> int:
             raise _wrong(duration, "it is not finite")
         ms = Fraction(duration) * 1_000
     else:
-        raise _wrong(duration, "it is a text, a timedelta or a number of seconds")
+        raise _wrong(duration, "it takes text, a timedelta or a number of seconds")
     if ms < 0:
         raise _wrong(duration, "it is negative")
     if ms > DURATION_MAX_MS:
@@ -78,7 +78,7 @@ def _read(text: str) -> Fraction:
             raise _wrong(text, "write it like 45s, 500ms, 1h30m, 7 days or PT45S")
         number, unit = part.groups()
         if unit not in _UNIT_MS:
-            raise _wrong(text, f"{unit[:_SHOWN_MAX]!r} is no unit: there are ms, s, m, h, d and w")
+            raise _wrong(text, f"{unit[:_SHOWN_MAX]!r} is not a unit: the units are ms, s, m, h, d and w")
         total += Fraction(number) * _UNIT_MS[unit]
         at = part.end()
     if not lowered:

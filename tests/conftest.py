@@ -42,7 +42,7 @@ LOOPS: Final[Mapping[str, Callable[[], asyncio.AbstractEventLoop]]] = {
 OTHER_LOOPS: Final[Mapping[str, Sequence[str]]] = {
     "runtime": ("debug",),
     "server/test_connection.py": ("asyncio", "uvloop"),
-    "server/test_at_once_order.py": ("asyncio", "uvloop"),
+    "server/test_connection_order.py": ("asyncio", "uvloop"),
     "server/test_fault_gate.py": ("uvloop",),
     "server/test_limits.py": ("asyncio", "uvloop"),
     "server/test_listener.py": ("asyncio", "uvloop"),

@@ -125,7 +125,7 @@ async def together(
             asking.close()  # one may not have begun, when all of this is cancelled
     failures = [answer for answer in answers if isinstance(answer, (KafkaError, ClientError))]
     if failures and len(failures) == len(answers):
-        # Where something may have been carried out, it must not look as if nothing was sent.
+        # Where something may have been applied, it must not look as if nothing was sent.
         raise next((each for each in failures if not isinstance(each, Unreachable)), failures[0])
     outcomes: Outcomes[K, V] = Outcomes()
     for (names, _), answer in zip(named, answers, strict=True):
@@ -146,7 +146,7 @@ def _lost(error: ClientError, repeatable: bool) -> KafkaError:
     timed_out = isinstance(error, RequestTimedOut)
     return KafkaError(
         ErrorCode.REQUEST_TIMED_OUT if timed_out else ErrorCode.NETWORK_EXCEPTION,
-        str(error) if repeatable else f"{error}; it may have been carried out all the same",
+        str(error) if repeatable else f"{error}; it may have been applied anyway",
     )
 
 

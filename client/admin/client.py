@@ -50,7 +50,7 @@ class Admin:
     KafkaError. ClientError is raised when no broker answers. `timeout` is in seconds, default_api_timeout_ms
     if it is not given, and a single request gets request_timeout_ms of it at most. What only reads is asked
     again until then while a failure may pass. What changes something is not sent twice unless that does no
-    harm: a lost answer is a ClientError which says that it may have been carried out.
+    harm: a lost answer is a ClientError which says that it may have been applied.
 
     Connections are opened when they are needed. A closed Admin raises Closed.
     """

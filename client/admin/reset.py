@@ -77,7 +77,7 @@ class By:
 
     def __post_init__(self) -> None:
         if self.age < timedelta(0):
-            raise ValueError(f"By: it takes how old records may be, which is not below 0 like {self.age}")
+            raise ValueError(f"By: it takes the maximum age of records, 0 or more, not {self.age}")
 
 
 @dataclass(frozen=True, slots=True)

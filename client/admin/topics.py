@@ -228,7 +228,7 @@ async def _led(
     try:
         return await _until_led(cluster, partitions_min, until)
     except ClientError as error:
-        why = f"partitions were created, but nobody told of their leaders: {error}"
+        why = f"partitions were created, but their leaders are unknown: {error}"
         return Outcomes(dict.fromkeys(partitions_min, KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, why)))
 
 
@@ -266,7 +266,7 @@ def _not_led(name: str, topic: TopicDescription | KafkaError, partitions_min: in
     if len(topic.partitions) >= partitions_min and all(each.leader >= 0 for each in topic.partitions):
         return None
     return KafkaError(
-        ErrorCode.LEADER_NOT_AVAILABLE, f"topic {name} is there, but partitions of it have no leader yet"
+        ErrorCode.LEADER_NOT_AVAILABLE, f"topic {name} exists, but some of its partitions have no leader yet"
     )
 
 

@@ -21,7 +21,7 @@ def assign_checked(
     still has, by an assignor that offers the cooperative protocol. Members left out get nothing."""
     assigned = assignor.assign(members, topics)
     if unknown := assigned.keys() - members.keys():
-        raise ValueError(f"it names {min(unknown)!r}, which is no member of the group")
+        raise ValueError(f"it names {min(unknown)!r}, which is not a member of the group")
     given: dict[TopicPartition, str] = {}
     for member_id, partitions in assigned.items():
         subscribed = frozenset(members[member_id].topics)

@@ -84,7 +84,7 @@ class AutoCommit:
             if result.retry:
                 again_s = min(self._retry_backoff_s, self._interval_s)
         except ClientError as error:
-            _LOG.info("auto-commit did not succeed and is tried again: %s", error)
+            _LOG.info("auto-commit failed and will be retried: %s", error)
         except Exception as failure:
             self._failure = failure
             self._wake()
@@ -114,7 +114,7 @@ class AutoCommit:
             try:
                 result = await self._commit(offsets, give_up)
             except ClientError as error:
-                _LOG.warning("what was handled could not be committed and may be read again: %s", error)
+                _LOG.warning("processed records could not be committed and may be read again: %s", error)
                 return
             except Exception as failure:
                 self._failure = failure
@@ -124,7 +124,7 @@ class AutoCommit:
                 return
             if deadline(self._retry_backoff_s) >= give_up:
                 _LOG.warning(
-                    "what was handled could not be committed in time and may be read again: %s", result
+                    "processed records could not be committed in time and may be read again: %s", result
                 )
                 return
             await asyncio.sleep(self._retry_backoff_s)
@@ -154,7 +154,8 @@ class AutoCommit:
     def _note(self, result: CommitResult) -> None:
         if result.stale:
             _LOG.info(
-                "the group went on before %s could be committed: what was handled last may be read again",
+                "the group moved on before %s could be committed: "
+                "the last processed records may be read again",
                 ", ".join(f"{where} at {outcome.offset}" for where, outcome in sorted(result.stale.items())),
             )
 

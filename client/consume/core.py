@@ -178,7 +178,7 @@ class ConsumerCore(Generic[K, V]):
         if self.state == "stopping" and not self._reading:
             self.delivery.asked()
             self._tasks.tell()
-            raise Closed("the consumer was stopped: it gives out no more records")
+            raise Closed("the consumer was stopped: it returns no more records")
 
     @property
     def ended_in_order(self) -> bool:
@@ -221,7 +221,9 @@ class ConsumerCore(Generic[K, V]):
         except TimeoutError:
             if not bound.expired():
                 raise
-            _LOG.warning("closing took longer than %.1f s: what was handled last may be read again", timeout)
+            _LOG.warning(
+                "closing took longer than %.1f s: the last processed records may be read again", timeout
+            )
         finally:
             try:
                 await self._stack.aclose()
@@ -339,7 +341,7 @@ class ConsumerCore(Generic[K, V]):
     def _begin_reading(self) -> None:
         if self._reading:
             raise ConcurrentUse(
-                "another reading call is under way: a consumer has one reader, and callbacks cannot read; "
+                "another reading call is in progress: a consumer has one reader, and callbacks cannot read; "
                 "several tasks share the work with scope(), or each have a consumer"
             )
         self._reading = True

@@ -47,7 +47,7 @@ class AssignmentScope:
         """Start work on the partition. Raises Closed when it is not ours any more."""
         if self._ended:
             work.close()
-            raise Closed(f"{self.partition} is not assigned to this consumer any more")
+            raise Closed(f"{self.partition} is no longer assigned to this consumer")
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._done)
@@ -57,7 +57,7 @@ class AssignmentScope:
         """Cancel what is under way, and take no more."""
         self._ended = True
         for task in self._tasks:
-            task.cancel("the partition is not assigned any more")
+            task.cancel("the partition is no longer assigned")
 
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)

@@ -65,7 +65,7 @@ class ConsumerSettings:
         "the group to be a member of, or to commit for. Without one, partitions can be assigned only",
         optional=True,
         pattern=r"(?s).*\S.*",
-        shape="a text that is not blank, or None",
+        shape="text that is not blank, or None",
     )
     group_instance_id: str | None = setting(
         None,

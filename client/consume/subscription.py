@@ -72,7 +72,9 @@ class Subscription:
         wanted = []
         for each in partitions:
             if not (isinstance(each, tuple) and len(each) == 2 and isinstance(each[1], int) and each[1] >= 0):
-                raise ValueError(f"partitions: {each!r} is none; it takes TopicPartition(topic, partition)")
+                raise ValueError(
+                    f"partitions: {each!r} is not allowed; it takes TopicPartition(topic, partition)"
+                )
             wanted.append(TopicPartition(_checked_topic(each[0]), each[1]))
         self.assigned = frozenset(wanted)
 

@@ -88,8 +88,8 @@ def action_of(api_key: ApiKey, code: ErrorCode) -> Action:
 
 _REASONS: Final = {
     ErrorCode.REBALANCE_IN_PROGRESS: "the group is rebalancing",
-    ErrorCode.ILLEGAL_GENERATION: "the group has gone on to another generation",
-    ErrorCode.UNKNOWN_MEMBER_ID: "the group does not know the member any more",
+    ErrorCode.ILLEGAL_GENERATION: "the group has moved on to another generation",
+    ErrorCode.UNKNOWN_MEMBER_ID: "the group no longer knows the member",
     ErrorCode.MEMBER_ID_REQUIRED: "joining with the member id just given",
 }
 

@@ -123,7 +123,7 @@ class Driver:
     def raise_if_crashed(self) -> None:
         if self.crashed is not None:
             raise ClientError(
-                f"group {self._group_id}: the client failed inside and is not a member any more: "
+                f"group {self._group_id}: internal error in the client, which is no longer a member: "
                 f"{type(self.crashed).__name__}: {self.crashed}"
             ) from self.crashed
 
@@ -141,7 +141,7 @@ class Driver:
                 if node is not None:
                     return node
                 if not await self.changed(until):
-                    why = f"the last failure: {error}" if error is not None else "no answer came"
+                    why = f"the last failure: {error}" if error is not None else "no response came"
                     raise RequestTimedOut(
                         f"the coordinator of group {self._group_id} was not found in time;"
                         f" {self._cluster.named()} was asked, {why}"
@@ -162,7 +162,7 @@ class Driver:
                 return await connection.call(request, request_until)
         except TimeoutError:
             raise RequestTimedOut(
-                f"the coordinator of group {self._group_id} did not answer in time"
+                f"the coordinator of group {self._group_id} did not respond in time"
             ) from None
         except ClientError:
             self.coordinator_lost(node)
@@ -306,7 +306,7 @@ class Driver:
 
     def _crash(self, error: BaseException) -> None:
         if self.crashed is None and not self._closed:
-            _LOG.error("group %s: the client failed inside", self._group_id, exc_info=error)
+            _LOG.error("group %s: internal error in the client", self._group_id, exc_info=error)
             self.crashed = error
             self.announce()
             self._on_change()

@@ -672,7 +672,7 @@ class Membership:
         self._fenced = refusal(
             code,
             f"group {self.settings.group_id}: another member has taken over the group instance id "
-            f"{self.settings.group_instance_id}; each consumer needs one of its own",
+            f"{self.settings.group_instance_id}; each consumer needs its own",
         )
         self._forget("the group instance id was taken over", member_too=True)
         self._give_up(self._fenced)

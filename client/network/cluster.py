@@ -232,7 +232,7 @@ class Cluster:
                 if self.is_final(error):
                     raise
                 if not repeatable and isinstance(error, (ConnectionLost, RequestTimedOut)):
-                    raise ConnectionLost(f"{error}; it may have been carried out all the same") from error
+                    raise ConnectionLost(f"{error}; it may have been applied anyway") from error
                 failed = error
             self.forget()
             wait_s = self.backoff_s(tries)

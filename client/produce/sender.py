@@ -219,7 +219,7 @@ class Sender:
 
     def _timed_out(self, batch: Batch) -> DeliveryTimedOut:
         queue = batch.queue
-        why: object = queue.last_error or "no answer came"
+        why: object = queue.last_error or "no response came"
         if not queue.last_error and queue.leader is None:
             why = "the partition had no leader"
         elif self._accumulator.identity is None:

@@ -115,7 +115,7 @@ def _moment(text: str) -> datetime:
     try:
         return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=timestamp_ms(text))
     except OverflowError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; it is too long") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; it is out of range") from None
 
 
 def _duration(text: str) -> timedelta:

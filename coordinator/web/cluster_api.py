@@ -85,5 +85,7 @@ def _kinds(request: web.Request) -> list[LeaseKind]:
     if wanted is None:
         return list(LeaseKind)
     if wanted not in list(LeaseKind):
-        raise refusal(web.HTTPBadRequest, f"kind: {wanted[:40]!r} is neither group, data nor replicas")
+        raise refusal(
+            web.HTTPBadRequest, f"kind: {wanted[:40]!r} is not allowed; it takes group, data or replicas"
+        )
     return [LeaseKind(wanted)]

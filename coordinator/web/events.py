@@ -72,7 +72,10 @@ async def stream(request: web.Request) -> web.StreamResponse:
         await response.prepare(request)
         await _write(response, f"retry: {_COME_BACK_MS}\n\n".encode())
         if subscription.missed:
-            await _write(response, _event("gap", {"why": "what came since is not known any more: read anew"}))
+            await _write(
+                response,
+                _event("gap", {"why": "events since then are no longer kept: read everything again"}),
+            )
         await _send(request, response, feed, subscription)
     except TimeoutError:
         subscription.fell_behind = True
@@ -128,7 +131,7 @@ async def _say_farewell(
 
 def _last_event(subscription: Subscription) -> bytes:
     if subscription.fell_behind:
-        return _event("cut", {"why": "you read more slowly than things happen: connect again"})
+        return _event("cut", {"why": "the stream is read too slowly: connect again"})
     return _event("end", {"why": "the broker stops"})
 
 

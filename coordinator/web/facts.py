@@ -97,7 +97,7 @@ def not_here(brokers: Brokers, topology: Topology, group_id: str) -> web.HTTPExc
     """What says where a group is that is not coordinated here."""
     node = topology.coordinator(group_id)
     if node is None or node.node_id in {each.node_id for each in brokers.running}:
-        why = f"no broker coordinates group {group_id!r} at the moment: its shard is on the move"
+        why = f"no broker coordinates group {group_id!r} right now: its shard is moving"
         return refusal(web.HTTPServiceUnavailable, why)
     why = f"group {group_id!r} is coordinated by broker {node.node_id}, {page_words(node)}"
     return refusal(web.HTTPMisdirectedRequest, why, broker=node_json(node))
@@ -106,9 +106,7 @@ def not_here(brokers: Brokers, topology: Topology, group_id: str) -> web.HTTPExc
 def page_words(node: NodeRow) -> str:
     """Where a broker's page is, at the end of a sentence."""
     page = page_of(node)
-    return (
-        f"at http://{page.address}" if page is not None else "which has no page, or does not say where it is"
-    )
+    return f"at http://{page.address}" if page is not None else "which has no page or does not advertise it"
 
 
 def elsewhere(brokers: Brokers) -> list[Elsewhere]:

@@ -127,7 +127,7 @@ class Feed:
     def subscribe(self, watched: Watched | None = None, after: str | None = None) -> Subscription:
         """Watch from now on, or from behind a place. To be given back. Raises TooManySubscribers."""
         if len(self._subscriptions) >= SUBSCRIBERS_MAX:
-            raise TooManySubscribers(f"{SUBSCRIBERS_MAX} are watching already")
+            raise TooManySubscribers(f"{SUBSCRIBERS_MAX} are open already")
         missed, waiting = self._since(after)
         subscription = Subscription(watched, missed, waiting, self._waiting_max)
         if self._closed:

@@ -113,7 +113,7 @@ def _middleware(local: bool, advertised: str | None) -> Middleware:
         except Exception as error:
             reference = os.urandom(4).hex()
             _log.error("request failed", reference=reference, path=request.path, exc_info=error)
-            why = f"this failed inside of the broker; its log says why under {reference}"
+            why = f"internal error; the broker's log has the details under {reference}"
             return web.json_response({"error": why}, status=500)
 
     return guarded
@@ -139,7 +139,9 @@ def _check(request: web.Request, local: bool, advertised: str | None) -> None:
         raise web.HTTPMethodNotAllowed(request.method, ["GET", "HEAD"])
     origin = request.headers.get("Origin")
     if origin is not None and origin != f"{request.scheme}://{request.host}":
-        raise refusal(web.HTTPForbidden, f"pages of {origin} may not change anything here")
+        raise refusal(
+            web.HTTPForbidden, f"requests from pages of {origin} are not allowed to change anything"
+        )
 
 
 def _said(request: web.Request, answer: web.HTTPException) -> str:

@@ -48,10 +48,10 @@ async def why_not_ready(broker: Broker) -> str | None:
             nodes = await broker.store.nodes()
             grants = [each for kind in LeaseKind for each in (await broker.store.holders(kind)).values()]
     except TimeoutError:
-        return f"its store did not answer within {_ASK_S:.0f} s"
+        return f"its store did not respond within {_ASK_S:.0f} s"
     except StoreError as error:
         return f"its store cannot be read: {error}"
     if all((each.node_id, each.incarnation) != (broker.node_id, broker.incarnation) for each in nodes):
-        return "its registration in the cluster has run out"
+        return "its registration in the cluster has expired"
     loading = sum(each.node_id == broker.node_id and not each.announced for each in grants)
     return f"it is still loading {loading} shards" if loading else None

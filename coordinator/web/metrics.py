@@ -97,7 +97,7 @@ def _of_cluster(scrape: Scrape) -> Iterator[Metric]:
     yield oldest
     left_out = GaugeMetricFamily(
         "muster_metrics_left_out",
-        "Groups, partitions and offsets without series of their own, since there are too many of them.",
+        "Groups, partitions and offsets without their own series because there are too many.",
         labels=["what"],
     )
     for what, count in scrape.left_out.items():
@@ -110,18 +110,18 @@ def _of_groups(scrape: Scrape) -> Iterator[Metric]:
         "kafka_consumergroup_members", "Members of a group.", labels=["consumergroup"]
     )
     offsets = GaugeMetricFamily(
-        "kafka_consumergroup_current_offset", "Offset a group has committed.", labels=_PER_GROUP
+        "kafka_consumergroup_current_offset", "Committed offset of a group.", labels=_PER_GROUP
     )
     lags = GaugeMetricFamily(
         "kafka_consumergroup_lag", "Records between a group's offset and the end.", labels=_PER_GROUP
     )
     seconds = GaugeMetricFamily(
         "kafka_consumergroup_group_lag_seconds",
-        "Seconds since the end of a partition was where a group's offset is.",
+        "Time lag of a group: seconds since the partition's end was at its committed offset.",
         labels=_LAG_SECONDS_LABELS,
     )
     states = GaugeMetricFamily(
-        "muster_group_state", "1 for the state a group is in.", labels=["group", "state"]
+        "muster_group_state", "1 for the current state of a group.", labels=["group", "state"]
     )
     nobody = Owner("", "", "")
     for group in scrape.groups:
@@ -143,7 +143,7 @@ def _of_groups(scrape: Scrape) -> Iterator[Metric]:
 def _of_rebalances(scrape: Scrape) -> Iterator[Metric]:
     rebalances = CounterMetricFamily(
         "muster_group_rebalances",
-        "Rebalances completed, by what triggered them and what was behind it.",
+        "Rebalances completed, by trigger and diagnosis.",
         labels=["group", "cause", "diagnosis"],
     )
     phases = SummaryMetricFamily(
@@ -153,18 +153,20 @@ def _of_rebalances(scrape: Scrape) -> Iterator[Metric]:
     )
     evictions = CounterMetricFamily(
         "muster_group_evictions",
-        "Members put out of a group, by what triggered it.",
+        "Members evicted from a group, by trigger.",
         labels=["group", "trigger"],
     )
     refused = CounterMetricFamily(
-        "muster_group_commits_rejected", "Commits refused to a group's members.", labels=["group", "error"]
+        "muster_group_commits_rejected",
+        "Commits of a group's members that were refused.",
+        labels=["group", "error"],
     )
     plain = {
         name: CounterMetricFamily(f"muster_group_{name}", text, labels=["group"])
         for name, text in (
             ("members_joined", "Members added to a group."),
-            ("members_left", "Members that left a group of their own accord."),
-            ("heartbeats_late", "Heartbeats so late that an eviction was near."),
+            ("members_left", "Members that left a group voluntarily."),
+            ("heartbeats_late", "Heartbeats so late that the member was close to eviction."),
             ("partitions_moved", "Partitions moved from one member of a group to another."),
         )
     }
@@ -196,32 +198,30 @@ def _of_rebalances(scrape: Scrape) -> Iterator[Metric]:
     if scrape.lateness is not None:
         lateness = HistogramMetricFamily(
             "muster_heartbeat_lateness_seconds",
-            "Time since the heartbeat before, of heartbeats that came so late that an eviction was near.",
+            "Time since the previous heartbeat, for heartbeats that came close to eviction.",
         )
         lateness.add_metric([], _buckets(scrape.lateness), scrape.lateness.sum)
         yield lateness
 
 
 def _of_brokers(scrape: Scrape) -> Iterator[Metric]:
-    connections = GaugeMetricFamily("muster_connections", "Connections that are open.", labels=["broker"])
+    connections = GaugeMetricFamily("muster_connections", "Open connections.", labels=["broker"])
     accepted = CounterMetricFamily("muster_connections_accepted", "Connections accepted.", labels=["broker"])
     closed = CounterMetricFamily(
-        "muster_connections_closed", "Connections the broker closed, by why.", labels=["broker", "why"]
+        "muster_connections_closed", "Connections closed by the broker, by reason.", labels=["broker", "why"]
     )
     requests = CounterMetricFamily("muster_requests", "Requests received.", labels=["broker"])
     shards = GaugeMetricFamily(
         "muster_coordinator_shards",
-        "Shards of groups that a broker has, by state.",
+        "Group shards of a broker, by state.",
         labels=["broker", "state"],
     )
     loads = HistogramMetricFamily(
-        "muster_coordinator_load_seconds", "How long loading a shard of groups took.", labels=["broker"]
+        "muster_coordinator_load_seconds", "How long loading a group shard took.", labels=["broker"]
     )
-    unloads = CounterMetricFamily(
-        "muster_coordinator_unloads", "Shards of groups given up.", labels=["broker"]
-    )
+    unloads = CounterMetricFamily("muster_coordinator_unloads", "Group shards given up.", labels=["broker"])
     dropped = CounterMetricFamily(
-        "muster_journal_entries_dropped", "Entries not stored, for want of room.", labels=["broker"]
+        "muster_journal_entries_dropped", "Entries not stored for lack of space.", labels=["broker"]
     )
     for broker in scrape.brokers:
         node = str(broker.node_id)
@@ -238,10 +238,10 @@ def _of_brokers(scrape: Scrape) -> Iterator[Metric]:
         unloads.add_metric([node], broker.unloads)
         dropped.add_metric([node], broker.dropped)
     yield from (connections, accepted, closed, requests, shards, loads, unloads, dropped)
-    yield GaugeMetricFamily("muster_event_streams", "Streams of events being read.", value=scrape.watching)
+    yield GaugeMetricFamily("muster_event_streams", "Open event streams.", value=scrape.watching)
     yield CounterMetricFamily(
         "muster_event_streams_cut",
-        "Streams of events cut off since their reader fell behind.",
+        "Event streams closed because their reader fell behind.",
         value=scrape.cut,
     )
 

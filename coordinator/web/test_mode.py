@@ -102,16 +102,16 @@ async def _body(request: web.Request) -> Body:
     try:
         given = json.loads(text) if text.strip() else {}
     except ValueError as error:
-        raise FaultError(f"the body is no JSON: {error}") from None
+        raise FaultError(f"the body is not JSON: {error}") from None
     if not isinstance(given, dict):
-        raise FaultError("the body has to be a JSON object")
+        raise FaultError("the body must be a JSON object")
     return given
 
 
 def _check_known(what: str, given: Iterable[str], known: list[str] | None) -> None:
     for name in given:
         if known is not None and name not in known:
-            there = f"there are {', '.join(known)}" if known else "nothing is taken here"
+            there = f"it takes {', '.join(known)}" if known else "none is accepted here"
             raise FaultError(f"{name}: no such {what}; {there}")
 
 
@@ -150,7 +150,7 @@ class Staging:
                     await faults.hit(rule_id, times)
             except TimeoutError:
                 raise TimeoutError(
-                    f"rule {rule_id} was carried out {faults.fired(rule_id)} times within {limit_ms} ms, "
+                    f"rule {rule_id} was applied {faults.fired(rule_id)} times within {limit_ms} ms, "
                     f"not {times}"
                 ) from None
         return faults.status(rule_id).to_json()
@@ -168,7 +168,7 @@ class Staging:
 
     async def advance(self, request: web.Request, body: Body) -> object:
         if body.get("by") is None:
-            raise FaultError("by: has to say how far, as in 45s or 7 days")
+            raise FaultError("by: a duration is required, such as 45s or 7 days")
         by_ms = read_duration("by", body["by"], _ADVANCE_MAX_MS)
         await self._brokers.advance(by_ms, expire_all=_flag("expire_all", body))
         return {"now_ms": self._brokers.now_ms()}
@@ -189,7 +189,9 @@ class Staging:
         meant = [] if group is None else names.meant(named)
         if len(meant) > 1:
             several = listed([names.short(each) for each in meant])
-            raise FaultError(f"member: {named} is the name of {len(meant)} members: {several}; say which one")
+            raise FaultError(
+                f"member: {named} is the name of {len(meant)} members: {several}; use a member id"
+            )
         return group_id, meant[0].id if meant else named
 
     # --- brokers --------------------------------------------------------------------------------------------

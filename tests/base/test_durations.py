@@ -53,10 +53,10 @@ def test_what_can_be_written(written: str | timedelta | float, ms: int) -> None:
         ("  ", "it is empty"),
         ("45", "45s is seconds"),
         ("-5s", "negative"),
-        ("5 parsecs", "'parsecs' is no unit"),
+        ("5 parsecs", "'parsecs' is not a unit"),
         ("s", "write it like 45s"),
         ("5s!", "write it like 45s"),
-        ("1e3s", "'e' is no unit"),
+        ("1e3s", "'e' is not a unit"),
         ("five minutes", "write it like 45s"),
         ("P1M", "ISO 8601"),
         ("P1Y", "ISO 8601"),
@@ -73,8 +73,8 @@ def test_what_can_be_written(written: str | timedelta | float, ms: int) -> None:
         (float("nan"), "not finite"),
         (float("inf"), "not finite"),
         (10**400, "longer than a thousand years"),
-        (True, "a text, a timedelta or a number"),
-        (None, "a text, a timedelta or a number"),
+        (True, "takes text, a timedelta or a number"),
+        (None, "takes text, a timedelta or a number"),
     ],
 )
 def test_what_cannot_is_refused_with_a_reason(written: object, why: str) -> None:

@@ -55,7 +55,7 @@ def test_why_a_group_rebalanced(muster: Muster, broker: Broker) -> None:
     assert any(line.endswith("→ the consumer was closed (clean-shutdown)") for line in lines)
     first = muster.done("groups", "why", "billing", "--generation", "1").splitlines()
     assert "joined the empty group" in " ".join(first)
-    assert "  moved     2 partitions assigned anew: web-1 2" in first
+    assert "  moved     2 partitions newly assigned: web-1 2" in first
 
 
 def test_why_for_programs(muster: Muster, broker: Broker) -> None:
@@ -94,9 +94,8 @@ def test_a_broker_that_records_nothing(muster: Muster) -> None:
             ended = muster("groups", action, "billing", bootstrap=silent.bootstrap)
             assert (ended.code, ended.out) == (1, "")
             assert ended.err == (
-                f"muster groups {action}: there is no topic __group_events: why groups rebalance is recorded "
-                "by muster alone, and only with --group-events true (the default); Apache Kafka does not "
-                "record it\n"
+                f"muster groups {action}: there is no topic __group_events: only muster records why "
+                "groups rebalance, and only with --group-events true (the default); Apache Kafka does not\n"
             )
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from muster.coordinator.testing import Broker, Cluster
 from tests.cli.running import DEADLINE_S, Muster, run, started
+from tests.support.each import each
 
 
 @contextmanager
@@ -193,7 +194,7 @@ def test_a_terminal_does_not_obey_a_group_id(muster: Muster) -> None:
     assert r"\x1b[0m\n" in muster.refused("groups", "delete", "\x1b[0m\n")
 
 
-@pytest.mark.parametrize(
+@each(
     "arguments",
     [
         ["describe"],

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.cli.running import Muster
+from tests.support.each import each
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
+@each(
+    "line, said",
     [
         ("gruops", "muster: unknown command 'gruops', did you mean groups? muster --help lists them"),
         ("xyzzy", "muster: unknown command 'xyzzy'; muster --help lists them"),

@@ -14,6 +14,7 @@ from muster.client.partitions import TopicPartition
 from muster.coordinator.commands import consume, streams
 from muster.coordinator.testing import Broker
 from tests.cli.running import DEADLINE_S, Muster, run, started
+from tests.support.each import each
 
 ALL = ("--from-beginning", "--until-end")
 SHOWN = "{partition} {offset} {timestamp} {key} [{headers}] {value}"
@@ -252,7 +253,7 @@ def test_a_group_goes_on_where_it_was(broker: Broker) -> None:
     options = ("consume", "t", "--group", "g", "--from-beginning")
     first = run(broker.bootstrap, *options, "--max-messages", "2")
     assert (first.code, first.out, first.err) == (0, "1\n2\n", "muster consume: group g assigned t-0\n")
-    second = run(broker.bootstrap, *options, "--idle-timeout", "0.5")
+    second = run(broker.bootstrap, *options, "--max-messages", "3")
     assert (second.code, second.out) == (0, "3\n4\n5\n")
     assert run(broker.bootstrap, *options, "--idle-timeout", "0.5").out == ""
     new = run(broker.bootstrap, "consume", "t", "--group", "new", "--idle-timeout", "0.5")
@@ -263,7 +264,7 @@ def test_a_group_goes_on_where_it_was(broker: Broker) -> None:
 def test_a_group_is_idle_from_when_it_was_assigned(delay_ms: int) -> None:
     with Broker(group_initial_rebalance_delay_ms=delay_ms) as broker:
         run(broker.bootstrap, "produce", "t", stdin=b"1\n")
-        options = ("consume", "t", "--group", "g", "--from-beginning", "--idle-timeout", "0.1")
+        options = ("consume", "t", "--group", "g", "--from-beginning", "--idle-timeout", "0.4")
         if delay_ms == 500:
             read = run(broker.bootstrap, *options)
             assert (read.code, read.out) == (0, "1\n")
@@ -273,8 +274,14 @@ def test_a_group_is_idle_from_when_it_was_assigned(delay_ms: int) -> None:
             assert "group g: no assignment within 1 s: the group has not formed" in read.err
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
+@pytest.fixture
+def t(broker: Broker) -> None:
+    """A topic of that name."""
+    broker.create_topic("t")
+
+
+@each(
+    "arguments, said",
     [
         (["produce"], "TOPIC"),
         (["produce", "t", "--acks", "2"], "invalid choice: '2'"),
@@ -292,14 +299,13 @@ def test_a_group_is_idle_from_when_it_was_assigned(delay_ms: int) -> None:
         (["consume", "t", "--format", "{values}"], "unknown field {values}; the fields are {topic}"),
         (["consume", "t", "--format", "{value!r}"], "unknown field {value!r}; the fields are {topic}"),
         (["consume", "t", "--group", "", "--from-beginning"], "'' is not allowed; it takes a name"),
-        (["consume", "t", "--group", "g", "--partition", "0"], "--group decides"),
-        (["consume", "t", "--group", "g", "--offset", "0"], "--group decides"),
-        (["consume", "t", "--group", "g", "--until-end"], "--group decides"),
+        (["consume", "t", "--group", "g", "--partition", "0"], "--group determines where to read"),
+        (["consume", "t", "--group", "g", "--offset", "0"], "--group determines where to read"),
+        (["consume", "t", "--group", "g", "--until-end"], "--group determines where to read"),
         (["consume", "t", "--max-messages", "0"], "a whole number, 1 to"),
     ],
 )
-def test_a_wrong_command_line(muster: Muster, arguments: list[str], said: str) -> None:
-    muster.done("topics", "create", "t")
+def test_a_wrong_command_line(muster: Muster, t: None, arguments: list[str], said: str) -> None:
     message = muster.misused(*arguments)
     assert message.startswith(f"muster {arguments[0]}: ")
     assert said in message

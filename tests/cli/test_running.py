@@ -19,6 +19,7 @@ import pytest
 from muster.coordinator import command_line
 from muster.coordinator.testing import Broker
 from tests.cli.running import DEADLINE_S, Muster, environment, run, started
+from tests.support.each import each
 from tests.support.ports import free_ports
 
 COMMANDS = (
@@ -75,7 +76,7 @@ def named(arguments: list[str]) -> str:
     return "muster " + " ".join(arguments[: 1 if arguments[0] in ("top", "produce", "consume") else 2])
 
 
-@pytest.mark.parametrize("arguments", COMMANDS, ids=lambda arguments: " ".join(arguments))
+@each("arguments", COMMANDS, ids=lambda arguments: " ".join(arguments))
 def test_a_broker_that_is_not_there(arguments: list[str], capfd: pytest.CaptureFixture[str]) -> None:
     bootstrap = f"127.0.0.1:{free_ports(1)}"
     assert Muster(bootstrap, capfd).refused(*arguments) == (
@@ -102,7 +103,7 @@ def test_a_broker_that_hangs(arguments: list[str], capfd: pytest.CaptureFixture[
     assert "in time" in said
 
 
-@pytest.mark.parametrize("arguments", COMMANDS, ids=lambda arguments: " ".join(arguments))
+@each("arguments", COMMANDS, ids=lambda arguments: " ".join(arguments))
 def test_a_broker_that_closes(arguments: list[str], capfd: pytest.CaptureFixture[str]) -> None:
     with server(lambda connection: connection.close()) as bootstrap:
         said = Muster(bootstrap, capfd).refused(*arguments)
@@ -110,7 +111,7 @@ def test_a_broker_that_closes(arguments: list[str], capfd: pytest.CaptureFixture
     assert "is this a Kafka listener without TLS and SASL?" in said
 
 
-@pytest.mark.parametrize("arguments", COMMANDS, ids=lambda arguments: " ".join(arguments))
+@each("arguments", COMMANDS, ids=lambda arguments: " ".join(arguments))
 def test_what_is_no_broker(arguments: list[str], capfd: pytest.CaptureFixture[str]) -> None:
     with server(lambda connection: connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")) as bootstrap:
         said = Muster(bootstrap, capfd).refused(*arguments)

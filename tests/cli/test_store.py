@@ -32,7 +32,7 @@ def test_a_url_it_does_not_take_is_one_line_and_not_shown(muster: Muster) -> Non
         "muster store migrate: --store or MUSTER_STORE must name the database\n"
     )
     assert muster.misused("store", "migrate", "--store", "mysql://u:geheim@h/d") == (
-        "muster store migrate: --store: what was given is not allowed; "
+        "muster store migrate: --store: the value given is not allowed; "
         "it takes postgresql://USER:PASSWORD@HOST:PORT/DATABASE\n"
     )
     assert "ACTION" in muster.misused("store")

@@ -180,7 +180,7 @@ def test_nobody_named_and_nobody_there(capfd: pytest.CaptureFixture[str]) -> Non
     away = asking(address, capfd)("clock", "show")
     assert (away.code, away.out) == (1, "")
     assert away.err.startswith(
-        f"muster test clock show: {address} cannot be reached: Connection refused (does"
+        f"muster test clock show: cannot reach {address}: Connection refused (is muster"
     )
     wrong = asking("x", capfd)("clock", "show")
     assert wrong.err == "muster test clock show: MUSTER_HTTP: 'x' is not allowed; it takes HOST:PORT\n"

@@ -15,6 +15,7 @@ from muster.coordinator.commands.top_rows import SORTS, sort
 from muster.coordinator.testing import Broker
 from tests.cli.running import DEADLINE_S, Muster, run, started
 from tests.cli.terminal import Terminal
+from tests.support.each import each
 
 
 @pytest.fixture
@@ -135,7 +136,7 @@ def test_a_broker_that_goes_away_comes_back(broker: Broker) -> None:
         # A picture without complaints.
         terminal.until(rf"muster top  {broker.bootstrap}  2 groups [^\n]*\n *\nGROUP", after=stale.end())
         broker.pause(0)
-        terminal.until(r"no answer for \d+ s", after=stale.end())
+        terminal.until(r"no response for \d+ s", after=stale.end())
         terminal.type(b"q")
         assert terminal.ended() == 0
         broker.resume(0)
@@ -198,8 +199,8 @@ def test_rates_are_of_ten_seconds_and_know_of_resets() -> None:
     assert rates.of("nope") is None
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
+@each(
+    "arguments, said",
     [
         (["--interval", "0.1"], "--interval: 0.1 is not allowed; it takes 0.2 or more"),
         (["--sort", "lags"], "invalid choice: 'lags', did you mean lag?"),

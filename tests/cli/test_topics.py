@@ -8,6 +8,7 @@ import pytest
 
 from muster.coordinator.testing import Broker
 from tests.cli.running import Muster
+from tests.support.each import each
 
 
 def test_create_list_describe_delete(muster: Muster) -> None:
@@ -115,8 +116,8 @@ def test_what_is_or_is_not_there_already_need_not_be_a_failure(muster: Muster) -
     assert muster.done("topics", "delete", "nope", "--if-exists") == ""
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
+@each(
+    "arguments, said",
     [
         ([], "muster topics: the following arguments are required: ACTION"),
         (["lst"], "muster topics: unknown action 'lst', did you mean list?"),

@@ -12,7 +12,7 @@ from typing import Any
 
 from muster.client.errors import ClientError
 from muster.client.fetch.fetcher import Fetcher, FetchSettings, RawBatch, Reset
-from muster.client.fetch.positions import EARLIEST
+from muster.client.fetch.positions import EARLIEST, Position
 from muster.client.fetch.records import ConsumerRecord
 from muster.client.network.cluster import Cluster
 from muster.client.network.connection import Versioned, deadline
@@ -340,6 +340,12 @@ class Reader:
 
     async def __aexit__(self, *_: object) -> None:
         await self.fetcher.close()
+
+    def begin(self, *partitions: TopicPartition) -> None:
+        """Assigned these, and at offset 0 of each."""
+        self.fetcher.set_assigned(partitions)
+        for each in partitions:
+            self.fetcher.seek(each, Position(0))
 
     async def read(
         self, count: int, max_records: int = 500

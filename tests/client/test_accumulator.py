@@ -28,6 +28,7 @@ from muster.protocol.compression import Codec
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.record_batch import NO_SEQUENCE, batches, records
 from tests.client.scripted import Log
+from tests.support.each import each
 
 OOPS = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
@@ -244,7 +245,7 @@ def test_keyless_records_keep_away_from_partitions_without_a_leader_and_with_muc
     assert topic.sticky is topic.queues[0], "there is none better"
 
 
-@pytest.mark.parametrize("codec", Codec)
+@each("codec", Codec)
 def test_what_goes_out_is_what_came_in(codec: Codec) -> None:
     made, topic = accumulator(codec=codec)
     add(made, topic.queues[0], 5, b"k", b"v", (("h", b"1"), ("h", None)), "a")
@@ -326,7 +327,7 @@ def test_without_numbers_one_batch_of_a_partition_is_on_its_way() -> None:
     assert [batch.tickets for batch in flying(made)] == [[1]]
 
 
-@pytest.mark.parametrize("order", [(0, 1, 2, 3, 4), (4, 3, 2, 1, 0), (2, 0, 4, 1, 3)])
+@each("order", [(0, 1, 2, 3, 4), (4, 3, 2, 1, 0), (2, 0, 4, 1, 3)])
 def test_failed_batches_go_again_in_order_when_all_have_come_back(order: tuple[int, ...]) -> None:
     made, topic = accumulator()
     (queue,) = topic.queues

@@ -313,7 +313,7 @@ async def test_work_in_a_scope_ends_before_the_partition_goes(broker: Broker) ->
         go.set()
     assert log == ["quick ended", "endless cancelled", "revoked"]
     assert scope.ended
-    with pytest.raises(Closed, match="not assigned to this consumer any more"):
+    with pytest.raises(Closed, match="no longer assigned to this consumer"):
         scope.create_task(quick())
 
 

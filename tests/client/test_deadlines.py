@@ -16,6 +16,7 @@ from muster.client.produce.accumulator import Batch
 from muster.coordinator.testing import Broker
 from tests.client.listeners import listener
 from tests.client.logs import LONG_S
+from tests.support.each import at_once
 from tests.support.facts import until
 from tests.support.ports import free_ports
 
@@ -78,7 +79,7 @@ async def _failure(call: Callable[[], Coroutine[Any, Any, Any]], said: str) -> s
 
 
 @pytest.mark.parametrize("peer", TRIED)
-@pytest.mark.parametrize("partition", [None, 1])
+@at_once("partition", [None, 1])
 async def test_send_ends_within_delivery_timeout_ms(peer: str, partition: int | None) -> None:
     async with (
         _address(peer) as address,
@@ -90,7 +91,7 @@ async def test_send_ends_within_delivery_timeout_ms(peer: str, partition: int | 
 
 
 @pytest.mark.parametrize("peer", TRIED)
-@pytest.mark.parametrize("method", ["send", "post", "partitions_for"])
+@at_once("method", ["send", "post", "partitions_for"])
 async def test_a_producer_waits_for_a_topic_up_to_max_block_ms(peer: str, method: str) -> None:
     async with (
         _address(peer) as address,
@@ -115,7 +116,7 @@ CONSUMER_CALLS: Final[dict[str, Callable[[Consumer], Coroutine[Any, Any, Any]]]]
 
 
 @pytest.mark.parametrize("peer", TRIED)
-@pytest.mark.parametrize("call", CONSUMER_CALLS)
+@at_once("call", CONSUMER_CALLS)
 async def test_a_consumers_calls_end_within_default_api_timeout_ms(peer: str, call: str) -> None:
     async with _address(peer) as address:
         consumer = await Consumer(
@@ -158,7 +159,7 @@ ADMIN_CALLS: Final[dict[str, Callable[[Admin], Coroutine[Any, Any, Any]]]] = {
 
 
 @pytest.mark.parametrize("peer", TRIED)
-@pytest.mark.parametrize("call", ADMIN_CALLS)
+@at_once("call", ADMIN_CALLS)
 async def test_an_admins_calls_end_within_default_api_timeout_ms(peer: str, call: str) -> None:
     async with (
         _address(peer) as address,

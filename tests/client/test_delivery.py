@@ -8,6 +8,7 @@ import pytest
 
 from muster.client import Batch, DeserializationFailed, OffsetAndMetadata, TopicPartition
 from muster.client.consume.delivery import Delivery, RawBatch
+from tests.support.each import each
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -110,7 +111,7 @@ def test_progress_shows_that_records_were_given_out() -> None:
         seen.add(handing.progress())
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each("seed", range(20))
 def test_every_record_once_and_in_order_whatever_happens_in_between(seed: int) -> None:
     dice = random.Random(seed)
     blocked: set[TopicPartition] = set()

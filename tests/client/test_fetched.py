@@ -12,6 +12,7 @@ from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.record_batch import ControlType, Record, build
 from tests.client.fetch_fakes import batch
 from tests.support.control_batches import build_control
+from tests.support.each import each
 
 T0 = TopicPartition("t", 0)
 
@@ -41,7 +42,7 @@ def marker(offset: int, producer_id: int, kind: ControlType) -> bytes:
     )
 
 
-@pytest.mark.parametrize("codec", Codec)
+@each("codec", Codec)
 def test_every_codec(codec: Codec) -> None:
     whole = part(batch(0, b"0", b"1", codec=codec) + batch(2, b"2", codec=codec))
     assert values(whole) == [b"0", b"1", b"2"]
@@ -163,7 +164,7 @@ def test_committed_of_a_transaction_that_began_before_the_position() -> None:
     assert values(part(data, offset=6, aborted=[AbortedTransaction(1, 2)])) == []
 
 
-@pytest.mark.parametrize("position", [17, 20, 30, -1])
+@each("position", [17, 20, 30, -1])
 def test_damage_is_met_after_what_comes_before_it(position: int) -> None:
     good, bad = batch(0, b"0", b"1"), bytearray(batch(2, b"2"))
     bad[position] ^= 1

@@ -46,9 +46,7 @@ async def test_a_poll_hands_out_no_more_than_it_is_asked_for() -> None:
     for where in (T0, T1):
         cluster.append(where, batch(0, *(b"%d" % index for index in range(10))))
     async with Reader(cluster) as reader:
-        reader.fetcher.set_assigned([T0, T1])
-        for where in (T0, T1):
-            reader.fetcher.seek(where, Position(0))
+        reader.begin(T0, T1)
         sizes = []
         async with asyncio.timeout(LONG_S):
             while sum(sizes) < 20:
@@ -102,8 +100,7 @@ async def test_it_reads_ahead_so_far_and_no_further() -> None:
     for offset in range(100):
         cluster.logs[T0].batches.append(batch(offset, b"x" * 1000))
     async with Reader(cluster, partition_max_bytes=10 * size) as reader:
-        reader.fetcher.set_assigned([T0])
-        reader.fetcher.seek(T0, Position(0))
+        reader.begin(T0)
         await until(lambda: len(cluster.fetches) == 1)
         await turns()
         # Ten wait to be handed out; the next are asked for when the first are taken.
@@ -138,9 +135,7 @@ async def test_one_that_is_full_does_not_hold_up_the_others() -> None:
     cluster = one_topic(2)
     cluster.append(T0, batch(0, *[b"x" * 100] * 10))
     async with Reader(cluster, partition_max_bytes=100, max_wait_ms=60_000) as reader:
-        reader.fetcher.set_assigned([T0, T1])
-        for where in (T0, T1):
-            reader.fetcher.seek(where, Position(0))
+        reader.begin(T0, T1)
         await reader.read(1, max_records=1)
 
         def alone() -> list[int]:
@@ -162,8 +157,7 @@ async def test_polls_can_be_cancelled_at_any_point() -> None:
     for offset in range(0, 300, 3):
         cluster.append(T0, batch(offset, b"0", b"1", b"2"))
     async with Reader(cluster) as reader:
-        reader.fetcher.set_assigned([T0])
-        reader.fetcher.seek(T0, Position(0))
+        reader.begin(T0)
         offsets: list[int] = []
         for steps in range(2000):
             if len(offsets) == 300:
@@ -191,8 +185,7 @@ async def test_waking_ends_a_poll() -> None:
 async def test_closing_ends_everything() -> None:
     cluster = one_topic()
     reader = Reader(cluster)
-    reader.fetcher.set_assigned([T0])
-    reader.fetcher.seek(T0, Position(0))
+    reader.begin(T0)
     poll = asyncio.create_task(reader.fetcher.poll(500, LONG_S))
     await until(lambda: cluster.fetches)
     await reader.fetcher.close()
@@ -209,8 +202,7 @@ async def test_a_task_that_dies_is_heard_of() -> None:
     cluster = one_topic()
     cluster.fails[1] = ZeroDivisionError("unforeseen")  # type: ignore[assignment]
     async with Reader(cluster) as reader:
-        reader.fetcher.set_assigned([T0])
-        reader.fetcher.seek(T0, Position(0))
+        reader.begin(T0)
         for _ in range(2):
             with pytest.raises(ZeroDivisionError):
                 await reader.fetcher.poll(500, LONG_S)
@@ -241,8 +233,7 @@ async def test_what_was_fetched_before_a_seek_is_dropped() -> None:
     cluster = one_topic()
     cluster.append(T0, batch(0, b"0"), batch(1, b"1"), batch(2, b"2"))
     async with Reader(cluster) as reader:
-        reader.fetcher.set_assigned([T0])
-        reader.fetcher.seek(T0, Position(0))
+        reader.begin(T0)
         await reader.read(1, max_records=1)
         reader.fetcher.seek(T0, Position(2))
         assert await reader.values(1) == [b"2"]
@@ -285,9 +276,7 @@ async def test_a_seek_does_not_wait_for_a_fetch_that_waits_at_the_broker() -> No
 async def test_a_fetch_is_left_for_what_it_does_not_ask_for_alone() -> None:
     cluster = one_topic(2)
     async with Reader(cluster, max_wait_ms=600_000) as reader:
-        reader.fetcher.set_assigned([T0, T1])
-        for where in (T0, T1):
-            reader.fetcher.seek(where, Position(0))
+        reader.begin(T0, T1)
         await until(lambda: cluster.fetches)
         for _ in range(3):
             reader.fetcher.pause([T0])
@@ -301,9 +290,7 @@ async def test_paused_partitions_keep_what_was_fetched() -> None:
     cluster = one_topic(2)
     cluster.append(T0, batch(0, b"0", b"1"))
     async with Reader(cluster) as reader:
-        reader.fetcher.set_assigned([T0, T1])
-        for where in (T0, T1):
-            reader.fetcher.seek(where, Position(0))
+        reader.begin(T0, T1)
         await reader.read(1, max_records=1)
         reader.fetcher.pause([T0])
         assert reader.fetcher.paused == {T0}
@@ -324,9 +311,7 @@ async def test_a_paused_partition_does_not_take_up_the_room_of_others() -> None:
     cluster = one_topic(2)
     cluster.append(T0, batch(0, b"x" * 1000, b"y"))
     async with Reader(cluster, max_bytes=1000, partition_max_bytes=1000) as reader:
-        reader.fetcher.set_assigned([T0, T1])
-        for where in (T0, T1):
-            reader.fetcher.seek(where, Position(0))
+        reader.begin(T0, T1)
         await reader.read(1, max_records=1)
         reader.fetcher.pause([T0])
         cluster.append(T1, batch(0, b"other"))
@@ -337,9 +322,7 @@ async def test_held_partitions_wait_for_the_next_assignment() -> None:
     cluster = one_topic(2)
     cluster.append(T0, batch(0, b"0", b"1"))
     async with Reader(cluster) as reader:
-        reader.fetcher.set_assigned([T0, T1])
-        for where in (T0, T1):
-            reader.fetcher.seek(where, Position(0))
+        reader.begin(T0, T1)
         await reader.read(1, max_records=1)
         reader.fetcher.hold([T0, T1])
         assert await reader.fetcher.poll(500, 0.01) == []
@@ -361,8 +344,7 @@ async def test_a_partition_that_is_assigned_again_does_not_wait_for_a_fetch_of_b
         await until(lambda: len(cluster.fetches) == 1)
         await turns()
         reader.fetcher.set_assigned([])
-        reader.fetcher.set_assigned([T0])
-        reader.fetcher.seek(T0, Position(0))
+        reader.begin(T0)
         assert await reader.values(1) == [b"0"]
 
 
@@ -373,8 +355,7 @@ async def test_the_position_goes_past_a_marker_that_came_behind_what_is_handed_o
         ControlType.COMMIT, offset=2, timestamp=1, producer_id=5, producer_epoch=0, coordinator_epoch=0
     )
     async with Reader(cluster) as reader:
-        reader.fetcher.set_assigned([T0])
-        reader.fetcher.seek(T0, Position(0))
+        reader.begin(T0)
         await reader.read(1, max_records=1)
         cluster.append(T0, end)
         await until(lambda: reader.fetcher.high_watermark(T0) == 3)

@@ -31,9 +31,7 @@ async def test_each_broker_is_asked_for_what_it_leads() -> None:
     for where in (T0, T1):
         cluster.append(where, batch(0, b"%d" % where.partition))
     async with Reader(cluster) as reader:
-        reader.fetcher.set_assigned([T0, T1])
-        for where in (T0, T1):
-            reader.fetcher.seek(where, Position(0))
+        reader.begin(T0, T1)
         assert sorted(each or b"" for each in await reader.values(2)) == [b"0", b"1"]
         assert {
             (node, part.partition)
@@ -48,9 +46,7 @@ async def test_a_broker_that_hangs_holds_up_its_own_partitions_alone() -> None:
     cluster.logs[T1].leader = 2
     cluster.hangs.add(1)
     async with Reader(cluster) as reader:
-        reader.fetcher.set_assigned([T0, T1])
-        for where in (T0, T1):
-            reader.fetcher.seek(where, Position(0))
+        reader.begin(T0, T1)
         for offset in range(5):
             cluster.append(T1, batch(offset, b"%d" % offset))
             assert await reader.values(1) == [b"%d" % offset]
@@ -61,9 +57,7 @@ async def test_what_moves_to_a_broker_while_its_connection_is_lost_is_read() -> 
     cluster.logs[T1].leader = 2
     cluster.hangs.add(1)
     async with Reader(cluster) as reader:
-        reader.fetcher.set_assigned([T0, T1])
-        for where in (T0, T1):
-            reader.fetcher.seek(where, Position(0))
+        reader.begin(T0, T1)
         await until(lambda: {node for _, node, _ in cluster.requests} == {1, 2})
         # The fetcher hears of the move when the Fetch that waits at the new leader fails.
         cluster.logs[T1].leader = 1
@@ -81,8 +75,7 @@ async def test_what_two_brokers_answer_while_a_partition_moves_is_taken_once() -
     cluster.append(T0, batch(0, b"0"))
     cluster.hangs.add(1)
     async with Reader(cluster, max_wait_ms=600_000) as reader:
-        reader.fetcher.set_assigned([T0])
-        reader.fetcher.seek(T0, Position(0))
+        reader.begin(T0)
         await until(lambda: cluster.fetches)
         cluster.logs[T0].leader, cluster.logs[T0].replicas = 2, {1}
         cluster.learn()
@@ -105,8 +98,7 @@ async def test_what_the_old_leader_sends_while_a_partition_moves_is_taken() -> N
     cluster.append(T0, batch(0, b"0"))
     cluster.hangs |= {1, 2}
     async with Reader(cluster) as reader:
-        reader.fetcher.set_assigned([T0])
-        reader.fetcher.seek(T0, Position(0))
+        reader.begin(T0)
         await until(lambda: cluster.fetches)
         cluster.logs[T0].leader, cluster.logs[T0].replicas = 2, {1}
         cluster.learn()
@@ -159,8 +151,7 @@ async def test_what_may_pass_is_tried_again_with_fresh_metadata(code: ErrorCode)
     cluster.append(T0, batch(0, b"0"))
     cluster.logs[T0].refuses = [code, code]
     async with Reader(cluster) as reader:
-        reader.fetcher.set_assigned([T0])
-        reader.fetcher.seek(T0, Position(0))
+        reader.begin(T0)
         refreshed = len(cluster.refreshed)
         assert await reader.values(1) == [b"0"]
         assert len(cluster.refreshed) > refreshed
@@ -173,9 +164,7 @@ async def test_what_cannot_pass_is_raised_for_its_partition(code: ErrorCode) -> 
     cluster.logs[T0].refuses = [code]
     cluster.append(T1, batch(0, b"1"))
     async with Reader(cluster) as reader:
-        reader.fetcher.set_assigned([T0, T1])
-        for where in (T0, T1):
-            reader.fetcher.seek(where, Position(0))
+        reader.begin(T0, T1)
         assert await reader.values(1) == [b"1"]
         raised = await reader.raised(KafkaError)
         assert raised.code is code
@@ -186,8 +175,7 @@ async def test_a_topic_that_may_not_be_seen_is_raised() -> None:
     cluster = one_topic()
     cluster.missing["t"] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     async with Reader(cluster) as reader:
-        reader.fetcher.set_assigned([T0])
-        reader.fetcher.seek(T0, Position(0))
+        reader.begin(T0)
         raised = await reader.raised(KafkaError)
         assert raised.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
@@ -209,8 +197,7 @@ async def test_it_follows_a_partition_to_its_next_leader() -> None:
     cluster = one_topic(nodes=(1, 2))
     cluster.append(T0, batch(0, b"0"))
     async with Reader(cluster) as reader:
-        reader.fetcher.set_assigned([T0])
-        reader.fetcher.seek(T0, Position(0))
+        reader.begin(T0)
         await reader.read(1)
         cluster.fails[1] = ConnectionLost("gone")
         cluster.logs[T0].leader, cluster.logs[T0].leader_epoch = 2, 1
@@ -223,8 +210,7 @@ async def test_a_refusal_that_names_the_leader_spares_a_question() -> None:
     cluster = one_topic(nodes=(1, 2))
     cluster.append(T0, batch(0, b"0"))
     async with Reader(cluster) as reader:
-        reader.fetcher.set_assigned([T0])
-        reader.fetcher.seek(T0, Position(0))
+        reader.begin(T0)
         await reader.read(1)
         refreshed = len(cluster.refreshed)
         cluster.nodes[3] = Node(3, "127.0.0.1", 1003)
@@ -258,8 +244,7 @@ async def test_the_replica_that_the_leader_prefers() -> None:
     cluster.append(T0, batch(0, b"0"))
     cluster.logs[T0].preferred = 2
     async with Reader(cluster, client_rack="r") as reader:
-        reader.fetcher.set_assigned([T0])
-        reader.fetcher.seek(T0, Position(0))
+        reader.begin(T0)
         assert await reader.values(1) == [b"0"]
         assert cluster.fetches[0].rack_id == "r"
         assert [node for _, node, _ in cluster.requests][:2] == [1, 2]
@@ -282,8 +267,7 @@ async def test_topics_go_by_id_where_both_sides_know_it() -> None:
         if not ids:
             cluster.ids["t"] = None  # type: ignore[assignment]
         async with Reader(cluster) as reader:
-            reader.fetcher.set_assigned([T0])
-            reader.fetcher.seek(T0, Position(0))
+            reader.begin(T0)
             assert await reader.values(1) == [b"0"]
 
 
@@ -295,8 +279,7 @@ async def test_a_session_that_is_gone_is_opened_again(code: ErrorCode) -> None:
     cluster.append(T0, batch(0, b"0"))
     cluster.response_errors = [code, code]
     async with Reader(cluster) as reader:
-        reader.fetcher.set_assigned([T0])
-        reader.fetcher.seek(T0, Position(0))
+        reader.begin(T0)
         assert await reader.values(1) == [b"0"]
         assert reader.fetcher.troubles == {}
         assert [each.session_epoch for each in cluster.fetches[:3]] == [0, 0, 0]
@@ -307,8 +290,7 @@ async def test_a_refusal_of_the_whole_fetch_is_raised_when_it_cannot_pass() -> N
     cluster.append(T0, batch(0, b"0"))
     cluster.response_errors = [ErrorCode.CLUSTER_AUTHORIZATION_FAILED]
     async with Reader(cluster) as reader:
-        reader.fetcher.set_assigned([T0])
-        reader.fetcher.seek(T0, Position(0))
+        reader.begin(T0)
         assert (await reader.raised(KafkaError)).code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         assert await reader.values(1) == [b"0"]
 
@@ -318,8 +300,7 @@ async def test_a_throttled_client_waits() -> None:
     cluster.throttle_ms = 3_600_000
     cluster.append(T0, batch(0, b"0"))
     async with Reader(cluster) as reader:
-        reader.fetcher.set_assigned([T0])
-        reader.fetcher.seek(T0, Position(0))
+        reader.begin(T0)
         assert await reader.values(1) == [b"0"]
         cluster.append(T0, batch(1, b"1"))
         assert await reader.fetcher.poll(500, 0.05) == []

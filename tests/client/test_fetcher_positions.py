@@ -144,8 +144,7 @@ async def test_what_was_fetched_is_handed_out_before_a_position_is_given_up() ->
     cluster = one_topic()
     cluster.append(T0, batch(0, b"0"), batch(1, b"1"))
     async with Reader(cluster) as reader:
-        reader.fetcher.set_assigned([T0])
-        reader.fetcher.seek(T0, Position(0))
+        reader.begin(T0)
         await until(lambda: reader.fetcher.high_watermark(T0))
         cluster.logs[T0].batches[:] = [batch(50, b"50")]
         cluster.logs[T0].start = 50
@@ -177,8 +176,7 @@ async def test_what_was_fetched_is_handed_out_before_a_log_that_was_cut_is_follo
     cluster = one_topic()
     cluster.append(T0, batch(0, b"0", b"1", epoch=1))
     async with Reader(cluster) as reader:
-        reader.fetcher.set_assigned([T0])
-        reader.fetcher.seek(T0, Position(0))
+        reader.begin(T0)
         await until(lambda: reader.fetcher.high_watermark(T0))
         cluster.logs[T0].diverging = (0, 1)
         cluster.tell()
@@ -269,8 +267,7 @@ async def test_a_topic_that_was_created_again_is_read_from_its_beginning(reset: 
     cluster = one_topic()
     cluster.append(T0, batch(0, b"old", b"old"))
     async with Reader(cluster, reset=reset) as reader:
-        reader.fetcher.set_assigned([T0])
-        reader.fetcher.seek(T0, Position(0))
+        reader.begin(T0)
         await reader.read(2)
         cluster.ids["t"] = uuid.uuid4()
         cluster.logs[T0].batches[:] = [batch(0, b"new", b"newer", b"newest")]
@@ -292,8 +289,7 @@ async def test_damage_is_raised_and_fetched_again() -> None:
     bad[-1] ^= 1
     cluster.logs[T0].raw = batch(0, b"0") + bytes(bad)
     async with Reader(cluster) as reader:
-        reader.fetcher.set_assigned([T0])
-        reader.fetcher.seek(T0, Position(0))
+        reader.begin(T0)
         assert await reader.values(1) == [b"0"]
         raised = await reader.raised(KafkaError)
         assert raised.code is ErrorCode.CORRUPT_MESSAGE
@@ -307,8 +303,7 @@ async def test_less_than_one_batch_is_trouble_and_no_busy_loop() -> None:
     cluster.append(T0, batch(0, b"0" * 100))
     cluster.logs[T0].raw = batch(0, b"0" * 100)[:70]
     async with Reader(cluster) as reader:
-        reader.fetcher.set_assigned([T0])
-        reader.fetcher.seek(T0, Position(0))
+        reader.begin(T0)
         await until(lambda: reader.fetcher.troubles)
         assert "less than one batch of t-0 at offset 0" in str(reader.fetcher.troubles[T0].error)
         assert len(await reader.read(1)) == 1
@@ -324,8 +319,7 @@ async def test_committed_reads_leave_out_what_was_aborted() -> None:
     cluster.logs[T0].aborted = [(5, 0)]
     cluster.logs[T0].last_stable_offset = 3
     async with Reader(cluster, isolation_level="read_committed") as reader:
-        reader.fetcher.set_assigned([T0])
-        reader.fetcher.seek(T0, Position(0))
+        reader.begin(T0)
         assert await reader.values(1) == [b"2"]
         assert cluster.fetches[0].isolation_level == 1
         assert reader.fetcher.lag(T0) == 0
@@ -345,8 +339,7 @@ async def test_damage_that_hides_what_follows_is_fetched_once_until_it_is_raised
 
     monkeypatch.setattr(cluster, "_part_of", damaged)
     async with Reader(cluster) as reader:
-        reader.fetcher.set_assigned([T0])
-        reader.fetcher.seek(T0, Position(0))
+        reader.begin(T0)
         await until(lambda: reader.fetcher._reading.has_buffered)
         await turns(100)
         assert len(cluster.fetches) == 1

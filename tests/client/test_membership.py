@@ -40,6 +40,7 @@ from tests.client.memberships import (
     sync_request,
     synced,
 )
+from tests.support.each import each
 
 NOTHING: frozenset[TopicPartition] = frozenset()
 COOPERATIVE = "cooperative-sticky"
@@ -48,8 +49,8 @@ COOPERATIVE = "cooperative-sticky"
 # --- settings -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("options", "named"),
+@each(
+    "options, named",
     [
         ({"group_id": ""}, "group_id"),
         ({"group_instance_id": " "}, "group_instance_id"),
@@ -69,8 +70,8 @@ def test_two_assignors_of_one_name_are_refused() -> None:
         Membership(settings("range", "range"))
 
 
-@pytest.mark.parametrize(
-    ("assignors", "protocol"),
+@each(
+    "assignors, protocol",
     [
         (["range"], RebalanceProtocol.EAGER),
         ([COOPERATIVE], RebalanceProtocol.COOPERATIVE),
@@ -415,9 +416,7 @@ def test_in_a_rebalance_that_it_takes_part_in_a_heartbeat_says_nothing_new() -> 
     assert not hand.membership.rejoin_needed
 
 
-@pytest.mark.parametrize(
-    "code", [ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID]
-)
+@each("code", [ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID])
 def test_answers_to_heartbeats_of_an_earlier_generation_are_ignored(code: ErrorCode) -> None:
     hand = Hand.at(State.STABLE)
     hand.wait_until_due()

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import pytest
-
 from muster.client.assignors import (
     Assignor,
     MemberSubscription,
@@ -22,6 +20,7 @@ from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.classic_group import JoinGroupResponse
 from muster.protocol.messages.group_admin import DescribeGroupsRequest, DescribeGroupsResponse
 from tests.client.memberships import NODE, TOPICS, Hand, join_request, joined, partitions, sync_request
+from tests.support.each import each
 
 NOTHING: frozenset[TopicPartition] = frozenset()
 
@@ -121,7 +120,7 @@ def test_a_follower_watches_nothing() -> None:
     assert hand.wait(9_000) == []
 
 
-@pytest.mark.parametrize("rack", ["", "r"])
+@each("rack", ["", "r"])
 def test_racks_matter_to_a_leader_that_has_one(rack: str) -> None:
     hand = watching(Hand(metadata_max_age_ms=2_000, rack=rack))
     hand.wait(2_000)
@@ -156,7 +155,7 @@ def test_a_static_leader_that_is_back_skips_the_assignment_and_watches_all_the_s
     assert hand.membership.rejoin_needed
 
 
-@pytest.mark.parametrize("now", [{"t": TopicPartitions(5)}, {"t": TopicPartitions(3)}, {}])
+@each("now", [{"t": TopicPartitions(5)}, {"t": TopicPartitions(3)}, {}])
 def test_a_static_leader_that_is_back_sees_what_changed_while_it_was_away(
     now: Mapping[str, TopicPartitions],
 ) -> None:
@@ -178,7 +177,7 @@ def test_who_has_what_is_asked_again_while_nobody_can_say() -> None:
     assert hand.wait_until_due() == [Kind.ASSIGNED]
 
 
-@pytest.mark.parametrize(
+@each(
     "answer",
     [
         lambda: described({}, code=ErrorCode.GROUP_AUTHORIZATION_FAILED),

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import uuid
 
-import pytest
-
 from muster.client.network.metadata import NO_NODE, MetadataImage, Node
 from muster.client.partitions import TopicPartition
 from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.metadata import MetadataResponse
 from muster.protocol.types import ZERO_UUID
+from tests.support.each import each
 
 FIRST, SECOND = uuid.UUID(int=1), uuid.UUID(int=2)
 WHERE = TopicPartition("t", 0)
@@ -71,8 +70,8 @@ def test_what_is_told() -> None:
     assert known.partition(TopicPartition("u", 0)) is None
 
 
-@pytest.mark.parametrize(
-    ("second", "stays"),
+@each(
+    "second, stays",
     [
         (told(2, 6), (2, 6)),
         (told(2, 5), (2, 5)),
@@ -103,11 +102,11 @@ def test_what_an_answer_does_not_speak_of_stays_unless_all_were_asked_for() -> N
     assert only.name_of(FIRST) is None
 
 
-@pytest.mark.parametrize(
-    ("error", "there"),
+@each(
+    "error, there",
     [(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, False), (ErrorCode.LEADER_NOT_AVAILABLE, True)],
 )
-@pytest.mark.parametrize("of_all", [False, True])
+@each("of_all", [False, True])
 def test_a_topic_that_is_gone_goes_and_one_in_trouble_stays(
     error: ErrorCode, there: bool, of_all: bool
 ) -> None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.client.produce.partitioner import murmur2, partition_of
+from tests.support.each import each
 
 
-@pytest.mark.parametrize(
-    ("key", "signed"),
+@each(
+    "key, signed",
     [  # of Kafka's Utils.murmur2
         (b"21", -973932308),
         (b"foobar", -790332482),

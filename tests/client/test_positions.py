@@ -20,6 +20,7 @@ from muster.client.partitions import TopicPartition
 from muster.protocol.errors import KafkaError
 from muster.protocol.record_batch import build
 from tests.client.fetch_fakes import batch
+from tests.support.each import each
 
 T0 = TopicPartition("t", 0)
 
@@ -124,8 +125,8 @@ def test_pausing_and_holding_are_two_things() -> None:
     assert not state.is_delivering
 
 
-@pytest.mark.parametrize(
-    ("epoch", "end_offset", "expected"),
+@each(
+    "epoch, end_offset, expected",
     [(2, 7, Position(7, 2)), (2, 30, Position(10, 2)), (-1, -1, None), (2, -1, None)],
 )
 def test_where_a_log_was_cut(epoch: int, end_offset: int, expected: Position | None) -> None:

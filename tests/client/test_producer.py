@@ -8,6 +8,7 @@ import json
 import time
 from array import array
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import pytest
@@ -127,8 +128,11 @@ async def test_serializers_make_the_bytes(broker: Broker) -> None:
     assert [(each.key, each.value) for each in logged] == [(b"key", b'{"a": 1}'), (b"key", None)]
 
 
-@pytest.mark.parametrize(
-    ("given", "says"),
+NUMBERS = count()
+
+
+@each(
+    "given, says",
     [
         ({"value": "text"}, "value takes bytes or None, not str; value_serializer makes bytes"),
         ({"value": b"", "key": 5}, "key takes bytes or None, not int; key_serializer makes bytes"),
@@ -145,13 +149,14 @@ async def test_serializers_make_the_bytes(broker: Broker) -> None:
     ],
 )
 async def test_what_is_no_record_is_refused_at_once(broker: Broker, given: dict[str, Any], says: str) -> None:
-    broker.create_topic("t")
+    topic = f"t{next(NUMBERS)}"
+    broker.create_topic(topic)
     async with Producer(broker.bootstrap) as producer:
-        await producer.send("t", b"first")
+        await producer.send(topic, b"first")
         with pytest.raises((TypeError, ValueError), match=says):
-            await producer.send("t", **given)
-        await producer.send("t", b"good")
-    assert await values(broker.bootstrap, "t") == [b"first", b"good"]
+            await producer.send(topic, **given)
+        await producer.send(topic, b"good")
+    assert await values(broker.bootstrap, topic) == [b"first", b"good"]
 
 
 @each(

@@ -143,7 +143,7 @@ async def test_a_record_has_its_time_and_says_whether_it_may_be_there(broker: Br
         told = await asyncio.gather(*futures, return_exceptions=True)
         assert all(isinstance(each, DeliveryTimedOut) for each in told), told
         for number, each in enumerate(told):
-            assert "not acknowledged within delivery_timeout_ms (1000): no answer came; " in str(each)
+            assert "not acknowledged within delivery_timeout_ms (1000): no response came; " in str(each)
             fate = "it may have been written all the same" if number < 2 else "it was not written"
             assert str(each).endswith(fate), each
         give(producer, LONG_S)

@@ -59,7 +59,7 @@ def test_both_cut_alike(seed: int) -> None:
     assert receiver.unfinished
 
 
-@pytest.mark.parametrize("size", [-1, FRAME_BYTES_MAX + 1, 0x48545450])
+@each("size", [-1, FRAME_BYTES_MAX + 1, 0x48545450])
 def test_a_size_that_is_none_ends_it_behind_the_frames_before_it(size: int) -> None:
     stream = framed(b"good") + size.to_bytes(4, "big", signed=True) + b"more"
     splitter, receiver = FrameSplitter(FRAME_BYTES_MAX), FrameReceiver(FRAME_BYTES_MAX)

@@ -121,7 +121,7 @@ def test_other_mistakes_of_a_constructor() -> None:
             Consumer(servers)  # type: ignore[call-overload]
     with pytest.raises(ValueError, match="value_deserializer=3: it takes a function"):
         Consumer(value_deserializer=3)  # type: ignore[call-overload]
-    with pytest.raises(ValueError, match="group_id: subscribing takes one"):
+    with pytest.raises(ValueError, match="group_id: subscribing requires one"):
         Consumer(topics="t")
     with pytest.raises(ValueError, match="listener: "):
         Consumer(group_id="g", listener=RebalanceListener())

@@ -20,7 +20,7 @@ def subscribed(wanted: Any) -> Subscription:
     return subscription
 
 
-@pytest.mark.parametrize("wanted", ["t", ["t"], ("t", "t"), {"t"}, iter(["t"])])
+@each("wanted", ["t", ["t"], ("t", "t"), {"t"}, iter(["t"])])
 def test_topics_by_name(wanted: Any) -> None:
     subscription = subscribed(wanted)
     assert subscription.topics == {"t"}
@@ -88,7 +88,7 @@ def test_what_is_no_topic(wanted: Any) -> None:
         subscribed(wanted)
 
 
-@pytest.mark.parametrize("partition", ["t", ("t",), ("t", -1), ("t", "0"), ("a b", 0), 3])
+@each("partition", ["t", ("t",), ("t", -1), ("t", "0"), ("a b", 0), 3])
 def test_what_is_no_partition(partition: Any) -> None:
     with pytest.raises(ValueError, match=r"partitions: |topics: "):
         Subscription().assign([partition])

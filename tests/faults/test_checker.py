@@ -13,6 +13,7 @@ from tests.faults import batches, checker
 from tests.faults.batches import Batch, Violation
 from tests.faults.checker import Committed, ObservedGroup
 from tests.faults.history import Commits, GroupLife, GroupState, Produced, Sent
+from tests.support.each import each
 
 PLACE = "orders-0"
 
@@ -26,13 +27,13 @@ def committed(number: int) -> dict[int, Committed]:
     return {each: Committed(number, commits().metadata(number)) for each in (0, 1)}
 
 
-@pytest.mark.parametrize("number", [7, 8, 12])
+@each("number", [7, 8, 12])
 def test_an_acknowledged_commit_or_a_later_one_is_there(number: int) -> None:
     assert checker.check_commits(commits(), committed(number)) == number
 
 
-@pytest.mark.parametrize(
-    ("found", "says"),
+@each(
+    "found, says",
     [
         (committed(6), "acknowledged commit 7 is lost"),
         ({0: Committed(-1, ""), 1: Committed(-1, "")}, "acknowledged commit 7 is lost"),
@@ -79,7 +80,7 @@ def end(found: list[Batch]) -> int:
     return found[-1].next_offset
 
 
-@pytest.mark.parametrize("count", [3, 4, 5])
+@each("count", [3, 4, 5])
 def test_a_log_with_all_that_was_acknowledged_is_sound(count: int) -> None:
     found = stored()[:count]
     counts = checker.check_log(PLACE, found, end(found), producers())
@@ -89,14 +90,14 @@ def test_a_log_with_all_that_was_acknowledged_is_sound(count: int) -> None:
 def moved(found: list[Batch]) -> list[Batch]:
     """With offsets that follow each other."""
     base, again = 0, []
-    for each in found:
-        again.append(each._replace(base_offset=base, next_offset=base + len(each.values)))
+    for batch in found:
+        again.append(batch._replace(base_offset=base, next_offset=base + len(batch.values)))
         base = again[-1].next_offset
     return again
 
 
-@pytest.mark.parametrize(
-    ("harm", "says"),
+@each(
+    "harm, says",
     [
         (lambda log: log[:2], "acknowledged records are lost: batches 1 to 1 of safe"),
         (lambda log: [], "acknowledged records are lost"),
@@ -162,7 +163,7 @@ def observed(now: GroupState = STABLE) -> ObservedGroup:
     return ObservedGroup(now.state, dict(now.members), beats, syncs)
 
 
-@pytest.mark.parametrize("under_way", [None, NEXT, EMPTY])
+@each("under_way", [None, NEXT, EMPTY])
 def test_a_group_is_as_it_was_acknowledged_or_as_the_request_under_way_makes_it(
     under_way: GroupState | None,
 ) -> None:
@@ -172,8 +173,8 @@ def test_a_group_is_as_it_was_acknowledged_or_as_the_request_under_way_makes_it(
         assert checker.check_group(life, observed(under_way)) == under_way
 
 
-@pytest.mark.parametrize(
-    ("found", "says"),
+@each(
+    "found, says",
     [
         (observed(EMPTY), "is none of"),
         (observed(NEXT), "is none of"),
@@ -192,7 +193,7 @@ def test_an_impossible_group_is_found(found: ObservedGroup, says: str) -> None:
         checker.check_group(GroupLife("g", STABLE), found)
 
 
-@pytest.mark.parametrize("generation", [1, 3, 4, 6])
+@each("generation", [1, 3, 4, 6])
 def test_an_unexplained_generation_is_found(generation: int) -> None:
     life = GroupLife("g", STABLE)
     checker.check_next_generation(life, 5)
@@ -219,7 +220,7 @@ def record_set(codec: Codec = Codec.NONE) -> bytes:
     return build(contents, codec=codec, leader_epoch=2, producer_id=5, producer_epoch=0, base_sequence=1)
 
 
-@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+@each("codec", [Codec.NONE, Codec.GZIP])
 def test_batches_are_read_without_muster(codec: Codec) -> None:
     values = (b"value 0", b"value 1", b"value 2")
     assert batches.read(record_set(codec) * 2, PLACE) == [Batch(7, 10, 2, 5, 0, 1, values)] * 2
@@ -234,7 +235,7 @@ def test_any_harmed_byte_that_the_checksum_covers_is_found() -> None:
             batches.read(bytes(harmed), PLACE)
 
 
-@pytest.mark.parametrize("cut", [1, 50, 70])
+@each("cut", [1, 50, 70])
 def test_a_batch_that_is_not_whole_is_found(cut: int) -> None:
     with pytest.raises(Violation, match=r"behind the last batch|no whole batch"):
         batches.read(record_set()[:-cut], PLACE)

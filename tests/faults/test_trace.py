@@ -15,6 +15,7 @@ from tests.faults.clients import FLUSHED_TOPIC, Clients
 from tests.faults.history import Commits, Produced
 from tests.faults.load import Committer, Pipe, Producing
 from tests.faults.trace import Call
+from tests.support.each import each
 from tests.support.served import Served
 
 REQUESTS = 20
@@ -105,8 +106,8 @@ def test_an_order_is_judged() -> None:
     judge(SOUND)
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "says"),
+@each(
+    "old, new, says",
     [
         ("8 <... fdatasync resumed>) = 0\n", "", "not synced"),
         (") = 0\n", ") = -1 EIO (Input/output error)\n", "not synced"),

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from muster.protocol.embedded import (
-    ConsumerProtocolAssignment,
-    ConsumerProtocolSubscription,
     decode_assignment,
     decode_subscription,
-    encode_assignment,
-    encode_subscription,
 )
 from muster.protocol.errors import DecodeError
 from tests.group.cast import Cast
+from tests.support import embedded
 
 _SUBSCRIPTION_VERSION = 1
 _ASSIGNMENT_VERSION = 1
@@ -26,12 +23,10 @@ def partition(word: str) -> tuple[str, int]:
 
 
 def subscription(topics: Sequence[str], user_data: str | None, cast: Cast) -> bytes:
-    return encode_subscription(
-        ConsumerProtocolSubscription(
-            topics=[cast.real(topic) for topic in topics],
-            user_data=None if user_data is None else user_data.encode(),
-        ),
+    return embedded.subscription(
+        map(cast.real, topics),
         _SUBSCRIPTION_VERSION,
+        user_data=None if user_data is None else user_data.encode(),
     )
 
 
@@ -47,19 +42,9 @@ def assignment(text: str, cast: Cast) -> bytes:
     """`orders-0,orders-1`, `none`, or `raw:x`."""
     if text.startswith("raw:"):
         return text[4:].encode()
-    by_topic: dict[str, list[int]] = {}
-    for word in text.split(",") if text != "none" else []:
-        topic, index = partition(word)
-        by_topic.setdefault(cast.real(topic), []).append(index)
-    return encode_assignment(
-        ConsumerProtocolAssignment(
-            assigned_partitions=[
-                ConsumerProtocolAssignment.TopicPartition(topic=topic, partitions=indexes)
-                for topic, indexes in by_topic.items()
-            ]
-        ),
-        _ASSIGNMENT_VERSION,
-    )
+    parts = [partition(word) for word in text.split(",")] if text != "none" else []
+    by_topic = embedded.by_topic((cast.real(topic), index) for topic, index in parts)
+    return embedded.assignment(by_topic, _ASSIGNMENT_VERSION)
 
 
 def assignment_text(blob: bytes, cast: Cast) -> str:

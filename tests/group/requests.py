@@ -9,12 +9,6 @@ from muster.coordinator.base.step import RequestContext
 from muster.coordinator.group.classic.member import ClassicMember
 from muster.coordinator.group.shard import Shard
 from muster.protocol.api import ApiKey, versions
-from muster.protocol.embedded import (
-    ConsumerProtocolAssignment,
-    ConsumerProtocolSubscription,
-    encode_assignment,
-    encode_subscription,
-)
 from muster.protocol.messages.classic_group import (
     HeartbeatRequest,
     JoinGroupRequest,
@@ -25,23 +19,17 @@ from muster.protocol.messages.classic_group import (
 from muster.protocol.messages.offsets import OffsetCommitRequest
 from muster.protocol.types import ZERO_UUID
 from tests.group.harness import Harness
+from tests.support import embedded
 
 GROUP = "orders"
 
 
 def subscription(*topics: str) -> bytes:
-    return encode_subscription(ConsumerProtocolSubscription(topics=list(topics)), 1)
+    return embedded.subscription(topics, 1)
 
 
 def assignment(*partitions: int) -> bytes:
-    return encode_assignment(
-        ConsumerProtocolAssignment(
-            assigned_partitions=[
-                ConsumerProtocolAssignment.TopicPartition(topic="orders", partitions=list(partitions))
-            ]
-        ),
-        1,
-    )
+    return embedded.assignment({"orders": partitions}, 1)
 
 
 def context(

@@ -21,16 +21,21 @@ from muster.coordinator.group.timers import TimerKey
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.classic_group import JoinGroupResponse
 from tests.group.requests import member, subscription
+from tests.support.each import each
 
 CAUSE = Cause(Trigger.MEMBER_LEFT, MemberIdentity("alice-1", "alice", "/10.0.0.1"), "bye")
 EMPTY, PREPARING, COMPLETING, STABLE, DEAD = GroupState
 
 
-@pytest.fixture
-def group() -> ClassicGroup:
+def new_group() -> ClassicGroup:
     deadlines: Deadlines[TimerKey] = Deadlines()
     shared = Shared(GroupConfig(), HardState(), deadlines, Connections(), Topics(), RateLimiters())
     return ClassicGroup("orders", shared, 1000)
+
+
+@pytest.fixture
+def group() -> ClassicGroup:
+    return new_group()
 
 
 # --- states -------------------------------------------------------------------------------------------------
@@ -46,8 +51,9 @@ def test_states_are_spelt_as_kafka_spells_them() -> None:
     ]
 
 
-@pytest.mark.parametrize(("before", "after"), list(itertools.product(GroupState, GroupState)))
-def test_transitions(group: ClassicGroup, before: GroupState, after: GroupState) -> None:
+@each("before, after", itertools.product(GroupState, GroupState))
+def test_transitions(before: GroupState, after: GroupState) -> None:
+    group = new_group()
     group.state = before
     step = Step(1500)
     if (before, after) in TRANSITIONS:
@@ -119,8 +125,8 @@ def test_repr(group: ClassicGroup) -> None:
 
 def test_the_first_member_leads_and_another_follows_it_when_it_goes(group: ClassicGroup) -> None:
     alice, bob, carol = member("alice-1"), member("bob-1"), member("carol-1")
-    for each in (alice, bob, carol):
-        group.add(each)
+    for joining in (alice, bob, carol):
+        group.add(joining)
     assert group.leader == "alice-1"
     group.remove(bob, 2000)
     assert group.leader == "alice-1"
@@ -173,10 +179,10 @@ def test_removing_a_member_forgets_all_about_it(group: ClassicGroup) -> None:
 
 def test_replacing_keeps_the_place(group: ClassicGroup) -> None:
     leader, shop, other = member("l-1", instance_id="l"), member("s-1", instance_id="s"), member("o-1")
-    for each in (leader, shop, other):
-        group.add(each)
-        each.is_new = True
-        group.restart_session(each, 0)
+    for joining in (leader, shop, other):
+        group.add(joining)
+        joining.is_new = True
+        group.restart_session(joining, 0)
     group.pending_syncs = {"s-1", "o-1"}
     group.replace(shop, shop.identity._replace(member_id="s-2", client_host="/10.0.0.9"))
     assert list(group.members) == ["l-1", "s-2", "o-1"]

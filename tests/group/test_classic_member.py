@@ -9,6 +9,7 @@ from muster.coordinator.group.classic.member import ClassicMember
 from muster.coordinator.group.events import MemberIdentity
 from muster.coordinator.group.hard_state import StoredMember
 from tests.group.requests import member
+from tests.support.each import each
 
 
 def test_metadata_is_that_of_the_protocol() -> None:
@@ -45,8 +46,8 @@ def test_static_is_who_has_an_instance_id() -> None:
     assert member().identity == MemberIdentity("alice-1", "alice", "/10.0.0.1", None)
 
 
-@pytest.mark.parametrize(
-    ("is_new", "join", "sync", "waits"),
+@each(
+    "is_new, join, sync, waits",
     [
         (False, None, None, False),
         (False, 7, None, True),

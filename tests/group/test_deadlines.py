@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.coordinator.base.deadlines import Deadlines
+from tests.support.each import each
 
 
 def due(deadlines: Deadlines[str], now_ms: int) -> list[str]:
@@ -93,7 +93,7 @@ def test_a_deadline_set_while_others_are_taken_takes_part() -> None:
     assert deadlines.next() == 21
 
 
-@pytest.mark.parametrize("stale", [64, 65, 1000])
+@each("stale", [64, 65, 1000])
 def test_the_heap_does_not_grow_with_deadlines_that_move(stale: int) -> None:
     deadlines: Deadlines[str] = Deadlines()
     deadlines.set("z", 10_000)

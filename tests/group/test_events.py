@@ -31,7 +31,6 @@ from muster.coordinator.group.events import (
 )
 from muster.coordinator.group.shard import Shard
 from muster.protocol.api import ApiKey
-from muster.protocol.embedded import ConsumerProtocolSubscription, encode_subscription
 from muster.protocol.errors import KafkaError
 from muster.protocol.messages.classic_group import LeaveGroupRequest
 from tests.group.harness import START_MS, Harness
@@ -47,6 +46,7 @@ from tests.group.requests import (
     subscription,
     sync_request,
 )
+from tests.support import embedded
 
 E = TypeVar("E", bound=Event)
 HEARTBEAT = context(ApiKey.HEARTBEAT)
@@ -179,9 +179,7 @@ def test_a_client_with_other_protocols_is_told(harness: Harness) -> None:
 
 
 def cooperative(*owned: int, topics: tuple[str, ...] = ("orders",)) -> list[tuple[str, bytes]]:
-    partitions = ConsumerProtocolSubscription.TopicPartition(topic="orders", partitions=list(owned))
-    blob = ConsumerProtocolSubscription(topics=list(topics), owned_partitions=[partitions] if owned else [])
-    return [("range", encode_subscription(blob, 1))]
+    return [("range", embedded.subscription(topics, 1, owned=[("orders", each) for each in owned]))]
 
 
 def test_a_cooperative_member_that_gave_partitions_up(harness: Harness) -> None:

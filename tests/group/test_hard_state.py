@@ -21,6 +21,7 @@ from muster.protocol.messages.coordinator_records import (
     encode_value,
 )
 from muster.protocol.types import ZERO_UUID
+from tests.support.each import each
 
 TOPIC_ID = uuid.UUID(int=7)
 OFFSET = CommittedOffset(42, 3, "here", 1_700_000_000_000, -1, TOPIC_ID)
@@ -62,7 +63,7 @@ def test_an_offset_with_an_expiry_of_its_own_is_of_the_version_that_has_one() ->
     assert hard.offsets == {"orders": {("clicks", 3): committed}}
 
 
-@pytest.mark.parametrize("group", [GROUP, EMPTY_GROUP])
+@each("group", [GROUP, EMPTY_GROUP])
 def test_a_group_survives_its_record(group: StoredGroup) -> None:
     hard = HardState()
     record = records.group_metadata("orders", group)
@@ -119,7 +120,7 @@ def test_what_durable_gives_does_not_change_with_the_state() -> None:
     assert before == ({}, {"orders": {("clicks", 0): OFFSET}})
 
 
-@pytest.mark.parametrize(("rebalance_timeout", "expected"), [(-1, 10_000), (0, 0), (1, 1), (60_000, 60_000)])
+@each("rebalance_timeout, expected", [(-1, 10_000), (0, 0), (1, 1), (60_000, 60_000)])
 def test_a_member_stored_without_rebalance_timeout_has_its_session_timeout_for_it(
     rebalance_timeout: int, expected: int
 ) -> None:
@@ -147,7 +148,7 @@ def test_a_member_stored_without_rebalance_timeout_has_its_session_timeout_for_i
     assert member.group_instance_id is None
 
 
-@pytest.mark.parametrize("version", [0, 1, 2, 3, 4])
+@each("version", [0, 1, 2, 3, 4])
 def test_group_records_of_every_version_are_read(version: int) -> None:
     value = records.group_metadata("orders", GROUP).value
     assert isinstance(value, GroupMetadataValue)
@@ -162,7 +163,7 @@ def test_group_records_of_every_version_are_read(version: int) -> None:
     assert timeouts == ([300_000, 60_000] if version >= 1 else [45_000, 10_000])
 
 
-@pytest.mark.parametrize("version", [0, 1, 2, 3, 4])
+@each("version", [0, 1, 2, 3, 4])
 def test_offset_records_of_every_version_are_read(version: int) -> None:
     value = OffsetCommitValue(
         offset=42,

@@ -22,6 +22,7 @@ from muster.protocol.messages.offsets import OffsetDeleteRequest, OffsetFetchReq
 from muster.protocol.types import INT64_MAX, ZERO_UUID
 from tests.group.harness import START_MS, Harness
 from tests.group.requests import commit_request, context, join, join_request, stable, subscription
+from tests.support.each import each
 
 A, B = uuid.UUID(int=1), uuid.UUID(int=2)
 COMMIT = context(ApiKey.OFFSET_COMMIT)
@@ -180,7 +181,7 @@ RETENTION = GroupConfig(
 )
 
 
-@pytest.mark.parametrize(("age_ms", "kept"), [(10 * MINUTE - 1, True), (10 * MINUTE, False)])
+@each("age_ms, kept", [(10 * MINUTE - 1, True), (10 * MINUTE, False)])
 def test_retention_is_over_at_the_millisecond(age_ms: int, kept: bool) -> None:
     harness = Harness(RETENTION)
     harness.advance(15 * MINUTE - age_ms)
@@ -189,7 +190,7 @@ def test_retention_is_over_at_the_millisecond(age_ms: int, kept: bool) -> None:
     assert fetch_all(harness) == ({("orders", 0): 1} if kept else {})
 
 
-@pytest.mark.parametrize(("age_ms", "kept"), [(4 * MINUTE - 1, True), (4 * MINUTE, False)])
+@each("age_ms, kept", [(4 * MINUTE - 1, True), (4 * MINUTE, False)])
 def test_an_explicit_expiry_comes_at_the_millisecond(age_ms: int, kept: bool) -> None:
     harness = Harness(RETENTION)
     harness.advance(15 * MINUTE - age_ms)
@@ -281,17 +282,17 @@ def test_an_empty_group_without_offsets_goes_at_the_next_regular_sweep_as_ever()
     assert "orders" not in harness.shard.groups
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each("seed", range(20))
 def test_leaving_sweeps_out_changes_nothing_in_the_end(seed: int) -> None:
     """Against the plain way: every sweep at its time."""
     random = Random(seed)
     plain, skipping = Harness(RETENTION), Harness(RETENTION)
-    for each in range(6):
+    for number in range(6):
         pause_ms = random.randrange(20 * MINUTE)
         retention_ms = random.choice([-1, random.randrange(1, 40 * MINUTE)])
         for harness in (plain, skipping):
             harness.advance(pause_ms)
-            request = commit_request({("orders", each): each}, retention_time_ms=retention_ms)
+            request = commit_request({("orders", number): number}, retention_time_ms=retention_ms)
             harness.ask(Shard.commit_offsets, request, COMMIT)
     end_ms = plain.now_ms + 60 * MINUTE
     plain.advance(60 * MINUTE)
@@ -304,8 +305,8 @@ def test_leaving_sweeps_out_changes_nothing_in_the_end(seed: int) -> None:
     assert plain.shard.groups.keys() == skipping.shard.groups.keys()
 
 
-@pytest.mark.parametrize(
-    ("state_timestamp", "committed_ms", "expired"),
+@each(
+    "state_timestamp, committed_ms, expired",
     [
         (-1, START_MS + 5 * MINUTE, True),
         (-1, START_MS + 6 * MINUTE, False),

@@ -12,25 +12,18 @@ from muster.coordinator.group.classic import ownership
 from muster.coordinator.group.classic.member import ClassicMember
 from muster.coordinator.group.classic.ownership import UNREADABLE, assigned_partitions, compare, owner
 from muster.coordinator.group.events import MOVES_MAX, Move
-from muster.protocol.embedded import ConsumerProtocolAssignment, decode_assignment, encode_assignment
+from muster.protocol.embedded import decode_assignment
 from muster.protocol.errors import DecodeError
 from tests.group.requests import member
+from tests.support.each import each
+from tests.support.embedded import assignment
 
 Topics = dict[str, list[int]]
 alice, bob, carol = member("alice-1"), member("bob-1"), member("carol-1")
 
 
 def assigned(topics: Topics, version: int = 1, user_data: bytes | None = None) -> bytes:
-    return encode_assignment(
-        ConsumerProtocolAssignment(
-            assigned_partitions=[
-                ConsumerProtocolAssignment.TopicPartition(topic=topic, partitions=partitions)
-                for topic, partitions in topics.items()
-            ],
-            user_data=user_data,
-        ),
-        version,
-    )
+    return assignment(topics, version, user_data=user_data)
 
 
 def of(**owned: Topics) -> dict[ClassicMember, bytes]:
@@ -77,9 +70,7 @@ def test_a_partition_given_to_two_counts_once() -> None:
     assert (told.partitions, told.moves) == (1, (Move("orders", 0, None, "bob-1"),))
 
 
-@pytest.mark.parametrize(
-    "garbage", [b"", b"\x00", b"\xff\xff\x00\x00\x00\x00\xff\xff\xff\xff", b"\x00\x01\x7f\xff\xff\xff"]
-)
+@each("garbage", [b"", b"\x00", b"\xff\xff\x00\x00\x00\x00\xff\xff\xff\xff", b"\x00\x01\x7f\xff\xff\xff"])
 def test_garbage_is_not_compared(garbage: bytes) -> None:
     sound = of(alice={"orders": [0]})
     assert compare(sound, {alice: garbage}) == UNREADABLE

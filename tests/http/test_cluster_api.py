@@ -82,7 +82,10 @@ async def test_shards_come_in_pages_and_by_broker(show: Show) -> None:
     _, theirs = await shown.get("/api/shards?broker=2")
     assert {each["broker"] for each in theirs["shards"]} == {2}
     status, refused = await shown.get("/api/shards?kind=other")
-    assert (status, refused) == (400, {"error": "kind: 'other' is neither group, data nor replicas"})
+    assert (status, refused) == (
+        400,
+        {"error": "kind: 'other' is not allowed; it takes group, data or replicas"},
+    )
 
 
 async def test_partitions_with_replica_lists_are_led_under_shards_of_their_own(show: Show) -> None:

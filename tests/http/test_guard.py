@@ -90,7 +90,10 @@ async def test_on_every_interface_any_name_is_answered(show: Show) -> None:
 
 async def test_pages_of_others_may_not_change_anything(shown: Shown) -> None:
     status, answer = await ask(shown, "DELETE", "/test/faults", Origin="http://evil.example")
-    assert (status, answer["error"]) == (403, "pages of http://evil.example may not change anything here")
+    assert (status, answer["error"]) == (
+        403,
+        "requests from pages of http://evil.example are not allowed to change anything",
+    )
     assert (await ask(shown, "DELETE", "/test/faults", Origin=shown.page.url))[0] == 200
     assert (await ask(shown, "DELETE", "/test/faults"))[0] == 200
 

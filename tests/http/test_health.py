@@ -52,7 +52,7 @@ async def test_not_ready_when_the_store_hangs_and_alive_all_the_same(
     try:
         status, answer = await shown.get("/readyz")
         assert (status, answer["ready"]) == (503, False)
-        assert "did not answer" in answer["brokers"][0]["why"]
+        assert "did not respond" in answer["brokers"][0]["why"]
         assert (await shown.get("/healthz"))[0] == 200
         assert (await shown.get("/api/groups"))[0] == 200
     finally:

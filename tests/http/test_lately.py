@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from itertools import groupby
 
-import pytest
-
 from muster.coordinator.web import trends
 from muster.coordinator.web.lately import HOUR_MS, Digest
 from muster.coordinator.web.trends import Trends, thinned
 from muster.protocol.errors import ErrorCode
 from tests.http.conftest import Shown
 from tests.http.member import Member
+from tests.support.each import each
 
 
 async def rebalance(member: Member) -> None:
@@ -62,8 +61,8 @@ async def test_the_lag_has_a_trend(shown: Shown, member: Member) -> None:
     assert trend == sorted(trend)
 
 
-@pytest.mark.parametrize(
-    ("now_ms", "told"),
+@each(
+    "now_ms, told",
     [
         (100_000, {"count": 2, "within_ms": 73_000}),
         (27_000 + HOUR_MS, {"count": 2, "within_ms": HOUR_MS}),

@@ -14,6 +14,7 @@ import pytest
 from muster.coordinator import cli
 from muster.coordinator.config import SettingError, Settings, read_settings
 from muster.coordinator.web import binding
+from tests.support.each import each
 from tests.support.served import Served
 
 
@@ -60,7 +61,7 @@ def test_without_the_packages_it_says_what_to_install(
     )
 
 
-@pytest.mark.parametrize("address", ["8080", "127.0.0.1", "127.0.0.1:70000", "http://127.0.0.1:80", ":80"])
+@each("address", ["8080", "127.0.0.1", "127.0.0.1:70000", "http://127.0.0.1:80", ":80"])
 def test_what_is_no_address_is_refused(address: str) -> None:
     with pytest.raises(SettingError, match=r"--http: .* is not allowed; it takes HOST:PORT"):
         read_settings({"http": address}, {})

@@ -166,7 +166,7 @@ async def test_a_reader_that_falls_behind_is_told_so_at_the_end(shown: Shown) ->
         event = await reader.next()
         assert (event.name, event.data["why"]) == (
             "cut",
-            "you read more slowly than things happen: connect again",
+            "the stream is read too slowly: connect again",
         )
         await reader.ended()
     assert shown.page_feed.cut == 1
@@ -186,7 +186,7 @@ async def test_only_so_many_streams(shown: Shown, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(feed, "SUBSCRIBERS_MAX", 1)
     async with reading(shown):
         status, answer = await shown.get("/api/events/stream")
-        assert (status, answer["error"]) == (503, "no more streams: 1 are watching already")
+        assert (status, answer["error"]) == (503, "no more streams: 1 are open already")
     await until(lambda: shown.page_feed.subscribers == 0)
 
 
@@ -244,5 +244,5 @@ def test_after_the_end_nobody_waits() -> None:
 
 def test_too_many_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feed, "SUBSCRIBERS_MAX", 0)
-    with pytest.raises(TooManySubscribers, match="0 are watching already"):
+    with pytest.raises(TooManySubscribers, match="0 are open already"):
         Feed().subscribe()

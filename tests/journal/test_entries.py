@@ -117,7 +117,7 @@ def test_a_list_of_members_is_decoded() -> None:
     assert read.members("dropped") == []
 
 
-@pytest.mark.parametrize("value", ["web-2", 7, [{"id": "a"}], [{"id": "a", "client_id": "", "host": 7}]])
+@each("value", ["web-2", 7, [{"id": "a"}], [{"id": "a", "client_id": "", "host": 7}]])
 def test_what_is_no_list_of_members_is_refused(value: object) -> None:
     entry = Entry("state_changed", 1, 1, 0, "g", 0, data={"waiting_for": value})
     with pytest.raises(ValueError, match="member"):

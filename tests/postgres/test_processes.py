@@ -85,7 +85,7 @@ def test_two_make_it_ready_at_once(postgres: Postgres) -> None:
     assert sorted(each.out.partition(": ")[2] for each in ended) in (
         [
             f"created the tables, version {SCHEMA_VERSION}\n",
-            f"the tables are of version {SCHEMA_VERSION} already\n",
+            f"the tables already have version {SCHEMA_VERSION}\n",
         ],
         [f"created the tables, version {SCHEMA_VERSION}\n"] * 2,
     )

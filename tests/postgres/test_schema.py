@@ -25,6 +25,7 @@ from muster.coordinator.storage.store import (
     StoreError,
     TopicRow,
 )
+from tests.support.each import each
 from tests.support.ports import free_ports
 from tests.support.postgres import Postgres
 
@@ -195,8 +196,8 @@ async def test_a_server_that_is_not_there(postgres: Postgres) -> None:
     assert no_secret(refusal.value)
 
 
-@pytest.mark.parametrize(
-    ("url", "why"),
+@each(
+    "url, why",
     [
         ("mysql://muster:sesame@db/muster", "must be postgresql://"),
         ("muster:sesame@db", "must be postgresql://"),
@@ -254,8 +255,8 @@ async def test_a_certificate_that_is_missing_is_named(postgres: Postgres) -> Non
     assert no_secret(refusal.value)
 
 
-@pytest.mark.parametrize(
-    ("url", "server"),
+@each(
+    "url, server",
     [
         ("postgresql://muster:secret@db:6543/muster", "db:6543/muster"),
         ("postgres://db/muster?sslmode=require", "db:5432/muster"),

@@ -73,7 +73,7 @@ def test_the_broker_answers_what_it_handles() -> None:
     assert [(entry.api_key, entry.min_version) for entry in response.api_keys] == [(0, 0), (18, 0)]
 
 
-@pytest.mark.parametrize("asked", [6, 99, 32767, -1])
+@each("asked", [6, 99, 32767, -1])
 def test_an_unsupported_api_versions_request_is_answered_in_version_0(asked: int) -> None:
     response, version = api.answer_api_versions(asked, api.declared_apis())
     assert version == 0

@@ -106,7 +106,7 @@ FULL = everything(
 )
 
 
-@pytest.mark.parametrize("version", [0, 1, 2, 3])
+@each("version", [0, 1, 2, 3])
 def test_every_type_in_every_version(version: int) -> None:
     message = everything(**{field.name: getattr(FULL, field.name) for field in Everything.__fields__})
     if version == 0:
@@ -214,7 +214,7 @@ def test_elements_without_bytes_are_bounded_too() -> None:
         codec.decode(Everything, 0, data)
 
 
-@pytest.mark.parametrize("version", [0, 2])
+@each("version", [0, 2])
 def test_both_codecs_count_the_elements_of_all_arrays(version: int) -> None:
     pair = Everything.Pair(left=1, right="x")
     data = codec.encode(everything(pairs=[pair] * 40, numbers=[1] * 60), version)
@@ -235,7 +235,7 @@ def test_tags_are_elements_too() -> None:
             decode(Little, 1, data, 0, 9)
 
 
-@pytest.mark.parametrize(
+@each(
     "claim",
     [
         pytest.param(bytes.fromhex("0000 7fffffff") + bytes(1000), id="two thousand million numbers"),

@@ -87,7 +87,7 @@ OFFSET_VALUES = [
 ]
 
 
-@pytest.mark.parametrize(("version", "encoded", "lost"), OFFSET_VALUES)
+@each("version, encoded, lost", OFFSET_VALUES)
 def test_offset_values_before_topic_ids(version: int, encoded: str, lost: dict[str, object]) -> None:
     assert encode_value(offset_value(), version) == bytes.fromhex(encoded)
     kept = offset_value(**lost, topic_id=uuid.UUID(int=0))
@@ -148,7 +148,7 @@ GROUP_VALUES = [
 ]
 
 
-@pytest.mark.parametrize(("version", "encoded", "kept"), GROUP_VALUES)
+@each("version, encoded, kept", GROUP_VALUES)
 def test_group_values(version: int, encoded: str, kept: tuple[int, int, str | None]) -> None:
     rebalance_timeout, timestamp, instance_id = kept
     expected = group_value(current_state_timestamp=timestamp)
@@ -213,7 +213,7 @@ def test_bytes_that_do_not_fit(key: bytes, value: bytes | None) -> None:
         decode_record(key, value)
 
 
-@pytest.mark.parametrize(("key", "value"), [*read_records()])
+@each("key, value", [*read_records()])
 def test_records_of_apache_kafka(key: bytes, value: bytes | None) -> None:
     record = decode_record(key, value)
     assert record is not None

@@ -41,7 +41,7 @@ SUBSCRIPTIONS = [
 ]
 
 
-@pytest.mark.parametrize(("version", "encoded", "lost"), SUBSCRIPTIONS)
+@each("version, encoded, lost", SUBSCRIPTIONS)
 def test_subscription(version: int, encoded: str, lost: dict[str, object]) -> None:
     blob = bytes.fromhex(encoded)
     assert encode_subscription(SUBSCRIPTION, version) == blob
@@ -57,7 +57,7 @@ def test_a_subscription_without_user_data() -> None:
     assert encode_subscription(ConsumerProtocolSubscription(topics=["a"]), 0) == blob
 
 
-@pytest.mark.parametrize("version", range(4))
+@each("version", range(4))
 def test_assignment(version: int) -> None:
     blob = bytes.fromhex(f"{version:04x} 00000001 0001 61 00000002 00000000 00000002 ffffffff")
     assert encode_assignment(ASSIGNMENT, version) == blob
@@ -69,7 +69,7 @@ def test_the_highest_version_is_written_unless_asked() -> None:
     assert encode_assignment(ASSIGNMENT) == encode_assignment(ASSIGNMENT, 3)
 
 
-@pytest.mark.parametrize("version", [4, 5, 32767])
+@each("version", [4, 5, 32767])
 def test_versions_above_3_are_read_as_3(version: int) -> None:
     blob = version.to_bytes(2, "big") + bytes.fromhex(V3_FIELDS) + b"fields of the future"
     assert decode_subscription(blob) == SUBSCRIPTION
@@ -79,7 +79,7 @@ def test_versions_above_3_are_read_as_3(version: int) -> None:
     )
 
 
-@pytest.mark.parametrize(("version", "encoded", "lost"), SUBSCRIPTIONS)
+@each("version, encoded, lost", SUBSCRIPTIONS)
 def test_bytes_after_the_known_fields_are_ignored(
     version: int, encoded: str, lost: dict[str, object]
 ) -> None:
@@ -131,7 +131,7 @@ def test_an_empty_assignment_is_not_an_assignment_of_nothing() -> None:
         decode_assignment(b"")
 
 
-@pytest.mark.parametrize("version", range(4))
+@each("version", range(4))
 def test_what_is_written_is_read_back(version: int) -> None:
     rng = sampler("embedded", version)
     for _ in range(50):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from muster.protocol.errors import DecodeError, TooLargeError
 from muster.protocol.frame import FRAME_BYTES_MAX_DEFAULT, FrameSplitter
+from tests.support.each import each
 
 
 def framed(*frames: bytes) -> bytes:
@@ -35,7 +36,7 @@ def test_byte_by_byte() -> None:
     assert [frame for byte in stream for frame in splitter.feed(bytes((byte,)))] == [b"ab", b"", b"c"]
 
 
-@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+@each("kind", [bytes, bytearray, memoryview])
 def test_frames_are_bytes_of_their_own(kind: type) -> None:
     buffer = bytearray(framed(b"ab", b"cd") + b"\x00\x00")
     splitter = FrameSplitter()
@@ -56,7 +57,7 @@ def test_what_is_pending_and_what_is_announced() -> None:
     assert (splitter.pending_bytes, splitter.announced_bytes) == (7, 14)
 
 
-@pytest.mark.parametrize("size", [-1, -(2**31), 11, 2**31 - 1])
+@each("size", [-1, -(2**31), 11, 2**31 - 1])
 def test_a_broken_size_is_refused_for_good(size: int) -> None:
     splitter = FrameSplitter(frame_bytes_max=10)
     with pytest.raises(DecodeError, match=f"a frame of {size} bytes; allowed are 0 to 10"):
@@ -84,7 +85,7 @@ def test_an_announced_frame_takes_no_memory_before_it_comes() -> None:
     assert splitter.pending_bytes == 5
 
 
-@pytest.mark.parametrize("piece_bytes", [1, 3, 1_000])
+@each("piece_bytes", [1, 3, 1_000])
 def test_each_frame_is_put_forward_once_by_its_api_key_and_size(piece_bytes: int) -> None:
     asked: list[tuple[int, int]] = []
     splitter = FrameSplitter(admit=lambda api_key, size: asked.append((api_key, size)))

@@ -25,8 +25,8 @@ HEARTBEAT_V0 = "0001 67 00000001 0001 6d"
 HEARTBEAT_V4 = "02 67 00000001 02 6d 00 00"
 
 
-@pytest.mark.parametrize(
-    ("version", "client_id", "frame"),
+@each(
+    "version, client_id, frame",
     [
         pytest.param(0, "me", "00000015 000c 0000 00000007 0002 6d65" + HEARTBEAT_V0, id="header v1"),
         pytest.param(0, None, "00000013 000c 0000 00000007 ffff" + HEARTBEAT_V0, id="no client id"),
@@ -44,8 +44,8 @@ def test_request(version: int, client_id: str | None, frame: str) -> None:
     assert codec.decode(HeartbeatRequest, version, bytes(data[4:]), offset) == HEARTBEAT
 
 
-@pytest.mark.parametrize(
-    ("version", "frame"),
+@each(
+    "version, frame",
     [
         pytest.param(0, "00000006 00000007 001b", id="header v0"),
         pytest.param(1, "0000000a 00000007 00000000 001b", id="header v0 with throttle time"),

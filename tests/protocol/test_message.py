@@ -23,6 +23,7 @@ from muster.protocol.message import (
 )
 from muster.protocol.messages.classic_group import HeartbeatRequest, JoinGroupRequest
 from muster.protocol.types import Array, Bytes, Int32, String
+from tests.support.each import each
 
 
 @record(versions="0-3", flexible="2+")
@@ -108,8 +109,8 @@ def test_fields_know_what_was_declared() -> None:
     assert RECORDS["Shelf"] is Shelf
 
 
-@pytest.mark.parametrize(
-    ("text", "versions"),
+@each(
+    "text, versions",
     [("3+", (3, 32767)), ("0-4", (0, 4)), ("2", (2, 2)), ("none", (0, -1))],
 )
 def test_versions(text: str, versions: tuple[int, int]) -> None:
@@ -121,7 +122,7 @@ def test_versions(text: str, versions: tuple[int, int]) -> None:
     assert (versions[0] in parsed) == (text != "none")
 
 
-@pytest.mark.parametrize("text", ["", "+", "a-b", "-1", "1..2"])
+@each("text", ["", "+", "a-b", "-1", "1..2"])
 def test_misspelt_versions_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="versions are written"):
         parse_versions(text)

@@ -48,7 +48,7 @@ def parsed(batch: bytes) -> tuple[Header, list[Record]]:
     return header, list(record_batch.records(batch, 0, header))
 
 
-@pytest.mark.parametrize("codec", Codec)
+@each("codec", Codec)
 def test_a_batch_comes_back_as_it_was_built(codec: Codec) -> None:
     batch = record_batch.build(
         RECORDS, codec=codec, leader_epoch=4, producer_id=77, producer_epoch=2, base_sequence=9
@@ -110,7 +110,7 @@ def test_log_append_time_replaces_every_timestamp() -> None:
     assert found == RECORDS
 
 
-@pytest.mark.parametrize("target", Codec)
+@each("target", Codec)
 def test_a_batch_can_be_packed_anew(target: Codec) -> None:
     batch = record_batch.build(RECORDS, codec=Codec.GZIP, producer_id=5, producer_epoch=0, base_sequence=3)
     before = record_batch.peek(batch)
@@ -175,7 +175,7 @@ def resealed(batch: bytearray) -> bytes:
     return bytes(batch)
 
 
-@pytest.mark.parametrize("codec", Codec)
+@each("codec", Codec)
 def test_whatever_the_bytes_the_outcome_is_records_or_a_decode_error(codec: Codec) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
@@ -282,7 +282,7 @@ def test_every_flipped_bit_under_the_checksum_is_noticed() -> None:
             assert not record_batch.crc_matches(bytes(flipped), 0, header._replace())
 
 
-@pytest.mark.parametrize("magic", [0, 1, 3])
+@each("magic", [0, 1, 3])
 def test_other_formats_are_named_in_the_refusal(magic: int) -> None:
     batch = bytearray(record_batch.build(RECORDS))
     batch[record_batch.MAGIC_POSITION] = magic
@@ -374,7 +374,7 @@ def refusals(batch: bytes) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize(
+@each(
     "batch",
     [
         pytest.param(hand_made(-(2**66), 0), id="delta of 70 bits"),
@@ -395,8 +395,8 @@ def test_the_longest_varints_of_kafka_are_taken() -> None:
     assert refusals(hand_made(0, key=b"\x82\x80\x80\x80\x00k", length_pad=LONG_ZERO[1:])) == []
 
 
-@pytest.mark.parametrize(
-    ("base", "deltas", "fits"),
+@each(
+    "base, deltas, fits",
     [
         (INT64_MIN, (-5,), False),
         (INT64_MIN, (0, 5), True),
@@ -460,7 +460,7 @@ def test_codecs_round_trip(codec: Codec, size: int) -> None:
     assert decompress(codec, compress(codec, plain)) == plain
 
 
-@pytest.mark.parametrize("codec", [codec for codec in Codec if codec is not Codec.NONE])
+@each("codec", [codec for codec in Codec if codec is not Codec.NONE])
 def test_what_unpacks_to_too_much_is_refused(codec: Codec) -> None:
     packed = compress(codec, b"\x00" * 1_000_000)
     assert len(decompress(codec, packed, 1_000_000)) == 1_000_000
@@ -471,7 +471,7 @@ def test_what_unpacks_to_too_much_is_refused(codec: Codec) -> None:
         decompress(codec, noise, 99_999)
 
 
-@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
+@each("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
 def test_what_is_cut_short_is_broken_and_not_too_large(codec: Codec) -> None:
     packed = compress(codec, b"\x00" * 1_000_000)
     with pytest.raises(DecodeError) as caught:
@@ -479,7 +479,7 @@ def test_what_is_cut_short_is_broken_and_not_too_large(codec: Codec) -> None:
     assert not isinstance(caught.value, UnpackedTooLarge)
 
 
-@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
+@each("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
 def test_broken_packed_bytes_are_refused_before_more_room_is_made(codec: Codec) -> None:
     broken = bytearray(compress(codec, b"x" * 1_000))
     broken[0] ^= 0xFF
@@ -495,7 +495,7 @@ def test_broken_packed_bytes_are_refused_before_more_room_is_made(codec: Codec) 
     assert peak_bytes < 1 << 20
 
 
-@pytest.mark.parametrize("codec", [codec for codec in Codec if codec is not Codec.NONE])
+@each("codec", [codec for codec in Codec if codec is not Codec.NONE])
 def test_broken_packed_bytes_are_refused_or_unpacked(codec: Codec) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
@@ -508,7 +508,7 @@ def test_broken_packed_bytes_are_refused_or_unpacked(codec: Codec) -> None:
             assert len(decompress(codec, bytes(broken[: dice.randint(0, len(broken))]), 1 << 20)) <= 1 << 20
 
 
-@pytest.mark.parametrize("claimed", [b"\xff\xff\xff\xff\x0f", b"\xff" * 20, b""])
+@each("claimed", [b"\xff\xff\xff\xff\x0f", b"\xff" * 20, b""])
 def test_a_snappy_block_cannot_claim_more_than_allowed(claimed: bytes) -> None:
     with pytest.raises(DecodeError):
         decompress(Codec.SNAPPY, claimed, 1 << 20)

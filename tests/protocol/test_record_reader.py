@@ -161,8 +161,8 @@ def test_they_agree_on_garbage(seed: int) -> None:
     assert fast(bytes(data), header) == slow(bytes(data), header)
 
 
-@pytest.mark.parametrize("step", [1, 120])  # timestamp deltas of one byte and of two
-@pytest.mark.parametrize("key", [None, b"k"])
+@each("step", [1, 120])  # timestamp deltas of one byte and of two
+@each("key", [None, b"k"])
 def test_they_agree_on_every_bit_of_a_record_in_a_run(step: int, key: bytes | None) -> None:
     records = [Record(index, 7 * step + index % 2, key, b"v") for index in range(40)]
     records[0] = records[0]._replace(timestamp=0)

@@ -126,13 +126,13 @@ def test_refused_values(wire_type: WireType, flexible: bool, value: Any) -> None
         encoding(wire_type, flexible=flexible, nullable=False).build(value)
 
 
-@pytest.mark.parametrize("encoded", ["02", "ff", "80"])
+@each("encoded", ["02", "ff", "80"])
 def test_any_byte_but_zero_is_true(encoded: str) -> None:
     assert encoding(Boolean, flexible=False, nullable=False).parse(bytes.fromhex(encoded)) is True
 
 
-@pytest.mark.parametrize(
-    ("number", "encoded"),
+@each(
+    "number, encoded",
     [(0, "00"), (127, "7f"), (128, "8001"), (300, "ac02"), (16384, "808001"), (2**32 - 1, "ffffffff0f")],
 )
 def test_unsigned_varint(number: int, encoded: str) -> None:

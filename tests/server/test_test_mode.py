@@ -145,7 +145,7 @@ async def test_a_firing_stands_in_the_journal(api: Api) -> None:
 async def test_a_wait_for_hits_ends(api: Api) -> None:
     await api.ask("POST", "faults", {"close_after": True})
     said = await api.error("GET", "faults/1?hit=2&timeout=10ms", status=504)
-    assert said == "rule 1 was carried out 0 times within 10 ms, not 2"
+    assert said == "rule 1 was applied 0 times within 10 ms, not 2"
 
 
 @each(
@@ -153,24 +153,24 @@ async def test_a_wait_for_hits_ends(api: Api) -> None:
     [
         ("POST", "faults", {"api": "Heartbeet", "close_after": True}, "api: 'Heartbeet' .*perhaps Heartbeat"),
         ("POST", "faults", {"delay": "soon"}, "delay: "),
-        ("POST", "faults", [], "the body has to be a JSON object"),
+        ("POST", "faults", [], "the body must be a JSON object"),
         ("GET", "faults/x", None, "id: 'x' is not a whole number"),
-        ("GET", "faults/1?hits=1", None, "hits: no such parameter; there are hit, timeout"),
-        ("POST", "brokers/1/kill?now", None, "now: no such parameter; nothing is taken here"),
+        ("GET", "faults/1?hits=1", None, "hits: no such parameter; it takes hit, timeout"),
+        ("POST", "brokers/1/kill?now", None, "now: no such parameter; none is accepted here"),
         ("GET", "faults/1?hit=0", None, "hit: 0 is not allowed"),
         ("GET", "faults/1?hit=1&timeout=2h", None, "timeout: '2h' is not allowed; it takes up to 600 s"),
-        ("POST", "clock/advance", {}, "by: has to say how far"),
+        ("POST", "clock/advance", {}, "by: a duration is required"),
         ("POST", "clock/advance", {"by": "-1s"}, "by: .*negative"),
         (
             "POST",
             "clock/advance",
             {"by": "1s", "expire": True},
-            "expire: no such field; there are by, expire_all",
+            "expire: no such field; it takes by, expire_all",
         ),
         ("POST", "clock/advance", {"by": "1s", "expire_all": 1}, "expire_all: 1 is not allowed"),
         ("POST", "stall", {"group": "g"}, "member: None is not allowed; it takes text"),
         ("POST", "brokers/7/kill", None, "id: 7 is no broker here; there are 1"),
-        ("POST", "brokers/1/kill", {"now": 1}, "now: no such field; nothing is taken here"),
+        ("POST", "brokers/1/kill", {"now": 1}, "now: no such field; none is accepted here"),
         ("POST", "faults", {"broker": 7, "close_after": True}, "broker: 7 is no broker here; there are 1"),
         ("POST", "groups/g/move", {"to": 7}, "to: 7 is no broker here; there are 1"),
         ("POST", "groups/g/move", {}, "to: None is no broker here"),
@@ -189,7 +189,7 @@ async def test_what_is_asked_wrongly_is_named(
 async def test_a_body_that_is_no_json(api: Api) -> None:
     async with api._session.post(f"{api._url}/test/faults", data=b"{") as response:
         assert response.status == 400
-        assert (await response.json())["error"].startswith("the body is no JSON: ")
+        assert (await response.json())["error"].startswith("the body is not JSON: ")
 
 
 async def test_the_clock_moves_and_members_can_be_stalled(api: Api) -> None:

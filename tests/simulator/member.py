@@ -17,12 +17,8 @@ from typing import Any, NamedTuple
 from muster.protocol.api import ApiKey, response_class
 from muster.protocol.codec import decode
 from muster.protocol.embedded import (
-    ConsumerProtocolAssignment,
-    ConsumerProtocolSubscription,
     decode_assignment,
     decode_subscription,
-    encode_assignment,
-    encode_subscription,
 )
 from muster.protocol.errors import ErrorCode
 from muster.protocol.header import decode_response_header, encode_request
@@ -36,13 +32,14 @@ from muster.protocol.messages.classic_group import (
 from muster.protocol.messages.metadata import FindCoordinatorRequest, MetadataRequest
 from muster.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
 from tests.simulator.network import Address, Disconnected, Link, Network
+from tests.support.embedded import assignment, by_topic, subscription
 
 TOPICS = {"orders": 4, "audit": 2}
 """How many partitions each has in the beginning."""
 UNDER_WAY_MAX_S = 0.6
 """Longer than a message can be under way in the simulated network."""
 
-NO_TOPICS = encode_subscription(ConsumerProtocolSubscription(topics=[]), 0)
+NO_TOPICS = subscription([], 0)
 REQUEST_TIMEOUT_S = 10.0
 
 Partition = tuple[str, int]
@@ -327,7 +324,6 @@ class Member:
     async def _join(self) -> None:
         """JoinGroup and SyncGroup, up to an assignment and the offsets committed for it."""
         self._joined_topics = self.topics
-        subscription = ConsumerProtocolSubscription(topics=sorted(self.topics))
         request = JoinGroupRequest(
             group_id=self.group_id,
             session_timeout_ms=self._session_timeout_ms,
@@ -336,7 +332,7 @@ class Member:
             group_instance_id=self.instance_id,
             protocol_type="consumer",
             protocols=[
-                JoinGroupRequest.Protocol(name="range", metadata=encode_subscription(subscription, 0))
+                JoinGroupRequest.Protocol(name="range", metadata=subscription(sorted(self.topics), 0))
             ],
         )
         joined = await self._ask(ApiKey.JOIN_GROUP, self._versions.join, request)
@@ -378,21 +374,21 @@ class Member:
         """OffsetFetch; where nothing is committed a consumer begins at 0."""
         if not partitions:
             return {}
-        by_topic = _by_topic(partitions)
+        asked = by_topic(sorted(partitions))
         version = self._versions.fetch
         if version >= 8:
             group = OffsetFetchRequest.Group(
                 group_id=self.group_id,
                 topics=[
                     OffsetFetchRequest.Topics(name=name, partition_indexes=indexes)
-                    for name, indexes in by_topic.items()
+                    for name, indexes in asked.items()
                 ],
             )
             request = OffsetFetchRequest(groups=[group], require_stable=True)
         else:
             topics = [
                 OffsetFetchRequest.Topic(name=name, partition_indexes=indexes)
-                for name, indexes in by_topic.items()
+                for name, indexes in asked.items()
             ]
             request = OffsetFetchRequest(group_id=self.group_id, topics=topics)
         response = await self._ask(ApiKey.OFFSET_FETCH, version, request)
@@ -474,16 +470,9 @@ class Member:
                         for index in indexes
                     ],
                 )
-                for name, indexes in _by_topic(list(self._positions)).items()
+                for name, indexes in by_topic(sorted(self._positions)).items()
             ],
         )
-
-
-def _by_topic(partitions: list[Partition]) -> dict[str, list[int]]:
-    by_topic: dict[str, list[int]] = {}
-    for topic, partition in sorted(partitions):
-        by_topic.setdefault(topic, []).append(partition)
-    return by_topic
 
 
 def _assign(members: list[Any], partitions_now: dict[str, int]) -> list[SyncGroupRequest.Assignment]:
@@ -498,14 +487,7 @@ def _assign(members: list[Any], partitions_now: dict[str, int]) -> list[SyncGrou
     return [
         SyncGroupRequest.Assignment(
             member_id=member_id,
-            assignment=encode_assignment(
-                ConsumerProtocolAssignment(
-                    assigned_partitions=[
-                        ConsumerProtocolAssignment.TopicPartition(topic=topic, partitions=indexes)
-                        for topic, indexes in _by_topic(partitions).items()
-                    ]
-                )
-            ),
+            assignment=assignment(by_topic(sorted(partitions))),
         )
         for member_id, partitions in owned.items()
     ]

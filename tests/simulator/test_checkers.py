@@ -9,7 +9,6 @@ import pytest
 
 from muster.coordinator.storage.store import Lease, LeaseKind
 from muster.protocol.api import ApiKey
-from muster.protocol.embedded import ConsumerProtocolAssignment, encode_assignment
 from muster.protocol.errors import ErrorCode
 from muster.protocol.message import Message
 from muster.protocol.messages.classic_group import (
@@ -45,6 +44,7 @@ from tests.simulator.checkers import (
 )
 from tests.simulator.member import Asked
 from tests.simulator.store import Written
+from tests.support import embedded
 
 ORDERS_0 = ("orders", 0)
 
@@ -80,8 +80,7 @@ def committed(offset: int, metadata: str = "m") -> Written:
 
 
 def assignment(*partitions: int) -> bytes:
-    topic = ConsumerProtocolAssignment.TopicPartition(topic="orders", partitions=list(partitions))
-    return encode_assignment(ConsumerProtocolAssignment(assigned_partitions=[topic]))
+    return embedded.assignment({"orders": partitions})
 
 
 def sync(member_id: str, generation_id: int, instance_id: str | None = None) -> Exchange:

@@ -8,7 +8,6 @@ import pytest
 
 from muster.coordinator.storage.store import Append, Lease, LeaseKind, Outcome
 from muster.protocol.api import ApiKey
-from muster.protocol.embedded import ConsumerProtocolAssignment, encode_assignment
 from muster.protocol.errors import ErrorCode
 from muster.protocol.message import Message
 from muster.protocol.messages.classic_group import (
@@ -32,6 +31,7 @@ from tests.simulator.coverage import Coverage, Ending, report, unseen
 from tests.simulator.member import Asked
 from tests.simulator.store import Fault, Written
 from tests.simulator.stream import CLIENT_HOST
+from tests.support import embedded
 
 ADDRESSES = [("broker-1", 9092), ("broker-2", 9092)]
 LEASE = Lease(LeaseKind.GROUP, 0)
@@ -112,8 +112,7 @@ class Story:
         self, client: str, member_id: str, *, generation_id: int = 1, broker: int = 0, orders: int = 0
     ) -> Exchange:
         """`orders`: how many partitions of that topic the leader divides up."""
-        topic = ConsumerProtocolAssignment.TopicPartition(topic="orders", partitions=list(range(orders)))
-        assigned = encode_assignment(ConsumerProtocolAssignment(assigned_partitions=[topic]))
+        assigned = embedded.assignment({"orders": range(orders)})
         assignment = SyncGroupRequest.Assignment(member_id=member_id, assignment=assigned)
         request = SyncGroupRequest(
             group_id="g",

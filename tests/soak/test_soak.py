@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.soak.verdict import JUDGED_S_MIN, MEMORY_MIB_PER_HOUR_MAX, fit, flat, left
+from tests.support.each import each
 from tests.support.held import LEFT
 
 
@@ -59,7 +60,7 @@ def test_what_is_too_short_is_not_judged() -> None:
     assert only.good is None
 
 
-@pytest.mark.parametrize("name", LEFT)
+@each("name", LEFT)
 def test_one_more_than_before_is_left_behind(name: str) -> None:
     before = dict.fromkeys((*LEFT, "threads"), 7)
     assert left(before, before, LEFT, "server").good

@@ -7,12 +7,6 @@ import random
 from collections import Counter
 from typing import Any, Final
 
-from muster.protocol.embedded import (
-    ConsumerProtocolAssignment,
-    ConsumerProtocolSubscription,
-    encode_assignment,
-    encode_subscription,
-)
 from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.classic_group import (
     HeartbeatRequest,
@@ -23,6 +17,7 @@ from muster.protocol.messages.classic_group import (
 from muster.protocol.messages.metadata import FindCoordinatorRequest
 from muster.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
 from tests.fuzz.bystanders import Patient
+from tests.support.embedded import assignment, subscription
 
 SESSION_MS: Final = 12_000
 """So long a member that went without a word is missed."""
@@ -64,9 +59,7 @@ class WireMember:
         self._generation_id = -1
         self._join_version = rng.randint(0, 9)
         self._sync_version = rng.randint(0, 4)
-        self._subscription = encode_subscription(
-            ConsumerProtocolSubscription(topics=[topic]), rng.randint(0, 3)
-        )
+        self._subscription = subscription([topic], rng.randint(0, 3))
 
     async def live(self) -> None:
         wire = await self._at_coordinator()
@@ -117,13 +110,7 @@ class WireMember:
             return
         self._member_id, self._generation_id = joined.member_id, joined.generation_id
         self._counts["joined"] += 1
-        all_of_it = encode_assignment(
-            ConsumerProtocolAssignment(
-                assigned_partitions=[
-                    ConsumerProtocolAssignment.TopicPartition(topic=self._topic, partitions=[0])
-                ]
-            )
-        )
+        all_of_it = assignment({self._topic: [0]})
         synced = await wire.call(
             SyncGroupRequest(
                 group_id=self._group_id,

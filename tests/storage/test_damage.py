@@ -12,6 +12,7 @@ from muster.coordinator.storage.segment import SCAN_BYTES
 from muster.coordinator.storage.segments import SegmentLog
 from muster.protocol.errors import DecodeError
 from tests.storage.test_segments import SMALL, Observed, Place, append, everything, offsets
+from tests.support.each import each
 
 FIRST = "00000000000000000000.log"
 LENGTH = 8  # where a batch has its length
@@ -30,7 +31,7 @@ def harm(place: Place, position: int, contents: bytes, name: str = FIRST) -> Non
     file.contents[position : position + len(contents)] = contents  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("length", UNDECODABLE)
+@each("length", UNDECODABLE)
 def test_a_length_that_makes_no_sense_is_an_error_at_its_batch_and_no_endless_walk(length: int) -> None:
     place, log, stored = placed(batches=4, limits=Limits())
     harm(place, len(stored[0]) + LENGTH, length.to_bytes(4, "big", signed=True))
@@ -88,7 +89,7 @@ def test_what_follows_a_harmed_segment_is_put_aside_with_the_rest_of_it() -> Non
         assert place.folder.load(name)
 
 
-@pytest.mark.parametrize("operations", range(6))
+@each("operations", range(6))
 def test_putting_aside_can_be_cut_short_anywhere(operations: int) -> None:
     class Died(BaseException):
         pass
@@ -125,7 +126,7 @@ def test_putting_aside_can_be_cut_short_anywhere(operations: int) -> None:
     assert sum(name.endswith(".discarded") for name in place.folder.names()) == 5
 
 
-@pytest.mark.parametrize("tail", [b"\x00" * 5_000, b"\x02" * 5_000, b"garbage" * 100, None])
+@each("tail", [b"\x00" * 5_000, b"\x02" * 5_000, b"garbage" * 100, None])
 def test_a_tail_that_holds_nothing_sound_is_a_torn_one(tail: bytes | None) -> None:
     place, _, stored = placed(batches=3, limits=Limits())
     if tail is None:
@@ -137,7 +138,7 @@ def test_a_tail_that_holds_nothing_sound_is_a_torn_one(tail: bytes | None) -> No
     assert again.recovery.discarded == ()
 
 
-@pytest.mark.parametrize("noise", [1, 70, SCAN_BYTES - 61, SCAN_BYTES - 1, SCAN_BYTES, 3 * SCAN_BYTES + 5])
+@each("noise", [1, 70, SCAN_BYTES - 61, SCAN_BYTES - 1, SCAN_BYTES, 3 * SCAN_BYTES + 5])
 def test_a_sound_batch_is_found_behind_any_amount_of_noise(noise: int) -> None:
     place, log, stored = placed(batches=2, limits=Limits())
     last = log.segments[-1]
@@ -162,7 +163,7 @@ def test_an_older_batch_behind_the_tail_is_none_of_this_log() -> None:
     assert not again.recovery.damaged
 
 
-@pytest.mark.parametrize("sealed", [True, False])
+@each("sealed", [True, False])
 def test_a_missing_segment_is_named_and_those_behind_it_stay(sealed: bool) -> None:
     place, log, stored = placed(batches=4, size=300)
     gone = log.segments[1]

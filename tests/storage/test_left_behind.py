@@ -27,6 +27,7 @@ from muster.coordinator.storage.store import (
     StoreDamaged,
     TopicRow,
 )
+from tests.support.each import each
 
 PAGE_BYTES = 4_096
 HEADER_BYTES = 32
@@ -73,8 +74,8 @@ def recovered(directory: Path, log: bytes) -> int:
     return int(count)
 
 
-@pytest.mark.parametrize("page_bytes", [512, 4_096, 65_536])
-@pytest.mark.parametrize("big_endian", [False, True])
+@each("page_bytes", [512, 4_096, 65_536])
+@each("big_endian", [False, True])
 def test_sums_of_all_frames_at_once_are_those_of_each(page_bytes: int, big_endian: bool) -> None:
     frame_bytes, count = 24 + page_bytes, 5
     for log in (random.Random(3).randbytes(32 + count * frame_bytes), b"\xff" * (32 + count * frame_bytes)):

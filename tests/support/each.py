@@ -6,6 +6,7 @@ itself, in every process that collects it. All cases run; the test fails with th
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 import traceback
@@ -30,8 +31,6 @@ def each(
     cases = list(_cases(arguments, values, ids))
 
     def decorate(test: Test) -> Test:
-        signature = inspect.signature(test)
-        left = [each for name, each in signature.parameters.items() if name not in arguments]
         looped: Any
 
         if inspect.iscoroutinefunction(test):
@@ -57,9 +56,35 @@ def each(
                         failures.add(name, error)
                 failures.report(len(cases))
 
-        del looped.__wrapped__
-        looped.__signature__ = signature.replace(parameters=left)
-        return looped  # type: ignore[no-any-return]
+        return _taking(looped, test, arguments)
+
+    return decorate
+
+
+def at_once(
+    names: str, values: Iterable[Any], *, ids: Callable[[Any], object] | Sequence[str] | None = None
+) -> Callable[[Test], Test]:
+    """`each` for coroutines that mostly wait: all cases run side by side on the test's loop."""
+    arguments = [name.strip() for name in names.split(",")]
+    cases = list(_cases(arguments, values, ids))
+
+    def decorate(test: Test) -> Test:
+        @functools.wraps(test)
+        async def together(**fixtures: Any) -> None:
+            failures = Failures()
+
+            async def run(name: str, case: dict[str, Any]) -> None:
+                try:
+                    await test(**fixtures, **case)
+                except (Exception, pytest.fail.Exception) as error:
+                    failures.add(name, error)
+
+            async with asyncio.TaskGroup() as group:
+                for name, case in cases:
+                    group.create_task(run(name, case))
+            failures.report(len(cases))
+
+        return _taking(together, test, arguments)
 
     return decorate
 
@@ -91,6 +116,15 @@ class SeveralFailed(AssertionError):
             for name, error in list(errors.items())[:_SHOWN_MAX]
         ]
         super().__init__("\n".join([f"{len(errors)} failed: {', '.join(errors)}", *shown]))
+
+
+def _taking(looped: Any, test: Test, arguments: Sequence[str]) -> Test:
+    """What pytest sees: the test without the arguments that the cases bring."""
+    signature = inspect.signature(test)
+    left = [each for name, each in signature.parameters.items() if name not in arguments]
+    del looped.__wrapped__
+    looped.__signature__ = signature.replace(parameters=left)
+    return looped  # type: ignore[no-any-return]
 
 
 def _cases(

@@ -4,12 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from muster.protocol.embedded import (
-    ConsumerProtocolAssignment,
-    ConsumerProtocolSubscription,
-    encode_assignment,
-    encode_subscription,
-)
 from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.classic_group import (
     HeartbeatRequest,
@@ -18,9 +12,9 @@ from muster.protocol.messages.classic_group import (
     SyncGroupRequest,
 )
 from muster.protocol.messages.offsets import OffsetCommitRequest
+from tests.support.embedded import Part, assignment, by_topic, subscription
 from tests.support.wire import Wire
 
-Part = tuple[str, int]
 SESSION_MS = 45_000
 PATIENT_MS = 30 * 60_000
 """The longest session that brokers grant: longer than any test waits for all that it waits for."""
@@ -105,7 +99,7 @@ class Member:
             protocol_type="consumer",
             protocol_name=self.assignor,
             assignments=[
-                SyncGroupRequest.Assignment(member_id=member_id, assignment=_assignment(parts))
+                SyncGroupRequest.Assignment(member_id=member_id, assignment=assignment(by_topic(parts)))
                 for member_id, parts in (assigned or {}).items()
             ],
         )
@@ -151,15 +145,7 @@ class Member:
         return ErrorCode(answer.topics[0].partitions[0].error_code)
 
     def _join(self, reason: str | None) -> JoinGroupRequest:
-        subscription = encode_subscription(
-            ConsumerProtocolSubscription(
-                topics=sorted(self.topics),
-                owned_partitions=[
-                    ConsumerProtocolSubscription.TopicPartition(topic=topic, partitions=partitions)
-                    for topic, partitions in _by_topic(sorted(self.owned)).items()
-                ],
-            )
-        )
+        metadata = subscription(sorted(self.topics), owned=sorted(self.owned))
         return JoinGroupRequest(
             group_id=self.group,
             session_timeout_ms=self.session_ms,
@@ -167,24 +153,6 @@ class Member:
             member_id=self.id,
             group_instance_id=self.instance,
             protocol_type="consumer",
-            protocols=[JoinGroupRequest.Protocol(name=self.assignor, metadata=subscription)],
+            protocols=[JoinGroupRequest.Protocol(name=self.assignor, metadata=metadata)],
             reason=reason,
         )
-
-
-def _by_topic(parts: Sequence[Part]) -> dict[str, list[int]]:
-    topics: dict[str, list[int]] = {}
-    for topic, partition in parts:
-        topics.setdefault(topic, []).append(partition)
-    return topics
-
-
-def _assignment(parts: Sequence[Part]) -> bytes:
-    return encode_assignment(
-        ConsumerProtocolAssignment(
-            assigned_partitions=[
-                ConsumerProtocolAssignment.TopicPartition(topic=topic, partitions=partitions)
-                for topic, partitions in _by_topic(parts).items()
-            ]
-        )
-    )

@@ -23,6 +23,8 @@ from tests.server.test_classic_group import join, stable_member
 from tests.support.wire import Wire
 
 DEADLINE_S = 20
+TERM_MS = 60_000
+"""Longer than any stall of the machine: leases run out when the clock is moved, and not before."""
 
 
 async def coordinator(cluster: Cluster, port: int, group_id: str = "orders") -> tuple[int, int]:
@@ -258,7 +260,7 @@ async def test_brokers_share_the_shards_and_lead_clients_to_the_right_one() -> N
 
 
 async def test_stopping_hands_over_without_losing_a_member_or_an_offset() -> None:
-    with Cluster(3, lease_term_ms=60_000) as cluster:  # so long that only a release can pass a shard on
+    with Cluster(3, lease_term_ms=TERM_MS) as cluster:
         cluster.create_topic("t")
         index = cluster.coordinator_of("orders")
         assert index is not None
@@ -284,7 +286,7 @@ async def eventually_no_error(wire: Wire, request: Any, version: int) -> int:
 
 
 async def test_a_killed_broker_is_missed_when_its_leases_run_out_and_may_come_back() -> None:
-    with Cluster(3, lease_term_ms=300) as cluster:
+    with Cluster(3, lease_term_ms=TERM_MS) as cluster:
         index = cluster.coordinator_of("orders")
         assert index is not None
         port, killed = cluster.ports[(index + 1) % 3], cluster.ports[index]
@@ -294,6 +296,7 @@ async def test_a_killed_broker_is_missed_when_its_leases_run_out_and_may_come_ba
             assert await wire.closed()
         with pytest.raises(ConnectionError):
             await Wire.connect(killed)
+        cluster.clock.advance(TERM_MS / 1000)
         node_id = await find_coordinator(cluster, port, other_than=index + 1)
         beat = HeartbeatRequest(group_id="orders", generation_id=generation, member_id=member_id)
         async with await Wire.connect(cluster.ports[node_id - 1]) as wire:
@@ -306,7 +309,7 @@ async def test_a_killed_broker_is_missed_when_its_leases_run_out_and_may_come_ba
 
 
 async def test_a_paused_broker_answers_nothing_and_writes_nothing_when_it_wakes_up() -> None:
-    with Cluster(3, lease_term_ms=300) as cluster:
+    with Cluster(3, lease_term_ms=TERM_MS) as cluster:
         cluster.create_topic("t")
         index = cluster.coordinator_of("orders")
         assert index is not None
@@ -316,6 +319,7 @@ async def test_a_paused_broker_answers_nothing_and_writes_nothing_when_it_wakes_
             await stale.send(
                 commit(2), 9
             )  # it will be read when the broker runs again, and then it is too late
+            cluster.clock.advance(TERM_MS / 1000)
             port = cluster.ports[(index + 1) % 3]
             node_id = await find_coordinator(cluster, port, other_than=index + 1)
             async with await Wire.connect(cluster.ports[node_id - 1]) as wire:

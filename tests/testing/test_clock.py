@@ -11,6 +11,7 @@ from muster.coordinator.testing import Broker, Cluster
 from muster.coordinator.testing.clock import ClockFixed
 from muster.protocol.messages.classic_group import HeartbeatRequest
 from tests.server.test_classic_group import stable_member
+from tests.support.each import each
 from tests.support.wire import Wire
 
 DAY = timedelta(days=1)
@@ -29,7 +30,7 @@ async def test_the_awaited_face_moves_time_and_keeps_live_members() -> None:
         assert broker.group("orders").facts == ("Empty", 0)
 
 
-@pytest.mark.parametrize("by", ["1 day", timedelta(days=1), 86_400, 86_400.0, "P1D"])
+@each("by", ["1 day", timedelta(days=1), 86_400, 86_400.0, "P1D"])
 def test_the_blocking_face_takes_a_duration_in_any_form(by: str | timedelta | float) -> None:
     with Broker() as broker:
         before_ms = broker.clock.now_ms()

@@ -34,6 +34,7 @@ from muster.coordinator.testing import (
 )
 from muster.coordinator.testing import broker as broker_module
 from muster.coordinator.testing.faces import both
+from tests.support.each import each
 
 ROOT = Path(__file__).parents[2]
 LONG_S = 30.0
@@ -58,7 +59,7 @@ def parameters(attribute: Any) -> object:
     return list(inspect.signature(call).parameters.values()) if callable(call) else None
 
 
-@pytest.mark.parametrize(("blocking", "awaited"), PAIRS)
+@each("blocking, awaited", PAIRS)
 def test_both_faces_have_the_same_calls(blocking: type, awaited: type) -> None:
     one, other = public(blocking), public(awaited)
     assert one.keys() - OF_ONE_FACE == other.keys() - OF_ONE_FACE
@@ -97,7 +98,7 @@ def run_trio(main: Callable[[], Coroutine[Any, Any, list[object]]]) -> list[obje
     return found
 
 
-@pytest.mark.parametrize("run", [run_asyncio, run_uvloop, run_trio])
+@each("run", [run_asyncio, run_uvloop, run_trio])
 def test_it_is_awaited_on_any_loop(run: Callable[..., list[object]]) -> None:
     assert run(awaiting) == WALKED
 

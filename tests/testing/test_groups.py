@@ -254,7 +254,7 @@ async def test_topics_and_their_records(broker: AsyncBroker) -> None:
     ]
     with pytest.raises(WaitFailed, match=r"topic orders to have 4 records or more\n  now: 3 records"):
         await topic.has_records(at_least=4, timeout=0.05)
-    with pytest.raises(WaitFailed, match="topic orders deleted"):
+    with pytest.raises(WaitFailed, match="topic orders to be deleted"):
         await topic.deleted(timeout=0.05)
     with pytest.raises(WaitFailed, match="topic nothing"):
         await broker.topic("nothing").exists(timeout=0.05)
@@ -350,4 +350,4 @@ async def test_what_happens_again_and_again_is_one_line(broker: AsyncBroker) -> 
         await kept_away.remove()
     lines = str(group.timeline()).splitlines()
     assert len(lines) < len(group.timeline())
-    assert any("fault fired: close_before on" in line and line.endswith(" times)") for line in lines)
+    assert any("injected fault: close_before on" in line and line.endswith(" times)") for line in lines)

@@ -226,9 +226,10 @@ def _near_misses(rebalance: Rebalance, names: Names) -> list[str]:
     found: list[str] = []
     for who, gaps in late.items():
         limit_ms = limits[who]
-        of = "" if limit_ms is None else f" of the {duration(limit_ms)} it has"
+        of = "" if limit_ms is None else f" of its {duration(limit_ms)} session timeout"
         found.append(
-            f"heartbeats of {who} were late {count(len(gaps), 'time')}, by up to {duration(max(gaps))}{of}"
+            f"heartbeats of {who} were late {count(len(gaps), 'time')}, silent for up to "
+            f"{duration(max(gaps))}{of}"
         )
     return found
 

@@ -321,14 +321,14 @@ def _awaited(each: Awaited, explanation: Explanation, zone: tzinfo | None) -> st
     if each.pending:
         said = f"for {long}: got a member id {waited} ago and has not joined with it"
     elif explanation.phases is not None and explanation.state == "CompletingRebalance":
-        said = f"for {long} to send SyncGroup, for {waited}"
+        said = f"for {long} to send SyncGroup, {waited} so far"
     else:
-        said = f"for {long} to rejoin, for {waited}"
+        said = f"for {long} to rejoin, {waited} so far"
     if each.until_ms is None:
         return said
     left_ms = each.until_ms - explanation.now_ms
     when = moment(each.until_ms, zone, near_ms=explanation.now_ms)
-    return f"{said}; until {when}" + (f" (in {duration(left_ms)})" if left_ms > 0 else "")
+    return f"{said}; the group waits until {when}" + (f" (in {duration(left_ms)})" if left_ms > 0 else "")
 
 
 def _phases(phases: Phases, names: Names) -> str:

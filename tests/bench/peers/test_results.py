@@ -13,6 +13,7 @@ from tests.bench.peers.measure import Goal, Measure, Point, Quantity, Scale
 from tests.bench.peers.measures import MEASURES
 from tests.bench.peers.results import Part, Results
 from tests.bench.peers.servers import KINDS
+from tests.support.each import each
 
 _RATE = Quantity("rate", "things", "/s", "more", axis="members", goals=(Goal(2.0, at=(10,)),))
 _TIME = Quantity("seconds", "time", "s", "less", goals=(Goal(2.0),))
@@ -96,7 +97,7 @@ def test_only_what_is_between_the_markers_is_written(tmp_path: Path) -> None:
         table.write(page, "new")
 
 
-@pytest.mark.parametrize("page", [command.PAGE, command.PROOF])
+@each("page", [command.PAGE, command.PROOF])
 def test_the_page_has_a_place_for_figures(page: Path) -> None:
     text = page.read_text()
     assert text.count(table.BEGIN) == text.count(table.END) == 1

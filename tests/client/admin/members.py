@@ -7,18 +7,13 @@ import asyncio
 from muster.client.admin.groups import GroupDescription, describe_groups
 from muster.client.network.cluster import Cluster
 from muster.client.network.connection import deadline
-from muster.protocol.embedded import (
-    ConsumerProtocolAssignment,
-    ConsumerProtocolSubscription,
-    encode_assignment,
-    encode_subscription,
-)
 from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.classic_group import (
     JoinGroupRequest,
     JoinGroupResponse,
     SyncGroupRequest,
 )
+from tests.support.embedded import assignment, subscription
 
 SESSION_TIMEOUT_MS = 300_000
 LONG_S = 60.0
@@ -28,7 +23,6 @@ async def join(
     cluster: Cluster, group_id: str, topic: str, member_id: str = "", instance_id: str | None = None
 ) -> JoinGroupResponse:
     """Join and return once the group has a generation."""
-    subscription = encode_subscription(ConsumerProtocolSubscription(topics=[topic]))
     while True:
         node = await cluster.coordinator(group_id, deadline(LONG_S))
         joined: JoinGroupResponse = await cluster.call(
@@ -39,7 +33,7 @@ async def join(
                 member_id=member_id,
                 group_instance_id=instance_id,
                 protocol_type="consumer",
-                protocols=[JoinGroupRequest.Protocol(name="range", metadata=subscription)],
+                protocols=[JoinGroupRequest.Protocol(name="range", metadata=subscription([topic]))],
             ),
             deadline(LONG_S),
             node=node,
@@ -59,14 +53,7 @@ async def sync(
     assignments = [
         SyncGroupRequest.Assignment(
             member_id=member_id,
-            assignment=encode_assignment(
-                ConsumerProtocolAssignment(
-                    assigned_partitions=[
-                        ConsumerProtocolAssignment.TopicPartition(topic=topic, partitions=partitions)
-                        for topic, partitions in topics.items()
-                    ]
-                )
-            ),
+            assignment=assignment(topics),
         )
         for member_id, topics in assigned.items()
     ]

@@ -27,6 +27,7 @@ from muster.coordinator import testing
 from muster.protocol.api import ApiKey
 from muster.protocol.errors import ErrorCode, KafkaError
 from tests.client.listeners import listener, losing_answers
+from tests.support.each import each
 from tests.support.ports import free_ports
 
 LONG_S = 60.0
@@ -85,7 +86,7 @@ async def test_a_change_that_may_have_been_made_is_not_asked_for_again(nowhere: 
 
 async def test_a_lost_answer_is_raised_when_nothing_is_settled(nowhere: Cluster) -> None:
     asked = Asked(a=[ConnectionLost("gone"), "done"])
-    with pytest.raises(ConnectionLost, match="gone; it may have been carried out all the same"):
+    with pytest.raises(ConnectionLost, match="gone; it may have been applied anyway"):
         await settle(nowhere, ["a"], asked, deadline(LONG_S), api="Test", repeatable=False)
     reading = Asked(a=[ConnectionLost("gone"), "done"])
     assert await settle(nowhere, ["a"], reading, deadline(LONG_S), api="Test") == {"a": "done"}
@@ -96,7 +97,7 @@ async def test_a_lost_answer_is_an_outcome_beside_what_is_settled(nowhere: Clust
     outcomes = await settle(nowhere, ["a", "b"], asked, deadline(LONG_S), api="Test", repeatable=False)
     assert outcomes["a"] == "done"
     assert outcomes.failed["b"].code == ErrorCode.NETWORK_EXCEPTION
-    assert "may have been carried out" in outcomes.failed["b"].why
+    assert "may have been applied" in outcomes.failed["b"].why
 
 
 async def test_an_answer_that_leaves_a_name_out_is_none(nowhere: Cluster) -> None:
@@ -107,8 +108,8 @@ async def test_an_answer_that_leaves_a_name_out_is_none(nowhere: Cluster) -> Non
         await settle(nowhere, ["a", "b"], silent, deadline(LONG_S), api="Test")
 
 
-@pytest.mark.parametrize(
-    ("error", "code"),
+@each(
+    "error, code",
     [
         (ConnectionLost("gone"), ErrorCode.NETWORK_EXCEPTION),
         (RequestTimedOut("late"), ErrorCode.REQUEST_TIMED_OUT),
@@ -137,7 +138,7 @@ async def test_what_may_have_been_carried_out_is_not_hidden_by_what_was_not_sent
     async def ask(node: int, names: list[str]) -> dict[str, str | KafkaError]:
         raise Unreachable("nobody there") if node == 1 else ConnectionLost("gone")
 
-    with pytest.raises(ConnectionLost, match="gone; it may have been carried out"):
+    with pytest.raises(ConnectionLost, match="gone; it may have been applied"):
         await of_nodes(nowhere, ["a", "b"], find, ask, deadline(LONG_S), api="Test", repeatable=False)
 
 
@@ -239,7 +240,7 @@ async def test_what_changes_something_is_not(
         broker.create_topic("t")
         # One answer is lost; had it been asked for again, that would have been answered.
         async with losing_answers(broker.port, api_key, 1, port) as address, Admin(str(address)) as admin:
-            with pytest.raises(ConnectionLost, match="may have been carried out all the same"):
+            with pytest.raises(ConnectionLost, match="may have been applied anyway"):
                 await call(admin)
             assert await admin.list_topics(include_internal=True)
 
@@ -261,8 +262,8 @@ async def test_nobody_there() -> None:
             await admin.list_topics()
 
 
-@pytest.mark.parametrize(
-    ("make", "said"),
+@each(
+    "make, said",
     [
         (lambda: Admin("somewhere"), "bootstrap_servers: 'somewhere' is no address"),
         (lambda: Admin([]), r"bootstrap_servers=\[\]: it takes host:port"),
@@ -275,7 +276,7 @@ async def test_settings_that_make_no_sense(make: Callable[[], Admin], said: str)
         make()
 
 
-@pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf")])
+@each("timeout", [0, -1, float("nan"), float("inf")])
 async def test_timeouts_that_are_none(admin: Admin, timeout: float) -> None:
     with pytest.raises(ValueError, match="timeout: it takes a time above 0"):
         await admin.list_topics(timeout=timeout)

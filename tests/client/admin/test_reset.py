@@ -23,12 +23,13 @@ from muster.client.admin.reset import (
 from muster.client.partitions import TopicPartition
 from muster.client.producer import Producer
 from muster.protocol.errors import ErrorCode, KafkaError
+from tests.support.each import each
 
 SECOND_0 = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-@pytest.mark.parametrize(
-    ("to", "places"),
+@each(
+    "to, places",
     [
         # Where the group was, where it was to go, where it is: the logs are 3 to 10, and empty.
         (Earliest(), [(5, 3, 3), (None, 0, 0)]),
@@ -49,29 +50,30 @@ SECOND_0 = datetime(1970, 1, 1, tzinfo=UTC)
 async def test_targets(
     admin: Admin, orders: list[TopicPartition], to: Target, places: list[tuple[int | None, int, int]]
 ) -> None:
-    full = orders[0]
-    await admin.alter_group_offsets("billing", {full: 5})
-    expected = dict(zip(orders, (ResetOffset(*each) for each in places), strict=True))
-    dry = await admin.reset_group_offsets("billing", to, topics=["orders"], dry_run=True)
+    full, group = orders[0], str(to)
+    await admin.alter_group_offsets(group, {full: 5})
+    expected = dict(zip(orders, (ResetOffset(*place) for place in places), strict=True))
+    dry = await admin.reset_group_offsets(group, to, topics=["orders"], dry_run=True)
     assert dry == expected
-    assert {where: each.offset for where, each in (await admin.list_group_offsets("billing")).items()} == {
+    assert {where: there.offset for where, there in (await admin.list_group_offsets(group)).items()} == {
         full: 5
     }
-    assert await admin.reset_group_offsets("billing", to, topics=["orders"]) == expected
-    committed = await admin.list_group_offsets("billing")
+    assert await admin.reset_group_offsets(group, to, topics=["orders"]) == expected
+    committed = await admin.list_group_offsets(group)
     assert [each.offset for each in committed.values()] == [after for _, _, after in places]
 
 
-@pytest.mark.parametrize(("by", "wanted", "after"), [(2, 7, 7), (-1, 4, 4), (-4, 1, 3), (99, 104, 10)])
+@each("by, wanted, after", [(2, 7, 7), (-1, 4, 4), (-4, 1, 3), (99, 104, 10)])
 async def test_a_shift_is_counted_from_where_the_group_is(
     admin: Admin, orders: list[TopicPartition], by: int, wanted: int, after: int
 ) -> None:
     full, empty = orders
-    await admin.alter_group_offsets("billing", {full: 5})
-    outcomes = await admin.reset_group_offsets("billing", Shift(by), topics=["orders"])
+    group = f"shifted by {by}"
+    await admin.alter_group_offsets(group, {full: 5})
+    outcomes = await admin.reset_group_offsets(group, Shift(by), topics=["orders"])
     assert outcomes[full] == ResetOffset(5, wanted, after)
     assert outcomes.failed[empty].why == "orders-1 has no committed offset, so there is none to shift"
-    assert {where: each.offset for where, each in (await admin.list_group_offsets("billing")).items()} == {
+    assert {where: there.offset for where, there in (await admin.list_group_offsets(group)).items()} == {
         full: after
     }
 
@@ -111,12 +113,12 @@ async def test_a_log_that_was_emptied(
     assert await admin.reset_group_offsets("billing", Earliest()) == {full: ResetOffset(5, 10, 10)}
 
 
-@pytest.mark.parametrize(
-    ("make", "said"),
+@each(
+    "make, said",
     [
         (lambda: At(datetime(2026, 1, 31, 12)), "At: 2026-01-31T12:00:00 has no time zone; it takes one"),
         (lambda: Offset(-1), "Offset: it takes an offset from 0 on, not -1"),
-        (lambda: By(timedelta(seconds=-1)), "By: it takes how old records may be"),
+        (lambda: By(timedelta(seconds=-1)), "By: it takes the maximum age of records"),
     ],
 )
 def test_targets_that_are_none(make: object, said: str) -> None:
@@ -125,7 +127,7 @@ def test_targets_that_are_none(make: object, said: str) -> None:
         make()
 
 
-@pytest.mark.parametrize("to", ["earliest", Earliest])
+@each("to", ["earliest", Earliest])
 async def test_a_target_that_is_none_is_named(admin: Admin, to: Any) -> None:
     with pytest.raises(TypeError, match=r"to: it takes Earliest\(\), Latest\(\), .* not "):
         await admin.reset_group_offsets("billing", to)

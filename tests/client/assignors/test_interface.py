@@ -25,6 +25,7 @@ from muster.client.assignors import (
 )
 from muster.client.partitions import TopicPartition
 from tests.client.assignors.groups import member, partitions, text, topics
+from tests.support.each import each
 
 
 def documented() -> Assignor:
@@ -109,10 +110,10 @@ def test_what_an_assignor_of_ones_own_returns_is_completed() -> None:
     assert text(assigned) == {"a": "", "b": "t0 u1"}
 
 
-@pytest.mark.parametrize(
-    ("assigned", "wrong"),
+@each(
+    "assigned, wrong",
     [
-        ({"c": ""}, "names 'c', which is no member"),
+        ({"c": ""}, "names 'c', which is not a member"),
         ({"a": "t2"}, "t-2 to a: there is no such partition"),
         ({"b": "v0"}, "v-0 to b: there is no such partition"),
         ({"a": "u0"}, "u-0 to a, which does not subscribe to u"),

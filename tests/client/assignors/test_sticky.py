@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 from muster.client.assignors import COOPERATIVE_STICKY, NO_GENERATION, STICKY, MemberSubscription, assignor
 from muster.client.assignors.sticky import read_user_data, user_data_bytes
 from tests.client.assignors.groups import assign, member, partitions, racks, topics, with_user_data
+from tests.support.each import each
 
 
 def had(topics: str, owned: str, generation_id: int = 1, rack: str | None = None) -> MemberSubscription:
@@ -180,7 +179,7 @@ def test_user_data_of_version_0_has_no_generation() -> None:
     assert read_user_data(v1[:-4]) == (list(partitions("t2 u1")), NO_GENERATION)
 
 
-@pytest.mark.parametrize("blob", [None, b"", b"\0", b"\xff\xff\xff\xff", b"\0\0\0\x01\0\x01"])
+@each("blob", [None, b"", b"\0", b"\xff\xff\xff\xff", b"\0\0\0\x01\0\x01"])
 def test_a_member_whose_user_data_nobody_understands_had_nothing(blob: bytes | None) -> None:
     read = read_user_data(blob)
     assert (list(read.owned), read.generation_id) == ([], NO_GENERATION)

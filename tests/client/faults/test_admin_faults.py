@@ -42,8 +42,8 @@ async def test_what_changes_something_is_done_once_or_said_to_be_unknown() -> No
                     if at is At.REQUEST:
                         there.add(count)
                 else:
-                    said = "may have been carried out"
-                assert "may have been carried out" in said
+                    said = "may have been applied"
+                assert "may have been applied" in said
                 count = len((await admin.describe_topic("t")).partitions)
                 assert count in there, (at, do)
             assert not net.proxy.placed

@@ -20,6 +20,7 @@ from tests.faults.cluster.history import (
     Write,
     value,
 )
+from tests.support.each import each
 
 PLACE = "here"
 
@@ -32,15 +33,13 @@ def commits() -> list[Commit]:
     return [Commit(10, 1, 2), Commit(20, 3, 4), Commit(30, 5)]
 
 
-@pytest.mark.parametrize(
-    "seen", [Seen(20, 4.5, 5), Seen(30, 4.5, 6), Seen(10, 3.5, 4.5), Seen(20, 3.5, 4.5), Seen(-1, 1, 1.5)]
-)
+@each("seen", [Seen(20, 4.5, 5), Seen(30, 4.5, 6), Seen(10, 3.5, 4.5), Seen(20, 3.5, 4.5), Seen(-1, 1, 1.5)])
 def test_an_offset_that_was_acknowledged_or_sent_since_is_sound(seen: Seen) -> None:
     checker.check_commits(PLACE, commits(), [seen])
 
 
-@pytest.mark.parametrize(
-    ("seen", "says"),
+@each(
+    "seen, says",
     [
         (Seen(10, 4.5, 5), "offset 10 is committed, and 20 was acknowledged before"),
         (Seen(-1, 2.5, 3), "offset -1 is committed, and 10 was acknowledged"),
@@ -61,7 +60,7 @@ def history(first_offset: int, begun_at: float = 4.5) -> GroupHistory:
     return group
 
 
-@pytest.mark.parametrize("offset", [20, 30])
+@each("offset", [20, 30])
 def test_a_member_begins_where_the_group_has_committed(offset: int) -> None:
     checker.check_stints(history(offset))
 
@@ -76,7 +75,7 @@ def test_a_group_without_commits_begins_at_the_beginning() -> None:
         checker.check_stints(skipping)
 
 
-@pytest.mark.parametrize("offset", [0, 10, 25, 31])
+@each("offset", [0, 10, 25, 31])
 def test_a_member_that_begins_elsewhere_is_found(offset: int) -> None:
     with pytest.raises(Violation, match="partition 0, begun by late"):
         checker.check_stints(history(offset))
@@ -94,14 +93,12 @@ def test_a_member_that_skips_or_finds_other_records_is_found() -> None:
         group.read_again(stint, 20, b"z")
 
 
-@pytest.mark.parametrize("offsets", [[5, 5, 9], [0, 1]])
+@each("offsets", [[5, 5, 9], [0, 1]])
 def test_offsets_that_only_grow_are_sound(offsets: list[int]) -> None:
     checker.check_offset_writes(OffsetWrite("orders", "t", 0, each) for each in offsets)
 
 
-@pytest.mark.parametrize(
-    ("offsets", "says"), [([5, 9, 8], "offset 8 was written after 9"), ([5, None], "offset 5 was deleted")]
-)
+@each("offsets, says", [([5, 9, 8], "offset 8 was written after 9"), ([5, None], "offset 5 was deleted")])
 def test_an_offset_that_goes_back_or_away_is_found(offsets: list[int | None], says: str) -> None:
     with pytest.raises(Violation, match=says):
         checker.check_offset_writes(OffsetWrite("orders", "t", 0, each) for each in offsets)
@@ -145,13 +142,13 @@ def log() -> list[bytes]:
     return [value(name, 0, number) for name, number in (("a", 0), ("b", 0), ("a", 1), ("a", 2), ("b", 1))]
 
 
-@pytest.mark.parametrize("count", [4, 5])
+@each("count", [4, 5])
 def test_a_log_with_all_that_was_acknowledged_is_sound(count: int) -> None:
     checker.check_log(PLACE, log()[:count], produced())
 
 
-@pytest.mark.parametrize(
-    ("harm", "says"),
+@each(
+    "harm, says",
     [
         (lambda log: log[:3], r"acknowledged records \[2\] of a are lost"),
         (lambda log: [], "acknowledged records"),
@@ -202,8 +199,8 @@ def test_generations_with_one_owner_each_are_sound() -> None:
     checker.check_owners([owners(1, a=[0, 1]), owners(2, a=[0], b=[1]), owners(2, a=[0]), owners(3)])
 
 
-@pytest.mark.parametrize(
-    ("written", "says"),
+@each(
+    "written, says",
     [
         ([owners(1, a=[0, 1], b=[1])], "belongs to a and to b"),
         ([owners(1, a=[0], b=[1]), owners(1, a=[1], b=[0])], "generation 1: .* belongs to"),
@@ -226,7 +223,7 @@ CLAIMS = [Claim("group 1", 5, 1, 10.0), Claim("group 2", 3, 2, 11.0), Claim("gro
 """Node 2 takes group 1 over at 20."""
 
 
-@pytest.mark.parametrize(
+@each(
     "write",
     [
         Write("group 1", 5, 1, 19.9, "records"),
@@ -239,8 +236,8 @@ def test_the_holder_may_write(write: Write) -> None:
     checker.check_writes(CLAIMS, [write])
 
 
-@pytest.mark.parametrize(
-    ("write", "says"),
+@each(
+    "write, says",
     [
         (Write("group 1", 6, 1, 20.1, "records"), r"under epoch 6, which is of node \{2\}"),
         (Write("group 1", 5, 1, 20.1, "records"), "after epoch 6 of node 2 was committed"),

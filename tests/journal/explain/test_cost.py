@@ -60,7 +60,7 @@ def test_what_nobody_has_yet_is_not_counted() -> None:
     assert found.cost is None
     assert found.moved is not None
     assert found.lines(UTC)[-1] == (
-        "  moved     orders-3: web-1 → nobody   (1 of 13 partitions; 9 kept; 1 without an owner now)"
+        "  moved     orders-3: web-1 → nobody   (1 of 13 partitions; 9 kept; 1 without an owner)"
     )
 
 
@@ -69,7 +69,7 @@ def test_a_first_assignment_is_counted_by_member() -> None:
     life.add("member_added", WEB_2, trigger="member joined")
     moves = [["orders", each, None, WEB_1.id] for each in range(12)]
     found = rebalanced(life, "member joined", moves, kept=0, owned={WEB_1.id: 6, WEB_2.id: 6})
-    assert found.lines(UTC)[-1] == "  moved     12 partitions assigned anew: web-1 6, web-2 6"
+    assert found.lines(UTC)[-1] == "  moved     12 partitions newly assigned: web-1 6, web-2 6"
 
 
 def test_new_partitions_beside_those_that_are_kept() -> None:

@@ -33,17 +33,19 @@ def test_a_pending_member_that_everybody_waits_for() -> None:
     assert (found.cause, found.member) == ("member joined", GHOST)
     assert (found.ended_ms, found.generation, found.state) == (None, 7, "PreparingRebalance")
     assert not found.alternatives
-    assert found.evidence[-1].startswith("it began with this: ")
+    assert found.evidence[-1].startswith("it began with: ")
     assert found.evidence[-1].endswith("(new-member)")
     (waiting,) = found.waiting
     assert (waiting.member, waiting.pending) == (GHOST, True)
     assert (waiting.since_ms, waiting.until_ms) == (T0 - 2_000, T0 + 43_000)
     lines = found.lines(UTC)
-    assert lines[0] == "billing · generation 7 · since 14:03:12.412 (10.0 s) · under way: PreparingRebalance"
+    assert (
+        lines[0] == "billing · generation 7 · since 14:03:12.412 (10.0 s) · in progress: PreparingRebalance"
+    )
     text = " ".join(" ".join(lines).split())
     assert (
-        "waiting for rdkafka (host 10.0.0.9): took a member id 12.0 s ago and has not come back "
-        "with it; given up at 14:03:55 (in 33.0 s)"
+        "waiting for rdkafka (host 10.0.0.9): got a member id 12.0 s ago and has not joined "
+        "with it; the group waits until 14:03:55 (in 33.0 s)"
     ) in text
 
 
@@ -60,8 +62,8 @@ def test_once_the_id_has_expired_the_phases_tell_of_it() -> None:
     found = why(life, 60_000)
     assert (found.diagnosis.value, found.waiting) == ("new-member", ())
     text = " ".join(" ".join(found.lines(UTC)).split())
-    assert "waiting for joins 43.0 s (slowest: web-1, 0.1 s; rdkafka took a member id and did not" in text
-    assert "come back for 45.0 s)" in text
+    assert "waiting for joins 43.0 s (slowest: web-1, 0.1 s; rdkafka got a member id and did not" in text
+    assert "join with it for 45.0 s)" in text
 
 
 def test_who_came_back_with_its_id_is_not_waited_for() -> None:
@@ -85,7 +87,7 @@ def test_members_that_have_not_rejoined() -> None:
     assert found.cause == "member left"
     assert [(each.member, each.until_ms) for each in found.waiting] == [(WEB_2, T0 + 300_000)]
     text = " ".join(" ".join(found.lines(UTC)).split())
-    assert "web-2 (host 10.0.0.7) to rejoin, since 12.0 s; given up at 14:08:12" in text
+    assert "web-2 (host 10.0.0.7) to rejoin, 12.0 s so far; the group waits until 14:08:12" in text
 
 
 def test_members_that_are_out_are_not_waited_for() -> None:
@@ -117,4 +119,4 @@ def test_a_sync_that_does_not_come() -> None:
     found = why(life, 20_100)
     assert (found.diagnosis.value, found.certainty.value) == ("sync-timeout", "likely")
     assert found.member == WEB_1
-    assert "to send SyncGroup, since 20.0 s" in " ".join(found.lines(UTC))
+    assert "to send SyncGroup, 20.0 s so far" in " ".join(found.lines(UTC))

@@ -173,7 +173,7 @@ def test_an_eager_assignor_has_no_second_half() -> None:
     assert said(rejoined(WEB_1, "cooperative-sticky")) == ("cooperative-follow-up", "likely")
     assert said(rejoined(WEB_1, "range")) == ("leader-rejoined", "likely")
     assert said(rejoined(WEB_2, "range")) == ("unknown", "possible")
-    assert "only the partitions it owns had changed" in rejoined(WEB_2, "range").evidence[0]
+    assert "only the partitions it owns changed" in rejoined(WEB_2, "range").evidence[0]
 
 
 def test_withheld_partitions_make_that_certain() -> None:
@@ -313,7 +313,7 @@ def test_replacements_in_turns_are_certain() -> None:
         replaced(life.at(turn * 5_000), who, f"web-2-{turn}", hosts[turn % 2])
     found = why(life)
     assert said(found) == ("duplicate-instance-id", "certain")
-    assert "web-2 went from 10.0.0.7 to 10.0.0.9 and back" in found.evidence
+    assert "web-2 moved from 10.0.0.7 to 10.0.0.9 and back" in found.evidence
 
 
 def test_a_rolling_restart_of_static_members() -> None:
