@@ -1,1 +1,1 @@
-"""The network side of a broker: listener, connections, router and one handler per API."""
+"""The network side of a broker: listener, connections, sessions, and one declaration per API."""

@@ -152,8 +152,6 @@ class Wire:
     def next(self) -> bytes | None:
         """The request to be begun now; None when there is none, or it has to wait."""
         if self.busy or self._barred or not self._frames:
-            if not self._frames and not self.busy:
-                self._resume("queue")
             return None
         if len(self._frames) < QUEUED_FRAMES // 2:
             self._resume("queue")

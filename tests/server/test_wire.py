@@ -65,7 +65,9 @@ def test_one_request_at_a_time_in_order(host: Host) -> None:
     wire.receive(framed(b"first", b"second"))
     assert wire.next() == b"first"
     assert wire.next() is None
+    assert host.requests.held_bytes == len(b"firstsecond")
     wire.receive(framed(b"third"))
+    assert host.requests.held_bytes == len(b"firstsecondthird")
     assert wire.next() is None
     assert wire.answered(b"1") == b"1"
     assert begun(wire) == [b"second", b"third"]
@@ -189,7 +191,11 @@ def test_what_is_answered_later_counts_until_then(host: Host) -> None:
     assert frame is not None
     wire.hold(frame)
     assert host.requests.held_bytes == len(frame)
+    wire.receive(framed(b"next"))
+    assert host.requests.held_bytes == len(frame) + len(b"next")
     wire.answered(b"x")
+    assert host.requests.held_bytes == len(b"next")
+    assert begun(wire) == [b"next"]
     assert host.requests.held_bytes == 0
 
 
@@ -264,6 +270,11 @@ def test_it_is_idle_while_no_bytes_move(host: Host) -> None:
         assert wire.idle_ms == 0  # it is being answered
     wire.answered(b"x")
     wire.elapsed(100)
+    wire.elapsed(100)
+    assert wire.idle_ms == 100
+    wire.receive(bytes(1))
+    wire.elapsed(100)
+    assert wire.idle_ms == 0
     wire.elapsed(100)
     assert wire.idle_ms == 100
     wire.freeze()
