@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 from muster.pipeline.files import Files
 from muster.pipeline.journal import lives, tables
 from muster.pipeline.journal.bronze import transitions
-from muster.pipeline.journal.cutting import cut
-from muster.pipeline.journal.diagnoses import diagnosed
 from muster.pipeline.journal.gold import gold
 from muster.pipeline.journal.plans import suited
-from muster.pipeline.journal.rebalances import assembled
+from muster.pipeline.journal.rebalances import rebalances
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -52,21 +50,20 @@ def build(events: DataFrame, to: str) -> dict[str, DataFrame]:
     draft = Draft(events.sparkSession, to)
     entries = draft.keep(transitions(events), tables.TRANSITIONS.name)
     with suited(events.sparkSession, entries.count()):
-        told = draft.keep(cut(entries), "told")
-        made = draft.keep(assembled(told), "made")
-        return finished(draft, entries, draft.keep(diagnosed(made, told), tables.REBALANCES.name))
+        made = draft.keep(rebalances(events, entries), tables.REBALANCES.name)
+        return finished(draft, entries, made)
 
 
-def finished(draft: Draft, entries: DataFrame, rebalances: DataFrame) -> dict[str, DataFrame]:
+def finished(draft: Draft, entries: DataFrame, made: DataFrame) -> dict[str, DataFrame]:
     """Make the other tables from `transitions` and `rebalances`, which `draft` keeps, and publish all."""
-    silver: dict[str, Any] = {tables.TRANSITIONS.name: entries, tables.REBALANCES.name: rebalances}
+    silver: dict[str, Any] = {tables.TRANSITIONS.name: entries, tables.REBALANCES.name: made}
 
     def keep(frame: DataFrame, table: tables.Table) -> None:
         silver[table.name] = draft.keep(frame, table.name)
 
-    sessions = draft.keep(lives.sessions(entries, rebalances), "sessions")
+    sessions = draft.keep(lives.sessions(entries, made), "sessions")
     keep(lives.member_sessions(sessions), tables.MEMBER_SESSIONS)
-    owned = draft.keep(lives.ownership(rebalances, sessions), "owned")
+    owned = draft.keep(lives.ownership(made, sessions), "owned")
     keep(owned.select(*tables.OWNERSHIP.names), tables.OWNERSHIP)
     keep(lives.lag_samples(entries), tables.LAG_SAMPLES)
     for name, frame in gold(silver, sessions, owned).items():

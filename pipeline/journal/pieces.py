@@ -1,9 +1,10 @@
-"""What a stream must remember of each group, so that its rebalances come out as from the whole journal.
+"""What must be remembered of each group, so that its rebalances come out as from the whole journal.
 
-`rebalances` is made by SQL that looks at all entries of a group (cutting, rebalances, diagnoses). A stream
-has those of one batch. So it keeps, for each group, the entries that this SQL may still look at, and hands
-out with each batch a *piece*: what it has kept, followed by what is new. The same SQL over the piece makes
-the same rows, but for those before the piece's `live_offset`, which are there as context and not in full.
+`rebalances` is made by rules that look at all entries of a group (`muster.coordinator.journal.explain`). A
+stream has those of one batch, and the whole of a long journal does not fit into memory. So for each group the
+entries are kept that these rules may still look at, and with each batch there is a *piece*: what is kept,
+followed by what is new. The same rules over the piece make the same rows, but for those before the piece's
+`live_offset`, which are there as context and not in full.
 
 A rebalance is live while anything that is still to come may change its row: the last of its group, those that
 began less than 30 minutes ago, since a client that comes back explains why it went, and those that ended less
@@ -27,23 +28,20 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from muster.coordinator.journal.entries import Entry
+from muster.coordinator.journal.explain.facts import flag, lag, text, whole
+from muster.coordinator.journal.explain.findings import LOOK_AHEAD_MS, LOOK_BACK_MS
+from muster.coordinator.journal.explain.pace import BEFORE_MS, WINDOW_MS
+from muster.coordinator.journal.explain.vocabulary import COMPLETING, DEAD, EMPTY, PREPARING, STABLE
 from muster.pipeline.errors import PipelineError
+from muster.pipeline.journal.entries import SHARD_TYPES, Told, read, told_to
 
 SKEW_MS: Final = 10 * 60_000
-AHEAD_MS: Final = 30 * 60_000
-"""For how long what comes later may change what is said of a rebalance (diagnoses.py)."""
-BACK_MS: Final = 10 * 60_000
-"""How far back it is looked for who came and went (diagnoses.py)."""
-LAG_AHEAD_MS: Final = 10 * 60_000
-"""For how long after its end lag tells of it (rebalances.py)."""
-LAG_BACK_MS: Final = 60 * 60_000
-"""And what the lag was (rebalances.py)."""
 SHARD_ENTRIES: Final = 256
 """How many of the entries about a whole shard are kept for groups that are new, or have been quiet."""
 
-_SHARD_TYPES: Final = ("shard_loaded", "shard_unloaded")
-_BOUNDS: Final = ("state_changed", "rebalance_completed", *_SHARD_TYPES)
-_SETTLED: Final = ("Stable", "Empty")
+_BOUNDS: Final = ("state_changed", "rebalance_completed", *SHARD_TYPES)
+_SETTLED: Final = (STABLE, EMPTY)
 _AROUND: Final = frozenset(
     (
         "member_removed",
@@ -69,45 +67,24 @@ _COUNTED: Final = (
 )
 
 
-class Entry(NamedTuple):
-    """An entry of the journal: what the cutting goes by, and the record's value as it is."""
+def is_bound(told: Told) -> bool:
+    """Whether it changes the state of the group."""
+    return told.entry.type in _BOUNDS
 
-    offset: int
-    at_ms: int
-    type: str
-    from_state: str
-    to_state: str
-    member_id: str
-    has_protocol: bool
-    has_members: bool
-    """It tells how many members there are."""
-    lag: int
-    """-1: it tells of none."""
-    recovered: bool
-    generation: int
-    """Under which a refused commit came; -2: not told."""
-    times: int
-    """For how many entries of its like it stands."""
-    value: str
 
-    @property
-    def is_bound(self) -> bool:
-        """It changes the state of the group."""
-        return self.type in _BOUNDS
-
-    @property
-    def is_opener(self) -> bool:
-        """A rebalance begins with it."""
-        return self.to_state == "PreparingRebalance" and self.from_state in ("Stable", "Empty", "Dead")
+def is_opener(told: Told) -> bool:
+    """Whether a rebalance begins with it."""
+    before = text(told.entry, "from_state")
+    return text(told.entry, "to_state") == PREPARING and before in (*_SETTLED, DEAD)
 
 
 @dataclass(slots=True)
 class Rebalance:
-    """The entries of a number of `cutting`: a rebalance, and what follows it until the next one."""
+    """A rebalance, and what follows it until the next one begins; or what comes before the first."""
 
     is_first: bool
     """Its beginning may not be in sight."""
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[Told] = field(default_factory=list)
     ends: int = 0
     """How many of the entries belong to it; the others follow it."""
 
@@ -115,8 +92,8 @@ class Rebalance:
     def has_row(self) -> bool:
         """The table has it."""
         return any(
-            each.to_state in ("PreparingRebalance", "CompletingRebalance")
-            or each.type == "rebalance_completed"
+            text(each.entry, "to_state") in (PREPARING, COMPLETING)
+            or each.entry.type == "rebalance_completed"
             for each in self.entries[: self.ends]
         )
 
@@ -127,47 +104,48 @@ class Rebalance:
     @property
     def began_ms(self) -> int:
         """When it began; not before that, where its beginning is not in sight."""
-        own = [each for each in self.entries if each.type not in _SHARD_TYPES]
-        bound = next((each for each in own if each.is_bound), (own or self.entries)[-1])
-        return bound.at_ms
+        own = [each for each in self.entries if each.entry.type not in SHARD_TYPES]
+        bound = next((each for each in own if is_bound(each)), (own or self.entries)[-1])
+        return bound.entry.at_ms
 
     @property
     def ended_ms(self) -> int:
         """The last of its own entries."""
-        return self.entries[max(self.ends - 1, 0)].at_ms
+        return self.entries[max(self.ends - 1, 0)].entry.at_ms
 
-    def last(self, wanted: Callable[[Entry], bool], *, own: bool = False) -> Entry | None:
+    def last(self, wanted: Callable[[Told], bool], *, own: bool = False) -> Told | None:
         """The last entry that is wanted; `own`: of those that do not just follow it."""
         entries = self.entries[: self.ends] if own else self.entries
         return next((each for each in reversed(entries) if wanted(each)), None)
 
 
-def _is_closer(entry: Entry, next_bound: Entry | None) -> bool:
-    if entry.type in ("rebalance_completed", *_SHARD_TYPES) or entry.to_state == "Dead":
+def _is_closer(told: Told, next_bound: Told | None) -> bool:
+    to_state = text(told.entry, "to_state")
+    if told.entry.type in ("rebalance_completed", *SHARD_TYPES) or to_state == DEAD:
         return True
-    completes = next_bound is not None and next_bound.type == "rebalance_completed"
-    return entry.to_state in _SETTLED and not completes
+    completes = next_bound is not None and next_bound.entry.type == "rebalance_completed"
+    return to_state in _SETTLED and not completes
 
 
-def rebalances(entries: Sequence[Entry]) -> list[Rebalance]:
-    """Cut the entries of a group, in order, as `cutting` does."""
-    nexts: list[Entry | None] = []
-    bound: Entry | None = None
+def rebalances(entries: Sequence[Told]) -> list[Rebalance]:
+    """Cut the entries of a group, in order, into what has to be kept or forgotten together."""
+    nexts: list[Told | None] = []
+    bound: Told | None = None
     for each in reversed(entries):
         nexts.append(bound)
-        if each.is_bound:
+        if is_bound(each):
             bound = each
     nexts.reverse()
     found: dict[int, Rebalance] = {}
     closed: set[int] = set()
     openers = 0
     for each, following in zip(entries, nexts, strict=True):
-        openers += each.is_opener
+        openers += is_opener(each)
         begins_next = (
-            not each.is_bound
+            not is_bound(each)
             and following is not None
-            and following.is_opener
-            and following.at_ms == each.at_ms
+            and is_opener(following)
+            and following.entry.at_ms == each.entry.at_ms
         )
         number = openers + begins_next
         rebalance = found.setdefault(number, Rebalance(is_first=number == 0))
@@ -182,7 +160,7 @@ def rebalances(entries: Sequence[Entry]) -> list[Rebalance]:
 class Group(NamedTuple):
     """What is remembered of a group."""
 
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[Told, ...] = ()
     live_offset: int = -1
     """Rebalances from here on are live."""
     newest_ms: int = 0
@@ -190,12 +168,12 @@ class Group(NamedTuple):
     """Entries about its shard are among `entries` up to here."""
 
     def to_json(self) -> str:
-        return json.dumps(self, separators=(",", ":"))
+        return json.dumps([_kept(self.entries), *self[1:]], separators=(",", ":"))
 
     @classmethod
-    def from_json(cls, text: str) -> Group:
+    def from_json(cls, text: str, group: str) -> Group:
         entries, *rest = json.loads(text)
-        return cls(tuple(Entry(*each) for each in entries), *rest)
+        return cls(tuple(told_to(group, each) for each in _told(entries)), *rest)
 
 
 class Piece(NamedTuple):
@@ -203,7 +181,7 @@ class Piece(NamedTuple):
 
     group: str
     live_offset: int
-    entries: tuple[Entry, ...]
+    entries: tuple[Told, ...]
 
 
 def remembered(piece: Piece, newest_ms: int, shard_offset: int) -> tuple[Group, bool]:
@@ -211,58 +189,67 @@ def remembered(piece: Piece, newest_ms: int, shard_offset: int) -> tuple[Group, 
     cut = rebalances(piece.entries)
     # Of those before the piece's live ones not all entries are there any more.
     first = next(i for i, each in enumerate(cut) if each.entries[0].offset >= piece.live_offset)
-    since_ms = newest_ms - AHEAD_MS - SKEW_MS
-    watched_ms = newest_ms - LAG_AHEAD_MS - SKEW_MS
+    since_ms = newest_ms - LOOK_AHEAD_MS - SKEW_MS
+    watched_ms = newest_ms - WINDOW_MS - SKEW_MS
     may_change = (
         i for i in range(first, len(cut)) if cut[i].began_ms >= since_ms or cut[i].ended_ms >= watched_ms
     )
     live = next(may_change, len(cut) - 1)
     kept = _context(cut[:live], min(each.began_ms for each in cut[live:]))
-    changes_until_ms = max(each.began_ms for each in cut[live:]) + AHEAD_MS
+    changes_until_ms = max(each.began_ms for each in cut[live:]) + LOOK_AHEAD_MS
     for each in cut[live:]:
         kept += _thinned(each, newest_ms, changes_until_ms)
     live_offset = min(each.entries[0].offset for each in cut[live:])
-    kept.sort()
+    kept.sort(key=lambda each: each.offset)
     last = cut[-1]
     return Group(tuple(kept), live_offset, newest_ms, shard_offset), last.has_row and last.is_open
 
 
-def _context(cut: Sequence[Rebalance], live_ms: int) -> list[Entry]:
+def _context(cut: Sequence[Rebalance], live_ms: int) -> list[Told]:
     """What live rebalances, which began no earlier than `live_ms`, may have to be told of those before."""
     if not cut:
         return []
-    lag_ms, around_ms = live_ms - LAG_BACK_MS - SKEW_MS, live_ms - BACK_MS - SKEW_MS
-    kept: set[Entry] = set()
-    # With its changes of state a rebalance is one to the SQL too. Those of the last one keep what is before
+    lag_ms, around_ms = live_ms - BEFORE_MS - SKEW_MS, live_ms - LOOK_BACK_MS - SKEW_MS
+    kept: dict[int, Told] = {}
+    # With its changes of state a rebalance is one to the rules too. Those of the last one keep what is before
     # them out of the step in which the first live one began.
-    whole = [cut[-1]]
+    unchanged = [cut[-1]]
     for each in cut:
-        for entry in each.entries:
+        for told in each.entries:
+            entry = told.entry
             if entry.type in _AROUND and entry.at_ms >= around_ms:
-                kept.add(entry)
-            if entry.lag >= 0 and entry.at_ms >= lag_ms:
-                kept.add(entry)
+                kept[told.offset] = told
+            if entry.at_ms >= lag_ms and _lag(told) is not None:
+                kept[told.offset] = told
                 if entry.type == "rebalance_completed":
-                    whole.append(each)
+                    unchanged.append(each)
     for wanted, own in (
-        (lambda e: e.has_protocol, False),
-        (lambda e: e.type in _LED and e.member_id != "", False),
-        (lambda e: e.type == "assigned", False),
-        (lambda e: e.type == "assigned", True),
-        (lambda e: e.type == "rebalance_completed" and e.has_members, True),
+        (lambda each: text(each.entry, "protocol") is not None, False),
+        (lambda each: each.entry.type in _LED and each.entry.member is not None, False),
+        (lambda each: each.entry.type == "assigned", False),
+        (lambda each: each.entry.type == "assigned", True),
+        (lambda each: _tells_members(each.entry), True),
     ):
         for each in reversed(cut):
             found = each.last(wanted, own=own)
             if found is not None:
-                kept.add(found)
-                whole.append(each)
+                kept[found.offset] = found
+                unchanged.append(each)
                 break
-    for each in whole:
-        kept.update(entry for entry in each.entries if entry.is_bound)
-    return list(kept)
+    for each in unchanged:
+        kept.update((told.offset, told) for told in each.entries if is_bound(told))
+    return list(kept.values())
 
 
-def _thinned(rebalance: Rebalance, newest_ms: int, changes_until_ms: int) -> list[Entry]:
+def _tells_members(entry: Entry) -> bool:
+    return entry.type == "rebalance_completed" and whole(entry, "members") is not None
+
+
+def _lag(told: Told) -> int | None:
+    return lag(told.entry) if told.entry.type in ("lag_at_commit", "rebalance_completed") else None
+
+
+def _thinned(rebalance: Rebalance, newest_ms: int, changes_until_ms: int) -> list[Told]:
     """The entries of a live rebalance, without those among what follows it that nobody will ask for."""
     # What is not known to be a rebalance may turn out to be one whose beginning is lost, and has its first
     # entry for a name.
@@ -271,27 +258,29 @@ def _thinned(rebalance: Rebalance, newest_ms: int, changes_until_ms: int) -> lis
     kept = rebalance.entries[:ends]
     following = rebalance.entries[ends:]
     telling = _telling(rebalance)
-    refused: dict[int, int] = {}
-    before = next((each for each in reversed(kept) if each.is_bound), None)
+    refused: dict[int | None, int] = {}
+    before = next((each for each in reversed(kept) if is_bound(each)), None)
     for each in following:
-        old = each.at_ms < newest_ms - LAG_BACK_MS - SKEW_MS and each.at_ms > changes_until_ms
-        if each.type == "commit_refused" and each.at_ms < newest_ms - SKEW_MS:
-            first = refused.get(each.generation)
+        type, at_ms = each.entry.type, each.entry.at_ms
+        old = at_ms < newest_ms - BEFORE_MS - SKEW_MS and at_ms > changes_until_ms
+        if type == "commit_refused" and at_ms < newest_ms - SKEW_MS:
+            generation = whole(each.entry, "committed_generation_id")
+            first = refused.get(generation)
             if first is None:
-                refused[each.generation] = len(kept)
+                refused[generation] = len(kept)
                 kept.append(each)
             else:
                 kept[first] = kept[first]._replace(times=kept[first].times + each.times)
             continue
-        if old and each.type in _SHARD_TYPES:
-            is_needed = before is None or before.type == "state_changed"
-        elif old and each.type == "lag_at_commit":
+        if old and type in SHARD_TYPES:
+            is_needed = before is None or before.entry.type == "state_changed"
+        elif old and type == "lag_at_commit":
             is_needed = each.offset in telling
         else:
-            is_needed = not old or each.is_bound or each.type in (_COUNTED if is_doubtful else _OUTCOMES)
+            is_needed = not old or is_bound(each) or type in (_COUNTED if is_doubtful else _OUTCOMES)
         if is_needed:
             kept.append(each)
-        if each.is_bound:
+        if is_bound(each):
             before = each
     return kept
 
@@ -306,21 +295,22 @@ def _telling(rebalance: Rebalance) -> set[int]:
     peak = lowest = -1
     has_sample = is_back = is_rise = False
     for at, each in enumerate(rebalance.entries):
-        is_sample = each.type == "lag_at_commit" and at >= rebalance.ends
-        if each.lag < 0 or not (is_sample or each.type == "rebalance_completed"):
+        is_sample = each.entry.type == "lag_at_commit" and at >= rebalance.ends
+        behind, recovered = _lag(each), flag(each.entry, "recovered") is True
+        if behind is None or not (is_sample or each.entry.type == "rebalance_completed"):
             continue
-        if each.lag > peak:
+        if behind > peak:
             if is_rise:
                 found.pop()
-            peak, lowest = each.lag, each.lag if is_sample else -1
-            is_rise = is_sample and has_sample and not each.recovered
+            peak, lowest = behind, behind if is_sample else -1
+            is_rise = is_sample and has_sample and not recovered
             found.append(each.offset)
-        elif is_sample and (lowest < 0 or each.lag < lowest or (each.recovered and not is_back)):
-            lowest = each.lag if lowest < 0 else min(lowest, each.lag)
+        elif is_sample and (lowest < 0 or behind < lowest or (recovered and not is_back)):
+            lowest = behind if lowest < 0 else min(lowest, behind)
             is_rise = False
             found.append(each.offset)
         has_sample |= is_sample
-        is_back |= each.recovered
+        is_back |= recovered
     return set(found)
 
 
@@ -329,62 +319,61 @@ class Shard:
     """What is remembered of a shard: what was told of it as a whole, and which groups that concerns at once.
     Groups are remembered one by one, by whoever calls `take`."""
 
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[Told] = field(default_factory=list)
     open_groups: list[str] = field(default_factory=list)
     """The groups with a rebalance under way: what happens to the shard ends it."""
     end_offset: int = -1
 
     def to_json(self) -> str:
-        return json.dumps([self.entries, self.open_groups, self.end_offset], separators=(",", ":"))
+        return json.dumps([_kept(self.entries), self.open_groups, self.end_offset], separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> Shard:
         entries, open_groups, end_offset = json.loads(text)
-        return cls([Entry(*each) for each in entries], open_groups, end_offset)
+        return cls(_told(entries), open_groups, end_offset)
 
     def take(
         self,
-        told: Iterable[tuple[str | None, Entry]],
+        told: Iterable[Told],
         recall: Callable[[str], Group],
         remember: Callable[[str, Group], Any],
     ) -> Iterator[Piece]:
-        """Take the next entries of the shard, each with its group (None: it is about the shard), in any
-        order; the pieces of the groups that they concern. Raises PipelineError for entries of before."""
-        ordered = sorted(told, key=lambda each: each[1].offset)
+        """Take the next entries of the shard, in any order; the pieces of the groups that they concern.
+        Raises PipelineError for entries of before."""
+        ordered = sorted(told, key=lambda each: each.offset)
         if not ordered:
             return
-        if ordered[0][1].offset <= self.end_offset:
+        if ordered[0].offset <= self.end_offset:
             raise PipelineError(
-                f"the journal has begun anew: offset {ordered[0][1].offset} of one of its partitions comes"
+                f"the journal has begun anew: offset {ordered[0].offset} of one of its partitions comes"
                 f" after {self.end_offset}. Keep the tables that there are, and give --to another folder"
             )
-        self.end_offset = ordered[-1][1].offset
-        concerned: dict[str, list[Entry]] = {}
-        for group, entry in ordered:
-            if group is None:
-                if not _is_readable(entry):
-                    continue
-                self.entries.append(entry)
+        self.end_offset = ordered[-1].offset
+        concerned: dict[str, list[Told]] = {}
+        for each in ordered:
+            if each.entry.group is None:
+                self.entries.append(each)
                 for name in self.open_groups:
                     concerned.setdefault(name, [])
             else:
-                concerned.setdefault(group, []).append(entry)
+                concerned.setdefault(each.entry.group, []).append(each)
         under_way = set(self.open_groups)
         for group, own in concerned.items():
             known = recall(group)
             unknown = self._unknown_to(known, own[0].offset if own else -1)
-            of_shard = [_told_to(group, each) for each in unknown]
-            piece = Piece(group, known.live_offset, tuple(sorted((*known.entries, *of_shard, *own))))
+            of_shard = [told_to(group, each) for each in unknown]
+            entries = sorted((*known.entries, *of_shard, *own), key=lambda each: each.offset)
+            piece = Piece(group, known.live_offset, tuple(entries))
             yield piece
             shard_offset = max((each.offset for each in of_shard), default=known.shard_offset)
-            newest_ms = max((each.at_ms for each in own), default=known.newest_ms)
+            newest_ms = max((each.entry.at_ms for each in own), default=known.newest_ms)
             kept, is_open = remembered(piece, max(newest_ms, known.newest_ms), shard_offset)
             remember(group, kept)
             (under_way.add if is_open else under_way.discard)(group)
         self.open_groups = sorted(under_way)
         del self.entries[:-SHARD_ENTRIES]
 
-    def _unknown_to(self, known: Group, first_offset: int) -> list[Entry]:
+    def _unknown_to(self, known: Group, first_offset: int) -> list[Told]:
         """What a group has not been told yet: of what came before its own first entry, the last."""
         found = [each for each in self.entries if each.offset > known.shard_offset]
         if not known.entries:
@@ -393,14 +382,11 @@ class Shard:
         return found
 
 
-def _is_readable(entry: Entry) -> bool:
-    """Spark reads more than JSON; what it reads so is not of a coordinator."""
-    try:
-        return isinstance(json.loads(entry.value), dict)
-    except ValueError:
-        return False
+def _kept(entries: Iterable[Told]) -> list[tuple[int, int, str]]:
+    return [(each.offset, each.times, each.value) for each in entries]
 
 
-def _told_to(group: str, entry: Entry) -> Entry:
-    """What concerns a whole shard happened to each of its groups."""
-    return entry._replace(value=json.dumps(json.loads(entry.value) | {"group": group}))
+def _told(kept: Iterable[Sequence[Any]]) -> list[Told]:
+    # Checkpoints of 0.1 have what the value says as well: offset, ten more, times, value.
+    found = (read(each[0], each[-1], each[-2]) for each in kept)
+    return [each for each in found if each is not None]

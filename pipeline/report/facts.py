@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from muster.pipeline.errors import PipelineError
 from muster.pipeline.journal import tables
 from muster.pipeline.report.lake import Lake
-from muster.pipeline.report.members import Names, names_of
+from muster.pipeline.report.members import MemberNames
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -97,7 +97,7 @@ class Facts:
     worst: pd.Series | None
     owned: pd.DataFrame
     """Who had what round the worst rebalance, in its group."""
-    names: Names
+    names: MemberNames
 
     @property
     def is_whole(self) -> bool:
@@ -187,7 +187,7 @@ def facts(lake: Lake, asked: Asked) -> Facts:
         around=around,
         worst=worst,
         owned=owned,
-        names=names_of(sessions, owned),
+        names=MemberNames(sessions, owned),
     )
 
 

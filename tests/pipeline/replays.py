@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from muster.pipeline.journal.pieces import Entry, Group, Piece, Shard
+from muster.pipeline.journal.entries import Told, read
+from muster.pipeline.journal.pieces import Group, Piece, Shard
 
 Row = tuple[bytes | None, bytes, int, int]
 """Of bronze: key, value, partition, offset."""
@@ -26,45 +27,26 @@ class Replay:
 
     def take(self, batch: Iterable[Row]) -> Iterator[tuple[int, Piece]]:
         """The pieces, each with its shard."""
-        by_shard: dict[int, list[tuple[str | None, Entry]]] = {}
+        by_shard: dict[int, list[Told]] = {}
         for _, value, shard, offset in batch:
-            by_shard.setdefault(shard, []).append(as_read(value, offset))
-        for shard, told in by_shard.items():
+            told = read(offset, value)
+            if told is not None:
+                by_shard.setdefault(shard, []).append(told)
+        for shard, entries in by_shard.items():
             known = Shard.from_json(self.shards[shard]) if shard in self.shards else Shard()
 
             def recall(group: str, shard: int = shard) -> Group:
                 text = self.groups.get((shard, group))
-                return Group() if text is None else Group.from_json(text)
+                return Group() if text is None else Group.from_json(text, group)
 
             def remember(group: str, kept: Group, shard: int = shard) -> None:
                 self.groups[shard, group] = kept.to_json()
                 self.largest = max(self.largest, len(kept.entries))
 
             # The order of rows within a batch is nobody's business.
-            for piece in known.take(reversed(told), recall, remember):
+            for piece in known.take(reversed(entries), recall, remember):
                 yield shard, piece
             self.shards[shard] = known.to_json()
-
-
-def as_read(value: bytes, offset: int) -> tuple[str | None, Entry]:
-    """As the stream's SQL reads it."""
-    told = json.loads(value)
-    lag = told.get("lag", told.get("total"))
-    return told["group"], Entry(
-        offset,
-        told["at_ms"],
-        told["type"],
-        told.get("from_state") or "",
-        told.get("to_state") or "",
-        (told.get("member") or {}).get("id") or "",
-        told.get("protocol") is not None,
-        told.get("members") is not None,
-        -1 if lag is None else lag,
-        told.get("recovered") or False,
-        told.get("committed_generation_id", -2),
-        1,
-        value.decode(),
-    )
 
 
 def stretched(rows: Sequence[Row], times: int, apart_ms: int = 0) -> list[Row]:

@@ -19,14 +19,17 @@ import pytest
 
 from muster.coordinator.journal.entries import Entry as JournalEntry
 from muster.coordinator.journal.explain import explain_all
+from muster.coordinator.journal.explain.facts import flag, lag
+from muster.coordinator.journal.explain.findings import LOOK_AHEAD_MS
 from muster.pipeline.errors import PipelineError
 from muster.pipeline.journal import tables
+from muster.pipeline.journal.entries import Told, read, told_to
 from muster.pipeline.journal.folders import Span, spans, to_merge
-from muster.pipeline.journal.pieces import AHEAD_MS, Entry, Group, Piece, Shard
+from muster.pipeline.journal.pieces import Group, Piece, Shard, is_opener
 from tests.journal.explain.writing import WEB_2, Life
 from tests.pipeline.generator import PATIENT_MS, SEED, driven, finished, generate
 from tests.pipeline.jobs import Job
-from tests.pipeline.replays import Replay, Row, as_read, batches, stretched
+from tests.pipeline.replays import Replay, Row, batches, stretched
 from tests.pipeline.test_journal import explained
 
 if TYPE_CHECKING:
@@ -57,12 +60,12 @@ def said(entries: Sequence[JournalEntry]) -> dict[tuple[Any, ...], dict[str, Any
 
 
 def exploded(piece: Piece) -> list[JournalEntry]:
-    """As the SQL gets them: an entry that stands for several is there as often."""
-    return [JournalEntry.from_json(e.value.encode()) for e in piece.entries for _ in range(e.times)]
+    """An entry that stands for several is there as often."""
+    return [each.entry for each in piece.entries for _ in range(each.times)]
 
 
 def live_starts(piece: Piece) -> set[int]:
-    return {each.at_ms for each in piece.entries if each.is_opener and each.offset >= piece.live_offset}
+    return {e.entry.at_ms for e in piece.entries if is_opener(e) and e.offset >= piece.live_offset}
 
 
 @pytest.mark.parametrize("size", [1, 7, 500, sys.maxsize])
@@ -88,14 +91,16 @@ def test_commits_refused_long_after_a_rebalance_are_all_counted() -> None:
     life = Life().at(0).add("member_added", WEB_2, trigger="member joined")
     life.rebalanced(WEB_2, "member joined")
     for number in range(1, 6):
-        life.at(number * AHEAD_MS).add("commit_refused", WEB_2, committed_generation_id=life.generation - 1)
+        life.at(number * LOOK_AHEAD_MS).add(
+            "commit_refused", WEB_2, committed_generation_id=life.generation - 1
+        )
     rows: list[Row] = [(b"billing", each.to_json(), 3, offset) for offset, each in enumerate(life.entries)]
     replay, counted = Replay(), []
     for batch in batches(rows, 1):
         for _, piece in replay.take(batch):
             counted += [facts["commits_refused"] for facts in said(exploded(piece)).values()]
-    kept = Group.from_json(replay.groups[3, "billing"]).entries
-    assert [each.times for each in kept if each.type == "commit_refused"] == [4, 1]
+    kept = Group.from_json(replay.groups[3, "billing"], "billing").entries
+    assert [each.times for each in kept if each.entry.type == "commit_refused"] == [4, 1]
     assert counted[-1] == 5
 
 
@@ -138,27 +143,29 @@ def test_what_is_kept_of_a_group_does_not_grow() -> None:
         for _ in replay.take(batch):
             pass
     assert replay.largest < 1_500  # a batch more than before it was cut
-    kept = Group.from_json(replay.groups[3, "billing"])
+    kept = Group.from_json(replay.groups[3, "billing"], "billing")
     assert len(kept.entries) < 60
-    refused = [each for each in kept.entries if each.type == "commit_refused"]
+    refused = [each for each in kept.entries if each.entry.type == "commit_refused"]
     assert sum(each.times for each in refused) == 6_000
     for number in range(300):
-        for batch in batches(a_rebalance(40_000 + 4 * number, 10**10 + number * AHEAD_MS), 4):
+        for batch in batches(a_rebalance(40_000 + 4 * number, 10**10 + number * LOOK_AHEAD_MS), 4):
             for _ in replay.take(batch):
                 pass
-    assert len(Group.from_json(replay.groups[3, "billing"]).entries) < 60
+    assert len(Group.from_json(replay.groups[3, "billing"], "billing").entries) < 60
     assert all(len(text) < 100_000 for text in replay.shards.values())
 
 
-def back(entries: Sequence[Entry], before: int | None, silent: bool) -> tuple[int, int | None]:
-    """Highest lag, and the offset at which it was back at `before`, as rebalances.py has it."""
+def back(entries: Sequence[Told], before: int | None, silent: bool) -> tuple[int, int | None]:
+    """Highest lag, and the offset at which it was back at `before`, as `explain.cost` has it."""
     peak = -1
     for each in entries:
-        if each.lag < 0:
+        behind = lag(each.entry)
+        if behind is None:
             continue
-        peak = max(peak, each.lag)
-        is_near = before is not None and each.lag - before <= max(peak - before, 0) // 10
-        if each.type == "lag_at_commit" and (is_near or (each.recovered and not silent)):
+        peak = max(peak, behind)
+        is_near = before is not None and behind - before <= max(peak - before, 0) // 10
+        is_back = is_near or (flag(each.entry, "recovered") and not silent)
+        if each.entry.type == "lag_at_commit" and is_back:
             return peak, each.offset
     return peak, None
 
@@ -168,7 +175,7 @@ def test_what_was_long_ago_is_kept_where_nothing_newer_says_it() -> None:
     rows = a_rebalance(0, 1)
     rows[2:2] = [
         told(2, 6, "protocol_chosen", protocol="range"),
-        told(3, 6, "leader_changed", member={"id": "a"}),
+        told(3, 6, "leader_changed", member=WEB_2.to_json()),
         told(4, 7, "assigned", partitions=4),
     ]
     rows = [(key, value, shard, offset) for offset, (key, value, shard, _) in enumerate(rows)]
@@ -178,7 +185,7 @@ def test_what_was_long_ago_is_kept_where_nothing_newer_says_it() -> None:
     for batch in batches(rows, 3):
         for _ in replay.take(batch):
             pass
-    kept = Group.from_json(replay.groups[3, "billing"])
+    kept = Group.from_json(replay.groups[3, "billing"], "billing")
     assert kept.live_offset == 60
     # Of the second one nothing is left, and of the third what keeps it apart from the last.
     assert [each.offset for each in kept.entries] == [0, 1, 2, 3, 4, 5, 6, 40, 41, 42, 60, 61, 62]
@@ -192,14 +199,14 @@ def test_lags_that_are_not_kept_say_nothing() -> None:
         replay, rows = Replay(), a_rebalance(0, 1)
         height = chance.choice((5, 50, 500))
         for number in range(chance.randint(1, 80)):
-            lag = {"total": chance.randint(0, height), "recovered": chance.random() < 0.05}
-            rows.append(told(4 + number, AHEAD_MS + 300_000 * number, "lag_at_commit", **lag))
+            sample = {"total": chance.randint(0, height), "recovered": chance.random() < 0.05}
+            rows.append(told(4 + number, LOOK_AHEAD_MS + 300_000 * number, "lag_at_commit", **sample))
         # All of that is long ago.
         rows.append(told(99, DAY_MS, "heartbeat_late"))
         for batch in batches(rows, chance.randint(1, 20)):
             for _ in replay.take(batch):
                 pass
-        kept = Group.from_json(replay.groups[3, "billing"]).entries
+        kept = Group.from_json(replay.groups[3, "billing"], "billing").entries
         whole = [each for piece in Replay().take(rows) for each in piece[1].entries]
         for before in (None, 0, 1, 3, height // 2, height):
             for silent in (False, True):
@@ -218,7 +225,8 @@ def test_what_happens_to_a_shard_reaches_groups_that_rebalance_at_once() -> None
     list(replay.take(a_rebalance(0, 1)[:2]))
     loaded = told(5, 100, "shard_loaded", group=None)
     ((_, piece),) = replay.take([loaded])
-    assert json.loads(piece.entries[-1].value) == {"group": "billing", "at_ms": 100, "type": "shard_loaded"}
+    last = piece.entries[-1].entry
+    assert (last.group, last.at_ms, last.type) == ("billing", 100, "shard_loaded")
     assert not list(replay.take([told(6, 101, "shard_unloaded", group=None)])), (
         "nothing is under way any more"
     )
@@ -226,30 +234,21 @@ def test_what_happens_to_a_shard_reaches_groups_that_rebalance_at_once() -> None
     assert [each.offset for each in piece.entries] == [0, 1, 5, 6, 7]
 
 
-def test_an_entry_of_a_shard_that_only_spark_can_read_is_passed_over() -> None:
-    replay = Replay()
-    list(replay.take(a_rebalance(0, 1)[:2]))
-    shard = Shard.from_json(replay.shards[3])
-    loaded = Entry(
-        5, 100, "shard_loaded", "", "", "", False, False, -1, False, -2, 1, "{'type': 'shard_loaded'}"
-    )
-    assert not list(shard.take([(None, loaded)], lambda group: Group(), lambda group, kept: None))
-    assert shard.end_offset == 5
-    assert not shard.entries
+def test_what_is_remembered_is_read_back() -> None:
+    """Also as the first checkpoints had it: with what the value says beside it."""
+    value = '{"type": "shard_loaded", "at_ms": 2, "group": "\\ud800é"}'
+    one = read(1, value)
+    assert one is not None
+    assert one.entry.group == "?é", "text that the state can hold"
+    assert Shard.from_json(Shard([one], ["g"], 1).to_json()) == Shard([one], ["g"], 1)
+    known = Group((told_to("g", one),), 1, 2, 3)
+    assert Group.from_json(known.to_json(), "g") == known
+    before = [1, 2, "shard_loaded", "", "", "", False, False, -1, False, -2, 1, value]
+    assert Group.from_json(json.dumps([[before], 1, 2, 3]), "g") == known
 
 
-def test_text_that_is_no_utf8_comes_back_as_it_was() -> None:
-    value = b'{"type": "\xff"}'
-    entry = Entry(
-        1, 2, "x", "", "", "", False, False, -1, False, -2, 1, value.decode(errors="surrogateescape")
-    )
-    again = Shard.from_json(Shard([entry], ["g"], 1).to_json())
-    assert again.entries[0].value.encode(errors="surrogateescape") == value
-    assert Group.from_json(Group((entry,), 1, 2, 3).to_json()) == Group((entry,), 1, 2, 3)
-
-
-def test_records_go_through_as_they_came_and_pieces_beside_them() -> None:
-    """By Spark's own harness for what it calls with rows and state."""
+def test_records_go_through_as_they_came_and_rows_beside_them() -> None:
+    """By Spark's own harness for what it calls with rows and state. What is no entry is one for bronze."""
     import pandas as pd
     from pyspark.sql.streaming.tws_tester import TwsTester
 
@@ -258,25 +257,17 @@ def test_records_go_through_as_they_came_and_pieces_beside_them() -> None:
     tester = TwsTester(Cutter())
     found = []
     for batch in batches(a_rebalance(0, 1), 2):
-        frame = pd.DataFrame([columns(row) for row in batch])
-        # A record that is no entry is one for bronze.
-        frame.loc[len(frame)] = {**frame.iloc[-1].to_dict(), "type": None, "offset": 90, "value": b"?"}
-        found.append(tester.testInPandas(3, frame))
-    kept, again = (each[~each.is_new] for each in found)
-    assert list(kept.offset) == [0, 1]
-    assert list(again.offset) == [0, 1, 2, 3]
-    assert list(again.live_offset) == [0] * 4
-    assert set(again.group) == {"billing"}
-    assert [list(each[each.is_new].offset) for each in found] == [[0, 1, 90], [2, 3, 90]]
-    assert list(again.value) == [value for _, value, _, _ in a_rebalance(0, 1)]
-
-
-def columns(row: Row) -> dict[str, Any]:
-    """As the SQL before it hands a record to the processor."""
-    key, value, shard, offset = row
-    group, entry = as_read(value, offset)
-    told = {name: getattr(entry, name) for name in Entry._fields[:-2]}
-    return {"shard": shard, "key": key, "group": group, **told, "value": value}
+        came = [{"shard": 3, "offset": offset, "key": key, "value": value} for key, value, _, offset in batch]
+        found.append(tester.testInPandas(3, pd.DataFrame([*came, {**came[0], "offset": 90, "value": b"?"}])))
+    assert [list(each[each.rebalance.isna()].offset) for each in found] == [[0, 1, 90], [2, 3, 90]]
+    begun, over = (json.loads(each.rebalance.dropna().item()) for each in found)
+    assert (begun["rebalance_id"], begun["outcome"], begun["end_offset"]) == ("3-0", "under way", 1)
+    assert (over["rebalance_id"], over["outcome"], over["members"], over["lag"]) == (
+        "3-0",
+        "completed",
+        2,
+        10,
+    )
 
 
 # --- folders --------------------------------------------------------------------------------------------

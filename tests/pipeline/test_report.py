@@ -11,10 +11,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
 import pytest
 
-from muster.coordinator.journal import names as explained
-from muster.coordinator.journal.entries import Member
 from muster.coordinator.journal.explain.vocabulary import Diagnosis
 from muster.pipeline.cli import main
 from muster.pipeline.journal import tables
@@ -22,7 +21,7 @@ from muster.pipeline.report import drawing, moments, words
 from muster.pipeline.report.command import PAGE
 from muster.pipeline.report.facts import Asked, facts
 from muster.pipeline.report.lake import Lake
-from muster.pipeline.report.members import Known, Names
+from muster.pipeline.report.members import MemberNames
 from tests.pipeline.lakes import NOON_MS, Page, health, rebalance, write
 
 if TYPE_CHECKING:
@@ -346,25 +345,20 @@ def test_every_section_is_in_the_contents(tmp_path: Path) -> None:
     assert links[: len(ids) - 2] == [f"#{each}" for each in ids if each not in ("short", "contents")]
 
 
-@pytest.mark.parametrize("is_there", [True, False])
-def test_members_are_called_as_everywhere_else(is_there: bool) -> None:
-    uuid = "2f4c1f9a-6f39-4b7e-9b0e-1c2d3e005299"
-    members = [
-        Member(f"rdkafka-{uuid}", "rdkafka", ""),
-        Member("rdkafka-2", "rdkafka", ""),
-        Member("web-1-1", "web-1", ""),
-        Member("web-1-2", "web-1", "", "web-1"),
-        Member("a-1", "app", "", "a"),
-        Member("a-2", "app", "", "a"),
-        Member(f"-{uuid}", "", ""),
-        Member("m1", "", ""),
-    ]
-    present = {each.id for each in members[1:]} if is_there else set()
-    ours = Names({"g": [Known(*each[:2], each.instance, each.id in present) for each in members]})
-    theirs = explained.Names(members, present)
-    for each in (*(each.id for each in members), f"other-{uuid}", f"rdkafka-{uuid[::-1]}"):
-        assert ours.short("g", each) == theirs.short(each), each
-    assert ours.short("g", None) is None
+def test_members_are_called_as_everywhere_else() -> None:
+    """Those that are there apart from those that have gone, and of each group its own."""
+    members = [("worker-111111", "worker", None), ("worker-222222", "worker", None), ("web-1", "web", "w")]
+    sessions = pd.DataFrame(
+        [("g", *each, ended_ms) for each, ended_ms in zip(members, (1.0, None, 1.0), strict=True)],
+        columns=["group", "member_id", "client_id", "instance", "ended_ms"],
+    )
+    owned = pd.DataFrame([("h", *members[0], 1.0)], columns=[*sessions.columns[:4], "until_ms"])
+    names = MemberNames(sessions, owned)
+    gone, there, static = (names.short("g", each) for each, *_ in members)
+    assert (gone, there, static) == ("worker/111111", "worker", "w")
+    assert names.short("h", "worker-111111") == "worker"
+    assert names.short("nobody's", "app-2f4c1f9a-6f39-4b7e-9b0e-1c2d3e005299") == "app"
+    assert names.short("g", None) is None
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from muster.coordinator.journal.entries import Entry
 from muster.coordinator.journal.explain import pace
 from muster.coordinator.journal.explain.facts import Move, counts, flag, lag, lag_before, moves, text, whole
 from muster.coordinator.journal.explain.pace import BEFORE_MS, WINDOW_MS, FallingBehind
@@ -145,7 +146,7 @@ def moved(rebalance: Rebalance) -> Moved | None:
 def cost(rebalance: Rebalance) -> Cost | None:
     """The cost as far as the journal shows; None if it shows nothing."""
     unowned = _unowned(rebalance)
-    found = _lag(rebalance)
+    found = lag_of(rebalance)
     refused = _commits_refused(rebalance)
     if not unowned and found.peak is None and not refused:
         return None
@@ -157,41 +158,51 @@ def cost(rebalance: Rebalance) -> Cost | None:
 
 
 def _unowned(rebalance: Rebalance) -> list[Unowned]:
-    """How long each partition had no owner: from when the former owner stopped to the end of the rebalance. A
-    member that left stopped at its last sign of life or its LeaveGroup. One that stayed stopped when it
-    rejoined, since it works until it learns of the rebalance; if that time is unknown, at the start of the
-    rebalance."""
-    if rebalance.assigned is None or rebalance.ended_ms is None or rebalance.state == EMPTY:
+    """How long each partition that has an owner again had none."""
+    if rebalance.ended_ms is None or rebalance.state == EMPTY:
         return []
-    stopped = _rejoined(rebalance) | _stopped(rebalance)
-    withheld = _withheld(rebalance)
     by_ms: dict[int, list[tuple[str, int]]] = {}
-    for each in moves(rebalance.assigned):
-        where = (each.topic, each.partition)
-        if each.to_member is None:
-            continue  # unowned until the next rebalance
-        if each.from_member is not None:
-            since_ms = stopped.get(each.from_member, rebalance.started_ms)
-        elif where in withheld:
-            since_ms = withheld[where]
-        else:
-            continue
-        by_ms.setdefault(max(rebalance.ended_ms - since_ms, 0), []).append(where)
+    for each, since_ms in moves_since(rebalance):
+        if each.to_member is not None and since_ms is not None:
+            by_ms.setdefault(max(rebalance.ended_ms - since_ms, 0), []).append((each.topic, each.partition))
     return [Unowned(tuple(sorted(by_ms[ms])), ms) for ms in sorted(by_ms, reverse=True)]
 
 
-def _stopped(rebalance: Rebalance) -> dict[str, int]:
+def moves_since(rebalance: Rebalance) -> list[tuple[Move, int | None]]:
+    """What the assignment moved, and since when each partition had no owner (epoch ms; None: it had none
+    before, or the rebalance is in progress): since the former owner stopped. A member that left stopped at
+    its last sign of life or its LeaveGroup. One that stayed stopped when it rejoined, since it works until it
+    learns of the rebalance; if that time is unknown, at the start of the rebalance. A partition that nobody
+    has now kept its owner until the end of the rebalance."""
+    if rebalance.assigned is None:
+        return []
+    gone, rejoined, withheld = stopped(rebalance), _rejoined(rebalance), _withheld(rebalance)
+    found: list[tuple[Move, int | None]] = []
+    for each in moves(rebalance.assigned):
+        since_ms = withheld.get((each.topic, each.partition))
+        if each.from_member in gone:
+            since_ms = gone[each.from_member]
+        elif each.from_member is not None:
+            is_given = each.to_member is not None
+            since_ms = (
+                rejoined.get(each.from_member, rebalance.started_ms) if is_given else rebalance.ended_ms
+            )
+        found.append((each, since_ms))
+    return found
+
+
+def stopped(rebalance: Rebalance) -> dict[str, int]:
     """When removed members stopped working, by member id."""
-    stopped: dict[str, int] = {}
+    found: dict[str, int] = {}
     for each in rebalance.entries:
         if each.type == "member_removed" and each.member is not None:
             silent_ms = 0
             if each.trigger == Trigger.SESSION_EXPIRED:
                 silent_ms = max(whole(each, "silent_ms") or 0, 0)
-            stopped[each.member.id] = each.at_ms - silent_ms
+            found[each.member.id] = each.at_ms - silent_ms
         elif each.type == "member_replaced" and (old := text(each, "old_member_id")) is not None:
-            stopped[old] = each.at_ms - max(whole(each, "old_silent_ms") or 0, 0)
-    return stopped
+            found[old] = each.at_ms - max(whole(each, "old_silent_ms") or 0, 0)
+    return found
 
 
 def _rejoined(rebalance: Rebalance) -> dict[str, int]:
@@ -219,8 +230,9 @@ def _withheld(rebalance: Rebalance) -> dict[tuple[str, int], int]:
 # --- lag ----------------------------------------------------------------------------------------------------
 
 
-def _lag(rebalance: Rebalance) -> Lag:
-    since_ms = min([rebalance.started_ms, *_stopped(rebalance).values()])
+def lag_of(rebalance: Rebalance) -> Lag:
+    """The lag before, during and after the rebalance."""
+    since_ms = min([rebalance.started_ms, *stopped(rebalance).values()])
     done = rebalance.completed
     noted = None if done is None else lag_before(done)
     # The lag noted is that at the start of the rebalance, when a silent member's lag had already grown.
@@ -265,11 +277,13 @@ def _first_lag(rebalance: Rebalance, until_ms: int) -> int | None:
 
 
 def _commits_refused(rebalance: Rebalance) -> int:
-    """Refused commits of generations ended by this rebalance."""
+    after = rebalance.after[:LOOK_ENTRIES_MAX]
+    return sum(1 for each in (*rebalance.entries, *after) if is_refused(rebalance, each))
+
+
+def is_refused(rebalance: Rebalance, entry: Entry) -> bool:
+    """Whether the entry is a refused commit of a generation that this rebalance ended."""
+    if entry.type != "commit_refused":
+        return False
     generation = rebalance.generation
-    return sum(
-        1
-        for each in (*rebalance.entries, *rebalance.after[:LOOK_ENTRIES_MAX])
-        if each.type == "commit_refused"
-        and (generation is None or (whole(each, "committed_generation_id") or 0) < generation)
-    )
+    return generation is None or (whole(entry, "committed_generation_id") or 0) < generation

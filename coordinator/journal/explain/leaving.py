@@ -13,7 +13,7 @@ from muster.coordinator.journal.explain.vocabulary import Certainty, Diagnosis
 
 _AT_ONCE_MS: Final = 10_000
 """A connection that closes this soon after a LeaveGroup was closed with it."""
-_CLOSING_MS: Final = 2_000
+CLOSING_MS: Final = 2_000
 """By this time after its LeaveGroup, a consumer being closed has closed its connection."""
 _LOADING_MS: Final = 1_000
 _BY_ADMIN: Final = re.compile(r"removed by an? admin|administrator", re.IGNORECASE)
@@ -200,7 +200,7 @@ def left_and_stays(case: Case) -> Finding | None:
     open_ms = case.now_ms - case.start.entry.at_ms
     if case.disconnected_after_ms is not None or not _on_time(case) or _is_told(case):
         return None
-    certainty = Certainty.LIKELY if open_ms > _CLOSING_MS else Certainty.POSSIBLE
+    certainty = Certainty.LIKELY if open_ms > CLOSING_MS else Certainty.POSSIBLE
     evidence = f"its connection was still open {duration(open_ms)} after it left"
     return Finding(Diagnosis.POLL_DEADLINE_MISSED, certainty, _POLL, (evidence, *_on_time(case)))
 

@@ -38,8 +38,6 @@ _FILES_A_MILLION: Final = 4
 _SETTINGS: Final = {"spark.driver.memory": "2g", "spark.log.level": "ERROR"}
 _LAYERS: Final = {
     "transitions": "bronze to transitions",
-    "told": "to rebalances",
-    "made": "to rebalances",
     "rebalances": "to rebalances",
     "sessions": "to the rest of silver",
     "member_sessions": "to the rest of silver",
