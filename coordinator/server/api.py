@@ -139,16 +139,16 @@ def awaited(handle: Handle, name: str) -> Begin:
     """What is answered by a coroutine, as a `begin`. It returns the task, in place of LATER: to cancel it
     drops the request."""
 
-    async def run(answer: Coroutine[Any, Any, Message | None], answered: Answered) -> None:
+    async def run(broker: Broker, request: Any, context: RequestContext, answered: Answered) -> None:
         outcome: object
         try:
-            outcome = await answer
+            outcome = await handle(broker, request, context)
         except Exception as error:
             outcome = error
         answered(outcome)
 
     def begin(broker: Broker, request: Any, context: RequestContext, answered: Answered) -> object:
         loop = asyncio.get_running_loop()
-        return loop.create_task(run(handle(broker, request, context), answered), name=name)
+        return loop.create_task(run(broker, request, context, answered), name=name)
 
     return begin

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import io
 import json
 from typing import Any
@@ -110,3 +112,18 @@ async def test_one_broken_connection_harms_no_other(
         await bad.send_bytes(b"\x00\x00\x00\x05abcde")
         assert await bad.closed()
         assert (await good.call(BEAT, 4)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+async def test_a_request_dropped_before_it_began_leaves_nothing_behind() -> None:
+    answers: list[object] = []
+
+    async def handle(broker: Any, request: Any, context: Any) -> None:
+        raise AssertionError("it was dropped")
+
+    begin: Any = awaited(handle, "made up")
+    task = begin(None, None, None, answers.append)
+    task.cancel()
+    await asyncio.wait([task])
+    assert not answers
+    del task
+    gc.collect()  # a coroutine that was never awaited fails the test
