@@ -15,7 +15,7 @@ BOOTSTRAP_VARIABLE: Final = "MUSTER_BOOTSTRAP_SERVERS"
 LOG_LEVELS: Final = ("off", "fatal", "error", "warn", "info", "debug")
 
 _EXIT_CODES: Final = """\
-Exit codes: 0 done; 1 could not be carried out, the message says why; 2 wrong usage; 130 interrupted (Ctrl-C),
+Exit codes: 0 done; 1 failed, the message says why; 2 wrong usage; 130 interrupted (Ctrl-C),
 143 terminated."""
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
 _DAY_MS: Final = 86_400_000
@@ -47,12 +47,12 @@ def command(commands: Any, name: str, summary: str, description: str, *, on_spar
     if not on_spark:
         parser.set_defaults(bootstrap_server="")
         return parser
-    shared = parser.add_argument_group("options of every command")
+    shared = parser.add_argument_group("common options")
     shared.add_argument(
         "--bootstrap-server",
         "--bootstrap-servers",
         metavar="HOST:PORT[,HOST:PORT]",
-        help=f"brokers to begin with (variable {BOOTSTRAP_VARIABLE}; default {BOOTSTRAP_DEFAULT})",
+        help=f"brokers to contact first (variable {BOOTSTRAP_VARIABLE}; default {BOOTSTRAP_DEFAULT})",
     )
     shared.add_argument(
         "--master",

@@ -34,11 +34,11 @@ async def _check_topics(bootstrap_servers: str, topics: list[str]) -> list[Addre
     except ValueError as error:
         raise OptionError(f"--bootstrap-server: {error}") from None
     except Unreachable as error:
-        hint = "is a broker running there? --bootstrap-server names another"
+        hint = "is a broker running there? use --bootstrap-server for another"
         raise PipelineError(f"{error} ({hint})") from None
     except KafkaError as error:
         missing = error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        hint = "; muster topics list shows what is there" if missing else ""
+        hint = "; muster topics list shows the topics" if missing else ""
         raise PipelineError(f"{error.why} ({error.code.name}{hint})") from None
     except ClientError as error:
         raise PipelineError(str(error)) from None

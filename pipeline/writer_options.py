@@ -85,7 +85,7 @@ class WriterOptions:
         servers = given.pop(SERVERS, None)
         if servers is None:
             raise OptionError(
-                f"option {SERVERS} is missing: it takes host:port[,host:port], brokers to begin with"
+                f"option {SERVERS} is missing: it takes host:port[,host:port], brokers to contact first"
             )
         topic = given.pop(TOPIC, None)
         if topic is not None and not topic.strip():

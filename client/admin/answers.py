@@ -17,7 +17,7 @@ from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.metadata import MetadataResponse
 
 _PERHAPS_DONE: Final = frozenset({ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT})
-"""What was asked for may have come about all the same."""
+"""The request may have been applied anyway."""
 
 K = TypeVar("K", bound=Hashable)
 N = TypeVar("N", int, str)

@@ -46,7 +46,7 @@ def three(folder: Path, store: str) -> Iterator[list[Served]]:
 def until(fact: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + DEADLINE_S
     while not fact():
-        assert time.monotonic() < deadline, f"{what} did not come about within {DEADLINE_S} s"
+        assert time.monotonic() < deadline, f"timed out after {DEADLINE_S} s waiting for {what}"
 
 
 def shards(broker: Served) -> dict[int, int]:

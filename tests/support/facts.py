@@ -25,7 +25,7 @@ async def until(fact: Callable[[], object], what: str = "the fact") -> None:
                 await asyncio.sleep(0 if turn < _TURNS_WITHOUT_REST else _REST_S)
                 turn += 1
     except TimeoutError:
-        raise AssertionError(f"{what} did not come about within {DEADLINE_S} s") from None
+        raise AssertionError(f"timed out after {DEADLINE_S} s waiting for {what}") from None
 
 
 async def turns(count: int = 50) -> None:

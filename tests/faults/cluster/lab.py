@@ -242,6 +242,6 @@ async def until(fact: Callable[[], Any], what: str, seconds: float) -> float:
     began = time.monotonic()
     while not fact():
         if time.monotonic() - began > seconds:
-            raise AssertionError(f"{what} did not come about within {seconds:.0f} s")
+            raise AssertionError(f"timed out after {seconds:.0f} s waiting for {what}")
         await asyncio.sleep(0.02)
     return time.monotonic() - began

@@ -32,7 +32,7 @@ async def until(fact: Callable[[], object], what: str) -> None:
             while not fact():  # noqa: ASYNC110 - no event tells of all of them
                 await asyncio.sleep(_LOOK_AGAIN_S)
     except TimeoutError:
-        raise AssertionError(f"{what} did not come about within {DEADLINE_S:g} s") from None
+        raise AssertionError(f"timed out after {DEADLINE_S:g} s waiting for {what}") from None
 
 
 class Listening(RebalanceListener):
