@@ -62,6 +62,12 @@ class HostState(Enum):
     FAILED = "failed"
 
 
+# A member of an Enum is looked up by Python code, and every request asks for these.
+_LOADING: Final = HostState.LOADING
+_ACTIVE: Final = HostState.ACTIVE
+_FAILED: Final = HostState.FAILED
+
+
 class Limits(NamedTuple):
     """Bounds of one shard, and what happens there."""
 
@@ -177,7 +183,7 @@ class ShardHost(Generic[M]):
     @property
     def comes_back(self) -> bool:
         """Whether it is being loaded, or waits to be loaded again by this broker under the same epoch."""
-        return self.state is HostState.LOADING or (self.state is HostState.FAILED and self._unwritten)
+        return self.state is _LOADING or (self.state is _FAILED and self._unwritten)
 
     # --- from outside ---------------------------------------------------------------------------------------
 
@@ -265,7 +271,7 @@ class ShardHost(Generic[M]):
 
     def _refused(self, operation: Operation) -> KafkaError | None:
         """Why a request is not even stepped."""
-        if self.state is not HostState.ACTIVE:
+        if self.state is not _ACTIVE:
             return self._not_coordinator()
         if len(self._inbox) + len(self._held) >= self._limits.backlog_max:
             return KafkaError(
@@ -555,7 +561,7 @@ class ShardHost(Generic[M]):
         return deadline_ms
 
     def _arm(self) -> None:
-        machine = self.machine if self.state is HostState.ACTIVE else None
+        machine = self.machine if self.state is _ACTIVE else None
         if self._timer is not None:
             # A deadline that moved later, as each heartbeat moves one, leaves the timer where it is: it will
             # fire once too early and be armed anew, which is cheaper than moving it with every request.
