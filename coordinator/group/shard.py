@@ -159,7 +159,7 @@ class Shard:
         self._classic.sync(request, step)
 
     def heartbeat(self, request: HeartbeatRequest, step: Step) -> HeartbeatResponse:
-        """Returns its answer, and tells events at most: see `runtime.machine.Traits.answers`."""
+        """Returns its answer, and tells events at most: see `runtime.machine.Traits.returns`."""
         return self._classic.heartbeat(request, step)
 
     def leave(self, request: LeaveGroupRequest, step: Step) -> None:

@@ -1,5 +1,5 @@
-"""A core small enough to see through, a store that answers when the test lets it, and a leases in the test's
-hand."""
+"""A core small enough to see through, a store that answers when the test lets it, and leases that the test
+holds."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ from typing import Final
 
 from muster.coordinator.base.endpoints import reached_at
 from muster.coordinator.base.step import RequestContext
+from muster.coordinator.cluster.coordinators import COORDINATORS, GROUPS
 from muster.coordinator.server.api import Api
 from muster.coordinator.server.apis.operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from muster.coordinator.server.apis.several import Turns
@@ -33,7 +34,8 @@ from muster.protocol.types import ZERO_UUID
 _Coordinator = FindCoordinatorResponse.Coordinator
 
 _BROKERS, _CONTROLLERS = 1, 2
-_GROUPS: Final = 0
+_TRANSACTIONS, _SHARES = 1, 2
+"""Key types of coordinators that muster does not have."""
 _PARTITIONS_DESCRIBED_MAX: Final = 2_000
 """Kafka's max.request.partition.size.limit."""
 
@@ -300,18 +302,16 @@ async def find_coordinator(
 
 
 def _coordinator(broker: Broker, key: str, key_type: int, version: int) -> NodeRow:
-    match key_type:
-        case 0:  # groups
-            node = broker.topology.coordinator(key)
-            if node is None:
-                raise KafkaError(
-                    ErrorCode.COORDINATOR_NOT_AVAILABLE, "the group's shard has no holder right now"
-                )
-            return node
-        case 1:
-            raise no_transactions()
-        case 2 if version >= 6:
-            raise no_share_groups()
+    kind = COORDINATORS.get(key_type)
+    if kind is not None:
+        node = broker.topology.coordinator(key, kind)
+        if node is None:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "its shard has no holder right now")
+        return node
+    if key_type == _TRANSACTIONS:
+        raise no_transactions()
+    if key_type == _SHARES and version >= 6:
+        raise no_share_groups()
     raise KafkaError(ErrorCode.INVALID_REQUEST, f"FindCoordinator v{version} knows no key type {key_type}")
 
 
@@ -337,7 +337,7 @@ APIS: Final = (
         names=Names(
             group="key",
             groups=Listed("coordinator_keys", itself),
-            about_groups=lambda request: request.key_type == _GROUPS,
+            about_groups=lambda request: request.key_type == GROUPS.key_type,
         ),
         refuse=listing("coordinators", "coordinator_keys", "key")._replace(
             fields={"node_id": -1, "port": -1}
