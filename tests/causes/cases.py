@@ -55,11 +55,12 @@ class Scene(NamedTuple):
         return first, second
 
     def shared(self, *members: Member) -> None:
-        """Return once they, and no others, share all partitions. (kafka-python may join twice until then: the
-        first time without knowing the topic's partitions.)"""
+        """Return once they, and no others, share all partitions, and each has been told its own.
+        (kafka-python may join twice until then: the first time without knowing the topic's partitions.)"""
         wait_until(
             lambda: (
-                sorted(each for member in members for each in member.owned)
+                all(member.owned for member in members)
+                and sorted(each for member in members for each in member.owned)
                 == [(TOPIC, number) for number in range(PARTITIONS)]
             ),
             "the members to share all partitions",
