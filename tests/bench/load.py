@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import uvloop
 
-from muster.protocol.api import response_class
+from muster.protocol.api import ApiKey, response_class
 from muster.protocol.codec import decode
 from muster.protocol.errors import ErrorCode
 from muster.protocol.header import decode_response_header, encode_request
@@ -117,12 +117,16 @@ class Link(asyncio.Protocol):
         """Send one request and return its response, decoded; only while nothing else is in flight."""
         api_key = request.__schema__.api_key
         assert api_key is not None
-        self._waiter = asyncio.get_running_loop().create_future()
-        self.on_frame = self._waited
-        self.write(encode_request(api_key, version, 0, client_id, request))
-        frame = await asyncio.wait_for(self._waiter, _CONNECT_SECONDS_MAX)
+        frame = await self.exchange(encode_request(api_key, version, 0, client_id, request))
         _, offset = decode_response_header(api_key, version, frame)
         return decode(response_class(api_key), version, frame, offset)
+
+    async def exchange(self, frame: bytes) -> bytes:
+        """Send a request's frame and return what comes back; only while nothing else is in flight."""
+        self._waiter = asyncio.get_running_loop().create_future()
+        self.on_frame = self._waited
+        self.write(frame)
+        return await asyncio.wait_for(self._waiter, _CONNECT_SECONDS_MAX)
 
     def close(self) -> None:
         self.transport.abort()  # type: ignore[attr-defined]
@@ -138,8 +142,10 @@ async def connect(port: int, count: int) -> list[Link]:
         async with asyncio.timeout(_CONNECT_SECONDS_MAX):
             opened = [link for _, link in await asyncio.gather(*opening)]
             # Answered, it has been accepted, and so have those before it: a connection that found the queue
-            # full looks open here, and is lost later.
-            await opened[-1].call(ApiVersionsRequest(), 0)
+            # full looks open here, and is lost later. What comes back may be an echo.
+            await opened[-1].exchange(
+                encode_request(ApiKey.API_VERSIONS, 0, 0, "bench", ApiVersionsRequest())
+            )
         links += opened
     return links
 
