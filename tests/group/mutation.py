@@ -34,9 +34,10 @@ def lay_out(copy: Path) -> None:
     """What the mutants need: the sources as plain folders, and their tests without the shared conftest."""
     for folder in ("coordinator", "protocol"):
         shutil.copytree(ROOT / folder, copy / "muster" / folder)
-    for name in ("__init__.py", "py.typed"):
+    for name in ("__init__.py", "durations.py", "settings.py", "py.typed"):
         shutil.copy(ROOT / "muster" / name, copy / "muster" / name)
-    shutil.copytree(ROOT / "tests" / "group", copy / "tests" / "group")
+    for folder in ("group", "support"):
+        shutil.copytree(ROOT / "tests" / folder, copy / "tests" / folder)
     shutil.copy(ROOT / "tests" / "__init__.py", copy / "tests" / "__init__.py")
     (copy / "pyproject.toml").write_text(SETTINGS)
 
