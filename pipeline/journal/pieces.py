@@ -32,6 +32,7 @@ from muster.coordinator.journal.entries import Entry
 from muster.coordinator.journal.explain.facts import flag, lag, text, whole
 from muster.coordinator.journal.explain.findings import LOOK_AHEAD_MS, LOOK_BACK_MS
 from muster.coordinator.journal.explain.pace import BEFORE_MS, WINDOW_MS
+from muster.coordinator.journal.explain.rebalances import BOUNDS
 from muster.coordinator.journal.explain.vocabulary import COMPLETING, DEAD, EMPTY, PREPARING, STABLE
 from muster.pipeline.errors import PipelineError
 from muster.pipeline.journal.entries import SHARD_TYPES, Told, read, told_to
@@ -40,7 +41,6 @@ SKEW_MS: Final = 10 * 60_000
 SHARD_ENTRIES: Final = 256
 """How many of the entries about a whole shard are kept for groups that are new, or have been quiet."""
 
-_BOUNDS: Final = ("state_changed", "rebalance_completed", *SHARD_TYPES)
 _SETTLED: Final = (STABLE, EMPTY)
 _AROUND: Final = frozenset(
     (
@@ -69,7 +69,7 @@ _COUNTED: Final = (
 
 def is_bound(told: Told) -> bool:
     """Whether it changes the state of the group."""
-    return told.entry.type in _BOUNDS
+    return told.entry.type in BOUNDS
 
 
 def is_opener(told: Told) -> bool:

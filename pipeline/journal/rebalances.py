@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from muster.coordinator.journal.entries import Entry
 from muster.coordinator.journal.explain.causes import diagnose
-from muster.coordinator.journal.explain.cost import is_refused, lag_of, moves_since, stopped
+from muster.coordinator.journal.explain.cost import is_refused, lag_of, moves_since, stopped, unowned
 from muster.coordinator.journal.explain.facts import flag, joins, text, whole
 from muster.coordinator.journal.explain.findings import Case
 from muster.coordinator.journal.explain.leaving import CLOSING_MS
@@ -213,21 +213,17 @@ def _assigned(rebalance: Rebalance) -> dict[str, Any]:
     found["truncated"] = flag(entry, "truncated")
     if _size(entry.data.get("moves")) is None:
         return found
-    gone, moved, ended_ms = stopped(rebalance), moves_since(rebalance), rebalance.ended_ms
+    gone, moved = stopped(rebalance), moves_since(rebalance)
     found["moves"] = [{**each._asdict(), "since_ms": since_ms} for each, since_ms in moved]
     found["bounced"] = sum(
         each.from_member is not None and each.to_member is not None and each.from_member not in gone
         for each, _ in moved
     )
-    if ended_ms is not None and rebalance.state != EMPTY:
-        unowned = [
-            max(ended_ms - since_ms, 0)
-            for each, since_ms in moved
-            if each.to_member is not None and since_ms is not None
-        ]
-        found["unowned_partitions"] = len(unowned)
-        found["unowned_partition_ms"] = sum(unowned)
-        found["unowned_max_ms"] = max(unowned, default=None)
+    if rebalance.ended_ms is not None and rebalance.state != EMPTY:
+        ownerless = unowned(rebalance, moved)
+        found["unowned_partitions"] = sum(len(each.partitions) for each in ownerless)
+        found["unowned_partition_ms"] = sum(each.ms * len(each.partitions) for each in ownerless)
+        found["unowned_max_ms"] = ownerless[0].ms if ownerless else None
     return found
 
 

@@ -4,7 +4,8 @@ at once, later and by tasks."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -36,6 +37,22 @@ class AtOnce:
 
     def answer(self, frame: bytes) -> None:
         self.waiting.pop(frame)()
+
+
+Streams = list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]
+
+
+@asynccontextmanager
+async def side_by_side(
+    count: int, at_once: Callable[[Connection, bytes], bytes | Later | None]
+) -> AsyncIterator[tuple[Server, Streams, list[Connection]]]:
+    """A server with so many connections: the clients' ends, and its own in the same order."""
+    async with serving(answer_at_once=at_once) as server:
+        streams = [await server.connect() for _ in range(count)]
+        await server.until(lambda: len(server.connections.open) == count)
+        yield server, streams, list(server.connections.open.values())
+        for _, writer in streams:
+            writer.close()
 
 
 async def nothing_more(reader: asyncio.StreamReader, server: Server) -> None:
@@ -188,10 +205,7 @@ async def test_more_than_a_turn_takes_wait_for_the_next_in_order_and_heartbeats_
         begun.append(frame)
         return None if frame.startswith(b"pl") else framed(frame)
 
-    async with serving(answer_at_once=at_once) as server:
-        streams = [await server.connect() for _ in range(8)]
-        await server.until(lambda: len(server.connections.open) == len(streams))
-        opened = list(server.connections.open.values())
+    async with side_by_side(8, at_once) as (server, streams, opened):
         heartbeat = bytes([0, ApiKey.HEARTBEAT]) + b"beat"
         frames = [b"1st", b"2nd", b"3rd", b"plain", b"5th", heartbeat, b"6th", b"7th"]
         for connection, frame in zip(opened, frames, strict=True):
@@ -208,8 +222,6 @@ async def test_more_than_a_turn_takes_wait_for_the_next_in_order_and_heartbeats_
         assert await read_frame(streams[0][0]) == b"8th"
         assert begun == [b"1st", b"2nd", heartbeat, b"3rd", b"plain", b"5th", b"6th", b"7th", b"8th"]
         await server.until(lambda: server.connections.requests.held_bytes == 0)
-        for _, writer in streams:
-            writer.close()
 
 
 async def test_requests_that_wait_for_a_turn_outlive_their_connection_and_stand_still_when_frozen(
@@ -222,10 +234,7 @@ async def test_requests_that_wait_for_a_turn_outlive_their_connection_and_stand_
         begun.append(frame)
         return framed(frame)
 
-    async with serving(answer_at_once=at_once) as server:
-        streams = [await server.connect() for _ in range(4)]
-        await server.until(lambda: len(server.connections.open) == len(streams))
-        opened = list(server.connections.open.values())
+    async with side_by_side(4, at_once) as (server, streams, opened):
         for connection, frame in zip(opened, (b"first", b"second", b"gone", b"frozen"), strict=True):
             connection.data_received(framed(frame))
         opened[2].abort()  # as a client that leaves its group and does not wait for the answer
@@ -241,8 +250,6 @@ async def test_requests_that_wait_for_a_turn_outlive_their_connection_and_stand_
         assert await read_frame(streams[3][0]) == b"frozen"
         assert begun[-1] == b"frozen"
         await server.until(lambda: server.connections.requests.held_bytes == 0)
-        for _, writer in streams:
-            writer.close()
 
 
 async def test_the_end_of_a_connection_is_told_again_behind_its_last_request(
@@ -255,10 +262,7 @@ async def test_the_end_of_a_connection_is_told_again_behind_its_last_request(
         told_before.append(len(server.closed))
         return framed(frame)
 
-    async with serving(answer_at_once=at_once) as server:
-        streams = [await server.connect() for _ in range(2)]
-        await server.until(lambda: len(server.connections.open) == len(streams))
-        first, leaver = server.connections.open.values()
+    async with side_by_side(2, at_once) as (server, _, (first, leaver)):
         first.data_received(framed(b"first"))
         leaver.data_received(framed(b"leave"))
         leaver.connection_lost(None)
@@ -267,8 +271,6 @@ async def test_the_end_of_a_connection_is_told_again_behind_its_last_request(
         assert told_before == [0, 1]
         assert server.closed == [2, 2]
         leaver.abort()
-        for _, writer in streams:
-            writer.close()
 
 
 async def test_what_is_read_between_a_thaw_and_a_kept_answer_waits_for_that() -> None:
@@ -298,11 +300,9 @@ async def test_an_exception_on_the_short_way_closes_that_connection_alone(
             raise ZeroDivisionError("a bug")
         return framed(frame)
 
-    async with serving(answer_at_once=at_once) as server:
-        streams = [await server.connect() for _ in range(4)]
-        await server.until(lambda: len(server.connections.open) == len(streams))
+    async with side_by_side(4, at_once) as (server, streams, opened):
         frames = (b"1st", b"broken", b"3rd", b"4th")
-        for connection, frame in zip(list(server.connections.open.values()), frames, strict=True):
+        for connection, frame in zip(opened, frames, strict=True):
             connection.data_received(framed(frame))
         for (reader, _), frame in zip(streams, frames, strict=True):
             if frame == b"broken":
@@ -313,5 +313,3 @@ async def test_an_exception_on_the_short_way_closes_that_connection_alone(
         streams[0][1].write(framed(b"and on"))
         assert await read_frame(streams[0][0]) == b"and on"
         assert server.connections.requests.held_bytes == 0
-        for _, writer in streams:
-            writer.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -145,24 +146,25 @@ def moved(rebalance: Rebalance) -> Moved | None:
 
 def cost(rebalance: Rebalance) -> Cost | None:
     """The cost as far as the journal shows; None if it shows nothing."""
-    unowned = _unowned(rebalance)
+    ownerless = unowned(rebalance, moves_since(rebalance))
     found = lag_of(rebalance)
     refused = _commits_refused(rebalance)
-    if not unowned and found.peak is None and not refused:
+    if not ownerless and found.peak is None and not refused:
         return None
-    arrived = pace.arrived(rebalance, unowned) if unowned else None
-    return Cost(tuple(unowned), arrived, found, pace.falling_behind(rebalance), refused)
+    arrived = pace.arrived(rebalance, ownerless) if ownerless else None
+    return Cost(tuple(ownerless), arrived, found, pace.falling_behind(rebalance), refused)
 
 
 # --- partitions ---------------------------------------------------------------------------------------------
 
 
-def _unowned(rebalance: Rebalance) -> list[Unowned]:
-    """How long each partition that has an owner again had none."""
+def unowned(rebalance: Rebalance, since: Iterable[tuple[Move, int | None]]) -> list[Unowned]:
+    """How long each partition that has an owner again had none, longest first; `since` is what `moves_since`
+    returned."""
     if rebalance.ended_ms is None or rebalance.state == EMPTY:
         return []
     by_ms: dict[int, list[tuple[str, int]]] = {}
-    for each, since_ms in moves_since(rebalance):
+    for each, since_ms in since:
         if each.to_member is not None and since_ms is not None:
             by_ms.setdefault(max(rebalance.ended_ms - since_ms, 0), []).append((each.topic, each.partition))
     return [Unowned(tuple(sorted(by_ms[ms])), ms) for ms in sorted(by_ms, reverse=True)]

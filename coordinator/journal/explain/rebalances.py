@@ -19,7 +19,8 @@ from muster.coordinator.journal.explain.vocabulary import COMPLETING, DEAD, EMPT
 LOOK_ENTRIES_MAX: Final = 3_000
 """How many entries before or after another are searched to explain it."""
 _COMPLETED: Final = "rebalance_completed"
-_BOUNDS: Final = frozenset({"state_changed", _COMPLETED, "shard_loaded", "shard_unloaded"})
+BOUNDS: Final = frozenset({"state_changed", _COMPLETED, "shard_loaded", "shard_unloaded"})
+"""Entries that change the state of the group, or end its stay with a coordinator."""
 
 
 class Outcome(StrEnum):
@@ -96,12 +97,12 @@ class Rebalance:
         """Entries recorded in the step of `start`."""
         for index in range(start.index - 1, max(-1, start.index - LOOK_ENTRIES_MAX), -1):
             each = self.stream[index]
-            if each.at_ms != start.entry.at_ms or each.type in _BOUNDS:
+            if each.at_ms != start.entry.at_ms or each.type in BOUNDS:
                 break
             yield each
         for index in range(start.index + 1, min(len(self.stream), start.index + LOOK_ENTRIES_MAX)):
             each = self.stream[index]
-            if each.at_ms != start.entry.at_ms or each.type in _BOUNDS:
+            if each.at_ms != start.entry.at_ms or each.type in BOUNDS:
                 break
             yield each
 
@@ -172,7 +173,7 @@ class _Cutting:
             current is not None
             and current.ended_ms is not None
             and entry.type != _COMPLETED
-            and (entry.at_ms != current.ended_ms or entry.type in _BOUNDS)
+            and (entry.at_ms != current.ended_ms or entry.type in BOUNDS)
         ):
             # Stable or Empty without a completion: that entry was lost.
             self._close(index, Outcome.COMPLETED)
@@ -248,7 +249,7 @@ class _Cutting:
             first > self._free
             and index - first < LOOK_ENTRIES_MAX
             and self._stream[first - 1].at_ms == entry.at_ms
-            and self._stream[first - 1].type not in _BOUNDS
+            and self._stream[first - 1].type not in BOUNDS
         ):
             first -= 1
         began = Rebalance(self._group, self._stream, self._members, self._present, first, first, entry.at_ms)

@@ -71,7 +71,7 @@ APIS: Final[Mapping[int, Api]] = MappingProxyType(
 
 
 def check_request_size(api_key: int, size: int) -> None:
-    """Raises TooLargeError for a request larger than its API's may be; of what is no API here, too."""
+    """Raises TooLargeError for a request larger than its API allows; unknown APIs have a limit too."""
     api = APIS.get(api_key)
     size_max = LISTING_BYTES_MAX if api is None else api.size_max
     if size_max is not None and size > size_max:

@@ -47,7 +47,6 @@ class FaultGate:
         self._faults = faults
         self._broker = broker
         self._sessions = sessions
-        self._standing = False
         self._held: dict[asyncio.Future[None], Fault] = {}
         """Requests that are delayed, and by what."""
         self._silent: set[asyncio.Future[None]] = set()
