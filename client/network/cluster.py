@@ -362,10 +362,6 @@ class Cluster:
             raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{where} has no leader at the moment")
         return partition.leader, partition.leader_epoch
 
-    async def leader(self, where: TopicPartition, until: float) -> int:
-        """The node that leads the partition; raises as `leadership` does."""
-        return (await self.leadership(where, until))[0]
-
     async def coordinator(self, group_id: str, until: float) -> int:
         """The node that coordinates the group."""
         known = self._coordinators.get(group_id)

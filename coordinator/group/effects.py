@@ -6,11 +6,9 @@ import uuid
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from muster.coordinator.base.step import RequestContext, Row
+from muster.coordinator.base.step import Row
 from muster.protocol.message import Message
 from muster.protocol.messages.coordinator_records import decode_record, encode_key, encode_value
-
-__all__ = ["Record", "RequestContext", "TopicsImage"]
 
 
 class Record(NamedTuple):

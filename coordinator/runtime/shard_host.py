@@ -31,7 +31,7 @@ from itertools import islice
 from types import MappingProxyType
 from typing import Any, Final, Generic, NamedTuple, Protocol
 
-from muster.coordinator.base.answers import LATER, Answered, Later
+from muster.coordinator.base.answers import LATER, Answered
 from muster.coordinator.base.clock import Clock, Timer
 from muster.coordinator.base.step import Reply, RequestContext, Step, Ticket
 from muster.coordinator.journal.entries import Entry
@@ -40,8 +40,6 @@ from muster.coordinator.runtime.machine import NO_TRAITS, M, MachineKind, Notice
 from muster.coordinator.runtime.recorder import Recorder
 from muster.coordinator.storage.store import JournalRow, Lease, Outcome, StoreBusy, StoreFull
 from muster.protocol.errors import ErrorCode, KafkaError
-
-__all__ = ["LATER", "Answered", "HostState", "Later", "Limits", "Notice", "Operation", "ShardHost"]
 
 UNWRITTEN: Final = (StoreBusy, StoreFull)
 """What the store says when nothing was written: this still is the coordinator."""

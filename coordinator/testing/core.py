@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from muster.coordinator.base.clock import Clock
+from muster.coordinator.base.step import RequestContext
 from muster.coordinator.config import Settings
-from muster.coordinator.group.effects import RequestContext
 from muster.coordinator.journal.entries import Entry
+from muster.coordinator.runtime.machine import Operation
 from muster.coordinator.runtime.ring import together
-from muster.coordinator.runtime.shard_host import Operation
 from muster.coordinator.server.broker import Broker as Node
 from muster.coordinator.server.brokers import Brokers
 from muster.coordinator.testing.thread import CALL_S, LoopThread

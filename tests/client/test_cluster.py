@@ -72,7 +72,7 @@ async def test_partitions_and_groups_are_asked_for_where_they_are(
 ) -> None:
     brokers, cluster = three
     brokers.create_topic("t", 12)
-    led = {await cluster.leader(TopicPartition("t", each), deadline(LONG_S)) for each in range(12)}
+    led = {(await cluster.leadership(TopicPartition("t", each), deadline(LONG_S)))[0] for each in range(12)}
     assert led == {1, 2, 3}
     for group_id in ("a", "b", "c", "d"):
         index = brokers.coordinator_of(group_id)
@@ -278,7 +278,7 @@ async def test_many_who_ask_at_once_share_one_request() -> None:
         fake.answering.set()
         assert await asyncio.gather(*asking) == [(1, 1)] * 50
         assert len(fake.asked) <= 2
-        assert await cluster.leader(wanted[0], deadline(LONG_S)) == 1
+        assert (await cluster.leadership(wanted[0], deadline(LONG_S)))[0] == 1
         assert len(fake.asked) <= 2, "what is known is not asked for"
 
 
@@ -286,7 +286,7 @@ async def test_what_is_stale_is_asked_for_once_and_nothing_else() -> None:
     fake = FakeCluster()
     async with fake.listening(1, 2) as addresses, Cluster(addresses) as cluster:
         first, second = TopicPartition("first", 0), TopicPartition("second", 0)
-        await asyncio.gather(*(cluster.leader(each, deadline(LONG_S)) for each in (first, second)))
+        await asyncio.gather(*(cluster.leadership(each, deadline(LONG_S)) for each in (first, second)))
         fake.leaders["first"] = (2, 2)
         assert await cluster.leadership(first, deadline(LONG_S)) == (1, 1)
         cluster.stale("first")
@@ -295,7 +295,7 @@ async def test_what_is_stale_is_asked_for_once_and_nothing_else() -> None:
         assert await cluster.leadership(first, deadline(LONG_S)) == (2, 2)
         assert fake.asked[1:] == [["first"]]
         cluster.stale()
-        await asyncio.gather(*(cluster.leader(each, deadline(LONG_S)) for each in (first, second)))
+        await asyncio.gather(*(cluster.leadership(each, deadline(LONG_S)) for each in (first, second)))
         assert fake.asked[2:] == [["first", "second"]]
 
 

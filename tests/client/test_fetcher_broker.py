@@ -33,7 +33,7 @@ async def send(cluster: Cluster, where: TopicPartition, *values: bytes, codec: C
     request = ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[topic])
 
     async def attempt() -> None:
-        node = await cluster.leader(where, deadline(LONG_S))
+        node, _ = await cluster.leadership(where, deadline(LONG_S))
         response = await cluster.call(request, deadline(LONG_S), node=node)
         assert response.responses[0].partition_responses[0].error_code == 0
 
@@ -107,7 +107,7 @@ async def test_it_follows_a_partition_to_its_next_leader() -> None:
             fetcher.set_assigned([T0])
             fetcher.seek(T0, Position(0))
             assert len(await read(fetcher, 1)) == 1
-            leader = await cluster.leader(T0, deadline(LONG_S))
+            leader, _ = await cluster.leadership(T0, deadline(LONG_S))
             brokers.stop(leader - 1)
             await send(cluster, T0, b"1")
             (record,) = await read(fetcher, 1)

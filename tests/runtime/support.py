@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from typing import Any
 
+from muster.coordinator.base.answers import LATER
 from muster.coordinator.base.clock import ManualClock
 from muster.coordinator.base.step import RequestContext, Step, Ticket
 from muster.coordinator.cluster.coordinators import GROUPS
@@ -16,7 +17,7 @@ from muster.coordinator.group.shard import Shard
 from muster.coordinator.runtime.groups import OPERATIONS, GroupRuntime
 from muster.coordinator.runtime.machine import MachineKind, Traits
 from muster.coordinator.runtime.recorder import Recorder
-from muster.coordinator.runtime.shard_host import LATER, Limits
+from muster.coordinator.runtime.shard_host import Limits
 from muster.coordinator.storage.memory import MemoryStore
 from muster.coordinator.storage.store import Append, Lease, LeaseKind, Outcome
 from muster.protocol.errors import ErrorCode, KafkaError

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 
-from muster.coordinator.runtime.shard_host import LATER
+from muster.coordinator.base.answers import LATER
 from muster.protocol.errors import ErrorCode
 from tests.runtime.support import CONTEXT, GROUP, SHARD, Bench, CounterShard, code
 from tests.support.facts import turns, until

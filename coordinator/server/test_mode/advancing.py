@@ -28,7 +28,8 @@ from typing import Final
 from muster.coordinator.base.movable_clock import MovableClock
 from muster.coordinator.base.step import Step
 from muster.coordinator.group.shard import Shard
-from muster.coordinator.runtime.shard_host import HostState, Notice, ShardHost
+from muster.coordinator.runtime.machine import Notice
+from muster.coordinator.runtime.shard_host import HostState, ShardHost
 from muster.coordinator.server.broker import Broker
 from muster.coordinator.storage.store import Ageing, StoreClosed
 
