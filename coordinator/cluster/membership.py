@@ -35,6 +35,9 @@ MOVES_AT_ONCE: Final = 8
 """Leases that a node gives up at a time for a node that comes, or when it leaves."""
 START_WAIT_MS: Final = 1_000
 """How long `announced` waits for what a start has claimed to be loaded."""
+LATE_RENEWALS_MAX: Final = 1
+"""Renewals of an earlier registration that a start puts up with. One may reach the store after its sender
+has died: the database, or the network before it, held it up. Whoever renews again is alive."""
 
 _HEARD_MAX: Final = 1_000
 """Nodes of which it is known when they were heard of last."""
@@ -232,10 +235,12 @@ class Membership:
         """Make the node known to the others, so that those who start meanwhile leave its share alone.
 
         Where a broker of the same id has died without leaving, its registration has to run out first: that
-        is waited for. Raises NodeIdTaken when it goes on being renewed, and StoreError.
+        is waited for. Raises NodeIdTaken when it is renewed more than LATE_RENEWALS_MAX times meanwhile, and
+        StoreError.
         """
         self._node = replace(node, term_ms=self._term_ms, drained=self._drained)
         ran_out_ms: int | None = None
+        renewals = 0
         while True:
             try:
                 await self._register()
@@ -246,7 +251,10 @@ class Membership:
                     ran_out_ms = runs_out_ms
                     self._log.warning("waiting until an earlier registration has run out", why=str(taken))
                 elif runs_out_ms > ran_out_ms + self._retry_ms:  # two clocks may differ by a little
-                    raise
+                    ran_out_ms = runs_out_ms
+                    renewals += 1
+                    if renewals > LATE_RENEWALS_MAX:
+                        raise
                 await self._wait(runs_out_ms + 1)
 
     async def start(self, node: NodeRow, holders: Mapping[LeaseKind, LeaseHolder]) -> None:

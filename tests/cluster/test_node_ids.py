@@ -29,12 +29,28 @@ async def test_a_node_killed_and_started_again_waits_until_its_registration_has_
     assert {again.epoch(lease) for lease in ALL} == {2}
 
 
+async def test_a_renewal_that_reaches_the_store_after_its_sender_died_only_makes_the_next_one_wait_longer(
+    cluster: Cluster,
+) -> None:
+    (node,) = await cluster.start(1)
+    node.membership.kill()
+    again = cluster.nodes[1] = Node(1, cluster.store, cluster.clock)
+    starting = asyncio.ensure_future(again.start())
+    await cluster.passes(TERM_MS // 2)
+    await cluster.store.register_node(node.row)  # held up on its way
+    await cluster.passes(TERM_MS - 100)
+    assert not starting.done()
+    await cluster.passes(500)
+    await starting
+    assert again.serves() == again.owns() == ALL
+
+
 async def test_a_node_whose_id_is_in_use_is_refused_with_who_uses_it(cluster: Cluster) -> None:
     (node,) = await cluster.start(1)
     epochs = {lease: node.epoch(lease) for lease in ALL}
     other = Node(1, cluster.store, cluster.clock)
     starting = asyncio.ensure_future(other.start())
-    await cluster.passes(TERM_MS + 500)
+    await cluster.passes(2 * TERM_MS + 500)
     with pytest.raises(NodeIdTaken, match=r"node id 1 is taken by the broker at 127\.0\.0\.1:9093"):
         await starting
     other.membership.kill()
