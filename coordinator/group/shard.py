@@ -12,7 +12,7 @@ from muster.coordinator.group import offsets
 from muster.coordinator.group.classic.connections import Connections
 from muster.coordinator.group.classic.groups import ClassicGroups, require_group_id
 from muster.coordinator.group.classic.shared import Shared, Topics
-from muster.coordinator.group.config import GroupConfig
+from muster.coordinator.group.config import GroupConfig, GroupConfigs
 from muster.coordinator.group.effects import Record, TopicsImage
 from muster.coordinator.group.events import Cause, GroupRemoved, OffsetsRemoved, Trigger
 from muster.coordinator.group.group import Group, group_not_found
@@ -26,6 +26,11 @@ from muster.protocol.messages.classic_group import (
     JoinGroupRequest,
     LeaveGroupRequest,
     SyncGroupRequest,
+)
+from muster.protocol.messages.consumer_group import (
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
 )
 from muster.protocol.messages.group_admin import DeleteGroupsResponse, DescribeGroupsResponse
 from muster.protocol.messages.offsets import OffsetCommitRequest, OffsetDeleteRequest
@@ -48,10 +53,18 @@ class Shard:
     before they have changed anything, or are answered in their step or (JoinGroup, SyncGroup) in a later one.
     """
 
-    def __init__(self, number: int, config: GroupConfig, *, ids: Callable[[], str] = _uuid4) -> None:
-        """`ids` makes the random part of member ids."""
+    def __init__(
+        self,
+        number: int,
+        config: GroupConfig,
+        *,
+        configs: GroupConfigs | None = None,
+        ids: Callable[[], str] = _uuid4,
+    ) -> None:
+        """`configs` has what is set for single groups. `ids` makes the random part of member ids."""
         self.number = number
         self.config = config
+        self.configs = configs or GroupConfigs(config)
         self.groups: dict[str, Group] = {}
         self.hard = HardState()
         self.deadlines: Deadlines[TimerKey] = Deadlines()
@@ -165,6 +178,12 @@ class Shard:
     def leave(self, request: LeaveGroupRequest, step: Step) -> None:
         self._classic.leave(request, step)
 
+    def consumer_heartbeat(
+        self, request: ConsumerGroupHeartbeatRequest, step: Step
+    ) -> ConsumerGroupHeartbeatResponse:
+        """A ConsumerGroupHeartbeat. Returns its answer."""
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
+
     # --- offsets --------------------------------------------------------------------------------------------
 
     def commit_offsets(self, request: OffsetCommitRequest, step: Step) -> None:
@@ -214,6 +233,24 @@ class Shard:
                 not_found = group_not_found(group_id)
                 described.error_code, described.error_message = not_found.code, not_found.why
         step.reply(described)
+
+    def describe_consumer(self, group_id: str, step: Step) -> None:
+        """One group of a ConsumerGroupDescribe. Answers a ConsumerGroupDescribeResponse.DescribedGroup for
+        every group, and raises nothing."""
+        step.reads_hard_state = True
+        not_found = group_not_found(group_id)
+        step.reply(
+            ConsumerGroupDescribeResponse.DescribedGroup(
+                error_code=not_found.code,
+                error_message=not_found.why,
+                group_id=group_id,
+                group_state="",
+                group_epoch=0,
+                assignment_epoch=0,
+                assignor_name="",
+                members=[],
+            )
+        )
 
     def list_groups(self, _: None, step: Step) -> None:
         """The shard's part of a ListGroups: answers a list of ListGroupsResponse.ListedGroup, and raises
