@@ -60,9 +60,18 @@ def _unasked(side: Side, when: str) -> None:
 
 def _consumer_groups(side: Side, when: str) -> None:
     beat = ConsumerGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=1)
+    joining = ConsumerGroupHeartbeatRequest(
+        group_id="g",
+        member_id="m",
+        member_epoch=0,
+        rebalance_timeout_ms=1_000,
+        subscribed_topic_names=["t"],
+        topic_partitions=[],
+    )
     describe = ConsumerGroupDescribeRequest(group_ids=["g", "", "g"], include_authorized_operations=True)
     for version in (0, 1):
         side.ask(f"{when}: a heartbeat, v{version}", beat, version)
+        side.ask(f"{when}: joining, v{version}", joining, version)
         side.ask(f"{when}: described, v{version}", describe, version)
 
 

@@ -10,7 +10,6 @@ from muster.coordinator.server.apis import APIS
 from muster.coordinator.testing import Broker
 from muster.protocol.api import ApiKey, advertised_versions
 from muster.protocol.messages.connection import ApiVersionsRequest, ApiVersionsResponse
-from muster.protocol.messages.consumer_group import ConsumerGroupHeartbeatRequest
 from muster.protocol.messages.group_admin import (
     DeleteGroupsRequest,
     DescribeGroupsRequest,
@@ -182,20 +181,6 @@ def authentication(side: Side) -> None:
         side.ask(f"token, v{version}", SaslAuthenticateRequest(auth_bytes=b"\x00user\x00secret"), version)
 
 
-def the_consumer_protocol(side: Side) -> None:
-    """Where it is not served."""
-    for version in range(2):
-        joining = ConsumerGroupHeartbeatRequest(
-            group_id=side.name("g"),
-            member_id="m" if version else "",
-            member_epoch=0,
-            rebalance_timeout_ms=1_000,
-            subscribed_topic_names=["t"],
-            topic_partitions=[],
-        )
-        side.ask(f"joining, v{version}", joining, version)
-
-
 # --- told ---------------------------------------------------------------------------------------------------
 
 
@@ -219,11 +204,3 @@ def test_what_is_served_is_served_in_all_versions_that_apache_kafka_serves(
     advertised = APIS.keys()
     ours = {key: tuple(advertised_versions(key)) for key in advertised}
     assert ours == {key: theirs.get(ApiKey(key)) for key in advertised}
-
-
-def test_the_consumer_protocol_is_refused_as_by_an_apache_kafka_without_it(
-    kafka_of_configs: KafkaOfConfigs,
-) -> None:
-    without = kafka_of_configs({**KAFKA_CONFIGS, "group.coordinator.rebalance.protocols": "classic"})
-    with Broker(auto_create_topics_enable=False, lease_term_ms=600_000) as broker:
-        assert_told_alike(the_consumer_protocol, without, broker)
