@@ -9,16 +9,25 @@ from collections.abc import Callable, Collection, Iterable
 from muster.coordinator.base.deadlines import Deadlines
 from muster.coordinator.base.step import Step
 from muster.coordinator.group import offsets
-from muster.coordinator.group.classic.connections import Connections
 from muster.coordinator.group.classic.groups import ClassicGroups, require_group_id
-from muster.coordinator.group.classic.shared import Shared, Topics
 from muster.coordinator.group.config import GroupConfig
+from muster.coordinator.group.connections import Connections
 from muster.coordinator.group.effects import Record, TopicsImage
-from muster.coordinator.group.events import Cause, GroupRemoved, OffsetsRemoved, Trigger
+from muster.coordinator.group.events import (
+    Cause,
+    GroupRemoved,
+    MemberDisconnected,
+    MemberIdentity,
+    OffsetsRemoved,
+    Trigger,
+)
 from muster.coordinator.group.group import Group, group_not_found
-from muster.coordinator.group.hard_state import CommittedOffset, HardState, StoredGroup, TopicPartition
+from muster.coordinator.group.hard_state import Durable, HardState, TopicPartition
+from muster.coordinator.group.presumption import Presumption
 from muster.coordinator.group.rate_limiters import RateLimiters
+from muster.coordinator.group.shared import Shared
 from muster.coordinator.group.timers import PRESUMPTION, SWEEP, TimerKey, TimerKind
+from muster.coordinator.group.topics import Topics
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.classic_group import (
     HeartbeatRequest,
@@ -32,8 +41,6 @@ from muster.protocol.messages.offsets import OffsetCommitRequest, OffsetDeleteRe
 
 _GROUP_ID_NOT_FOUND_TO_COMMIT_FROM = 9  # KIP-848
 _GROUP_ID_NOT_FOUND_TO_DESCRIBE_FROM = 6
-
-Durable = tuple[dict[str, StoredGroup], dict[str, dict[TopicPartition, CommittedOffset]]]
 
 
 def _uuid4() -> str:
@@ -56,7 +63,9 @@ class Shard:
         self.hard = HardState()
         self.deadlines: Deadlines[TimerKey] = Deadlines()
         self._topics = Topics()
-        shared = Shared(config, self.hard, self.deadlines, Connections(), self._topics, RateLimiters())
+        self._connections = Connections()
+        self._presumption: Presumption | None = None
+        shared = Shared(config, self.hard, self.deadlines, self._connections, self._topics, RateLimiters())
         self._classic = ClassicGroups(self.groups, shared, ids)
 
     def __repr__(self) -> str:
@@ -104,10 +113,15 @@ class Shard:
     def advance(self, step: Step) -> None:
         """Do what is due."""
         for timer in self.deadlines.due(step.now_ms):
-            if timer.kind is TimerKind.SWEEP:
-                self._sweep(step)
-            else:
-                self._classic.timer_fired(timer, step)
+            match timer.kind:
+                case TimerKind.SWEEP:
+                    self._sweep(step)
+                case TimerKind.PRESUMPTION:
+                    self._end_presumption(step.now_ms)
+                case TimerKind.SESSION if self._is_presumed_alive(timer):
+                    pass
+                case _:
+                    self._classic.timer_fired(timer, step)
 
     def unheard(self, responses: Iterable[object], step: Step) -> None:
         """Clients were not given these responses in time."""
@@ -131,22 +145,49 @@ class Shard:
 
         Told again it replaces what it said before, which ends at that moment; and so it does with a time that
         has passed."""
-        self._classic.presume_alive(until_ms, stalled, step, clients=clients)
+        self._end_presumption(step.now_ms)
+        if until_ms > step.now_ms:
+            groups = self.groups.values()
+            self._presumption = Presumption(
+                groups, until_ms, step.now_ms, frozenset(stalled), frozenset(clients)
+            )
+            self.deadlines.set(PRESUMPTION, until_ms)
+
+    def _is_presumed_alive(self, timer: TimerKey) -> bool:
+        group = self.groups.get(timer.group_id)
+        presumption = self._presumption
+        return group is not None and presumption is not None and presumption.keeps(group, timer.member_id)
+
+    def _end_presumption(self, now_ms: int) -> None:
+        if self._presumption is not None:
+            presumption, self._presumption = self._presumption, None
+            self.deadlines.cancel(PRESUMPTION)
+            presumption.end(self.groups.values(), now_ms)
 
     def knows_connection(self, connection_id: int) -> bool:
         """Whether `connection_closed` would find anybody."""
-        return connection_id in self._classic.connections
+        return connection_id in self._connections
 
     def connection_closed(self, connection_id: int, step: Step) -> None:
         """A client hung up, or died. Its members stay until their sessions expire."""
-        self._classic.connection_closed(connection_id, step)
+        present, former = self._connections.closed(connection_id)
+        for group_id, member in present:
+            member.disconnected_at_ms = step.now_ms
+            group = self.groups.get(group_id)
+            if group is not None:
+                if self._presumption is not None:
+                    self._presumption.disconnected(group, member, step.now_ms)
+                _tell_disconnected(group, member.identity, member.heard_ms, None, step)
+        for group_id, identity, heard_ms, removed_ms in former:
+            group = self.groups.get(group_id)
+            if group is not None:
+                _tell_disconnected(group, identity, heard_ms, removed_ms, step)
 
     def topics_changed(self, image: TopicsImage, step: Step) -> None:
         """Forget the offsets of topics that are gone. Telling the same image again changes nothing more."""
-        if image.partitions is not None:
-            self._topics.partitions = image.partitions
+        changed = self._topics.take(image)
         for group in self.groups.values():
-            group.topics_changed()
+            group.topics_changed(changed)
             orphaned = offsets.orphaned(group.group_id, image, self.hard)
             self._remove_offsets(group, orphaned, Cause(Trigger.TOPIC_DELETED), step)
 
@@ -289,3 +330,15 @@ class Shard:
 
     def _set_sweep(self, now_ms: int) -> None:
         self.deadlines.set(SWEEP, now_ms + max(self.config.offsets_retention_check_interval_ms, 1))
+
+
+def _tell_disconnected(
+    group: Group, identity: MemberIdentity, heard_ms: int, removed_ms: int | None, step: Step
+) -> None:
+    step.events.append(
+        MemberDisconnected(
+            *group.stamp(step, Cause(Trigger.CONNECTION_CLOSED, identity)),
+            silent_ms=step.now_ms - heard_ms,
+            after_removal_ms=None if removed_ms is None else step.now_ms - removed_ms,
+        )
+    )

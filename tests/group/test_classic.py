@@ -8,15 +8,15 @@ import pytest
 
 from muster.coordinator.base.deadlines import Deadlines
 from muster.coordinator.base.step import BrokenInvariant, Step
-from muster.coordinator.group.classic.connections import Connections, Former
 from muster.coordinator.group.classic.group import ClassicGroup
-from muster.coordinator.group.classic.shared import Shared, Topics
 from muster.coordinator.group.classic.states import TRANSITIONS, GroupState
 from muster.coordinator.group.config import GroupConfig
+from muster.coordinator.group.connections import Connections, Former
 from muster.coordinator.group.events import Cause, MemberIdentity, StateChanged, Trigger
 from muster.coordinator.group.group import PendingMember
 from muster.coordinator.group.hard_state import HardState
 from muster.coordinator.group.rate_limiters import RateLimiters
+from muster.coordinator.group.shared import Shared
 from muster.coordinator.group.timers import TimerKey
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.classic_group import JoinGroupResponse

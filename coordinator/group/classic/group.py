@@ -16,7 +16,6 @@ from muster.coordinator.group import records
 from muster.coordinator.group.classic import ownership
 from muster.coordinator.group.classic.member import ClassicMember, Protocols
 from muster.coordinator.group.classic.ownership import Ownership
-from muster.coordinator.group.classic.shared import Shared
 from muster.coordinator.group.classic.states import TRANSITIONS, GroupState
 from muster.coordinator.group.classic.subscriptions import PartitionCounts, partition_counts
 from muster.coordinator.group.events import (
@@ -38,6 +37,8 @@ from muster.coordinator.group.group import (
     group_not_found,
 )
 from muster.coordinator.group.hard_state import UNKNOWN_TIME, StoredGroup
+from muster.coordinator.group.heard import Heard
+from muster.coordinator.group.shared import Shared
 from muster.coordinator.group.timers import TimerKey, TimerKind
 from muster.protocol.embedded import subscribed_topics
 from muster.protocol.errors import DecodeError, ErrorCode, KafkaError
@@ -252,6 +253,9 @@ class ClassicGroup:
             )
         )
 
+    def validate_fetch(self, member_id: str | None, member_epoch: int) -> None:
+        """Anybody may."""
+
     def validate_delete(self) -> None:
         if self.state is GroupState.DEAD:
             raise group_not_found(self.group_id)
@@ -282,7 +286,7 @@ class ClassicGroup:
             return committed_at
         return None
 
-    def topics_changed(self) -> None:
+    def topics_changed(self, names: frozenset[str]) -> None:
         if self.members and self.partition_counts is None:
             # It was loaded: what has changed since its last assignment, nobody here knows.
             self.count_partitions()
@@ -583,9 +587,12 @@ class ClassicGroup:
     def sync_timer(self) -> TimerKey:
         return TimerKey(TimerKind.SYNC, self.group_id)
 
-    def restart_session(self, member: ClassicMember, now_ms: int) -> None:
+    def restart_session(self, member: Heard, now_ms: int) -> None:
         member.session_from_ms = now_ms
         self.deadlines.set(member.session_timer, now_ms + member.session_timeout_ms)
+
+    def keep_session(self, member: Heard, until_ms: int) -> None:
+        self.deadlines.set(member.session_timer, until_ms + max(member.session_timeout_ms, 1))
 
     def cancel_timers(self) -> None:
         """The group goes."""

@@ -1,20 +1,19 @@
-"""The classic groups of a shard: what their members ask, and what timers and connections tell of them."""
+"""The classic groups of a shard: what their members ask, and what timers tell of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from muster.coordinator.base.step import Step
 from muster.coordinator.group import records
 from muster.coordinator.group.classic import joins, rebalance, sessions, syncs
 from muster.coordinator.group.classic.group import ClassicGroup
-from muster.coordinator.group.classic.presumption import Presumption
-from muster.coordinator.group.classic.shared import Shared
-from muster.coordinator.group.events import Cause, GroupCreated, MemberDisconnected, MemberIdentity, Trigger
+from muster.coordinator.group.events import Cause, GroupCreated, Trigger
 from muster.coordinator.group.group import Group
 from muster.coordinator.group.hard_state import StoredGroup
-from muster.coordinator.group.timers import PRESUMPTION, TimerKey, TimerKind
+from muster.coordinator.group.shared import Shared
+from muster.coordinator.group.timers import TimerKey, TimerKind
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.classic_group import (
     HeartbeatRequest,
@@ -34,11 +33,9 @@ class ClassicGroups:
 
     def __init__(self, groups: dict[str, Group], shared: Shared, ids: Callable[[], str]) -> None:
         """`ids` makes the random part of member ids."""
-        self.connections = shared.connections
         self._groups = groups
         self._shared = shared
         self._ids = ids
-        self._presumption: Presumption | None = None
 
     def __iter__(self) -> Iterator[ClassicGroup]:
         return (group for group in self._groups.values() if isinstance(group, ClassicGroup))
@@ -162,60 +159,17 @@ class ClassicGroups:
     # --- timers ---------------------------------------------------------------------------------------------
 
     def timer_fired(self, timer: TimerKey, step: Step) -> None:
-        """A deadline of a group, or of the presumption, has come."""
+        """A deadline of a group has come."""
         kind, group_id, member_id = timer
-        if kind is TimerKind.PRESUMPTION:
-            self._end_presumption(step.now_ms)
-            return
         group = self._find(group_id)
         assert group is not None, f"{timer} outlived its group"
         match kind:
             case TimerKind.SESSION:
-                if self._presumption is None or not self._presumption.keeps(group, member_id):
-                    sessions.session_timer_fired(group, member_id, step)
+                sessions.session_timer_fired(group, member_id, step)
             case TimerKind.JOIN:
                 rebalance.join_timer_fired(group, step)
             case TimerKind.SYNC:
                 rebalance.sync_timer_fired(group, step)
-
-    def presume_alive(
-        self,
-        until_ms: int,
-        stalled: Collection[tuple[str, str]],
-        step: Step,
-        *,
-        clients: Collection[str] = (),
-    ) -> None:
-        """See `Shard.presume_alive`."""
-        self._end_presumption(step.now_ms)
-        if until_ms > step.now_ms:
-            self._presumption = Presumption(
-                self, until_ms, step.now_ms, frozenset(stalled), frozenset(clients)
-            )
-            self._shared.deadlines.set(PRESUMPTION, until_ms)
-
-    def _end_presumption(self, now_ms: int) -> None:
-        if self._presumption is not None:
-            presumption, self._presumption = self._presumption, None
-            self._shared.deadlines.cancel(PRESUMPTION)
-            presumption.end(self, now_ms)
-
-    # --- connections ----------------------------------------------------------------------------------------
-
-    def connection_closed(self, connection_id: int, step: Step) -> None:
-        """A client hung up, or died. Its members stay until their sessions expire."""
-        present, former = self.connections.closed(connection_id)
-        for group_id, member in present:
-            member.disconnected_at_ms = step.now_ms
-            group = self._find(group_id)
-            if group is not None:
-                if self._presumption is not None:
-                    self._presumption.disconnected(group, member, step.now_ms)
-                _tell_disconnected(group, member.identity, member.heard_ms, None, step)
-        for group_id, identity, heard_ms, removed_ms in former:
-            group = self._find(group_id)
-            if group is not None:
-                _tell_disconnected(group, identity, heard_ms, removed_ms, step)
 
 
 def require_group_id(group_id: str) -> None:
@@ -229,15 +183,3 @@ def _member_id(prefix: str, unique: str) -> str:
     """Kafka's form of a member id. A prefix that fills a Kafka string is cut: the id must be one."""
     room = STRING_BYTES_MAX - len(unique) - 1
     return f"{prefix.encode()[:room].decode(errors='ignore')}-{unique}"
-
-
-def _tell_disconnected(
-    group: ClassicGroup, identity: MemberIdentity, heard_ms: int, removed_ms: int | None, step: Step
-) -> None:
-    step.events.append(
-        MemberDisconnected(
-            *group.stamp(step, Cause(Trigger.CONNECTION_CLOSED, identity)),
-            silent_ms=step.now_ms - heard_ms,
-            after_removal_ms=None if removed_ms is None else step.now_ms - removed_ms,
-        )
-    )

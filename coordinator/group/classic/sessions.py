@@ -50,21 +50,12 @@ def heartbeat(group: ClassicGroup, request: HeartbeatRequest, step: Step) -> Hea
     else:
         raise BrokenInvariant(f"{group!r} has {member!r} in {state}")
     silent_ms = step.now_ms - member.session_from_ms
-    if silent_ms * 3 >= member.session_timeout_ms and is_late(member, silent_ms):
+    if silent_ms * 3 >= member.session_timeout_ms and member.is_late(silent_ms):
         _tell_late(group, member, silent_ms, step)
     member.heartbeats += 1
     group.heard(member, step)
     group.restart_session(member, step.now_ms)
     return response
-
-
-def is_late(member: ClassicMember, silent_ms: int) -> bool:
-    """Whether so long a silence is a near miss: two thirds of the session, or a third and more than three
-    times what is usual."""
-    usual_ms = member.heartbeat_interval_ms()
-    return silent_ms * 3 >= member.session_timeout_ms * 2 or (
-        silent_ms * 3 >= member.session_timeout_ms and usual_ms is not None and silent_ms > 3 * usual_ms
-    )
 
 
 def _tell_late(group: ClassicGroup, member: ClassicMember, silent_ms: int, step: Step) -> None:
