@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from muster.coordinator.base.endpoints import Endpoint, Listening, read_endpoints
+from muster.coordinator.group.config import ASSIGNORS, MigrationPolicy
 from muster.coordinator.topics.config import SPECS
 from muster.settings import (
     INT32_MAX,
@@ -55,6 +56,10 @@ class NoSuchVariable(SettingError):
         ValueError.__init__(self, f"{given}: there is no such variable; perhaps {meant} was meant")
         self.given = given
 
+
+CLASSIC: Final = "classic"
+CONSUMER: Final = "consumer"
+"""Protocols of groups."""
 
 STORE_PATTERN: Final = r"postgres(ql)?://\S+"
 STORE_SHAPE: Final = "postgresql://USER:PASSWORD@HOST:PORT/DATABASE"
@@ -264,7 +269,58 @@ class Settings:
     group_max_session_timeout_ms: int = _kafka(
         1_800_000, "longest session timeout a member may ask for", low=1
     )
-    group_max_size: int = _kafka(INT32_MAX, "most members of a group", low=1)
+    group_max_size: int = _kafka(INT32_MAX, "most members of a classic group", low=1)
+    group_coordinator_rebalance_protocols: tuple[str, ...] = _kafka(
+        (CLASSIC, CONSUMER),
+        "group protocols that are served; without consumer, clients with group.protocol=consumer are refused",
+        choices=(CLASSIC, CONSUMER),
+    )
+    group_consumer_session_timeout_ms: int = _kafka(
+        45_000, "session timeout of the members of consumer groups (KIP-848)", low=1
+    )
+    group_consumer_min_session_timeout_ms: int = _kafka(
+        45_000, "shortest session timeout that can be set for a consumer group", low=1
+    )
+    group_consumer_max_session_timeout_ms: int = _kafka(
+        60_000, "longest session timeout that can be set for a consumer group", low=1
+    )
+    group_consumer_heartbeat_interval_ms: int = _kafka(
+        5_000, "how often the members of consumer groups send a heartbeat", low=1
+    )
+    group_consumer_min_heartbeat_interval_ms: int = _kafka(
+        5_000, "shortest heartbeat interval that can be set for a consumer group", low=1
+    )
+    group_consumer_max_heartbeat_interval_ms: int = _kafka(
+        15_000, "longest heartbeat interval that can be set for a consumer group", low=1
+    )
+    group_consumer_max_size: int = _kafka(INT32_MAX, "most members of a consumer group", low=1)
+    group_consumer_assignors: tuple[str, ...] = _kafka(
+        ASSIGNORS,
+        "assignors of consumer groups; the first serves groups whose members ask for none",
+        choices=ASSIGNORS,
+    )
+    group_consumer_migration_policy: str = _kafka(
+        MigrationPolicy.BIDIRECTIONAL.value,
+        "which groups may change their protocol while they have members: upgrade from classic to consumer, "
+        "downgrade from consumer to classic, bidirectional both",
+        choices=tuple(each.value for each in MigrationPolicy),
+    )
+    group_consumer_assignment_interval_ms: int = _kafka(
+        1_000,
+        "least time between two assignments of a consumer group",
+        scope=Scope.CLUSTER_WIDE,
+    )
+    group_consumer_min_assignment_interval_ms: int = _kafka(
+        0, "shortest assignment interval that can be set for a consumer group"
+    )
+    group_consumer_max_assignment_interval_ms: int = _kafka(
+        15_000, "longest assignment interval that can be set for a consumer group"
+    )
+    group_consumer_regex_refresh_interval_ms: int = _kafka(
+        600_000,
+        "how often the topics that a regular expression of consumers matches are looked up, at the latest",
+        low=10_000,
+    )
     offset_metadata_max_bytes: int = _kafka(
         4_096, "longest metadata text of a committed offset", unit="characters"
     )
@@ -303,6 +359,7 @@ class Settings:
             _check(each, getattr(self, name), name)
         self._check_order("group_min_session_timeout_ms", "group_max_session_timeout_ms")
         self._check_order("log_cleaner_min_compaction_lag_ms", "log_cleaner_max_compaction_lag_ms")
+        self._check_consumer_groups()
         self._check_room("port", self.port, PORT_MAX)
         self._check_room("node_id", self.node_id, INT32_MAX)
         if self.store is not None and self.ephemeral:
@@ -339,6 +396,24 @@ class Settings:
     def _check_order(self, low: str, high: str) -> None:
         if getattr(self, low) > getattr(self, high):
             raise SettingError(low, getattr(self, low), f"at most {high} ({getattr(self, high)})")
+
+    def _check_consumer_groups(self) -> None:
+        for name in ("session_timeout_ms", "heartbeat_interval_ms", "assignment_interval_ms"):
+            low, value, high = (f"group_consumer_{which}{name}" for which in ("min_", "", "max_"))
+            self._check_order(low, high)
+            if not getattr(self, low) <= getattr(self, value) <= getattr(self, high):
+                allowed = f"{low} to {high} ({getattr(self, low)} to {getattr(self, high)})"
+                raise SettingError(value, getattr(self, value), allowed)
+        heartbeat, session = "group_consumer_heartbeat_interval_ms", "group_consumer_session_timeout_ms"
+        if getattr(self, heartbeat) >= getattr(self, session):
+            allowed = f"less than {session} ({getattr(self, session)})"
+            raise SettingError(heartbeat, getattr(self, heartbeat), allowed)
+        if not self.group_consumer_assignors:
+            raise SettingError("group_consumer_assignors", "", f"one or more of {', '.join(ASSIGNORS)}")
+        if CLASSIC not in self.group_coordinator_rebalance_protocols:
+            given = text_of(self.group_coordinator_rebalance_protocols)
+            allowed = f"a list with {CLASSIC}, which cannot be switched off"
+            raise SettingError("group_coordinator_rebalance_protocols", given, allowed)
 
     def _check_room(self, name: str, first: int, last: int, noun: str = "") -> None:
         """The brokers count up from `first`: refuse it when the last of them would come behind `last`."""
@@ -446,6 +521,8 @@ def _parse(each: Setting, text: str, given: str) -> Any:
             value = _TRUTHS[text.strip().lower()]
         elif each.numeric:
             value = each.kind(text)
+        elif each.kind is tuple:
+            value = each.read(text)
     except (KeyError, ValueError):
         value = None
     if value is None or not each.allows(value):

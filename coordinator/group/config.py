@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from enum import StrEnum
+from typing import Final, NamedTuple
 
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 300_000
 """How long a member that is new in a rebalance may wait in JoinGroup without a sign of life. It cannot
 heartbeat before it has its id, and a client that hangs up and retries would otherwise leave one defunct
 member behind per attempt. Not configurable in Kafka either."""
+
+
+UNIFORM: Final = "uniform"
+RANGE: Final = "range"
+ASSIGNORS: Final = (UNIFORM, RANGE)
+"""The assignors that a broker has for consumer groups (KIP-848)."""
+
+
+class MigrationPolicy(StrEnum):
+    """Which groups may change their protocol while they have members (KIP-848)."""
+
+    DISABLED = "disabled"
+    UPGRADE = "upgrade"
+    """From classic to consumer."""
+    DOWNGRADE = "downgrade"
+    """From consumer to classic."""
+    BIDIRECTIONAL = "bidirectional"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +48,60 @@ class GroupConfig:
     (KIP-211)."""
     offsets_retention_check_interval_ms: int = 600_000
 
+    # ---- consumer groups (KIP-848); `GroupConfigs` has what is set for one group
+    group_consumer_session_timeout_ms: int = 45_000
+    group_consumer_min_session_timeout_ms: int = 45_000
+    group_consumer_max_session_timeout_ms: int = 60_000
+    group_consumer_heartbeat_interval_ms: int = 5_000
+    group_consumer_min_heartbeat_interval_ms: int = 5_000
+    group_consumer_max_heartbeat_interval_ms: int = 15_000
+    group_consumer_max_size: int = 2_147_483_647
+    """The most members of a group."""
+    group_consumer_assignors: tuple[str, ...] = ASSIGNORS
+    """Those that members may ask for; the first serves groups whose members ask for none."""
+    group_consumer_migration_policy: MigrationPolicy = MigrationPolicy.BIDIRECTIONAL
+    group_consumer_assignment_interval_ms: int = 1_000
+    """The least time between two target assignments of a group."""
+    group_consumer_min_assignment_interval_ms: int = 0
+    group_consumer_max_assignment_interval_ms: int = 15_000
+    group_consumer_regex_refresh_interval_ms: int = 600_000
+    """How often the topics that regular expressions stand for are looked up anew, at the latest."""
+
     @property
     def offsets_retention_ms(self) -> int:
         return self.offsets_retention_minutes * 60_000
+
+
+class GroupOverrides(NamedTuple):
+    """What is in force for one consumer group, within the broker's bounds. Milliseconds."""
+
+    consumer_session_timeout_ms: int
+    consumer_heartbeat_interval_ms: int
+    consumer_assignment_interval_ms: int
+
+
+class GroupConfigs:
+    """What is in force for each consumer group: the broker's values, and over them what was set for the group
+    (KIP-848).
+
+    The server tells of changes with `become`; shards ask with `of`, at any time.
+    """
+
+    def __init__(self, config: GroupConfig) -> None:
+        self._default = GroupOverrides(
+            config.group_consumer_session_timeout_ms,
+            config.group_consumer_heartbeat_interval_ms,
+            config.group_consumer_assignment_interval_ms,
+        )
+        self._of: Mapping[str, GroupOverrides] = {}
+
+    def __repr__(self) -> str:
+        return f"<GroupConfigs {self._default} groups={len(self._of)}>"
+
+    def of(self, group_id: str) -> GroupOverrides:
+        """What is in force for the group, whether it exists or not."""
+        return self._of.get(group_id, self._default)
+
+    def become(self, default: GroupOverrides, of: Mapping[str, GroupOverrides]) -> None:
+        """From now on `of` is in force for its groups, and `default` for all others."""
+        self._default, self._of = default, of

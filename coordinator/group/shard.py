@@ -4,14 +4,17 @@ them."""
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from muster.coordinator.base.deadlines import Deadlines
 from muster.coordinator.base.step import Step
 from muster.coordinator.group import offsets
 from muster.coordinator.group.classic.groups import ClassicGroups, require_group_id
-from muster.coordinator.group.config import GroupConfig
+from muster.coordinator.group.config import GroupConfig, GroupConfigs
 from muster.coordinator.group.connections import Connections
+from muster.coordinator.group.consumer.group import ConsumerGroup
+from muster.coordinator.group.consumer.groups import ConsumerGroups
+from muster.coordinator.group.consumer.regexes import Look
 from muster.coordinator.group.effects import Record, TopicsImage
 from muster.coordinator.group.events import (
     Cause,
@@ -36,8 +39,13 @@ from muster.protocol.messages.classic_group import (
     LeaveGroupRequest,
     SyncGroupRequest,
 )
+from muster.protocol.messages.consumer_group import (
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from muster.protocol.messages.group_admin import DeleteGroupsResponse, DescribeGroupsResponse
-from muster.protocol.messages.offsets import OffsetCommitRequest, OffsetDeleteRequest
+from muster.protocol.messages.offsets import OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchResponse
 
 _GROUP_ID_NOT_FOUND_TO_COMMIT_FROM = 9  # KIP-848
 _GROUP_ID_NOT_FOUND_TO_DESCRIBE_FROM = 6
@@ -55,18 +63,35 @@ class Shard:
     before they have changed anything, or are answered in their step or (JoinGroup, SyncGroup) in a later one.
     """
 
-    def __init__(self, number: int, config: GroupConfig, *, ids: Callable[[], str] = _uuid4) -> None:
-        """`ids` makes the random part of member ids."""
+    def __init__(
+        self,
+        number: int,
+        config: GroupConfig,
+        *,
+        configs: GroupConfigs | None = None,
+        ids: Callable[[], str] = _uuid4,
+    ) -> None:
+        """`configs` has what is set for single groups. `ids` makes the random part of member ids."""
         self.number = number
         self.config = config
+        self.configs = configs or GroupConfigs(config)
         self.groups: dict[str, Group] = {}
         self.hard = HardState()
         self.deadlines: Deadlines[TimerKey] = Deadlines()
         self._topics = Topics()
         self._connections = Connections()
         self._presumption: Presumption | None = None
-        shared = Shared(config, self.hard, self.deadlines, self._connections, self._topics, RateLimiters())
+        shared = Shared(
+            config,
+            self.configs,
+            self.hard,
+            self.deadlines,
+            self._connections,
+            self._topics,
+            RateLimiters(),
+        )
         self._classic = ClassicGroups(self.groups, shared, ids)
+        self._consumer = ConsumerGroups(self.groups, shared, self._classic, ids)
 
     def __repr__(self) -> str:
         return f"<Shard {self.number} groups={len(self.groups)} {self.hard!r}>"
@@ -87,11 +112,13 @@ class Shard:
 
     def contents(self) -> dict[str, int]:
         """How many groups there are, if any."""
-        groups = len(self.groups.keys() | self.hard.groups.keys() | self.hard.offsets.keys())
+        hard = self.hard
+        groups = len(self.groups.keys() | hard.groups.keys() | hard.consumers.keys() | hard.offsets.keys())
         return {"groups": groups} if groups else {}
 
     def loaded(self, step: Step) -> None:
         """Every row of the store has been applied: serve the groups they tell of."""
+        self._consumer.loaded(step)
         self._classic.loaded(step)
         self._set_sweep(step.now_ms)
 
@@ -120,6 +147,8 @@ class Shard:
                     self._end_presumption(step.now_ms)
                 case TimerKind.SESSION if self._is_presumed_alive(timer):
                     pass
+                case _ if isinstance(self.groups.get(timer.group_id), ConsumerGroup):
+                    self._consumer.timer_fired(timer, step)
                 case _:
                     self._classic.timer_fired(timer, step)
 
@@ -194,17 +223,42 @@ class Shard:
     # --- membership -----------------------------------------------------------------------------------------
 
     def join(self, request: JoinGroupRequest, step: Step) -> None:
-        self._classic.join(request, step)
+        group = self.groups.get(request.group_id)
+        if isinstance(group, ConsumerGroup):
+            self._consumer.join(group, request, step)
+        else:
+            self._classic.join(request, step)
 
     def sync(self, request: SyncGroupRequest, step: Step) -> None:
-        self._classic.sync(request, step)
+        group = self.groups.get(request.group_id)
+        if isinstance(group, ConsumerGroup):
+            self._consumer.sync(group, request, step)
+        else:
+            self._classic.sync(request, step)
 
     def heartbeat(self, request: HeartbeatRequest, step: Step) -> HeartbeatResponse:
         """Returns its answer, and tells events at most: see `runtime.machine.Traits.returns`."""
+        group = self.groups.get(request.group_id)
+        if isinstance(group, ConsumerGroup):
+            return self._consumer.heartbeat_of_classic(group, request, step)
         return self._classic.heartbeat(request, step)
 
     def leave(self, request: LeaveGroupRequest, step: Step) -> None:
-        self._classic.leave(request, step)
+        group = self.groups.get(request.group_id)
+        if isinstance(group, ConsumerGroup):
+            self._consumer.leave_classic(group, request, step)
+        else:
+            self._classic.leave(request, step)
+
+    def consumer_heartbeat(
+        self, request: ConsumerGroupHeartbeatRequest, step: Step
+    ) -> ConsumerGroupHeartbeatResponse:
+        """A ConsumerGroupHeartbeat. Returns its answer."""
+        return self._consumer.heartbeat(request, step)
+
+    def regexes_resolved(self, look: Look, found: Mapping[str, frozenset[str]], step: Step) -> None:
+        """What a `Look` of a step's jobs has found."""
+        self._consumer.regexes_resolved(look, found, step)
 
     # --- offsets --------------------------------------------------------------------------------------------
 
@@ -227,6 +281,15 @@ class Shard:
     def fetch_offsets(self, request: offsets.FetchOffsets, step: Step) -> None:
         """One group's part of an OffsetFetch. Answers an OffsetFetchResponse.Group and raises nothing."""
         step.reads_hard_state = True
+        group = self.groups.get(request.group_id)
+        if group is not None:
+            try:
+                group.validate_fetch(request.member_id, request.member_epoch)
+            except KafkaError as refusal:
+                step.reply(
+                    OffsetFetchResponse.Group(group_id=request.group_id, topics=[], error_code=refusal.code)
+                )
+                return
         step.reply(offsets.fetch(request, self.hard))
 
     def delete_offsets(self, request: OffsetDeleteRequest, step: Step) -> None:
@@ -248,13 +311,44 @@ class Shard:
         if group is not None:
             described = group.described()
         else:
+            not_found = group_not_found(group_id)
             described = DescribeGroupsResponse.DescribedGroup(
-                group_id=group_id, group_state="Dead", protocol_type="", protocol_data="", members=[]
+                error_code=not_found.code,
+                error_message=not_found.why,
+                group_id=group_id,
+                group_state="Dead",
+                protocol_type="",
+                protocol_data="",
+                members=[],
             )
-            if step.context.api_version >= _GROUP_ID_NOT_FOUND_TO_DESCRIBE_FROM:
-                not_found = group_not_found(group_id)
-                described.error_code, described.error_message = not_found.code, not_found.why
+        if step.context.api_version < _GROUP_ID_NOT_FOUND_TO_DESCRIBE_FROM:
+            # Dead is all that it says of a group that is not there.
+            described.error_code, described.error_message = ErrorCode.NONE, None
         step.reply(described)
+
+    def describe_consumer(self, group_id: str, step: Step) -> None:
+        """One group of a ConsumerGroupDescribe. Answers a ConsumerGroupDescribeResponse.DescribedGroup for
+        every group, and raises nothing."""
+        step.reads_hard_state = True
+        group = self.groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            step.reply(group.described_as_consumer())
+            return
+        why = (
+            f"Group {group_id} not found." if group is None else f"Group {group_id} is not a consumer group."
+        )
+        step.reply(
+            ConsumerGroupDescribeResponse.DescribedGroup(
+                error_code=ErrorCode.GROUP_ID_NOT_FOUND,
+                error_message=why,
+                group_id=group_id,
+                group_state="",
+                group_epoch=0,
+                assignment_epoch=0,
+                assignor_name="",
+                members=[],
+            )
+        )
 
     def list_groups(self, _: None, step: Step) -> None:
         """The shard's part of a ListGroups: answers a list of ListGroupsResponse.ListedGroup, and raises

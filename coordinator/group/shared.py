@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from muster.coordinator.base.deadlines import Deadlines
-from muster.coordinator.group.config import GroupConfig
+from muster.coordinator.group.config import GroupConfig, GroupConfigs
 from muster.coordinator.group.connections import Connections
 from muster.coordinator.group.hard_state import HardState
 from muster.coordinator.group.rate_limiters import RateLimiters
@@ -17,6 +17,7 @@ class Shared(NamedTuple):
     """What a group shares with the others of its shard."""
 
     config: GroupConfig
+    configs: GroupConfigs
     hard: HardState
     deadlines: Deadlines[TimerKey]
     connections: Connections

@@ -15,7 +15,7 @@ _NONE: Final[Mapping[str, uuid.UUID]] = MappingProxyType({})
 class Topics:
     """The topics of the last image that told of them."""
 
-    __slots__ = ("ids", "names", "partitions", "version")
+    __slots__ = ("added", "ids", "names", "partitions", "version")
 
     def __init__(self) -> None:
         self.partitions: Mapping[str, int] | None = None
@@ -24,6 +24,8 @@ class Topics:
         self.names: Mapping[uuid.UUID, str] = MappingProxyType({})
         self.version = 0
         """How often there were other topics than before."""
+        self.added = 0
+        """The version in which topics came last."""
 
     def take(self, image: TopicsImage) -> frozenset[str]:
         """Remember an image. Returns the names whose topic or number of partitions is another now."""
@@ -41,6 +43,8 @@ class Topics:
         )
         if changed:
             self.version += 1
+            if any(before_ids.get(name) != self.ids[name] for name in changed if name in self.ids):
+                self.added = self.version
         return changed
 
     def count(self, topic_id: uuid.UUID) -> int:

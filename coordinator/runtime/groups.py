@@ -10,7 +10,7 @@ from typing import Any, Final
 from muster.coordinator.base.clock import Clock
 from muster.coordinator.cluster.coordinators import GROUPS
 from muster.coordinator.cluster.lease import LeaseKeeper
-from muster.coordinator.group.config import GroupConfig
+from muster.coordinator.group.config import GroupConfig, GroupConfigs
 from muster.coordinator.group.effects import TopicsImage
 from muster.coordinator.group.events import MemberIdentity
 from muster.coordinator.group.hard_state import CommittedOffset, TopicPartition
@@ -31,19 +31,21 @@ OPERATIONS: Final[Mapping[Operation, Traits]] = MappingProxyType(
         # answered 27, which makes the member rejoin.
         Shard.sync: Traits(while_loading=ErrorCode.REBALANCE_IN_PROGRESS),
         Shard.fetch_offsets: Traits(reads=True),
+        Shard.consumer_heartbeat: Traits(returns=True, also_writes=True),
         Shard.describe: Traits(reads=True),
+        Shard.describe_consumer: Traits(reads=True),
         Shard.list_groups: Traits(reads=True),
     }
 )
 
 
-def group_kind(config: GroupConfig) -> MachineKind:
-    """Shards of groups with this configuration."""
-    return MachineKind(GROUPS, partial(_make_shard, config), OPERATIONS)
+def group_kind(config: GroupConfig, configs: GroupConfigs | None = None) -> MachineKind:
+    """Shards of groups with this configuration, and `configs` of single groups."""
+    return MachineKind(GROUPS, partial(_make_shard, config, configs or GroupConfigs(config)), OPERATIONS)
 
 
-def _make_shard(config: GroupConfig, number: int) -> Shard:
-    return Shard(number, config)
+def _make_shard(config: GroupConfig, configs: GroupConfigs, number: int) -> Shard:
+    return Shard(number, config, configs=configs)
 
 
 class GroupRuntime(Runtime[Shard]):
@@ -57,12 +59,15 @@ class GroupRuntime(Runtime[Shard]):
         clock: Clock,
         leases: LeaseKeeper,
         config: GroupConfig | None = None,
+        configs: GroupConfigs | None = None,
         *,
         kind: MachineKind | None = None,
         **options: Any,
     ) -> None:
         """`options` are those of `Runtime`."""
-        super().__init__(kind or group_kind(config or GroupConfig()), store, clock, leases, **options)
+        super().__init__(
+            kind or group_kind(config or GroupConfig(), configs), store, clock, leases, **options
+        )
         self._image: TopicsImage | None = None
 
     # --- what groups have committed -------------------------------------------------------------------------

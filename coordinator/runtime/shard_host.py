@@ -222,8 +222,8 @@ class ShardHost(Generic[M]):
             if not self._owner.serving(self.lease):
                 self.fail(None)
                 return self._not_coordinator()
-            if self._operations.get(operation, NO_TRAITS).returns:
-                return self._answer(operation, request, context)
+            if (traits := self._operations.get(operation, NO_TRAITS)).returns:
+                return self._answer(operation, request, context, answered if traits.also_writes else None)
         self._last_ticket += 1
         ticket = self._last_ticket
         call = _Call(operation, request, context, ticket)
@@ -241,21 +241,25 @@ class ShardHost(Generic[M]):
             self.fail(error)
         return LATER
 
-    def _answer(self, operation: Operation, request: Any, context: RequestContext) -> object:
-        """A step of an operation that returns its answer: without a ticket, and as a rule without a Step of
-        its own."""
-        assert self.machine is not None
+    def _answer(
+        self, operation: Operation, request: Any, context: RequestContext, answered: Answered | None
+    ) -> object:
+        """A step of an operation that returns its answer: as a rule without a ticket in use, and without a
+        Step of its own. `answered`: of one that may also write."""
         step = self._spare
         step.now_ms, step.context = self._clock.now_ms(), context
+        if answered is not None:
+            self._last_ticket += 1
+            step.ticket = self._last_ticket
         try:
-            answer = operation(self.machine, request, step)
-            if step.rows or step.replies:
+            answer = self._operated(operation, request, step)
+            if answered is None and (step.rows or step.replies):
                 raise AssertionError(f"{operation!r} returns its answer, and may do nothing else")
-        except KafkaError as refusal:
-            answer = refusal
         except Exception as error:
             self.fail(error)
             return self._not_coordinator()
+        if answered is not None and (step.rows or step.replies or step.reads_hard_state):
+            return self._answer_in_turn(step, answer, answered)
         if step.events:
             self._spare = Step(0)
             try:
@@ -266,6 +270,20 @@ class ShardHost(Generic[M]):
             self.steps += 1
         self._arm()
         return answer
+
+    def _answer_in_turn(self, step: Step, answer: object, answered: Answered) -> object:
+        """The rest of a step that did more than to return its answer, which waits for what it wrote."""
+        self._spare = Step(0)
+        self._answers[step.ticket] = answered
+        if answer is not None:
+            step.reply(answer)
+        try:
+            self._finish(step)
+            self._note_parked(step)
+            self._arm()
+        except Exception as error:
+            self.fail(error)
+        return LATER
 
     def _refused(self, operation: Operation) -> KafkaError | None:
         """Why a request is not even stepped."""
@@ -436,15 +454,19 @@ class ShardHost(Generic[M]):
 
     def _operate(self, operation: Operation, request: Any, step: Step) -> None:
         """Have the machine process one request; a refusal becomes its reply."""
+        answer = self._operated(operation, request, step)
+        if answer is not None:
+            step.reply(answer)
+
+    def _operated(self, operation: Operation, request: Any, step: Step) -> object:
+        """Have the machine process one request: what it returns, which may be a refusal."""
         assert self.machine is not None
         try:
-            answer = operation(self.machine, request, step)
+            return operation(self.machine, request, step)
         except KafkaError as refusal:
             if step.rows or step.replies:
                 raise AssertionError(f"refused after changes were made: {refusal!r}") from refusal
-            answer = refusal
-        if answer is not None:
-            step.reply(answer)
+            return refusal
 
     def _note_parked(self, step: Step) -> None:
         ticket = step.ticket

@@ -24,7 +24,7 @@ from muster.coordinator.base.movable_clock import MovableClock
 from muster.coordinator.cluster.membership import LeaseHolder, Membership
 from muster.coordinator.cluster.topology import Leader, Topology, partition_lease, shard_topics
 from muster.coordinator.config import Settings
-from muster.coordinator.group.config import GroupConfig
+from muster.coordinator.group.config import GroupConfig, MigrationPolicy
 from muster.coordinator.group.effects import TopicsImage
 from muster.coordinator.journal.entries import Member
 from muster.coordinator.observe.lag import Lag
@@ -542,7 +542,9 @@ def _kafka_listeners(endpoints: Iterable[Endpoint]) -> str:
 
 def group_config(settings: Settings, *, real_time: bool = False) -> GroupConfig:
     """The settings of the group core; the field names are the same."""
-    config = GroupConfig(**{each.name: getattr(settings, each.name) for each in fields(GroupConfig)})
+    values = {each.name: getattr(settings, each.name) for each in fields(GroupConfig)}
+    values["group_consumer_migration_policy"] = MigrationPolicy(settings.group_consumer_migration_policy)
+    config = GroupConfig(**values)
     if not real_time:
         return config  # time may stand still
     # Without a delay, too, those go along whose JoinGroup is on its way: in Kafka a timer that is due takes a

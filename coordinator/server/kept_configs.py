@@ -140,7 +140,7 @@ _OF_GROUPS: Final = (
     _int("share.coordinator.cached.buffer.max.bytes", 1_048_588, 524_288, "largest buffer that is kept"),
     *(
         _int(f"group.{kind}.assignment.interval.ms", 1_000, 0, "how often such a group is assigned anew")
-        for kind in ("consumer", "share", "streams")
+        for kind in ("share", "streams")
     ),
 )
 
@@ -234,7 +234,7 @@ configs and settings."""
 THREADS: Final = _names(_OF_THREADS)
 """A change may at most double or halve these, as in Kafka."""
 
-HIDDEN: Final = _names((*_THROTTLES, *_OFFLOADS))
+HIDDEN: Final = _names((*_THROTTLES, *_OFFLOADS)) | {"group.consumer.regex.refresh.interval.ms"}
 """These are described only where they are set."""
 
 BY_LISTENER: Final = _names(_OF_TLS_STORES)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 import pytest
 
+from muster.coordinator.base.answers import LATER
 from muster.coordinator.base.step import Step
 from muster.coordinator.group.events import GroupCreated, Trigger
 from muster.coordinator.group.hard_state import HardState
@@ -70,6 +72,10 @@ class TellingShard(CounterShard):
     def write_silently(self, request: int, step: Step) -> None:
         step.rows.append(record(request).row())
         step.reply(request)
+
+    def write_and_return(self, request: int, step: Step) -> str:
+        step.rows.append(record(request).row())
+        return "written"
 
     def tell_nonsense(self, request: object, step: Step) -> None:
         step.events += [self._event(1, step.now_ms), "no event", self._event(2, step.now_ms)]
@@ -498,6 +504,42 @@ async def test_what_an_operation_that_returns_its_answer_tells_is_told_behind_it
 async def test_an_operation_that_returns_its_answer_may_not_write(bench: JournalBench) -> None:
     bench.operations[TellingShard.write_silently] = Traits(returns=True)
     refused = bench.runtime.call_at_once(GROUP, TellingShard.write_silently, 1, CONTEXT, lambda _: None)
+    assert isinstance(refused, KafkaError)
+    assert refused.code is ErrorCode.NOT_COORDINATOR
+    assert bench.store.transactions == []
+
+
+async def test_one_that_also_writes_is_answered_at_once_where_it_does_not(bench: JournalBench) -> None:
+    """And otherwise when it is durable, whether it returns its answer or replies."""
+    for operation in (
+        TellingShard.glance,
+        TellingShard.write_silently,
+        TellingShard.write,
+        TellingShard.refuse,
+    ):
+        bench.operations[operation] = Traits(returns=True, also_writes=True)
+    answers: list[object] = []
+
+    def ask(operation: Any, request: object) -> object:
+        return bench.runtime.call_at_once(GROUP, operation, request, CONTEXT, answers.append)
+
+    bench.store.hold()
+    assert ask(TellingShard.glance, 1) == "seen"
+    assert ask(TellingShard.write_and_return, 2) is LATER
+    assert ask(TellingShard.write, 3) is LATER
+    assert ask(TellingShard.refuse, True) is LATER  # it has seen what is not durable
+    assert ask(TellingShard.glance, 4) == "seen"
+    assert isinstance(ask(TellingShard.refuse, False), KafkaError)
+    assert answers == []
+    bench.store.let_go()
+    await until(lambda: len(answers) == 3)
+    assert answers[:2] == ["written", 3]
+    assert isinstance(answers[2], KafkaError)
+
+
+async def test_one_that_also_writes_may_not_refuse_when_it_has(bench: JournalBench) -> None:
+    bench.operations[TellingShard.refuse_late] = Traits(returns=True, also_writes=True)
+    refused = bench.runtime.call_at_once(GROUP, TellingShard.refuse_late, 1, CONTEXT, lambda _: None)
     assert isinstance(refused, KafkaError)
     assert refused.code is ErrorCode.NOT_COORDINATOR
     assert bench.store.transactions == []

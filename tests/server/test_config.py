@@ -8,7 +8,7 @@ import pytest
 
 from muster.coordinator import config
 from muster.coordinator.config import SettingError, Settings, read_settings
-from muster.coordinator.group.config import GroupConfig
+from muster.coordinator.group.config import GroupConfig, MigrationPolicy
 from muster.coordinator.server.broker import group_config
 from muster.coordinator.topics.config import SPECS, TopicConfig, defaults_from, parse
 from tests.server import settings_page
@@ -162,9 +162,85 @@ def test_a_directory_of_which_nothing_would_come_is_refused() -> None:
 
 def test_every_group_setting_is_an_option_with_its_default() -> None:
     assert group_config(Settings()) == GroupConfig()
-    changed = {each.name: getattr(GroupConfig(), each.name) + 1 for each in fields(GroupConfig)}
-    changed["group_max_size"] = 5
-    assert group_config(Settings(**changed)) == GroupConfig(**changed)
+    changed = {
+        each.name: getattr(GroupConfig(), each.name) + 1
+        for each in fields(GroupConfig)
+        if type(each.default) is int and not each.name.endswith("_max_size")
+    }
+    changed |= {
+        "group_max_size": 5,
+        "group_consumer_max_size": 6,
+        "group_consumer_assignors": ("range",),
+        "group_consumer_migration_policy": "upgrade",
+    }
+    config = group_config(Settings(**changed))
+    assert config == GroupConfig(**changed)
+    assert config.group_consumer_migration_policy is MigrationPolicy.UPGRADE
+
+
+@pytest.mark.parametrize(
+    ("options", "refused"),
+    [
+        (
+            {"group_consumer_session_timeout_ms": "44999"},
+            "--group-consumer-session-timeout-ms: 44999 is not allowed; it takes "
+            "group_consumer_min_session_timeout_ms to group_consumer_max_session_timeout_ms (45000 to 60000)",
+        ),
+        (
+            {"group_consumer_min_heartbeat_interval_ms": "15001"},
+            "--group-consumer-min-heartbeat-interval-ms: 15001 is not allowed; it takes at most "
+            "group_consumer_max_heartbeat_interval_ms (15000)",
+        ),
+        (
+            {"group_consumer_max_assignment_interval_ms": "999"},
+            "--group-consumer-assignment-interval-ms: 1000 is not allowed; it takes "
+            "group_consumer_min_assignment_interval_ms to group_consumer_max_assignment_interval_ms "
+            "(0 to 999)",
+        ),
+        (
+            {
+                "group_consumer_min_session_timeout_ms": "1000",
+                "group_consumer_session_timeout_ms": "5000",
+            },
+            "--group-consumer-heartbeat-interval-ms: 5000 is not allowed; it takes less than "
+            "group_consumer_session_timeout_ms (5000)",
+        ),
+        (
+            {"group_consumer_assignors": "sticky"},
+            "--group-consumer-assignors: 'sticky' is not allowed; it takes a list of uniform and range",
+        ),
+        (
+            {"group_consumer_assignors": ""},
+            "--group-consumer-assignors: '' is not allowed; it takes one or more of uniform, range",
+        ),
+        (
+            {"group_coordinator_rebalance_protocols": "consumer"},
+            "--group-coordinator-rebalance-protocols: 'consumer' is not allowed; it takes a list with "
+            "classic, which cannot be switched off",
+        ),
+        (
+            {"group_consumer_regex_refresh_interval_ms": "9999"},
+            "--group-consumer-regex-refresh-interval-ms: '9999' is not allowed; it takes a whole number of "
+            "ms, 10000 to 2147483647",
+        ),
+    ],
+)
+def test_settings_of_consumer_groups_are_checked_against_each_other(
+    options: dict[str, str | None], refused: str
+) -> None:
+    with pytest.raises(SettingError) as raised:
+        read_settings(options, {})
+    assert str(raised.value) == refused
+
+
+def test_lists_are_given_with_commas() -> None:
+    settings = read_settings(
+        {"group_consumer_assignors": "range, uniform"},
+        {"MUSTER_GROUP_COORDINATOR_REBALANCE_PROTOCOLS": "classic"},
+    )
+    assert settings.group_consumer_assignors == ("range", "uniform")
+    assert settings.group_coordinator_rebalance_protocols == ("classic",)
+    assert settings.kafka_text("group.consumer.assignors") == "range,uniform"
 
 
 def test_in_real_time_a_group_waits_for_a_millisecond_at_least() -> None:

@@ -53,6 +53,8 @@ class ClassicGroups:
         rebalance."""
         hard, size_max = self._shared.hard, self._shared.config.group_max_size
         for group_id, stored in hard.groups.items():
+            if group_id in self._groups:
+                continue  # it is of another kind
             group = ClassicGroup.loaded(group_id, stored, self._shared, step.now_ms)
             self._groups[group_id] = group
             for member in group.members.values():
@@ -69,14 +71,7 @@ class ClassicGroups:
     def join(self, request: JoinGroupRequest, step: Step) -> None:
         """JoinGroup. Raises, beside what `joins.join` raises, INVALID_GROUP_ID and
         INVALID_SESSION_TIMEOUT."""
-        require_group_id(request.group_id)
-        config = self._shared.config
-        shortest_ms, longest_ms = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
-        if not shortest_ms <= request.session_timeout_ms <= longest_ms:
-            raise KafkaError(
-                ErrorCode.INVALID_SESSION_TIMEOUT,
-                f"{request.session_timeout_ms} ms is not within {shortest_ms} to {longest_ms} ms",
-            )
+        self.require_valid_join(request)
         group = self._find(request.group_id)
         new_member_id = _member_id(request.group_instance_id or step.context.client_id, self._ids())
         if group is not None:
@@ -97,6 +92,17 @@ class ClassicGroups:
         except KafkaError as refusal:
             # The group stays, as in Kafka, until a retention sweep finds it empty.
             step.reply(refusal)
+
+    def require_valid_join(self, request: JoinGroupRequest) -> None:
+        """Whether a JoinGroup may be asked of any group. Raises INVALID_GROUP_ID, INVALID_SESSION_TIMEOUT."""
+        require_group_id(request.group_id)
+        config = self._shared.config
+        shortest_ms, longest_ms = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
+        if not shortest_ms <= request.session_timeout_ms <= longest_ms:
+            raise KafkaError(
+                ErrorCode.INVALID_SESSION_TIMEOUT,
+                f"{request.session_timeout_ms} ms is not within {shortest_ms} to {longest_ms} ms",
+            )
 
     def sync(self, request: SyncGroupRequest, step: Step) -> None:
         """SyncGroup. Raises, beside what `syncs.sync` raises, INVALID_GROUP_ID."""

@@ -66,6 +66,7 @@ class ConsumerGroup:
     __slots__ = (
         "_members",
         "config",
+        "configs",
         "connections",
         "dead",
         "deadlines",
@@ -83,6 +84,7 @@ class ConsumerGroup:
     def __init__(self, group_id: str, shared: Shared, now_ms: int) -> None:
         self.group_id = group_id
         self.config = shared.config
+        self.configs = shared.configs
         self.hard = shared.hard
         self.deadlines = shared.deadlines
         self.connections = shared.connections
@@ -240,7 +242,9 @@ class ConsumerGroup:
     def is_subscribed(self, topic: str) -> bool:
         state = self.state
         return topic in state.subscribers or any(
-            topic in resolved.topics for regex, resolved in state.regexes.items() if regex in state.regex_users
+            topic in resolved.topics
+            for regex, resolved in state.regexes.items()
+            if regex in state.regex_users
         )
 
     def retention_base(self) -> RetentionBase | None:
@@ -458,7 +462,7 @@ class ConsumerGroup:
         classic = self.subscription(member_id).classic
         if classic is not None:
             return classic.session_timeout_ms
-        return self.config.group_consumer_session_timeout_ms
+        return self.configs.of(self.group_id).consumer_session_timeout_ms
 
     def heard(self, member: ConsumerMember, step: Step) -> None:
         """A request of the member: its session begins anew."""
@@ -509,9 +513,7 @@ def identity(member_id: str, said: Subscription) -> MemberIdentity:
 
 def unknown_member(member_id: str, group_id: str) -> KafkaError:
     """In Kafka's words."""
-    return KafkaError(
-        ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {group_id}."
-    )
+    return KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {group_id}.")
 
 
 def _epoch_of(has: Current, topic_id: uuid.UUID, partition: int) -> int | None:

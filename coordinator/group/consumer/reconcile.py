@@ -17,7 +17,6 @@ from muster.coordinator.group.consumer.state import (
     Held,
     MemberState,
 )
-from muster.protocol.errors import ErrorCode, KafkaError
 
 
 class Reconciler:
@@ -44,8 +43,7 @@ class Reconciler:
         self.subscription_changed = subscription_changed
 
     def step(self, has: Current) -> Current:
-        """What the member has then; the same object where nothing changes. Raises FENCED_MEMBER_EPOCH for a
-        member in a state that a later version has written, unless it owns nothing."""
+        """What the member has then; the same object where nothing changes."""
         match has.state:
             case MemberState.STABLE:
                 if has.epoch != self.target_epoch:
@@ -55,15 +53,7 @@ class Reconciler:
                 if not self._owns_any(has.revoking):
                     return self._next(has)
                 return self._trim(has) if self.subscription_changed else has
-            case MemberState.UNRELEASED_PARTITIONS:
-                return self._next(has)
-            case MemberState.UNKNOWN:
-                if self.owned is None or self.owned:
-                    raise KafkaError(
-                        ErrorCode.FENCED_MEMBER_EPOCH,
-                        "The consumer group member is in a unknown state. "
-                        "The member must abandon all its partitions and rejoin.",
-                    )
+            case MemberState.UNRELEASED_PARTITIONS | MemberState.UNKNOWN:
                 return self._next(has)
 
     def _owns_any(self, held: Held) -> bool:
