@@ -64,8 +64,8 @@ class Step:
         self.events: list[Any] = []
         """What happened, in the machine's own terms: its host only passes them on."""
         self.jobs: list[Callable[[], Any]] = []
-        """What takes too long for a step. The host does it beside its loop, and tells the machine what came of
-        it in a step of its own (`Machine.job_done`), if it still runs then."""
+        """What takes too long for a step. The host does it beside its loop; what came of it is a step of its
+        own (`Machine.job_done`)."""
         self.reads_hard_state = False
         """The replies tell durable state: to be released only when every earlier row of the shard is
         durable."""

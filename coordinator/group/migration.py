@@ -19,12 +19,12 @@ from muster.coordinator.group.classic.member import ClassicMember
 from muster.coordinator.group.classic.states import GroupState
 from muster.coordinator.group.consumer import classic_members, membership, progress, targets
 from muster.coordinator.group.consumer import records as consumer_records
+from muster.coordinator.group.consumer.assignors.assignor import Assignment
 from muster.coordinator.group.consumer.classic_members import Joining
 from muster.coordinator.group.consumer.embedded import assigned_partitions, encoded_assignment
 from muster.coordinator.group.consumer.group import CONSUMER, ConsumerGroup, identity
 from muster.coordinator.group.consumer.member import ConsumerMember
 from muster.coordinator.group.consumer.state import (
-    Assignment,
     ClassicProtocols,
     Current,
     MemberState,
@@ -70,8 +70,8 @@ class Upgrade:
         if assignment is not None and assignment.user_data:
             raise _cannot_upgrade(
                 group_id,
-                "an unsupported custom assignor is in use. Please refer to the documentation or switch to a default "
-                "assignor before re-attempting the upgrade.",
+                "an unsupported custom assignor is in use. Please refer to the documentation or switch to a "
+                "default assignor before re-attempting the upgrade.",
             )
         topics = self._shared.topics
         return (
@@ -103,9 +103,9 @@ class Upgrade:
         old, shared = self._group, self._shared
         hard, group_id, epoch = shared.hard, old.group_id, old.generation_id
         rejoin = KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, f"{old!r} becomes a consumer group")
-        for member in old.members.values():
-            old.refuse_join(member, ErrorCode.REBALANCE_IN_PROGRESS, step)
-            old.answer_sync(member, rejoin, step)
+        for waiting in old.members.values():
+            old.refuse_join(waiting, ErrorCode.REBALANCE_IN_PROGRESS, step)
+            old.answer_sync(waiting, rejoin, step)
         old.cancel_timers()
         hard.emit(records.group_tombstone(group_id), step)
         group = ConsumerGroup(group_id, shared, step.now_ms)
@@ -121,12 +121,8 @@ class Upgrade:
             has = Current(epoch, epoch, MemberState.STABLE, held_at(assignment, epoch))
             hard.emit(consumer_records.current(group_id, member_id, has), step)
         for member_id, former in old.members.items():
-            member = ConsumerMember(
-                group_id,
-                identity(member_id, members[member_id][0]),
-                former.session_timeout_ms,
-                former.heard_ms,
-            )
+            who = identity(member_id, members[member_id][0])
+            member = ConsumerMember(group_id, who, former.session_timeout_ms, former.heard_ms)
             group.members[member_id] = member
             _keep_connection(group_id, former, member, shared)
             group.restart_session(member, step.now_ms)
@@ -167,7 +163,7 @@ def downgrades_without(group: ConsumerGroup, leaving: Collection[ConsumerMember]
 
 
 def downgrades_by(group: ConsumerGroup, replaced: ConsumerMember) -> bool:
-    """Whether the group becomes a classic one when a member of the classic protocol takes this one's place."""
+    """Whether the group becomes a classic one when a member of that protocol takes this one's place."""
     classic = group.state.classic_members
     others = len(classic) - (replaced.member_id in classic)
     return others == len(group.members) - 1 and _may_downgrade(group, len(group.members))

@@ -4,7 +4,8 @@ them."""
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
 
 from muster.coordinator.base.deadlines import Deadlines
 from muster.coordinator.base.step import Step
@@ -256,9 +257,10 @@ class Shard:
         """A ConsumerGroupHeartbeat. Returns its answer."""
         return self._consumer.heartbeat(request, step)
 
-    def regexes_resolved(self, look: Look, found: Mapping[str, frozenset[str]], step: Step) -> None:
-        """What a `Look` of a step's jobs has found."""
-        self._consumer.regexes_resolved(look, found, step)
+    def job_done(self, job: object, found: Any, step: Step) -> None:
+        """See `runtime.machine.Machine.job_done`."""
+        assert isinstance(job, Look)
+        self._consumer.looked_up(job, found, step)
 
     # --- offsets --------------------------------------------------------------------------------------------
 
@@ -334,13 +336,11 @@ class Shard:
         if isinstance(group, ConsumerGroup):
             step.reply(group.described_as_consumer())
             return
-        why = (
-            f"Group {group_id} not found." if group is None else f"Group {group_id} is not a consumer group."
-        )
+        why = "not found" if group is None else "is not a consumer group"
         step.reply(
             ConsumerGroupDescribeResponse.DescribedGroup(
                 error_code=ErrorCode.GROUP_ID_NOT_FOUND,
-                error_message=why,
+                error_message=f"Group {group_id} {why}.",
                 group_id=group_id,
                 group_state="",
                 group_epoch=0,

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType
-from typing import Final
 
 from muster.coordinator.group.effects import TopicsImage
-
-_NONE: Final[Mapping[str, uuid.UUID]] = MappingProxyType({})
 
 
 class Topics:
@@ -20,8 +16,8 @@ class Topics:
     def __init__(self) -> None:
         self.partitions: Mapping[str, int] | None = None
         """How many each has; None: not told yet."""
-        self.ids: Mapping[str, uuid.UUID] = _NONE
-        self.names: Mapping[uuid.UUID, str] = MappingProxyType({})
+        self.ids: Mapping[str, uuid.UUID] = {}
+        self.names: Mapping[uuid.UUID, str] = {}
         self.version = 0
         """How often there were other topics than before."""
         self.added = 0

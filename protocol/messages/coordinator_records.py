@@ -215,9 +215,7 @@ class ConsumerGroupCurrentMemberAssignmentValue(Message):
     class TopicPartitions(Struct):
         topic_id: uuid.UUID = field(Uuid, "0+")
         partitions: list[int] = field(Array(Int32), "0+")
-        assignment_epochs: list[int] | None = field(
-            Array(Int32), "0+", nullable="0+", tag=0, default=None
-        )
+        assignment_epochs: list[int] | None = field(Array(Int32), "0+", nullable="0+", tag=0, default=None)
 
     member_epoch: int = field(Int32, "0+")
     previous_member_epoch: int = field(Int32, "0+")

@@ -10,7 +10,7 @@ from muster.coordinator.base.deadlines import Deadlines
 from muster.coordinator.base.step import BrokenInvariant, Step
 from muster.coordinator.group.classic.group import ClassicGroup
 from muster.coordinator.group.classic.states import TRANSITIONS, GroupState
-from muster.coordinator.group.config import GroupConfig
+from muster.coordinator.group.config import GroupConfig, GroupConfigs
 from muster.coordinator.group.connections import Connections, Former
 from muster.coordinator.group.events import Cause, MemberIdentity, StateChanged, Trigger
 from muster.coordinator.group.group import PendingMember
@@ -18,6 +18,7 @@ from muster.coordinator.group.hard_state import HardState
 from muster.coordinator.group.rate_limiters import RateLimiters
 from muster.coordinator.group.shared import Shared
 from muster.coordinator.group.timers import TimerKey
+from muster.coordinator.group.topics import Topics
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.classic_group import JoinGroupResponse
 from tests.group.requests import member, subscription
@@ -28,8 +29,11 @@ EMPTY, PREPARING, COMPLETING, STABLE, DEAD = GroupState
 
 
 def new_group() -> ClassicGroup:
+    config = GroupConfig()
     deadlines: Deadlines[TimerKey] = Deadlines()
-    shared = Shared(GroupConfig(), HardState(), deadlines, Connections(), Topics(), RateLimiters())
+    shared = Shared(
+        config, GroupConfigs(config), HardState(), deadlines, Connections(), Topics(), RateLimiters()
+    )
     return ClassicGroup("orders", shared, 1000)
 
 

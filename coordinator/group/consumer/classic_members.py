@@ -13,11 +13,11 @@ from muster.coordinator.base.step import Step
 from muster.coordinator.group.classic import sessions
 from muster.coordinator.group.config import MigrationPolicy
 from muster.coordinator.group.consumer import membership, progress
+from muster.coordinator.group.consumer.assignors.assignor import Assignment
 from muster.coordinator.group.consumer.embedded import encoded_assignment, owned_partitions
 from muster.coordinator.group.consumer.group import CONSUMER, ConsumerGroup
 from muster.coordinator.group.consumer.member import ConsumerMember
 from muster.coordinator.group.consumer.state import (
-    Assignment,
     ClassicProtocols,
     MemberState,
     Subscription,
@@ -61,8 +61,8 @@ class Joining(NamedTuple):
 def joining(
     group: ConsumerGroup, request: JoinGroupRequest, ids: Callable[[], str], step: Step
 ) -> Joining | None:
-    """What a JoinGroup is to do; None where it is answered: the client is to come back with the member id that
-    it is told here, and nobody remembers (KIP-394).
+    """What a JoinGroup is to do; None where it is answered: the client is to come back with the member id
+    that it is told here, and nobody remembers (KIP-394).
 
     Raises INCONSISTENT_GROUP_PROTOCOL, GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID.
     """
@@ -191,8 +191,8 @@ def sync(group: ConsumerGroup, request: SyncGroupRequest, step: Step) -> None:
     assert classic is not None
     if request.protocol_type is not None and request.protocol_type != CONSUMER:
         raise _inconsistent(
-            f"The protocol type {request.protocol_type} from member {member_id} request is not equal to the group "
-            f"protocol type {CONSUMER}."
+            f"The protocol type {request.protocol_type} from member {member_id} request is not equal to the "
+            f"group protocol type {CONSUMER}."
         )
     name, metadata = classic.protocols[0]
     if request.protocol_name is not None and request.protocol_name != name:

@@ -1,10 +1,10 @@
-"""What members of the classic protocol carry through the group (`protocol.embedded`), and partitions by id."""
+"""What members of the classic protocol carry through a group (`protocol.embedded`), by topic id."""
 
 from __future__ import annotations
 
 import uuid
 
-from muster.coordinator.group.consumer.state import Assignment
+from muster.coordinator.group.consumer.assignors.assignor import Assignment
 from muster.coordinator.group.topics import Topics
 from muster.protocol.embedded import (
     ConsumerProtocolAssignment,

@@ -201,8 +201,8 @@ class ConsumerGroup:
                 if since is None:
                     raise KafkaError(
                         code,
-                        f"Partition {topic.name}-{each.partition_index} is not assigned or pending revocation "
-                        "for member.",
+                        f"Partition {topic.name}-{each.partition_index} is not assigned or pending "
+                        "revocation for member.",
                     )
                 if epoch < since:
                     raise KafkaError(

@@ -1,4 +1,4 @@
-"""The consumer groups of a shard: what their members ask, in either protocol, and what timers tell of them."""
+"""The consumer groups of a shard: what their members ask, in either protocol, and what timers tell."""
 
 from __future__ import annotations
 
@@ -167,14 +167,14 @@ class ConsumerGroups:
         *,
         requested_by: MemberIdentity | None = None,
     ) -> None:
-        """Members go; when nobody is left who speaks the consumer protocol, the group becomes a classic one."""
+        """Members go; when nobody is left who speaks the consumer protocol, a classic group is left."""
         if members and migration.downgrades_without(group, members):
             migration.downgrade(group, members, self._groups, self._shared, cause, step)
         else:
             membership.remove(group, members, cause, step, requested_by=requested_by)
             group.settle(cause, step)
 
-    def regexes_resolved(self, look: Look, found: Mapping[str, frozenset[str]] | None, step: Step) -> None:
+    def looked_up(self, look: Look, found: Mapping[str, frozenset[str]] | None, step: Step) -> None:
         """What a look-up has found; None: it failed, and a later heartbeat tries again."""
         group = self._groups.get(look.group_id)
         if not isinstance(group, ConsumerGroup):
@@ -251,7 +251,7 @@ class ConsumerGroups:
 
 
 def _require_regex(group: ConsumerGroup, before: str | None, after: str | None) -> None:
-    """A regular expression that nobody in the group has yet must be one. Raises INVALID_REGULAR_EXPRESSION."""
+    """A regular expression that is new to the group must be one. Raises INVALID_REGULAR_EXPRESSION."""
     if after and after != before and after not in group.state.regex_users:
         require_valid(after)
 
@@ -261,6 +261,6 @@ def _require_released(group: ConsumerGroup, old: ConsumerMember, member_id: str)
     if group.current(old.member_id).epoch != LEFT_FOR_A_WHILE:
         raise KafkaError(
             ErrorCode.UNRELEASED_INSTANCE_ID,
-            f"Static member {member_id} with instance id {old.identity.group_instance_id} cannot join the group "
-            f"because the instance id is owned by {old.member_id} member.",
+            f"Static member {member_id} with instance id {old.identity.group_instance_id} cannot join the "
+            f"group because the instance id is owned by {old.member_id} member.",
         )

@@ -9,13 +9,13 @@ from typing import Final
 from muster.coordinator.base.step import Step
 from muster.coordinator.group.config import GroupConfig
 from muster.coordinator.group.consumer import progress
+from muster.coordinator.group.consumer.assignors.assignor import Assignment
 from muster.coordinator.group.consumer.group import ConsumerGroup
 from muster.coordinator.group.consumer.member import ConsumerMember
 from muster.coordinator.group.consumer.state import (
     JOINING,
     LEFT,
     LEFT_FOR_A_WHILE,
-    Assignment,
     Held,
     Subscription,
 )

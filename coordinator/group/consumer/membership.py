@@ -6,13 +6,13 @@ from collections.abc import Collection
 
 from muster.coordinator.base.step import Step
 from muster.coordinator.group.consumer import records, targets
+from muster.coordinator.group.consumer.assignors.assignor import Assignment
 from muster.coordinator.group.consumer.group import ConsumerGroup, identity
 from muster.coordinator.group.consumer.member import ConsumerMember
 from muster.coordinator.group.consumer.state import (
     JOINING,
     LEFT_FOR_A_WHILE,
     NOTHING_HELD,
-    Assignment,
     Current,
     MemberState,
     Subscription,
@@ -45,9 +45,9 @@ def require_room(group: ConsumerGroup | None, member_id: str, instance_id: str |
 
 
 def require_epoch(has: Current, epoch: int, owned: Assignment | None) -> None:
-    """Whether a member's epoch is the one that it has, or the one before, which it sends when it has not heard
-    the last answer. Raises FENCED_MEMBER_EPOCH; so it does for a member in a state that a later version has
-    written, unless that owns nothing."""
+    """Whether a member's epoch is the one that it has, or the one before, which it sends when it has not
+    heard the last answer. Raises FENCED_MEMBER_EPOCH; so it does for a member in a state that a later version
+    has written, unless that owns nothing."""
     if has.state is MemberState.UNKNOWN and (owned is None or owned):
         raise KafkaError(
             ErrorCode.FENCED_MEMBER_EPOCH,
@@ -83,7 +83,8 @@ def require_instance(group: ConsumerGroup, instance_id: str, member_id: str) -> 
     if member.member_id != member_id:
         raise KafkaError(
             ErrorCode.FENCED_INSTANCE_ID,
-            f"Static member {member_id} with instance id {instance_id} was fenced by member {member.member_id}.",
+            f"Static member {member_id} with instance id {instance_id} was fenced by member "
+            f"{member.member_id}.",
         )
     return member
 

@@ -5,16 +5,17 @@ Heartbeats of the consumer protocol and JoinGroups of the classic one both end h
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from muster.coordinator.base.step import Step
 from muster.coordinator.group.consumer import records, targets
+from muster.coordinator.group.consumer.assignors.assignor import Assignment
 from muster.coordinator.group.consumer.group import ConsumerGroup
 from muster.coordinator.group.consumer.member import ConsumerMember
 from muster.coordinator.group.consumer.reconcile import Reconciler
 from muster.coordinator.group.consumer.regexes import REFRESH_MIN_MS, Look
 from muster.coordinator.group.consumer.state import (
-    Assignment,
     MemberState,
     ResolvedRegex,
     Subscription,
@@ -155,7 +156,7 @@ def _look_up(group: ConsumerGroup, wanted: bool, step: Step) -> None:
 
 
 def resolved(
-    group: ConsumerGroup, look: Look, found: dict[str, frozenset[str]], cause: Cause, step: Step
+    group: ConsumerGroup, look: Look, found: Mapping[str, frozenset[str]], cause: Cause, step: Step
 ) -> None:
     """Take over what was found; a new epoch where that is something else than before."""
     state, group_id = group.state, group.group_id

@@ -9,10 +9,10 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Collection, Mapping
 
+from muster.coordinator.group.consumer.assignors.assignor import Assignment
 from muster.coordinator.group.consumer.state import (
     NOBODY,
     NOTHING_HELD,
-    Assignment,
     Current,
     Held,
     MemberState,
@@ -99,9 +99,7 @@ class Reconciler:
             leaving = has.revoking.get(topic_id, {})
             free: list[int] = []
             for partition in sorted(target - epochs.keys()):
-                if self.owner_epoch(topic_id, partition) == NOBODY or partition in has.revoking.get(
-                    topic_id, {}
-                ):
+                if partition in leaving or self.owner_epoch(topic_id, partition) == NOBODY:
                     free.append(partition)
                 else:
                     waits = True

@@ -6,8 +6,8 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
+from muster.coordinator.group.consumer.assignors.assignor import Assignment
 from muster.coordinator.group.consumer.state import (
-    Assignment,
     ClassicProtocols,
     ConsumerState,
     Current,

@@ -7,7 +7,8 @@ To look them up takes a time that grows with the number of topics, so the host d
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Final
 
 from muster.protocol.errors import ErrorCode, KafkaError
 
@@ -15,7 +16,8 @@ REFRESH_MIN_MS: Final = 10_000
 """Between two look-ups of a group. Not configurable in Kafka either."""
 
 
-class Look(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Look:
     """A look-up to be made."""
 
     group_id: str

@@ -11,16 +11,15 @@ import uuid
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
-from types import MappingProxyType
 from typing import Final, NamedTuple
 
-Assignment = Mapping[uuid.UUID, frozenset[int]]
-"""Topic id -> partitions. No topic without partitions."""
+from muster.coordinator.group.consumer.assignors.assignor import Assignment
+
 Held = Mapping[uuid.UUID, Mapping[int, int]]
 """Topic id -> partition -> the member epoch at which it was assigned (KIP-1251)."""
 
-NOTHING_HELD: Final[Held] = MappingProxyType({})
-NOTHING: Final[Assignment] = MappingProxyType({})
+NOTHING_HELD: Final[Held] = {}
+NOTHING: Final[Assignment] = {}
 
 JOINING: Final = 0
 LEFT: Final = -1

@@ -7,9 +7,10 @@ from collections.abc import Collection
 from hashlib import blake2b
 
 from muster.coordinator.group.consumer.assignors import ASSIGNORS
-from muster.coordinator.group.consumer.assignors.assignor import Spec, Subscriber
-
-from muster.coordinator.group.consumer.state import Assignment, ConsumerState
+from muster.coordinator.group.consumer.assignors.assignor import Assignment, Spec, Subscriber
+from muster.coordinator.group.consumer.state import (
+    ConsumerState,
+)
 from muster.coordinator.group.topics import Topics
 from muster.protocol.java import hash_map_order
 
@@ -39,7 +40,8 @@ def make(state: ConsumerState, assignor: str, topics: Topics) -> dict[str, Assig
     members: dict[str, Subscriber] = {}
     everything: set[uuid.UUID] = set()
     resolved: dict[tuple[tuple[str, ...], str | None], frozenset[uuid.UUID]] = {}
-    for member_id, said in state.subscriptions.items():
+    for member_id in hash_map_order(state.subscriptions):  # as Kafka has them
+        said = state.subscriptions[member_id]
         key = said.topics, said.regex
         subscribed = resolved.get(key)
         if subscribed is None:
