@@ -23,8 +23,8 @@ from muster.coordinator.base.log import Logger
 from muster.coordinator.base.movable_clock import MovableClock
 from muster.coordinator.cluster.membership import LeaseHolder, Membership
 from muster.coordinator.cluster.topology import Leader, Topology, partition_lease, shard_topics
-from muster.coordinator.config import Settings
-from muster.coordinator.group.config import GroupConfig, MigrationPolicy
+from muster.coordinator.config import CONSUMER, Settings
+from muster.coordinator.group.config import GroupConfig, GroupConfigs, MigrationPolicy
 from muster.coordinator.group.effects import TopicsImage
 from muster.coordinator.journal.entries import Member
 from muster.coordinator.observe.lag import Lag
@@ -37,7 +37,10 @@ from muster.coordinator.runtime.ring import Journal
 from muster.coordinator.runtime.shard_host import Limits
 from muster.coordinator.server.apis import APIS, TRAFFIC
 from muster.coordinator.server.broker_configs import BrokerConfigs
+from muster.coordinator.server.config_rows import ConfigRows
 from muster.coordinator.server.connections import Connections
+from muster.coordinator.server.features import GROUP_VERSION, Features
+from muster.coordinator.server.group_configs import KeptGroupConfigs
 from muster.coordinator.server.listener import BindError, Listener
 from muster.coordinator.server.pausing import PausableStore
 from muster.coordinator.server.producer_ids import ProducerIds
@@ -148,12 +151,18 @@ class Broker:
             auto_create_topics=settings.auto_create_topics_enable,
             kept=[offsets, events] if settings.group_events else [offsets],
         )
-        self.configs = BrokerConfigs(store, node_id, settings, self._apply_configs)
+        rows = ConfigRows(store)
+        self.configs = BrokerConfigs(rows, node_id, settings, self._apply_configs)
+        of_groups = group_config(settings, real_time=shared.clock is shared.lease_clock)
+        in_force = GroupConfigs(of_groups)
+        self.group_configs = KeptGroupConfigs(rows, self.configs, in_force)
+        self.features = Features(rows)
         self.runtime = GroupRuntime(
             store,
             self.clock,
             self.membership,
-            group_config(settings, real_time=shared.clock is shared.lease_clock),
+            of_groups,
+            in_force,
             shard_count=counts.leases[LeaseKind.GROUP],
             limits=Limits(write_timeout_ms=settings.offsets_commit_timeout_ms),
             observer=RebalanceLog(node_id, lambda group_id: self.runtime.members(group_id)).observe,
@@ -252,6 +261,12 @@ class Broker:
     def served_apis(self) -> Sequence[ApiKey]:
         """What ApiVersions advertises: what is answered, and what is refused in words."""
         return [api.key for api in APIS.values()]
+
+    @property
+    def serves_consumer_groups(self) -> bool:
+        """Whether members of the consumer protocol (KIP-848) are served."""
+        protocols = self.settings.group_coordinator_rebalance_protocols
+        return self.features.level(GROUP_VERSION) > 0 and CONSUMER in protocols
 
     @property
     def port(self) -> int:

@@ -9,7 +9,6 @@ that are sensitive are neither told nor logged.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from itertools import dropwhile
@@ -22,8 +21,8 @@ from muster.coordinator.server.broker_config_specs import (
     names_of,
     spec_named,
 )
+from muster.coordinator.server.config_rows import ConfigRows, Rows
 from muster.coordinator.server.kept_configs import BY_LISTENER, HIDDEN, THREADS
-from muster.coordinator.storage.store import BrokerConfigsRow, Store, StoreConflict
 from muster.coordinator.topics.config import (
     SPECS,
     ConfigChange,
@@ -35,8 +34,6 @@ from muster.coordinator.topics.config import (
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.settings import Scope, Setting, text_of
 
-_ATTEMPTS: Final = 8
-
 
 class Source(IntEnum):
     """Where a value is from, as DescribeConfigs says it."""
@@ -47,6 +44,7 @@ class Source(IntEnum):
     STATIC_BROKER = 4
     DEFAULT = 5
     BROKER_LOGGER = 6
+    GROUP = 8
 
 
 class Synonym(NamedTuple):
@@ -78,12 +76,12 @@ class BrokerConfigs:
     """
 
     def __init__(
-        self, store: Store, node_id: int, settings: Settings, apply: Callable[[Mapping[str, str]], None]
+        self, rows: ConfigRows, node_id: int, settings: Settings, apply: Callable[[Mapping[str, str]], None]
     ) -> None:
-        self._store = store
+        self._rows = rows
         self._node_id = node_id
         self._apply = apply
-        self._refreshing = asyncio.Lock()
+        rows.listeners.append(self._read)
         self._static = {
             name: text
             for name in BROKER_SPECS
@@ -146,11 +144,12 @@ class BrokerConfigs:
 
     async def refresh(self) -> None:
         """Read what is set in the store, and apply it. Raises StoreError."""
-        async with self._refreshing:  # one after the other, or an older picture could come last
-            rows = {row.broker: row.configs for row in await self._store.broker_configs()}
-            self._layers[Source.DYNAMIC_BROKER] = rows.get(str(self._node_id), {})
-            self._layers[Source.DYNAMIC_DEFAULT_BROKER] = rows.get("", {})
-            self._apply(self._topic_defaults(self._layers))
+        await self._rows.refresh()
+
+    def _read(self, rows: Rows) -> None:
+        self._layers[Source.DYNAMIC_BROKER] = rows.get(str(self._node_id), {})
+        self._layers[Source.DYNAMIC_DEFAULT_BROKER] = rows.get("", {})
+        self._apply(self._topic_defaults(self._layers))
 
     async def alter(
         self, broker: str, changes: Sequence[ConfigChange], *, replace: bool, validate_only: bool
@@ -161,23 +160,13 @@ class BrokerConfigs:
         Codes: 40 for a config that is not known, or APPEND to what is no list; 42 for one that cannot be
         altered while the broker runs, and for its value.
         """
-        row_name = str(self._node_id) if broker else ""
-        for _ in range(_ATTEMPTS):
-            before = self.altered(broker)
-            after = changed({} if replace else before, changes, BROKER_SPECS)
-            self._check(broker, after)
-            if validate_only:
-                return
-            try:
-                await self._store.update_broker_configs(BrokerConfigsRow(row_name, after), expected=before)
-            except StoreConflict:
-                await self.refresh()
-                continue
-            await self.refresh()
-            return
-        raise KafkaError(
-            ErrorCode.REQUEST_TIMED_OUT, "configs of brokers are being changed from elsewhere all the time"
-        )
+
+        def after(before: Mapping[str, str]) -> Mapping[str, str]:
+            configs = changed({} if replace else before, changes, BROKER_SPECS)
+            self._check(broker, configs)
+            return configs
+
+        await self._rows.change(str(self._node_id) if broker else "", after, validate_only=validate_only)
 
     def _check(self, broker: str, configs: Mapping[str, str]) -> None:
         specs = {name: spec_named(name) for name in configs}
@@ -198,6 +187,7 @@ class BrokerConfigs:
         except KafkaError as refusal:  # Kafka has another code for a broker's config than for a topic's
             raise KafkaError(ErrorCode.INVALID_REQUEST, refusal.why) from None
         self._check_threads(layers)
+        self._check_assignment_interval(layers)
 
     def _check_threads(self, layers: Mapping[Source, Mapping[str, str]]) -> None:
         """As Kafka does, which has threads: INVALID_REQUEST unless each pool is at most doubled or halved."""
@@ -216,6 +206,19 @@ class BrokerConfigs:
                 "log.cleaner.dedupe.buffer.size must be above 1 MiB for each of log.cleaner.threads, which "
                 "are at least one",
             )
+
+    def _check_assignment_interval(self, layers: Mapping[Source, Mapping[str, str]]) -> None:
+        name = "group.consumer.assignment.interval.ms"
+        value = _number(name, layers)
+        for bound, kept, how in (
+            ("group.consumer.min.assignment.interval.ms", int.__ge__, "greater"),
+            ("group.consumer.max.assignment.interval.ms", int.__le__, "less"),
+        ):
+            if not kept(value, _number(bound, layers)):
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"{name} must be {how} than or equal to {bound} ({_number(bound, layers)})",
+                )
 
     def _topic_defaults(self, layers: Mapping[Source, Mapping[str, str]]) -> dict[str, str]:
         """By topic config names: what is set on this broker, on all, or by its settings."""

@@ -15,6 +15,9 @@ from muster.protocol.types import ZERO_UUID
 Name = str | UUID
 
 
+_MEMBER_IDS: Final = ("member_id", "group_instance_id", "instance_id")
+
+
 class Listed(NamedTuple):
     """A list of a request, and what each of its elements is about (None: nothing of this kind)."""
 
@@ -51,8 +54,10 @@ class Names(NamedTuple):
     topics: tuple[Listed, ...] = ()
     topics_in_groups: bool = False
     """Each of the groups lists topics of its own."""
+    null_is_none: bool = False
+    """A null list names nothing, in place of all topics."""
     members: bool = False
-    """In `member_id` and `group_instance_id`."""
+    """In `member_id` and `group_instance_id`, or `instance_id`."""
     about_groups: Callable[[Any], bool] = lambda request: True
     """Whether what stands where groups are named is groups."""
     empty_is_all_until: int = -1
@@ -78,6 +83,8 @@ class Names(NamedTuple):
         for holder in (request, *(request.groups if self.topics_in_groups else ())):
             for listed in self.topics:
                 elements = getattr(holder, listed.attribute, ())
+                if elements is None and self.null_is_none:
+                    continue
                 if elements is None or (version <= self.empty_is_all_until and not elements):
                     return None
                 named += (name for name in map(listed.name_of, elements) if name is not None)
@@ -88,7 +95,5 @@ class Names(NamedTuple):
         if not self.members:
             return []
         holders = (request, *getattr(request, "members", ()))
-        found = (
-            getattr(holder, each, None) for holder in holders for each in ("member_id", "group_instance_id")
-        )
+        found = (getattr(holder, each, None) for holder in holders for each in _MEMBER_IDS)
         return [each for each in found if each]

@@ -10,6 +10,8 @@ from muster.coordinator.cluster.topology import Leader, Topology
 from muster.coordinator.config import Settings
 from muster.coordinator.runtime.groups import GroupRuntime
 from muster.coordinator.server.broker_configs import BrokerConfigs
+from muster.coordinator.server.features import Features
+from muster.coordinator.server.group_configs import KeptGroupConfigs
 from muster.coordinator.server.memory import ResponseMemory
 from muster.coordinator.server.producer_ids import ProducerIds
 from muster.coordinator.server.unserved import Unserved
@@ -27,6 +29,8 @@ class Broker(Protocol):
     cluster_id: str
     settings: Settings
     configs: BrokerConfigs
+    group_configs: KeptGroupConfigs
+    features: Features
     catalogue: Catalogue
     partitions: Partitions
     runtime: GroupRuntime
@@ -39,6 +43,10 @@ class Broker(Protocol):
     @property
     def served_apis(self) -> Sequence[ApiKey]:
         """What ApiVersions advertises."""
+
+    @property
+    def serves_consumer_groups(self) -> bool:
+        """Whether members of the consumer protocol (KIP-848) are served."""
 
     @property
     def topology(self) -> Topology:

@@ -71,7 +71,9 @@ _NO_TRANSACTIONS: Final = Cause(
     "muster has no transactions yet", "use the producer without a transactional id"
 )
 _NO_CONSUMER_PROTOCOL: Final = Cause(
-    "muster has no consumer groups of KIP-848 yet", "set group.protocol=classic on the consumer"
+    "the consumer protocol (KIP-848) is switched off",
+    "set group.protocol=classic on the consumer; or start the brokers with consumer in "
+    "group.coordinator.rebalance.protocols, and raise the feature group.version to 1",
 )
 _NO_SHARE_GROUPS: Final = Cause(
     "muster has no share groups yet", "use a KafkaConsumer with group.protocol=classic"
@@ -113,7 +115,6 @@ _APIS: Final[dict[int, Cause]] = {
         ),
         _NO_TRANSACTIONS,
     ),
-    ApiKey.CONSUMER_GROUP_DESCRIBE: _NO_CONSUMER_PROTOCOL,
     **dict.fromkeys(
         (
             *range(ApiKey.SHARE_GROUP_HEARTBEAT, ApiKey.SHARE_ACKNOWLEDGE + 1),
@@ -160,7 +161,7 @@ def no_sasl(mechanism: str | None) -> NotServed:
 
 
 def no_consumer_protocol() -> NotServed:
-    """The refusal of the consumer protocol."""
+    """The refusal of the consumer protocol, where it is switched off."""
     return NotServed(ErrorCode.UNSUPPORTED_VERSION, _NO_CONSUMER_PROTOCOL)
 
 

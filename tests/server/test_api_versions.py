@@ -32,7 +32,10 @@ from muster.protocol.messages.configs import (
     ListConfigResourcesRequest,
 )
 from muster.protocol.messages.connection import ApiVersionsRequest
-from muster.protocol.messages.consumer_group import ConsumerGroupHeartbeatRequest
+from muster.protocol.messages.consumer_group import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupHeartbeatRequest,
+)
 from muster.protocol.messages.data import (
     DeleteRecordsRequest,
     FetchRequest,
@@ -257,10 +260,12 @@ def smallest_request(api_key: ApiKey, version: int) -> Message:
         case ApiKey.DESCRIBE_CLUSTER:
             return DescribeClusterRequest(include_cluster_authorized_operations=False)
         case ApiKey.UPDATE_FEATURES:
-            update = UpdateFeaturesRequest.FeatureUpdateKey(feature="group.version", max_version_level=0)
+            update = UpdateFeaturesRequest.FeatureUpdateKey(feature="group.version", max_version_level=1)
             return UpdateFeaturesRequest(feature_updates=[update])
         case ApiKey.CONSUMER_GROUP_HEARTBEAT:
             return ConsumerGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=0)
+        case ApiKey.CONSUMER_GROUP_DESCRIBE:
+            return ConsumerGroupDescribeRequest(group_ids=["g"], include_authorized_operations=True)
     return smallest_request_about_security(api_key)
 
 

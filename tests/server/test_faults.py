@@ -30,6 +30,7 @@ from muster.protocol.errors import ErrorCode
 from muster.protocol.message import Message
 from muster.protocol.messages.classic_group import HeartbeatRequest, LeaveGroupRequest
 from muster.protocol.messages.configs import DescribeConfigsRequest
+from muster.protocol.messages.consumer_group import ConsumerGroupHeartbeatRequest
 from muster.protocol.messages.data import ProduceRequest
 from muster.protocol.messages.metadata import FindCoordinatorRequest, MetadataRequest
 from muster.protocol.messages.offsets import OffsetFetchRequest
@@ -210,6 +211,13 @@ def fetching(*topics: str) -> OffsetFetchRequest:
     return OffsetFetchRequest(groups=groups)
 
 
+OWNED = ConsumerGroupHeartbeatRequest.TopicPartitions(topic_id=BILLING_ID, partitions=[0])
+
+
+def consumer_beat(**fields: Any) -> ConsumerGroupHeartbeatRequest:
+    return ConsumerGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=1, **fields)
+
+
 @each(
     "request_, version, fields, matches",
     [
@@ -265,18 +273,31 @@ def fetching(*topics: str) -> OffsetFetchRequest:
             False,
         ),
         (ProduceRequest(acks=1, timeout_ms=1, topic_data=[]), 9, {"topic": "bills"}, False),
+        (consumer_beat(subscribed_topic_names=["bills"]), 1, {"topic": "bills"}, True),
+        (consumer_beat(topic_partitions=[OWNED]), 1, {"topic": "bills"}, True),
+        (consumer_beat(), 1, {"topic": "bills"}, False),
+        (consumer_beat(), 1, {"member": "m"}, True),
+        (consumer_beat(instance_id="i"), 1, {"member": "i"}, True),
+        (consumer_beat(), 1, {"group": "g"}, True),
     ],
 )
 def test_what_requests_name(request_: Message, version: int, fields: dict[str, Any], matches: bool) -> None:
     assert about(request_, version).has(Rule.read({**fields, "close_after": True})) is matches
 
 
-@each("api_key", sorted(APIS.keys() - {ApiKey.CONSUMER_GROUP_HEARTBEAT}), ids=lambda key: key.name)
+@each("api_key", sorted(APIS), ids=lambda key: key.name)
 def test_every_name_a_request_has_is_known(api_key: ApiKey) -> None:
     """No API has a field for groups, topics or members that rules pass over."""
     named = {declared.name for declared in request_class(api_key).__fields__}
     where = APIS[api_key].names
-    topical = {"topics", "topic_data", "topic_names", "topic_partitions", "resources"} & named
+    topical = {
+        "topics",
+        "topic_data",
+        "topic_names",
+        "topic_partitions",
+        "resources",
+        "subscribed_topic_names",
+    } & named
     listed = {each.attribute for each in where.topics}
     assert topical == listed
     assert ("group_id" in named) == (where.group == "group_id")

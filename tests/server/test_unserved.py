@@ -51,7 +51,7 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> Lines:
 
 @pytest.fixture
 async def broker(start_brokers: StartBrokers) -> Broker:
-    return (await start_brokers()).brokers[0]
+    return (await start_brokers(group_coordinator_rebalance_protocols=("classic",))).brokers[0]
 
 
 def test_they_are_told_at_the_default_level() -> None:
@@ -148,7 +148,7 @@ async def test_a_postgresql_client_waits_for_an_answer_and_is_closed_in_time(
             ConsumerGroupHeartbeatRequest(group_id="g", member_id="", member_epoch=0),
             1,
             ErrorCode.UNSUPPORTED_VERSION,
-            "muster has no consumer groups of KIP-848 yet",
+            "the consumer protocol (KIP-848) is switched off",
             "group.protocol=classic",
         ),
         (

@@ -1,8 +1,8 @@
 """DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources.
 
-Any broker takes them for topics, and for all brokers together; for one broker, or its log level, that broker
-does. muster keeps no configs of groups (Kafka's are for group types that it does not have) and no client
-metrics subscriptions: there are none to describe or to list, and setting one is refused.
+Any broker takes them for topics, for groups, and for all brokers together; for one broker, or its log level,
+that broker does. muster keeps no client metrics subscriptions: there are none to describe or to list, and
+setting one is refused.
 """
 
 from __future__ import annotations
@@ -171,6 +171,8 @@ class _Describer:
                 return self._of_broker(asked.resource_name, wanted)
             case ResourceType.BROKER_LOGGER:
                 return self._loggers(asked.resource_name, wanted)
+            case ResourceType.GROUP:
+                return self._of_group(asked.resource_name, wanted)
         if not asked.resource_name:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "the name is empty")
         return []
@@ -209,6 +211,13 @@ class _Describer:
                 value = None if text is None else shown(spec, text)
                 found.append(self._config(each, value, synonyms, spec))
         return found
+
+    def _of_group(self, name: str, wanted: frozenset[str] | None) -> list[_Described]:
+        return [
+            self._config(each, shown(spec, synonyms[0].value or ""), synonyms, spec)
+            for each, spec, synonyms in self._broker.group_configs.described(name)
+            if wanted is None or each in wanted
+        ]
 
     def _loggers(self, name: str, wanted: frozenset[str] | None) -> list[_Described]:
         """One logger, of this process: its brokers write one log."""
@@ -361,8 +370,10 @@ async def _alter(
         case ResourceType.BROKER_LOGGER:
             _check_is_this_broker(broker, name)
             _set_level(changes, validate_only)
-        case ResourceType.GROUP | ResourceType.CLIENT_METRICS:
-            _refuse(type, name, [each for each in changes if each.operation is not Operation.DELETE])
+        case ResourceType.GROUP:
+            await broker.group_configs.alter(name, changes, replace=replace, validate_only=validate_only)
+        case ResourceType.CLIENT_METRICS:
+            _refuse_metrics(name, [each for each in changes if each.operation is not Operation.DELETE])
             return
     if changes and not validate_only:
         names = [change.name for change in changes]
@@ -389,18 +400,12 @@ def _set_level(changes: Sequence[ConfigChange], validate_only: bool) -> None:
             log.set_level(level)
 
 
-def _refuse(type: ResourceType, name: str, setting: Sequence[ConfigChange]) -> None:
+def _refuse_metrics(name: str, setting: Sequence[ConfigChange]) -> None:
     """Setting what nothing here would follow."""
     if not name:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "the name is empty")
     if setting:
         names = ", ".join(change.name for change in setting)
-        if type is ResourceType.GROUP:
-            raise KafkaError(
-                ErrorCode.INVALID_CONFIG,
-                f"muster keeps no configs of groups, so {names} cannot be set: its groups are classic ones, "
-                "whose members and brokers set the timeouts",
-            )
         raise KafkaError(
             ErrorCode.INVALID_REQUEST, f"muster collects no client metrics, so {names} cannot be set"
         )
@@ -412,7 +417,8 @@ def _refuse(type: ResourceType, name: str, setting: Sequence[ConfigChange]) -> N
 async def list_config_resources(
     broker: Broker, request: ListConfigResourcesRequest, context: RequestContext
 ) -> ListConfigResourcesResponse:
-    """All there is of the types asked for, whether anything is set on it or not."""
+    """All there is of the types asked for, whether anything is set on it or not; of groups those on which
+    something is."""
     asked = set(request.resource_types)
     if context.api_version == 0:
         asked = {ResourceType.CLIENT_METRICS}
@@ -423,6 +429,7 @@ async def list_config_resources(
         ResourceType.TOPIC: [topic.name for topic in broker.catalogue.topics()],
         ResourceType.BROKER: nodes,
         ResourceType.BROKER_LOGGER: nodes,
+        ResourceType.GROUP: broker.group_configs.names(),
     }
     return ListConfigResourcesResponse(
         error_code=ErrorCode.NONE,

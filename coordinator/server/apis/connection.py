@@ -6,7 +6,6 @@ import re
 from typing import Final
 
 from muster.coordinator.base.step import RequestContext
-from muster.coordinator.server import features
 from muster.coordinator.server.api import Api
 from muster.coordinator.server.serving import Broker
 from muster.protocol.api import ApiKey, answer_api_versions
@@ -29,7 +28,7 @@ async def api_versions(
     if version >= 5:
         _check_endpoint(broker, request)
     response, _ = answer_api_versions(version, broker.served_apis)
-    features.tell(response, version)
+    broker.features.tell(response, version)
     return response
 
 

@@ -1,26 +1,98 @@
-"""ConsumerGroupHeartbeat (KIP-848): refused, as by a Kafka with group.version=0."""
+"""ConsumerGroupHeartbeat, ConsumerGroupDescribe (KIP-848): passed on to the shard of the group. Where the
+consumer protocol is switched off, both are refused as by Kafka with group.version=0."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
+from uuid import UUID
 
 from muster.coordinator.base.answers import Answered
 from muster.coordinator.base.step import RequestContext
-from muster.coordinator.server.api import Api
-from muster.coordinator.server.refusal import Refusal
+from muster.coordinator.group.shard import Shard
+from muster.coordinator.server.api import Api, Repeated
+from muster.coordinator.server.apis.operations import GROUP_OPERATIONS
+from muster.coordinator.server.apis.several import several
+from muster.coordinator.server.names import Listed, Names, itself
+from muster.coordinator.server.refusal import Each, Refusal, entry
 from muster.coordinator.server.serving import Broker
 from muster.coordinator.server.unserved import no_consumer_protocol
 from muster.protocol.api import ApiKey
+from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.messages.consumer_group import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupHeartbeatRequest,
+)
+
+_NO_EPOCHS: Final = {"group_epoch": 0, "assignment_epoch": 0}
 
 
-def no_groups(broker: Broker, request: Any, context: RequestContext, answered: Answered) -> object:
-    return no_consumer_protocol()
+def consumer_group_heartbeat(
+    broker: Broker, request: ConsumerGroupHeartbeatRequest, context: RequestContext, answered: Answered
+) -> object:
+    """Joins, leaves, or is a sign of life; the answer has the member's assignment when that has changed."""
+    if not broker.serves_consumer_groups:
+        return no_consumer_protocol()
+    return broker.runtime.call_at_once(request.group_id, Shard.consumer_heartbeat, request, context, answered)
+
+
+def _repeats(request: ConsumerGroupHeartbeatRequest, version: int, message: bytes) -> Repeated | None:
+    """A member with nothing new to say repeats its heartbeat byte for byte; what says something is said
+    once."""
+    news = request.subscribed_topic_names is not None or request.topic_partitions is not None
+    return None if news or request.member_epoch <= 0 else Repeated()
+
+
+async def consumer_group_describe(
+    broker: Broker, request: ConsumerGroupDescribeRequest, context: RequestContext
+) -> ConsumerGroupDescribeResponse:
+    """Every group asked for is in the answer, whatever became of it."""
+    if not broker.serves_consumer_groups:
+        raise no_consumer_protocol()
+
+    async def describe(group_id: str) -> ConsumerGroupDescribeResponse.DescribedGroup:
+        try:
+            if not group_id:
+                raise KafkaError(ErrorCode.INVALID_GROUP_ID)
+            group: ConsumerGroupDescribeResponse.DescribedGroup = await broker.runtime.call(
+                group_id, Shard.describe_consumer, group_id, context
+            )
+        except KafkaError as error:
+            return entry(
+                ConsumerGroupDescribeResponse.DescribedGroup,
+                context.api_version,
+                error,
+                group_id=group_id,
+                **_NO_EPOCHS,
+            )
+        if request.include_authorized_operations and group.error_code == ErrorCode.NONE:
+            group.authorized_operations = GROUP_OPERATIONS
+        return group
+
+    return ConsumerGroupDescribeResponse(groups=await several(describe, request.group_ids))
+
+
+def _topic_id(partitions: ConsumerGroupHeartbeatRequest.TopicPartitions) -> UUID:
+    return partitions.topic_id
 
 
 APIS: Final = (
     Api(
         ApiKey.CONSUMER_GROUP_HEARTBEAT,
-        no_groups,
+        consumer_group_heartbeat,
+        names=Names(
+            group="group_id",
+            topics=(Listed("subscribed_topic_names", itself), Listed("topic_partitions", _topic_id)),
+            null_is_none=True,
+            members=True,
+        ),
         refuse=Refusal(fields={"member_epoch": 0, "heartbeat_interval_ms": 0}),
+        repeats=_repeats,
+    ),
+    Api(
+        ApiKey.CONSUMER_GROUP_DESCRIBE,
+        consumer_group_describe,
+        names=Names(groups=Listed("group_ids", itself)),
+        refuse=Refusal((Each("groups", "group_ids", itself="group_id", fields=_NO_EPOCHS),)),
     ),
 )

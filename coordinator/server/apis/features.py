@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from muster.coordinator.base.step import RequestContext
-from muster.coordinator.server import features
 from muster.coordinator.server.api import Api
+from muster.coordinator.server.apis.several import Attempts
+from muster.coordinator.server.features import UPGRADE, FeatureUpdate
 from muster.coordinator.server.serving import Broker
 from muster.protocol.api import ApiKey
 from muster.protocol.errors import ErrorCode
@@ -14,25 +15,30 @@ from muster.protocol.messages.features import UpdateFeaturesRequest, UpdateFeatu
 
 _TYPED_FROM: Final = 1
 _RESULTS_UNTIL: Final = 1
-_UPGRADE, _UNSAFE_DOWNGRADE = 1, 3
 
 
 async def update_features(
     broker: Broker, request: UpdateFeaturesRequest, context: RequestContext
 ) -> UpdateFeaturesResponse:
-    """Refused as a whole (INVALID_UPDATE_VERSION) unless every feature named has the level asked for: the
-    levels are fixed."""
-    for each in request.feature_updates:
-        type = each.upgrade_type
-        if context.api_version < _TYPED_FROM:
-            type = _UNSAFE_DOWNGRADE if each.allow_downgrade else _UPGRADE
-        features.check_update(each.feature, each.max_version_level, type)
+    """Refused as a whole (INVALID_UPDATE_VERSION) unless every feature named can be had at the level asked
+    for. v0 has no types of updates, and only upgrades: Kafka passes its allow_downgrade over."""
+    typed = context.api_version >= _TYPED_FROM
+    updates = {
+        each.feature: FeatureUpdate(
+            each.feature, each.max_version_level, each.upgrade_type if typed else UPGRADE
+        )
+        for each in request.feature_updates
+    }
+    attempts = Attempts(ApiKey.UPDATE_FEATURES, context, request.timeout_ms)
+    await attempts.make(
+        broker.features.update(list(updates.values()), validate_only=typed and request.validate_only)
+    )
     return UpdateFeaturesResponse(
         results=[
             UpdateFeaturesResponse.UpdatableFeatureResult(
-                feature=each.feature, error_code=ErrorCode.NONE, error_message=None
+                feature=name, error_code=ErrorCode.NONE, error_message=None
             )
-            for each in request.feature_updates
+            for name in updates
         ]
         if context.api_version <= _RESULTS_UNTIL
         else [],

@@ -1,0 +1,67 @@
+"""What is set in the store beside topics, for all brokers of the cluster: on brokers, on groups, and the
+levels of features. It is read in one go, and each kind is told of what was read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from muster.coordinator.storage.store import BrokerConfigsRow, Store, StoreConflict
+from muster.protocol.errors import ErrorCode, KafkaError
+
+_ATTEMPTS: Final = 8
+
+Rows = Mapping[str, Mapping[str, str]]
+"""What is set, by the names of rows (`BrokerConfigsRow.broker`)."""
+
+
+class ConfigRows:
+    """The rows as they were read last.
+
+    `listeners` are told whenever they have been read, in order.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._refreshing = asyncio.Lock()
+        self._rows: Rows = {}
+        self.listeners: list[Callable[[Rows], None]] = []
+
+    def __repr__(self) -> str:
+        return f"<ConfigRows {len(self._rows)}>"
+
+    async def refresh(self) -> None:
+        """Read the store, and tell. Raises StoreError."""
+        async with self._refreshing:  # one after the other, or an older picture could come last
+            self._rows = {row.broker: row.configs for row in await self._store.broker_configs()}
+            for listener in self.listeners:
+                listener(self._rows)
+
+    async def change(
+        self,
+        name: str,
+        after: Callable[[Mapping[str, str]], Mapping[str, str]],
+        *,
+        validate_only: bool = False,
+    ) -> None:
+        """Replace the row `name` by what `after` makes of it. `after` raises KafkaError to refuse; it is
+        called again when the row was changed from elsewhere meanwhile.
+
+        Raises REQUEST_TIMED_OUT when that goes on, and StoreError.
+        """
+        for _ in range(_ATTEMPTS):
+            before = self._rows.get(name, {})
+            now = after(before)
+            if validate_only or now == before:
+                return
+            try:
+                await self._store.update_broker_configs(BrokerConfigsRow(name, now), expected=before)
+            except StoreConflict:
+                await self.refresh()
+                continue
+            await self.refresh()
+            return
+        raise KafkaError(
+            ErrorCode.REQUEST_TIMED_OUT, "these configs are being changed from elsewhere all the time"
+        )

@@ -1,0 +1,193 @@
+"""What AlterConfigs sets on single consumer groups (KIP-848), whether they exist or not: kept in the store
+for all brokers, and told to their shards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from muster.coordinator.base.log import Logger
+from muster.coordinator.group.config import GroupConfigs, GroupOverrides
+from muster.coordinator.server.broker_config_specs import BROKER_SPECS
+from muster.coordinator.server.broker_configs import BrokerConfigs, Source, Synonym
+from muster.coordinator.server.config_rows import ConfigRows, Rows
+from muster.coordinator.server.kept_configs import HIDDEN
+from muster.coordinator.topics.config import ConfigChange, changed, read
+from muster.protocol.errors import ErrorCode, KafkaError
+from muster.settings import Scope, Setting
+
+_log: Final = Logger(part="configs")
+
+_ROW: Final = "group:"
+"""Names of groups' rows begin with it: no broker's does, which is a number."""
+
+GROUPS_MAX: Final = 10_000
+"""Groups with configs of their own."""
+NAME_BYTES_MAX: Final = 2_048
+"""Of a group's name, as UTF-8: PostgreSQL's index takes no more."""
+
+_SESSION: Final = "consumer.session.timeout.ms"
+_HEARTBEAT: Final = "consumer.heartbeat.interval.ms"
+_ASSIGNMENT: Final = "consumer.assignment.interval.ms"
+
+
+def _of_groups(name: str) -> Setting:
+    """The group's config that goes before the broker's, which is named `group.` in front of it."""
+    of_brokers = BROKER_SPECS[f"group.{name}"]
+    return replace(of_brokers, name=name, default_from=of_brokers.name, scope=Scope.CLUSTER_WIDE)
+
+
+GROUP_SPECS: Final[Mapping[str, Setting]] = {
+    name: _of_groups(name) for name in (_ASSIGNMENT, "consumer.assignor.offload.enable", _HEARTBEAT, _SESSION)
+}
+"""Every config of groups by Kafka's name."""
+
+_BOUNDED: Final[Mapping[str, tuple[str, str]]] = {
+    name: (f"group.consumer.min.{rest}", f"group.consumer.max.{rest}")
+    for name in (_SESSION, _HEARTBEAT, _ASSIGNMENT)
+    for rest in (name.removeprefix("consumer."),)
+}
+"""The broker's settings that bound a group's."""
+_OF_OTHER_KINDS: Final = ("share.", "streams.", "errors.deadletterqueue.")
+
+
+class KeptGroupConfigs:
+    """Configs of groups, within the bounds of the broker whose are `configs`; `in_force` is told of them.
+
+    Refusals are KafkaErrors.
+    """
+
+    def __init__(self, rows: ConfigRows, configs: BrokerConfigs, in_force: GroupConfigs) -> None:
+        """Made after `configs`, whose values it reads when it is told of the rows."""
+        self._rows = rows
+        self._configs = configs
+        self.in_force = in_force
+        self._of: Mapping[str, Mapping[str, str]] = {}
+        self._told: object = None
+        rows.listeners.append(self._read)
+
+    def __repr__(self) -> str:
+        return f"<KeptGroupConfigs of {len(self._of)} groups>"
+
+    def names(self) -> list[str]:
+        """The groups that have configs."""
+        return sorted(self._of)
+
+    def described(self, group_id: str) -> Iterator[tuple[str, Setting, list[Synonym]]]:
+        """The configs that clients are told of, by name, with what gives each its value. INVALID_REQUEST
+        without a name."""
+        if not group_id:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
+        own = self._of.get(group_id, {})
+        for name, spec in GROUP_SPECS.items():
+            assert spec.default_from is not None
+            if name in own:
+                first = [Synonym(name, own[name], Source.GROUP)]
+            elif spec.default_from in HIDDEN:
+                continue
+            else:
+                first = []
+            yield name, spec, first + self._configs.synonyms(spec.default_from)
+
+    async def alter(
+        self, group_id: str, changes: Sequence[ConfigChange], *, replace: bool, validate_only: bool
+    ) -> None:
+        """Change what is set on a group; `replace` first drops what is set.
+
+        Codes: 40 for a config that is not known, APPEND to what is no list, and a value; 42 for a name that
+        no group can be configured by, and at the bound `GROUPS_MAX`. Raises StoreError.
+        """
+        _check_name(group_id)
+
+        def after(before: Mapping[str, str]) -> Mapping[str, str]:
+            configs = changed({} if replace else before, changes, GROUP_SPECS)
+            self._check(configs)
+            if configs and group_id not in self._of and len(self._of) >= GROUPS_MAX:
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"{GROUPS_MAX} groups have configs of their own, and no more can: delete those of "
+                    "another, or set the broker's for all",
+                )
+            return configs
+
+        await self._rows.change(_ROW + group_id, after, validate_only=validate_only)
+
+    def _check(self, configs: Mapping[str, str]) -> None:
+        for name in configs:
+            if name not in GROUP_SPECS:
+                why = f"Unknown group config name: {name}"
+                if name.startswith(_OF_OTHER_KINDS):
+                    why += " (muster has no share groups and no streams groups)"
+                raise KafkaError(ErrorCode.INVALID_CONFIG, why)
+        for name, text in configs.items():
+            value = read(GROUP_SPECS[name], name, text)
+            if name in _BOUNDED:
+                low, high = self._bounds(name)
+                if not low <= value <= high:
+                    raise KafkaError(
+                        ErrorCode.INVALID_CONFIG, f"{name} must be in the range {low} to {high} inclusive."
+                    )
+        overrides = self._overrides(configs)
+        if overrides.consumer_session_timeout_ms <= overrides.consumer_heartbeat_interval_ms:
+            raise KafkaError(
+                ErrorCode.INVALID_CONFIG,
+                f"{_SESSION} ({overrides.consumer_session_timeout_ms}) must be greater than {_HEARTBEAT} "
+                f"({overrides.consumer_heartbeat_interval_ms})",
+            )
+
+    # --- what is in force -----------------------------------------------------------------------------------
+
+    def _read(self, rows: Rows) -> None:
+        self._of = {
+            name.removeprefix(_ROW): configs for name, configs in rows.items() if name.startswith(_ROW)
+        }
+        default = self._overrides({})
+        found = self._of, default
+        if found == self._told:
+            return
+        self._told = found
+        for group_id, configs in self._of.items():
+            self._warn(group_id, configs)
+        of_groups = {group_id: self._overrides(configs) for group_id, configs in self._of.items()}
+        self.in_force.become(default, of_groups)
+
+    def _overrides(self, configs: Mapping[str, str]) -> GroupOverrides:
+        """What is in force with `configs` set: a value beyond the broker's bounds, which may have been others
+        when it was set, counts as the bound."""
+        return GroupOverrides(
+            *(self._effective(name, configs) for name in (_SESSION, _HEARTBEAT, _ASSIGNMENT))
+        )
+
+    def _effective(self, name: str, configs: Mapping[str, str]) -> int:
+        value = GROUP_SPECS[name].read(configs[name]) if name in configs else None
+        if value is None:
+            return self._configs.number(f"group.{name}")
+        low, high = self._bounds(name)
+        return max(low, min(int(value), high))
+
+    def _bounds(self, name: str) -> tuple[int, int]:
+        low, high = _BOUNDED[name]
+        return self._configs.number(low), self._configs.number(high)
+
+    def _warn(self, group_id: str, configs: Mapping[str, str]) -> None:
+        for name in configs.keys() & _BOUNDED.keys():
+            effective = self._effective(name, configs)
+            if configs[name].strip() != str(effective):
+                _log.warning(
+                    "a group's config is beyond this broker's bounds",
+                    group=group_id,
+                    config=name,
+                    value=configs[name],
+                    effective=effective,
+                )
+
+
+def _check_name(group_id: str) -> None:
+    if not group_id:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
+    if len(group_id.encode()) > NAME_BYTES_MAX or "\0" in group_id:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"a group with configs has a name of at most {NAME_BYTES_MAX} bytes without NUL",
+        )
