@@ -1,7 +1,8 @@
 """The classic group: its state, its members, and the rules that hold whatever the request.
 
 What requests and timers do with it stands beside: `joins`, `syncs`, `sessions` (heartbeats, leaving, expiry)
-and `rebalance`, which carries a group from one generation to the next.
+and `rebalance`, which carries a group from one generation to the next. So does what is told of it: `views` to
+those who ask, `refusals` as events.
 """
 
 from __future__ import annotations
@@ -9,11 +10,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from muster.coordinator.base.step import BrokenInvariant, Step
 from muster.coordinator.group import records
-from muster.coordinator.group.classic import ownership
+from muster.coordinator.group.classic import refusals, views
 from muster.coordinator.group.classic.member import ClassicMember, Protocols
 from muster.coordinator.group.classic.ownership import Ownership
 from muster.coordinator.group.classic.shared import Shared
@@ -21,8 +22,6 @@ from muster.coordinator.group.classic.states import TRANSITIONS, GroupState
 from muster.coordinator.group.classic.subscriptions import PartitionCounts, partition_counts
 from muster.coordinator.group.events import (
     Cause,
-    CommitRefused,
-    MemberFenced,
     MemberIdentity,
     Stamp,
     StateChanged,
@@ -32,7 +31,6 @@ from muster.coordinator.group.group import (
     GroupView,
     MemberView,
     PendingMember,
-    RebalanceView,
     RetentionBase,
     committed_at,
     group_not_found,
@@ -74,13 +72,6 @@ class InitialDelay(NamedTuple):
 
     delay_ms: int
     remaining_ms: int
-
-
-class Fenceable(Protocol):
-    """What names a member, and perhaps its instance."""
-
-    member_id: str
-    group_instance_id: str | None
 
 
 class ClassicGroup:
@@ -202,8 +193,8 @@ class ClassicGroup:
         try:
             self._validate_committer(request)
         except KafkaError as refusal:
-            self.tell_fenced("OffsetCommit", request, refusal, step)
-            self._tell_commit_refused(request, refusal, step)
+            refusals.tell_fenced(self, "OffsetCommit", request, refusal, step)
+            refusals.tell_commit_refused(self, request, refusal, step)
             raise
         member = self.members.get(request.member_id)
         if member is not None:
@@ -226,31 +217,6 @@ class ClassicGroup:
         if self.state is GroupState.COMPLETING_REBALANCE:
             # It has joined this generation but not its assignment; what it commits belongs to an earlier one.
             raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, f"{self!r} waits for its assignment")
-
-    def _tell_commit_refused(self, request: OffsetCommitRequest, refusal: KafkaError, step: Step) -> None:
-        if not self.rate_limiters.commits_refused.allows(self.group_id, step.now_ms):
-            return
-        context, generation_id = step.context, request.generation_id_or_member_epoch
-        identity = MemberIdentity(
-            request.member_id, context.client_id, context.client_host, request.group_instance_id
-        )
-        ended_ms = self._ended_ms(generation_id)
-        topic, partition = _first_partition(request)
-        owner = ownership.owner(self.ownership, topic, partition)
-        if owner is not None and self.members.get(owner.member_id) is not owner:
-            owner = None  # it has gone
-        step.events.append(
-            CommitRefused(
-                *self.stamp(step, Cause(Trigger.REQUESTED, identity)),
-                error=refusal.code.name,
-                committed_generation_id=generation_id,
-                partitions=sum(len(topic.partitions) for topic in request.topics),
-                superseded_ms=None if ended_ms is None else step.now_ms - ended_ms,
-                owner=None if owner is None else owner.identity,
-                topic=topic,
-                partition=partition,
-            )
-        )
 
     def validate_delete(self) -> None:
         if self.state is GroupState.DEAD:
@@ -303,27 +269,7 @@ class ClassicGroup:
         self.cancel_timers()
 
     def described(self) -> DescribeGroupsResponse.DescribedGroup:
-        """What members subscribe to is told only of a Stable group: before, their metadata may be of a
-        protocol that will not be chosen."""
-        stable = self.state is GroupState.STABLE
-        protocol_name = self.protocol_name or ""
-        return DescribeGroupsResponse.DescribedGroup(
-            group_id=self.group_id,
-            group_state=self.state,
-            protocol_type=self.protocol_type,
-            protocol_data=protocol_name if stable else "",
-            members=[
-                DescribeGroupsResponse.DescribedGroup.DescribedGroupMember(
-                    member_id=member.member_id,
-                    group_instance_id=member.group_instance_id,
-                    client_id=member.client_id,
-                    client_host=member.client_host,
-                    member_metadata=member.metadata(protocol_name) if stable else b"",
-                    member_assignment=member.assignment,
-                )
-                for member in self.members.values()
-            ],
-        )
+        return views.described(self)
 
     def listed(self) -> ListGroupsResponse.ListedGroup:
         return ListGroupsResponse.ListedGroup(
@@ -337,39 +283,10 @@ class ClassicGroup:
         return [member.identity for member in self.members.values()]
 
     def view(self) -> GroupView:
-        waiting = self.state in (GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE)
-        rebalance = None
-        if self.rebalance is not None and waiting:
-            owing = sum(self._owes(member) is not None for member in self.members.values())
-            rebalance = RebalanceView(
-                self.rebalance.started_ms, self.rebalance.cause.trigger, owing + len(self.pending_members)
-            )
-        return GroupView(
-            self.group_id,
-            self.state,
-            self.state_timestamp,
-            waiting,
-            self.state is GroupState.STABLE,
-            self.generation_id,
-            self.protocol_type,
-            self.protocol_name,
-            self.leader,
-            self.subscribed_topics or frozenset(),
-            rebalance,
-            len(self.members),
-            tuple(self.pending_members.values()),
-        )
+        return views.view(self)
 
     def member_views(self) -> Iterator[MemberView]:
-        for member in list(self.members.values()):
-            yield member.view(self.protocol_name, self._owes(member))
-
-    def _owes(self, member: ClassicMember) -> str | None:
-        if self.state is GroupState.PREPARING_REBALANCE and member.parked_join is None:
-            return "JoinGroup"
-        if self.state is GroupState.COMPLETING_REBALANCE and member.member_id in self.pending_syncs:
-            return "SyncGroup"
-        return None
+        return views.member_views(self)
 
     # --- states ---------------------------------------------------------------------------------------------
 
@@ -408,7 +325,7 @@ class ClassicGroup:
         self.generation_id += 1
         self._generations = (*self._generations[1 - _GENERATIONS_MAX :], (self.generation_id, now_ms))
 
-    def _ended_ms(self, generation_id: int) -> int | None:
+    def ended_ms(self, generation_id: int) -> int | None:
         """When a generation ended: when the next began. None: it has not, or nobody remembers."""
         for began_id, began_ms in self._generations:
             if began_id == generation_id + 1:
@@ -680,26 +597,6 @@ class ClassicGroup:
         if member.connection_id != step.context.connection_id:
             self.connections.heard(self.group_id, member, step.context.connection_id)
 
-    def tell_fenced(self, api: str, request: Fenceable, refusal: KafkaError, step: Step) -> None:
-        """Tell, once a minute, of a request that is refused with FENCED_INSTANCE_ID."""
-        instance_id = request.group_instance_id
-        owner = self.members.get(self.static_members.get(instance_id or "", ""))
-        if (
-            refusal.code is not ErrorCode.FENCED_INSTANCE_ID
-            or owner is None
-            or not self.rate_limiters.fenced.allows((self.group_id, instance_id), step.now_ms)
-        ):
-            return
-        step.events.append(
-            MemberFenced(
-                *self.stamp(step, Cause(Trigger.REQUESTED, owner.identity)),
-                api=api,
-                old_member_id=request.member_id,
-                old_client_id=step.context.client_id,
-                old_client_host=step.context.client_host,
-            )
-        )
-
     # --- hard state -----------------------------------------------------------------------------------------
 
     def stored(self) -> StoredGroup:
@@ -721,11 +618,3 @@ def refused_join(code: ErrorCode, member_id: str) -> JoinGroupResponse:
     """A JoinGroup answered with an error and a member id, which is not always the one it was asked with. No
     protocol is null, which the server turns into "" for versions that lack null."""
     return JoinGroupResponse(error_code=code, protocol_name=None, leader="", member_id=member_id, members=[])
-
-
-def _first_partition(request: OffsetCommitRequest) -> tuple[str, int]:
-    """The first partition of a commit; ("", -1) if it has none."""
-    for topic in request.topics:
-        for partition in topic.partitions:
-            return topic.name, partition.partition_index
-    return "", -1

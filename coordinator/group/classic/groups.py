@@ -7,7 +7,7 @@ from typing import Final
 
 from muster.coordinator.base.step import Step
 from muster.coordinator.group import records
-from muster.coordinator.group.classic import joins, rebalance, sessions, syncs
+from muster.coordinator.group.classic import joins, rebalance, refusals, sessions, syncs
 from muster.coordinator.group.classic.group import ClassicGroup
 from muster.coordinator.group.classic.presumption import Presumption
 from muster.coordinator.group.classic.shared import Shared
@@ -86,7 +86,7 @@ class ClassicGroups:
             try:
                 joins.join(group, request, new_member_id, step)
             except KafkaError as refusal:
-                group.tell_fenced("JoinGroup", request, refusal, step)
+                refusals.tell_fenced(group, "JoinGroup", request, refusal, step)
                 raise
             return
         if request.member_id != "":
@@ -108,7 +108,7 @@ class ClassicGroups:
         try:
             syncs.sync(group, request, step)
         except KafkaError as refusal:
-            group.tell_fenced("SyncGroup", request, refusal, step)
+            refusals.tell_fenced(group, "SyncGroup", request, refusal, step)
             raise
 
     def heartbeat(self, request: HeartbeatRequest, step: Step) -> HeartbeatResponse:
@@ -119,7 +119,7 @@ class ClassicGroups:
         try:
             return sessions.heartbeat(group, request, step)
         except KafkaError as refusal:
-            group.tell_fenced("Heartbeat", request, refusal, step)
+            refusals.tell_fenced(group, "Heartbeat", request, refusal, step)
             raise
 
     def leave(self, request: LeaveGroupRequest, step: Step) -> None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from muster.coordinator.base.step import BrokenInvariant, RequestContext, Step
-from muster.coordinator.group.classic import rebalance, subscriptions
+from muster.coordinator.group.classic import rebalance, refusals, subscriptions
 from muster.coordinator.group.classic.group import CONSUMER, ClassicGroup, refused_join
 from muster.coordinator.group.classic.member import ClassicMember, Protocols
 from muster.coordinator.group.classic.states import GroupState
 from muster.coordinator.group.config import NEW_MEMBER_JOIN_TIMEOUT_MS
 from muster.coordinator.group.events import (
     Cause,
-    JoinRefused,
     MemberAdded,
     MemberIdentity,
     MemberIdIssued,
@@ -43,7 +42,7 @@ def join(group: ClassicGroup, request: JoinGroupRequest, new_member_id: str, ste
     if not _admits(group, request.member_id):
         _refuse_full(group, request, step)
     elif not group.supports(request.protocol_type, [protocol.name for protocol in request.protocols]):
-        _tell_refused(group, request, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, step)
+        refusals.tell_join_refused(group, request, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, step)
         raise KafkaError(
             ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
             f"{group!r} of type {group.protocol_type!r} has no protocol in common with "
@@ -88,25 +87,8 @@ def _refuse_full(group: ClassicGroup, request: JoinGroupRequest, step: Step) -> 
         pending = group.pending_members[member_id]
         rebalance.remove_pending(group, member_id, Cause(Trigger.GROUP_FULL, pending.identity), step)
     else:
-        _tell_refused(group, request, ErrorCode.GROUP_MAX_SIZE_REACHED, step)
+        refusals.tell_join_refused(group, request, ErrorCode.GROUP_MAX_SIZE_REACHED, step)
     step.reply(refused_join(ErrorCode.GROUP_MAX_SIZE_REACHED, ""))
-
-
-def _tell_refused(group: ClassicGroup, request: JoinGroupRequest, error: ErrorCode, step: Step) -> None:
-    full = error is ErrorCode.GROUP_MAX_SIZE_REACHED
-    who = (group.group_id, step.context.client_id, step.context.client_host)
-    if group.rate_limiters.joins_refused.allows(who, step.now_ms):
-        identity = MemberIdentity(
-            request.member_id, step.context.client_id, step.context.client_host, request.group_instance_id
-        )
-        cause = Cause(Trigger.GROUP_FULL if full else Trigger.REQUESTED, identity, request.reason)
-        step.events.append(
-            JoinRefused(
-                *group.stamp(step, cause),
-                error=error.name,
-                size_max=group.config.group_max_size if full else None,
-            )
-        )
 
 
 # --- new members --------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from muster.coordinator.base.step import BrokenInvariant, RequestContext, Step
-from muster.coordinator.group.classic import rebalance
+from muster.coordinator.group.classic import rebalance, refusals
 from muster.coordinator.group.classic.group import ClassicGroup
 from muster.coordinator.group.classic.member import ClassicMember
 from muster.coordinator.group.classic.states import GroupState
@@ -96,7 +96,7 @@ def leave(group: ClassicGroup, request: LeaveGroupRequest, step: Step) -> None:
             left = _leave(group, identity, step)
         except KafkaError as refusal:
             outcomes.append(refusal.code)
-            group.tell_fenced("LeaveGroup", identity, refusal, step)
+            refusals.tell_fenced(group, "LeaveGroup", identity, refusal, step)
         else:
             outcomes.append(ErrorCode.NONE)
             cause = cause or left
