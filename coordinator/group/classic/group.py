@@ -72,6 +72,8 @@ class InitialDelay(NamedTuple):
 
     delay_ms: int
     remaining_ms: int
+    member_came: bool = False
+    """Since it was set."""
 
 
 class ClassicGroup:
@@ -93,13 +95,11 @@ class ClassicGroup:
         "joins_parked",
         "last_joins",
         "leader",
-        "member_added_during_delay",
         "members",
         "ownership",
         "partition_counts",
         "pending_members",
         "pending_syncs",
-        "previous_state",
         "protocol_name",
         "protocol_type",
         "rate_limiters",
@@ -121,7 +121,6 @@ class ClassicGroup:
         self.topics = shared.topics
         self.rate_limiters = shared.rate_limiters
         self.state = GroupState.EMPTY
-        self.previous_state = GroupState.EMPTY
         self.state_timestamp = now_ms
         self.generation_id = 0
         self.protocol_type = ""
@@ -140,7 +139,6 @@ class ClassicGroup:
         self.last_joins: tuple[tuple[MemberIdentity, int], ...] = ()
         """Whose JoinGroups came last in the rebalance under way, and when, the last one last."""
         self.initial_delay: InitialDelay | None = None
-        self.member_added_during_delay = False
         self.rebalance: Rebalance | None = None
         # What the events compare a generation with.
         self.former_leader: str | None = None
@@ -164,7 +162,7 @@ class ClassicGroup:
     def loaded(cls, group_id: str, stored: StoredGroup, shared: Shared, now_ms: int) -> ClassicGroup:
         """The group as its last GroupMetadata says: Stable if it has members, else Empty."""
         group = cls(group_id, shared, now_ms)
-        group.state = group.previous_state = GroupState.STABLE if stored.members else GroupState.EMPTY
+        group.state = GroupState.STABLE if stored.members else GroupState.EMPTY
         group.state_timestamp = stored.state_timestamp
         group.generation_id = stored.generation_id
         group.protocol_type = stored.protocol_type
@@ -207,13 +205,8 @@ class ClassicGroup:
         if generation_id < 0 and self.state is GroupState.EMPTY:
             # An admin, or a consumer that assigns its partitions itself.
             return
-        if generation_id >= 0 or request.member_id != "" or request.group_instance_id is not None:
-            self.validate(request.member_id, request.group_instance_id)
-            self.validate_generation(generation_id)
-        else:
-            raise KafkaError(
-                ErrorCode.UNKNOWN_MEMBER_ID, f"{self!r} has members, and the commit comes from none of them"
-            )
+        self.validate(request.member_id, request.group_instance_id)
+        self.validate_generation(generation_id)
         if self.state is GroupState.COMPLETING_REBALANCE:
             # It has joined this generation but not its assignment; what it commits belongs to an earlier one.
             raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, f"{self!r} waits for its assignment")
@@ -294,24 +287,24 @@ class ClassicGroup:
         """Enter a state, which lasts until `until_ms` at most. The only writer of `state`."""
         if (self.state, to_state) not in TRANSITIONS:
             raise BrokenInvariant(f"{self!r} cannot become {to_state}")
-        self.previous_state, self.state = self.state, to_state
+        from_state, self.state = self.state, to_state
         entered_ms, self.state_timestamp = self.state_timestamp, step.now_ms
         step.events.append(
             StateChanged(
                 *self.stamp(step, cause),
-                from_state=self.previous_state,
+                from_state=from_state,
                 to_state=to_state,
                 # The time may be from the store: by the clock of another broker, which may be ahead of ours.
                 phase_ms=0 if entered_ms == UNKNOWN_TIME else max(step.now_ms - entered_ms, 0),
-                waiting_for=self._waited_for(),
+                waiting_for=self._waited_for(from_state),
                 pending_member_ids=tuple(self.pending_members),
                 until_ms=until_ms,
             )
         )
 
-    def _waited_for(self) -> tuple[MemberIdentity, ...]:
+    def _waited_for(self, from_state: GroupState) -> tuple[MemberIdentity, ...]:
         """Whose JoinGroup or SyncGroup the transition just made leaves out or still waits for."""
-        if GroupState.PREPARING_REBALANCE in (self.state, self.previous_state):
+        if GroupState.PREPARING_REBALANCE in (self.state, from_state):
             dropped = self.rebalance.dropped if self.rebalance is not None else ()
             return (
                 *dropped,
@@ -391,7 +384,6 @@ class ClassicGroup:
             self.pending_syncs.remove(member.member_id)
             self.pending_syncs.add(member_id)
         member.member_id, member.identity = member_id, identity
-        member.late_at_ms, member.heartbeats, member.former_interval_ms = (), 0, None
         member.session_timer = self.session_timer(member_id)
         member.is_new = False
 
@@ -409,20 +401,23 @@ class ClassicGroup:
         """The member a request speaks for. Raises UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID when its instance
         id belongs to a newer member id (KIP-345)."""
         if group_instance_id is not None:
-            owner = self.static_members.get(group_instance_id)
-            if owner is None:
-                raise KafkaError(
-                    ErrorCode.UNKNOWN_MEMBER_ID, f"{self!r} has no instance {group_instance_id!r}"
-                )
-            if owner != member_id:
+            holder = self.holder(group_instance_id)
+            if holder != member_id:
                 raise KafkaError(
                     ErrorCode.FENCED_INSTANCE_ID,
-                    f"instance {group_instance_id!r} is {owner!r} now, not {member_id!r}",
+                    f"instance {group_instance_id!r} is {holder!r} now, not {member_id!r}",
                 )
         member = self.members.get(member_id)
         if member is None:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"{self!r} has no member {member_id!r}")
         return member
+
+    def holder(self, group_instance_id: str) -> str:
+        """The member id of an instance. Raises UNKNOWN_MEMBER_ID."""
+        member_id = self.static_members.get(group_instance_id)
+        if member_id is None:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"{self!r} has no instance {group_instance_id!r}")
+        return member_id
 
     def validate_generation(self, generation_id: int) -> None:
         if generation_id != self.generation_id:
@@ -456,10 +451,9 @@ class ClassicGroup:
         candidates = {name for name, count in self._supporters.items() if count == len(self.members)}
         return Counter(member.vote(candidates) for member in self.members.values())
 
-    def select_protocol(self, votes: Counter[str] | None = None) -> str:
+    def select_protocol(self, votes: Counter[str]) -> str:
         """Of the protocols with the most votes Kafka takes the first in a hash table's order, which nobody
         chose but which everybody sees."""
-        votes = self.votes() if votes is None else votes
         return max(hash_map_order(votes), key=votes.__getitem__)
 
     def subscriptions(self) -> frozenset[str] | None:

@@ -113,9 +113,7 @@ class ClassicGroups:
 
     def heartbeat(self, request: HeartbeatRequest, step: Step) -> HeartbeatResponse:
         """Heartbeat: the answer. Raises, beside what `sessions.heartbeat` raises, INVALID_GROUP_ID."""
-        group = self._groups.get(request.group_id)
-        if not isinstance(group, ClassicGroup):
-            group = self._of_member(request.group_id)
+        group = self._of_member(request.group_id)
         try:
             return sessions.heartbeat(group, request, step)
         except KafkaError as refusal:

@@ -67,8 +67,6 @@ def _admits(group: ClassicGroup, member_id: str) -> bool:
     member = group.members.get(member_id)
     size_max = group.config.group_max_size
     match group.state:
-        case GroupState.EMPTY:
-            return True
         case GroupState.PREPARING_REBALANCE:
             # Who has joined counts, not who is a member: in a group that is too large (the limit was
             # lowered), the last to rejoin are the ones to go.
@@ -82,7 +80,7 @@ def _refuse_full(group: ClassicGroup, request: JoinGroupRequest, step: Step) -> 
     member_id = request.member_id
     member = group.members.get(member_id)
     if member is not None:
-        rebalance.remove(group, member, Cause(Trigger.GROUP_FULL, member.identity), step)
+        rebalance.remove(group, member, Cause(Trigger.GROUP_FULL), step)
     elif member_id in group.pending_members:
         pending = group.pending_members[member_id]
         rebalance.remove_pending(group, member_id, Cause(Trigger.GROUP_FULL, pending.identity), step)
@@ -132,7 +130,7 @@ def _add(group: ClassicGroup, request: JoinGroupRequest, member_id: str, step: S
     group.add(member)
     group.heard(member, step)
     if group.initial_delay is not None:
-        group.member_added_during_delay = True
+        group.initial_delay = group.initial_delay._replace(member_came=True)
     cause = Cause(Trigger.MEMBER_JOINED, member.identity, request.reason)
     step.events.append(
         MemberAdded(
@@ -271,10 +269,10 @@ def _replace(group: ClassicGroup, request: JoinGroupRequest, member_id: str, ste
     group.replace(member, identity)
     group.update(member, protocols, *_timeouts(request, step.context))
     group.heard(member, step)
-    member.begin_heartbeats(step.now_ms)
+    member.begin_anew(step.now_ms)
     group.restart_session(member, step.now_ms)
     match group.state:
-        case GroupState.STABLE if group.select_protocol() == group.protocol_name:
+        case GroupState.STABLE if group.select_protocol(group.votes()) == group.protocol_name:
             # The assignment stands, even if the subscription has changed.
             group.store(step)
             if step.context.api_version >= _SKIP_ASSIGNMENT_FROM:

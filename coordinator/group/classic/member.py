@@ -92,7 +92,7 @@ class ClassicMember:
         """Between two heartbeats, when it was last known."""
         self.late_at_ms: tuple[int, ...] = ()
         """When it was late in the last ten minutes."""
-        self.session_timer: Any = None
+        self.session_timer: Any
         """The key of its session's deadline; set by the group that takes it in."""
         self.connection_id: int | None = None
         """The connection it was last heard on, while that is open. None for a member that was loaded and not
@@ -144,6 +144,11 @@ class ClassicMember:
         """It begins to heartbeat anew, after a join."""
         self.former_interval_ms = self.heartbeat_interval_ms()
         self.heartbeats, self.heartbeats_from_ms = 0, now_ms
+
+    def begin_anew(self, now_ms: int) -> None:
+        """Another process begins to heartbeat in its place: how the former one did says nothing of it."""
+        self.heartbeats, self.heartbeats_from_ms = 0, now_ms
+        self.former_interval_ms, self.late_at_ms = None, ()
 
     def late_count(self, now_ms: int) -> int:
         """How often it was late in the last ten minutes."""

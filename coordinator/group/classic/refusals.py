@@ -32,16 +32,14 @@ class Fenceable(Protocol):
 def tell_fenced(group: ClassicGroup, api: str, request: Fenceable, refusal: KafkaError, step: Step) -> None:
     """Tell, once a minute, of a request that is refused with FENCED_INSTANCE_ID."""
     instance_id = request.group_instance_id
-    owner = group.members.get(group.static_members.get(instance_id or "", ""))
-    if (
-        refusal.code is not ErrorCode.FENCED_INSTANCE_ID
-        or owner is None
-        or not group.rate_limiters.fenced.allows((group.group_id, instance_id), step.now_ms)
-    ):
+    if refusal.code is not ErrorCode.FENCED_INSTANCE_ID or instance_id is None:
         return
+    if not group.rate_limiters.fenced.allows((group.group_id, instance_id), step.now_ms):
+        return
+    holder = group.members[group.static_members[instance_id]]
     step.events.append(
         MemberFenced(
-            *group.stamp(step, Cause(Trigger.REQUESTED, owner.identity)),
+            *group.stamp(step, Cause(Trigger.REQUESTED, holder.identity)),
             api=api,
             old_member_id=request.member_id,
             old_client_id=step.context.client_id,

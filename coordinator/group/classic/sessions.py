@@ -50,7 +50,7 @@ def heartbeat(group: ClassicGroup, request: HeartbeatRequest, step: Step) -> Hea
     else:
         raise BrokenInvariant(f"{group!r} has {member!r} in {state}")
     silent_ms = step.now_ms - member.session_from_ms
-    if silent_ms * 3 >= member.session_timeout_ms and is_late(member, silent_ms):
+    if is_late(member, silent_ms):
         _tell_late(group, member, silent_ms, step)
     member.heartbeats += 1
     group.heard(member, step)
@@ -61,9 +61,11 @@ def heartbeat(group: ClassicGroup, request: HeartbeatRequest, step: Step) -> Hea
 def is_late(member: ClassicMember, silent_ms: int) -> bool:
     """Whether so long a silence is a near miss: two thirds of the session, or a third and more than three
     times what is usual."""
+    if silent_ms * 3 < member.session_timeout_ms:
+        return False
     usual_ms = member.heartbeat_interval_ms()
     return silent_ms * 3 >= member.session_timeout_ms * 2 or (
-        silent_ms * 3 >= member.session_timeout_ms and usual_ms is not None and silent_ms > 3 * usual_ms
+        usual_ms is not None and silent_ms > 3 * usual_ms
     )
 
 
@@ -111,7 +113,7 @@ def _leave(group: ClassicGroup, identity: LeaveGroupRequest.MemberIdentity, step
     member_id = identity.member_id
     if member_id == "" and identity.group_instance_id is not None:
         # An admin names a static member by its instance alone.
-        member_id = group.static_members.get(identity.group_instance_id, "")
+        member_id = group.holder(identity.group_instance_id)
     elif (pending := group.pending_members.get(member_id)) is not None:
         cause = Cause(Trigger.MEMBER_LEFT, pending.identity, identity.reason)
         rebalance.remove_pending(group, member_id, cause, step)

@@ -17,20 +17,19 @@ if TYPE_CHECKING:
 def described(group: ClassicGroup) -> DescribeGroupsResponse.DescribedGroup:
     """The answer to DescribeGroups. What members subscribe to is told only of a Stable group: before, their
     metadata may be of a protocol that will not be chosen."""
-    stable = group.state is GroupState.STABLE
-    protocol_name = group.protocol_name or ""
+    protocol_name = group.protocol_name if group.state is GroupState.STABLE else None
     return DescribeGroupsResponse.DescribedGroup(
         group_id=group.group_id,
         group_state=group.state,
         protocol_type=group.protocol_type,
-        protocol_data=protocol_name if stable else "",
+        protocol_data=protocol_name or "",
         members=[
             DescribeGroupsResponse.DescribedGroup.DescribedGroupMember(
                 member_id=member.member_id,
                 group_instance_id=member.group_instance_id,
                 client_id=member.client_id,
                 client_host=member.client_host,
-                member_metadata=member.metadata(protocol_name) if stable else b"",
+                member_metadata=b"" if protocol_name is None else member.metadata(protocol_name),
                 member_assignment=member.assignment,
             )
             for member in group.members.values()
