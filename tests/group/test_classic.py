@@ -108,6 +108,16 @@ def test_only_the_dead_are_not_alive(group: ClassicGroup) -> None:
     assert refusal.value.code == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
+def test_an_admin_does_not_find_the_dead(group: ClassicGroup) -> None:
+    group.state = DEAD
+    with pytest.raises(KafkaError) as refusal:
+        group.validate_delete()
+    assert (refusal.value.code, refusal.value.why) == (
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        "Group orders not found.",
+    )
+
+
 def test_repr(group: ClassicGroup) -> None:
     alice, bob = member("alice-1"), member("bob-1")
     group.add(alice)
