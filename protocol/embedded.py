@@ -89,8 +89,13 @@ def subscribed_topics(blob: bytes | memoryview) -> list[str]:
     return codec.decode_prefix(ConsumerProtocolSubscription, 0, blob, 2)[0].topics
 
 
+def blob_version(blob: bytes | memoryview) -> int:
+    """The version of a subscription or assignment, 3 for later ones. Raises DecodeError."""
+    return min(_version(blob), _LATEST_VERSION)
+
+
 def _decode(blob_class: type[_Blob], blob: bytes | memoryview) -> _Blob:
-    version = min(_version(blob), _LATEST_VERSION)
+    version = blob_version(blob)
     message, _ = codec.decode_prefix(blob_class, version, blob, 2)
     return message
 

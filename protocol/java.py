@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable
 from struct import unpack
 
@@ -15,19 +16,42 @@ def java_hash(text: str) -> int:
     return value - 2**32 if value >= 2**31 else value
 
 
+def uuid_hash(value: uuid.UUID) -> int:
+    """Hash code of Kafka's Uuid, as an unsigned 32-bit number."""
+    folded = value.int ^ value.int >> 64
+    return (folded ^ folded >> 32) & 0xFFFF_FFFF
+
+
+def uuid_order(value: uuid.UUID) -> int:
+    """Sorts like Kafka's Uuid, which compares two signed 64-bit halves."""
+    return value.int ^ (1 << 127 | 1 << 63)
+
+
+def spread(hash_code: int) -> int:
+    """What a java.util.HashMap makes of a hash code; the lowest bits of it are the bucket."""
+    bits = hash_code & 0xFFFF_FFFF
+    return bits ^ bits >> 16
+
+
+def buckets_when_grown(keys: int) -> int:
+    """Of a HashMap or HashSet that so many keys were added to one by one: it begins with 16 and doubles when
+    it is more than three quarters full."""
+    buckets = 16
+    while keys > buckets * 3 // 4:
+        buckets *= 2
+    return buckets
+
+
+def buckets_when_copied(keys: int) -> int:
+    """Of `new HashSet<>(collection)`, which doubles already when it is three quarters full."""
+    return buckets_when_grown(keys + (keys % 3 == 0))
+
+
 def hash_map_order(keys: Iterable[str]) -> list[str]:
     """Distinct keys in the order in which a java.util.HashMap iterates them when they were inserted as given.
 
-    A table of 16 buckets doubles when it is more than three quarters full; a bucket keeps the order of
-    insertion.
+    A bucket keeps the order of insertion.
     """
     keys = list(keys)
-    buckets = 16
-    while len(keys) > buckets * 3 // 4:
-        buckets *= 2
-
-    def bucket(key: str) -> int:
-        bits = java_hash(key) & 0xFFFF_FFFF
-        return (bits ^ bits >> 16) & (buckets - 1)
-
-    return sorted(keys, key=bucket)
+    mask = buckets_when_grown(len(keys)) - 1
+    return sorted(keys, key=lambda key: spread(java_hash(key)) & mask)

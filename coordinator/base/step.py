@@ -6,6 +6,7 @@ machine fills in what is to happen.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -51,7 +52,7 @@ class Step:
     """What one step is given, and what it does. The host makes `rows` durable, then releases the rest, steps
     in order."""
 
-    __slots__ = ("context", "events", "now_ms", "reads_hard_state", "replies", "rows", "ticket")
+    __slots__ = ("context", "events", "jobs", "now_ms", "reads_hard_state", "replies", "rows", "ticket")
 
     def __init__(self, now_ms: int, context: RequestContext = NOBODY, ticket: Ticket = NO_TICKET) -> None:
         """`now_ms` (epoch milliseconds) never goes back from one step to the next."""
@@ -62,6 +63,9 @@ class Step:
         self.replies: list[Reply] = []
         self.events: list[Any] = []
         """What happened, in the machine's own terms: its host only passes them on."""
+        self.jobs: list[Callable[[], Any]] = []
+        """What takes too long for a step. The host does it beside its loop; what came of it is a step of its
+        own (`Machine.job_done`)."""
         self.reads_hard_state = False
         """The replies tell durable state: to be released only when every earlier row of the shard is
         durable."""

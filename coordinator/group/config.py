@@ -29,6 +29,16 @@ class MigrationPolicy(StrEnum):
     """From consumer to classic."""
     BIDIRECTIONAL = "bidirectional"
 
+    @property
+    def upgrades(self) -> bool:
+        """Whether a classic group may become a consumer group."""
+        return self in (MigrationPolicy.BIDIRECTIONAL, MigrationPolicy.UPGRADE)
+
+    @property
+    def downgrades(self) -> bool:
+        """Whether a consumer group may become a classic group."""
+        return self in (MigrationPolicy.BIDIRECTIONAL, MigrationPolicy.DOWNGRADE)
+
 
 @dataclass(frozen=True, slots=True)
 class GroupConfig:

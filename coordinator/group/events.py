@@ -58,6 +58,12 @@ class Trigger(StrEnum):
     """An admin's request, or a consumer's own."""
     RETENTION = "retention"
     TOPIC_DELETED = "topic deleted"
+    REVOCATION_TIMED_OUT = "revocation timed out"
+    """A member of a consumer group did not give up partitions within its rebalance timeout."""
+    REGEX_RESOLVED = "regular expression resolved"
+    """The topics that a regular expression stands for were looked up."""
+    UPGRADED = "first member of the consumer protocol"
+    """A classic group became a consumer group."""
     CONNECTION_CLOSED = "connection closed"
 
 
@@ -334,6 +340,17 @@ class HeartbeatLate(Event):
     heartbeat_interval_ms: int | None
     """Its usual pace, as observed. None: not known yet."""
     session_timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProtocolMigrated(Event):
+    """The group is of the other kind now, with members that were in it before (KIP-848)."""
+
+    from_type: str
+    to_type: str
+    """classic, consumer."""
+    members: int
+    """How many members it has, and had before."""
 
 
 # --- what members work on -----------------------------------------------------------------------------------

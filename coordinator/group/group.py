@@ -1,17 +1,19 @@
 """What the shard asks of a group of any kind, and what is told of one to everybody outside.
 
-Kinds stand side by side: `classic/` today. A kind brings a class that is a `Group`, and the requests that
-only its members make; offsets, retention and what admins ask are the shard's and the same for all.
+Kinds stand side by side: `classic/`, and `consumer/` (KIP-848). A kind brings a class that is a `Group`, and
+the requests that only its members make; offsets, retention and what admins ask are the shard's and the same
+for all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from muster.coordinator.base.step import Step
 from muster.coordinator.group.events import Cause, MemberIdentity, Stamp, Trigger
 from muster.coordinator.group.hard_state import CommittedOffset, TopicPartition
+from muster.coordinator.group.heard import Heard
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.group_admin import DescribeGroupsResponse, ListGroupsResponse
 from muster.protocol.messages.offsets import OffsetCommitRequest
@@ -24,7 +26,14 @@ class Group(Protocol):
     """A group, as its shard knows it. Methods that raise KafkaError have changed nothing then."""
 
     group_id: str
-    generation_id: int
+
+    @property
+    def generation_id(self) -> int:
+        """The generation; of a consumer group its epoch."""
+
+    @property
+    def members(self) -> Mapping[str, Heard]:
+        """By member id, in the order in which they joined."""
 
     @property
     def is_empty(self) -> bool:
@@ -35,6 +44,10 @@ class Group(Protocol):
 
     def validate_commit(self, request: OffsetCommitRequest, step: Step) -> None:
         """Raise unless the sender may commit; if it is a member, it was heard of."""
+
+    def validate_fetch(self, member_id: str | None, member_epoch: int) -> None:
+        """Raise unless a member that says who it is may fetch offsets (OffsetFetch v9): UNKNOWN_MEMBER_ID,
+        STALE_MEMBER_EPOCH, ILLEGAL_GENERATION."""
 
     def validate_delete(self) -> None:
         """Raise unless an admin may delete the group: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
@@ -48,8 +61,14 @@ class Group(Protocol):
     def retention_base(self) -> RetentionBase | None:
         """When the retention of its offsets begins; None: not while the group is as it is."""
 
-    def topics_changed(self) -> None:
-        """The shard knows other topics now."""
+    def topics_changed(self, names: frozenset[str]) -> None:
+        """The shard knows other topics now: these."""
+
+    def restart_session(self, member: Heard, now_ms: int) -> None:
+        """The member was heard of."""
+
+    def keep_session(self, member: Heard, until_ms: int) -> None:
+        """The member counts as alive until then, and has a full session afterwards."""
 
     def delete(self, step: Step) -> None:
         """The group, which is empty, goes: with its timers, and its record in the store."""
@@ -58,7 +77,8 @@ class Group(Protocol):
         """Another coordinator takes over: parked requests are to ask there."""
 
     def described(self) -> DescribeGroupsResponse.DescribedGroup:
-        """Its answer to DescribeGroups."""
+        """Its answer to DescribeGroups; GROUP_ID_NOT_FOUND, and Dead, if it is not of the kind that this API
+        is for."""
 
     def listed(self) -> ListGroupsResponse.ListedGroup:
         """Its line in ListGroups."""

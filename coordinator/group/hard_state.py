@@ -1,4 +1,5 @@
-"""What a shard keeps through a failover: committed offsets and each group's last GroupMetadata."""
+"""What a shard keeps through a failover: committed offsets, each classic group's last GroupMetadata, and the
+state of consumer groups."""
 
 from __future__ import annotations
 
@@ -7,6 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from muster.coordinator.base.step import BrokenInvariant, Step
+from muster.coordinator.group.consumer.records import TABLES as CONSUMER_TABLES
+from muster.coordinator.group.consumer.state import ConsumerState
 from muster.coordinator.group.effects import Record
 from muster.protocol.message import Message
 from muster.protocol.messages.coordinator_records import (
@@ -63,18 +66,28 @@ class StoredGroup(NamedTuple):
     members: tuple[StoredMember, ...]
 
 
+Durable = tuple[
+    dict[str, StoredGroup], dict[str, tuple[object, ...]], dict[str, dict[TopicPartition, CommittedOffset]]
+]
+"""Classic groups, consumer groups, and offsets, in a form that compares."""
+
+
 class HardState:
     """The tables that records change, and nothing else does."""
 
-    __slots__ = ("groups", "offsets")
+    __slots__ = ("consumers", "groups", "offsets")
 
     def __init__(self) -> None:
         self.groups: dict[str, StoredGroup] = {}
+        """The classic ones."""
+        self.consumers: dict[str, ConsumerState] = {}
+        """The consumer groups."""
         self.offsets: dict[str, dict[TopicPartition, CommittedOffset]] = {}
 
     def __repr__(self) -> str:
         offsets = sum(map(len, self.offsets.values()))
-        return f"<HardState groups={len(self.groups)} offsets={offsets} in {len(self.offsets)} groups>"
+        groups = len(self.groups) + len(self.consumers)
+        return f"<HardState groups={groups} offsets={offsets} in {len(self.offsets)} groups>"
 
     def emit(self, record: Record, step: Step) -> None:
         """Change hard state: persist and apply (promise 2). Later steps build on it at once, and the host
@@ -89,6 +102,9 @@ class HardState:
         the store forgets a key together with its tombstone."""
         key, value = record.key, record.value
         table = _TABLES.get(type(key))
+        if table is None and type(key) in CONSUMER_TABLES:
+            self._apply_to_consumers(key, value)
+            return
         if table is None or not (value is None or isinstance(value, table.value)):
             raise BrokenInvariant(f"a record nobody here writes: {key!r} {value!r}")
         if value is None:
@@ -96,9 +112,27 @@ class HardState:
         else:
             table.put(self, key, value)
 
-    def durable(self) -> tuple[dict[str, StoredGroup], dict[str, dict[TopicPartition, CommittedOffset]]]:
+    def _apply_to_consumers(self, key: Any, value: Message | None) -> None:
+        table = CONSUMER_TABLES[type(key)]
+        if not (value is None or isinstance(value, table.value)):
+            raise BrokenInvariant(f"a record nobody here writes: {key!r} {value!r}")
+        state = self.consumers.get(key.group_id)
+        if value is not None:
+            if state is None:
+                state = self.consumers[key.group_id] = ConsumerState()
+            table.put(state, key, value)
+        elif state is not None:
+            table.delete(state, key)
+            if state.is_gone:
+                del self.consumers[key.group_id]
+
+    def durable(self) -> Durable:
         """A copy that compares."""
-        return dict(self.groups), {group_id: dict(offsets) for group_id, offsets in self.offsets.items()}
+        return (
+            dict(self.groups),
+            {group_id: state.durable() for group_id, state in self.consumers.items()},
+            {group_id: dict(offsets) for group_id, offsets in self.offsets.items()},
+        )
 
 
 class _Table(NamedTuple):

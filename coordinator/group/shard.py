@@ -5,20 +5,33 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Collection, Iterable
+from typing import Any
 
 from muster.coordinator.base.deadlines import Deadlines
 from muster.coordinator.base.step import Step
 from muster.coordinator.group import offsets
-from muster.coordinator.group.classic.connections import Connections
 from muster.coordinator.group.classic.groups import ClassicGroups, require_group_id
-from muster.coordinator.group.classic.shared import Shared, Topics
 from muster.coordinator.group.config import GroupConfig, GroupConfigs
+from muster.coordinator.group.connections import Connections
+from muster.coordinator.group.consumer.group import ConsumerGroup
+from muster.coordinator.group.consumer.groups import ConsumerGroups
+from muster.coordinator.group.consumer.regexes import Look
 from muster.coordinator.group.effects import Record, TopicsImage
-from muster.coordinator.group.events import Cause, GroupRemoved, OffsetsRemoved, Trigger
+from muster.coordinator.group.events import (
+    Cause,
+    GroupRemoved,
+    MemberDisconnected,
+    MemberIdentity,
+    OffsetsRemoved,
+    Trigger,
+)
 from muster.coordinator.group.group import Group, group_not_found
-from muster.coordinator.group.hard_state import CommittedOffset, HardState, StoredGroup, TopicPartition
+from muster.coordinator.group.hard_state import Durable, HardState, TopicPartition
+from muster.coordinator.group.presumption import Presumption
 from muster.coordinator.group.rate_limiters import RateLimiters
+from muster.coordinator.group.shared import Shared
 from muster.coordinator.group.timers import PRESUMPTION, SWEEP, TimerKey, TimerKind
+from muster.coordinator.group.topics import Topics
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.classic_group import (
     HeartbeatRequest,
@@ -33,12 +46,10 @@ from muster.protocol.messages.consumer_group import (
     ConsumerGroupHeartbeatResponse,
 )
 from muster.protocol.messages.group_admin import DeleteGroupsResponse, DescribeGroupsResponse
-from muster.protocol.messages.offsets import OffsetCommitRequest, OffsetDeleteRequest
+from muster.protocol.messages.offsets import OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchResponse
 
 _GROUP_ID_NOT_FOUND_TO_COMMIT_FROM = 9  # KIP-848
 _GROUP_ID_NOT_FOUND_TO_DESCRIBE_FROM = 6
-
-Durable = tuple[dict[str, StoredGroup], dict[str, dict[TopicPartition, CommittedOffset]]]
 
 
 def _uuid4() -> str:
@@ -69,8 +80,19 @@ class Shard:
         self.hard = HardState()
         self.deadlines: Deadlines[TimerKey] = Deadlines()
         self._topics = Topics()
-        shared = Shared(config, self.hard, self.deadlines, Connections(), self._topics, RateLimiters())
+        self._connections = Connections()
+        self._presumption: Presumption | None = None
+        shared = Shared(
+            config,
+            self.configs,
+            self.hard,
+            self.deadlines,
+            self._connections,
+            self._topics,
+            RateLimiters(),
+        )
         self._classic = ClassicGroups(self.groups, shared, ids)
+        self._consumer = ConsumerGroups(self.groups, shared, self._classic, ids)
 
     def __repr__(self) -> str:
         return f"<Shard {self.number} groups={len(self.groups)} {self.hard!r}>"
@@ -91,11 +113,13 @@ class Shard:
 
     def contents(self) -> dict[str, int]:
         """How many groups there are, if any."""
-        groups = len(self.groups.keys() | self.hard.groups.keys() | self.hard.offsets.keys())
+        hard = self.hard
+        groups = len(self.groups.keys() | hard.groups.keys() | hard.consumers.keys() | hard.offsets.keys())
         return {"groups": groups} if groups else {}
 
     def loaded(self, step: Step) -> None:
         """Every row of the store has been applied: serve the groups they tell of."""
+        self._consumer.loaded(step)
         self._classic.loaded(step)
         self._set_sweep(step.now_ms)
 
@@ -117,10 +141,17 @@ class Shard:
     def advance(self, step: Step) -> None:
         """Do what is due."""
         for timer in self.deadlines.due(step.now_ms):
-            if timer.kind is TimerKind.SWEEP:
-                self._sweep(step)
-            else:
-                self._classic.timer_fired(timer, step)
+            match timer.kind:
+                case TimerKind.SWEEP:
+                    self._sweep(step)
+                case TimerKind.PRESUMPTION:
+                    self._end_presumption(step.now_ms)
+                case TimerKind.SESSION if self._is_presumed_alive(timer):
+                    pass
+                case _ if isinstance(self.groups.get(timer.group_id), ConsumerGroup):
+                    self._consumer.timer_fired(timer, step)
+                case _:
+                    self._classic.timer_fired(timer, step)
 
     def unheard(self, responses: Iterable[object], step: Step) -> None:
         """Clients were not given these responses in time."""
@@ -144,45 +175,92 @@ class Shard:
 
         Told again it replaces what it said before, which ends at that moment; and so it does with a time that
         has passed."""
-        self._classic.presume_alive(until_ms, stalled, step, clients=clients)
+        self._end_presumption(step.now_ms)
+        if until_ms > step.now_ms:
+            groups = self.groups.values()
+            self._presumption = Presumption(
+                groups, until_ms, step.now_ms, frozenset(stalled), frozenset(clients)
+            )
+            self.deadlines.set(PRESUMPTION, until_ms)
+
+    def _is_presumed_alive(self, timer: TimerKey) -> bool:
+        group = self.groups.get(timer.group_id)
+        presumption = self._presumption
+        return group is not None and presumption is not None and presumption.keeps(group, timer.member_id)
+
+    def _end_presumption(self, now_ms: int) -> None:
+        if self._presumption is not None:
+            presumption, self._presumption = self._presumption, None
+            self.deadlines.cancel(PRESUMPTION)
+            presumption.end(self.groups.values(), now_ms)
 
     def knows_connection(self, connection_id: int) -> bool:
         """Whether `connection_closed` would find anybody."""
-        return connection_id in self._classic.connections
+        return connection_id in self._connections
 
     def connection_closed(self, connection_id: int, step: Step) -> None:
         """A client hung up, or died. Its members stay until their sessions expire."""
-        self._classic.connection_closed(connection_id, step)
+        present, former = self._connections.closed(connection_id)
+        for group_id, member in present:
+            member.disconnected_at_ms = step.now_ms
+            group = self.groups.get(group_id)
+            if group is not None:
+                if self._presumption is not None:
+                    self._presumption.disconnected(group, member, step.now_ms)
+                _tell_disconnected(group, member.identity, member.heard_ms, None, step)
+        for group_id, identity, heard_ms, removed_ms in former:
+            group = self.groups.get(group_id)
+            if group is not None:
+                _tell_disconnected(group, identity, heard_ms, removed_ms, step)
 
     def topics_changed(self, image: TopicsImage, step: Step) -> None:
         """Forget the offsets of topics that are gone. Telling the same image again changes nothing more."""
-        if image.partitions is not None:
-            self._topics.partitions = image.partitions
+        changed = self._topics.take(image)
         for group in self.groups.values():
-            group.topics_changed()
+            group.topics_changed(changed)
             orphaned = offsets.orphaned(group.group_id, image, self.hard)
             self._remove_offsets(group, orphaned, Cause(Trigger.TOPIC_DELETED), step)
 
     # --- membership -----------------------------------------------------------------------------------------
 
     def join(self, request: JoinGroupRequest, step: Step) -> None:
-        self._classic.join(request, step)
+        group = self.groups.get(request.group_id)
+        if isinstance(group, ConsumerGroup):
+            self._consumer.join(group, request, step)
+        else:
+            self._classic.join(request, step)
 
     def sync(self, request: SyncGroupRequest, step: Step) -> None:
-        self._classic.sync(request, step)
+        group = self.groups.get(request.group_id)
+        if isinstance(group, ConsumerGroup):
+            self._consumer.sync(group, request, step)
+        else:
+            self._classic.sync(request, step)
 
     def heartbeat(self, request: HeartbeatRequest, step: Step) -> HeartbeatResponse:
         """Returns its answer, and tells events at most: see `runtime.machine.Traits.returns`."""
+        group = self.groups.get(request.group_id)
+        if isinstance(group, ConsumerGroup):
+            return self._consumer.heartbeat_of_classic(group, request, step)
         return self._classic.heartbeat(request, step)
 
     def leave(self, request: LeaveGroupRequest, step: Step) -> None:
-        self._classic.leave(request, step)
+        group = self.groups.get(request.group_id)
+        if isinstance(group, ConsumerGroup):
+            self._consumer.leave_classic(group, request, step)
+        else:
+            self._classic.leave(request, step)
 
     def consumer_heartbeat(
         self, request: ConsumerGroupHeartbeatRequest, step: Step
     ) -> ConsumerGroupHeartbeatResponse:
         """A ConsumerGroupHeartbeat. Returns its answer."""
-        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
+        return self._consumer.heartbeat(request, step)
+
+    def job_done(self, job: object, found: Any, step: Step) -> None:
+        """See `runtime.machine.Machine.job_done`."""
+        assert isinstance(job, Look)
+        self._consumer.looked_up(job, found, step)
 
     # --- offsets --------------------------------------------------------------------------------------------
 
@@ -205,6 +283,15 @@ class Shard:
     def fetch_offsets(self, request: offsets.FetchOffsets, step: Step) -> None:
         """One group's part of an OffsetFetch. Answers an OffsetFetchResponse.Group and raises nothing."""
         step.reads_hard_state = True
+        group = self.groups.get(request.group_id)
+        if group is not None:
+            try:
+                group.validate_fetch(request.member_id, request.member_epoch)
+            except KafkaError as refusal:
+                step.reply(
+                    OffsetFetchResponse.Group(group_id=request.group_id, topics=[], error_code=refusal.code)
+                )
+                return
         step.reply(offsets.fetch(request, self.hard))
 
     def delete_offsets(self, request: OffsetDeleteRequest, step: Step) -> None:
@@ -226,23 +313,34 @@ class Shard:
         if group is not None:
             described = group.described()
         else:
+            not_found = group_not_found(group_id)
             described = DescribeGroupsResponse.DescribedGroup(
-                group_id=group_id, group_state="Dead", protocol_type="", protocol_data="", members=[]
+                error_code=not_found.code,
+                error_message=not_found.why,
+                group_id=group_id,
+                group_state="Dead",
+                protocol_type="",
+                protocol_data="",
+                members=[],
             )
-            if step.context.api_version >= _GROUP_ID_NOT_FOUND_TO_DESCRIBE_FROM:
-                not_found = group_not_found(group_id)
-                described.error_code, described.error_message = not_found.code, not_found.why
+        if step.context.api_version < _GROUP_ID_NOT_FOUND_TO_DESCRIBE_FROM:
+            # Dead is all that it says of a group that is not there.
+            described.error_code, described.error_message = ErrorCode.NONE, None
         step.reply(described)
 
     def describe_consumer(self, group_id: str, step: Step) -> None:
         """One group of a ConsumerGroupDescribe. Answers a ConsumerGroupDescribeResponse.DescribedGroup for
         every group, and raises nothing."""
         step.reads_hard_state = True
-        not_found = group_not_found(group_id)
+        group = self.groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            step.reply(group.described_as_consumer())
+            return
+        why = "not found" if group is None else "is not a consumer group"
         step.reply(
             ConsumerGroupDescribeResponse.DescribedGroup(
-                error_code=not_found.code,
-                error_message=not_found.why,
+                error_code=ErrorCode.GROUP_ID_NOT_FOUND,
+                error_message=f"Group {group_id} {why}.",
                 group_id=group_id,
                 group_state="",
                 group_epoch=0,
@@ -313,7 +411,7 @@ class Shard:
         sweep_ms = self.deadlines.get(SWEEP)
         if sweep_ms is None:
             return
-        interval_ms = max(self.config.offsets_retention_check_interval_ms, 1)
+        interval_ms = self._sweep_interval_ms
         regular_ms = now_ms + (sweep_ms - now_ms) % interval_ms
         next_ms = regular_ms + max((until_ms - regular_ms) // interval_ms + 1, 0) * interval_ms
         for group in self.groups.values():
@@ -325,4 +423,20 @@ class Shard:
         self.deadlines.set(SWEEP, next_ms)
 
     def _set_sweep(self, now_ms: int) -> None:
-        self.deadlines.set(SWEEP, now_ms + max(self.config.offsets_retention_check_interval_ms, 1))
+        self.deadlines.set(SWEEP, now_ms + self._sweep_interval_ms)
+
+    @property
+    def _sweep_interval_ms(self) -> int:
+        return max(self.config.offsets_retention_check_interval_ms, 1)
+
+
+def _tell_disconnected(
+    group: Group, identity: MemberIdentity, heard_ms: int, removed_ms: int | None, step: Step
+) -> None:
+    step.events.append(
+        MemberDisconnected(
+            *group.stamp(step, Cause(Trigger.CONNECTION_CLOSED, identity)),
+            silent_ms=step.now_ms - heard_ms,
+            after_removal_ms=None if removed_ms is None else step.now_ms - removed_ms,
+        )
+    )

@@ -38,6 +38,9 @@ class Machine(Protocol):
     def advance(self, step: Step) -> None:
         """Do what is due."""
 
+    def job_done(self, job: Any, outcome: Any, step: Step) -> None:
+        """What came of one of a step's jobs: what it returned, or None if it failed."""
+
     def unheard(self, responses: Sequence[object], step: Step) -> None:
         """Clients were not given these responses: the store took too long."""
 

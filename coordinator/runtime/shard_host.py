@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from functools import partial
 from itertools import islice
@@ -33,6 +33,7 @@ from typing import Any, Final, Generic, NamedTuple, Protocol
 
 from muster.coordinator.base.answers import LATER, Answered
 from muster.coordinator.base.clock import Clock, Timer
+from muster.coordinator.base.log import Logger
 from muster.coordinator.base.step import Reply, RequestContext, Step, Ticket
 from muster.coordinator.journal.entries import Entry
 from muster.coordinator.runtime.appender import Appender
@@ -43,6 +44,8 @@ from muster.protocol.errors import ErrorCode, KafkaError
 
 UNWRITTEN: Final = (StoreBusy, StoreFull)
 """What the store says when nothing was written: this still is the coordinator."""
+
+_log: Final = Logger(part="groups")
 
 _STEPS_MAX = 500  # a turn: other shards and the lease get a look in
 _ANSWERS_MAX = 100
@@ -491,6 +494,8 @@ class ShardHost(Generic[M]):
     def _finish(self, step: Step) -> None:
         """Hand the step's rows over and its replies out, or hold them back."""
         self.steps += 1
+        for job in step.jobs:
+            self._begin_job(job)
         entries: Sequence[Entry] = ()
         journal: Sequence[JournalRow] = ()
         if step.events and self._recorder is not None:
@@ -509,6 +514,21 @@ class ShardHost(Generic[M]):
             self._deliver(step.replies)
             if step.events:
                 self._held.append(_Held(self._handed_over, step.now_ms, [], step.events, entries))
+
+    def _begin_job(self, job: Callable[[], Any]) -> None:
+        """Have a thread do it, and the machine told. A host that has stopped by then forgets it."""
+        running = self._loop.run_in_executor(None, job)
+
+        def done(running: asyncio.Future[Any]) -> None:
+            outcome = None
+            if not running.cancelled():
+                if running.exception() is None:
+                    outcome = running.result()
+                else:
+                    _log.warning("a job of a shard failed", job=repr(job), why=repr(running.exception()))
+            self.tell(lambda machine, step: machine.job_done(job, outcome, step))
+
+        running.add_done_callback(done)
 
     def _release(self) -> None:
         held = self._held

@@ -15,7 +15,7 @@ from typing import Final
 from muster.protocol import codec
 from muster.protocol.errors import DecodeError, EncodeError
 from muster.protocol.message import Message, Struct, field, record, struct
-from muster.protocol.types import ZERO_UUID, Array, Bytes, Int32, Int64, String, Uuid
+from muster.protocol.types import ZERO_UUID, Array, Bytes, Int8, Int32, Int64, String, Uuid
 
 _INT16: Final = binary.Struct(">h")
 
@@ -82,6 +82,166 @@ class GroupMetadataValue(Message):
     members: list[MemberMetadata] = field(Array(MemberMetadata), "0+")
 
 
+# --- consumer groups (KIP-848) ------------------------------------------------------------------------------
+
+
+@record(versions="0")
+class ConsumerGroupMetadataKey(Message):
+    """Key of a consumer group (record type 3). Never flexible, as every key."""
+
+    group_id: str = field(String, "0")
+
+
+@record(versions="0", flexible="0+")
+class ConsumerGroupMetadataValue(Message):
+    """The group's epoch, and a hash of the metadata of the topics it subscribes to (KIP-1101)."""
+
+    epoch: int = field(Int32, "0+")
+    metadata_hash: int = field(Int64, "0+", tag=0, default=0)
+
+
+@record(versions="0")
+class ConsumerGroupPartitionMetadataKey(Message):
+    """Key of the topics a consumer group subscribes to (record type 4): Kafka before 4.1 wrote it."""
+
+    group_id: str = field(String, "0")
+
+
+@record(versions="0", flexible="0+")
+class ConsumerGroupPartitionMetadataValue(Message):
+    """The subscribed topics, their partitions and racks: read from old stores, written no more."""
+
+    @struct
+    class TopicMetadata(Struct):
+        @struct
+        class PartitionMetadata(Struct):
+            partition: int = field(Int32, "0+")
+            racks: list[str] = field(Array(String), "0+")
+
+        topic_id: uuid.UUID = field(Uuid, "0+")
+        topic_name: str = field(String, "0+")
+        num_partitions: int = field(Int32, "0+")
+        partition_metadata: list[PartitionMetadata] = field(Array(PartitionMetadata), "0+")
+
+    topics: list[TopicMetadata] = field(Array(TopicMetadata), "0+")
+
+
+@record(versions="0")
+class ConsumerGroupMemberMetadataKey(Message):
+    """Key of what a member of a consumer group says of itself (record type 5)."""
+
+    group_id: str = field(String, "0")
+    member_id: str = field(String, "0")
+
+
+@record(versions="0", flexible="0+")
+class ConsumerGroupMemberMetadataValue(Message):
+    """What a member of a consumer group says of itself; `classic_member_metadata` of one that speaks the
+    classic protocol. Timeouts are milliseconds."""
+
+    @struct
+    class ClassicMemberMetadata(Struct):
+        @struct
+        class ClassicProtocol(Struct):
+            name: str = field(String, "0+")
+            metadata: bytes = field(Bytes, "0+")
+
+        session_timeout_ms: int = field(Int32, "0+")
+        supported_protocols: list[ClassicProtocol] = field(Array(ClassicProtocol), "0+")
+
+    instance_id: str | None = field(String, "0+", nullable="0+")
+    rack_id: str | None = field(String, "0+", nullable="0+")
+    client_id: str = field(String, "0+")
+    client_host: str = field(String, "0+")
+    subscribed_topic_names: list[str] = field(Array(String), "0+")
+    subscribed_topic_regex: str | None = field(String, "0+", nullable="0+")
+    rebalance_timeout_ms: int = field(Int32, "0+", default=-1)
+    server_assignor: str | None = field(String, "0+", nullable="0+")
+    classic_member_metadata: ClassicMemberMetadata | None = field(
+        ClassicMemberMetadata, "0+", nullable="0+", tag=0, default=None
+    )
+
+
+@record(versions="0")
+class ConsumerGroupTargetAssignmentMetadataKey(Message):
+    """Key of when a consumer group's target assignment was made (record type 6)."""
+
+    group_id: str = field(String, "0")
+
+
+@record(versions="0", flexible="0+")
+class ConsumerGroupTargetAssignmentMetadataValue(Message):
+    """The group epoch a target assignment was made for, and when, in epoch milliseconds (0: when the group
+    became empty)."""
+
+    assignment_epoch: int = field(Int32, "0+")
+    assignment_timestamp: int = field(Int64, "0+", tag=0, default=0)
+
+
+@record(versions="0")
+class ConsumerGroupTargetAssignmentMemberKey(Message):
+    """Key of what a member of a consumer group is to have (record type 7)."""
+
+    group_id: str = field(String, "0")
+    member_id: str = field(String, "0")
+
+
+@record(versions="0", flexible="0+")
+class ConsumerGroupTargetAssignmentMemberValue(Message):
+    """What a member is to have."""
+
+    @struct
+    class TopicPartition(Struct):
+        topic_id: uuid.UUID = field(Uuid, "0+")
+        partitions: list[int] = field(Array(Int32), "0+")
+
+    topic_partitions: list[TopicPartition] = field(Array(TopicPartition), "0+")
+
+
+@record(versions="0")
+class ConsumerGroupCurrentMemberAssignmentKey(Message):
+    """Key of what a member of a consumer group has (record type 8)."""
+
+    group_id: str = field(String, "0")
+    member_id: str = field(String, "0")
+
+
+@record(versions="0", flexible="0+")
+class ConsumerGroupCurrentMemberAssignmentValue(Message):
+    """What a member has, and what it has yet to give up; with each partition the epoch at which it was
+    assigned (KIP-1251), which records of older brokers lack."""
+
+    @struct
+    class TopicPartitions(Struct):
+        topic_id: uuid.UUID = field(Uuid, "0+")
+        partitions: list[int] = field(Array(Int32), "0+")
+        assignment_epochs: list[int] | None = field(Array(Int32), "0+", nullable="0+", tag=0, default=None)
+
+    member_epoch: int = field(Int32, "0+")
+    previous_member_epoch: int = field(Int32, "0+")
+    state: int = field(Int8, "0+")
+    assigned_partitions: list[TopicPartitions] = field(Array(TopicPartitions), "0+")
+    partitions_pending_revocation: list[TopicPartitions] = field(Array(TopicPartitions), "0+")
+
+
+@record(versions="0")
+class ConsumerGroupRegularExpressionKey(Message):
+    """Key of the topics that a regular expression of a consumer group stands for (record type 16)."""
+
+    group_id: str = field(String, "0")
+    regular_expression: str = field(String, "0")
+
+
+@record(versions="0", flexible="0+")
+class ConsumerGroupRegularExpressionValue(Message):
+    """The topics a regular expression stands for, as of a version of the metadata and a time (epoch
+    milliseconds, when the look-up began)."""
+
+    topics: list[str] = field(Array(String), "0+")
+    version: int = field(Int64, "0+")
+    timestamp: int = field(Int64, "0+")
+
+
 GROUP_METADATA_VALUE_VERSION: Final = 3
 """The version Kafka 4.x writes group metadata in; v4 is read only."""
 
@@ -96,6 +256,13 @@ _SCHEMAS: Final[dict[int, tuple[type[Message], type[Message]]]] = {
     0: (OffsetCommitKey, OffsetCommitValue),  # as Kafka wrote them before 0.9; only ever read
     1: (OffsetCommitKey, OffsetCommitValue),
     2: (GroupMetadataKey, GroupMetadataValue),
+    3: (ConsumerGroupMetadataKey, ConsumerGroupMetadataValue),
+    4: (ConsumerGroupPartitionMetadataKey, ConsumerGroupPartitionMetadataValue),
+    5: (ConsumerGroupMemberMetadataKey, ConsumerGroupMemberMetadataValue),
+    6: (ConsumerGroupTargetAssignmentMetadataKey, ConsumerGroupTargetAssignmentMetadataValue),
+    7: (ConsumerGroupTargetAssignmentMemberKey, ConsumerGroupTargetAssignmentMemberValue),
+    8: (ConsumerGroupCurrentMemberAssignmentKey, ConsumerGroupCurrentMemberAssignmentValue),
+    16: (ConsumerGroupRegularExpressionKey, ConsumerGroupRegularExpressionValue),
 }
 """Record type -> key and value."""
 

@@ -8,16 +8,17 @@ import pytest
 
 from muster.coordinator.base.deadlines import Deadlines
 from muster.coordinator.base.step import BrokenInvariant, Step
-from muster.coordinator.group.classic.connections import Connections, Former
 from muster.coordinator.group.classic.group import ClassicGroup
-from muster.coordinator.group.classic.shared import Shared, Topics
 from muster.coordinator.group.classic.states import TRANSITIONS, GroupState
-from muster.coordinator.group.config import GroupConfig
+from muster.coordinator.group.config import GroupConfig, GroupConfigs
+from muster.coordinator.group.connections import Connections, Former
 from muster.coordinator.group.events import Cause, MemberIdentity, StateChanged, Trigger
 from muster.coordinator.group.group import PendingMember
 from muster.coordinator.group.hard_state import HardState
 from muster.coordinator.group.rate_limiters import RateLimiters
+from muster.coordinator.group.shared import Shared
 from muster.coordinator.group.timers import TimerKey
+from muster.coordinator.group.topics import Topics
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.classic_group import JoinGroupResponse
 from tests.group.requests import member, subscription
@@ -28,8 +29,11 @@ EMPTY, PREPARING, COMPLETING, STABLE, DEAD = GroupState
 
 
 def new_group() -> ClassicGroup:
+    config = GroupConfig()
     deadlines: Deadlines[TimerKey] = Deadlines()
-    shared = Shared(GroupConfig(), HardState(), deadlines, Connections(), Topics(), RateLimiters())
+    shared = Shared(
+        config, GroupConfigs(config), HardState(), deadlines, Connections(), Topics(), RateLimiters()
+    )
     return ClassicGroup("orders", shared, 1000)
 
 
@@ -58,7 +62,7 @@ def test_transitions(before: GroupState, after: GroupState) -> None:
     step = Step(1500)
     if (before, after) in TRANSITIONS:
         group.become(after, CAUSE, step, until_ms=9000)
-        assert (group.previous_state, group.state, group.state_timestamp) == (before, after, 1500)
+        assert (group.state, group.state_timestamp) == (after, 1500)
         assert step.events == [
             StateChanged(
                 1500,
@@ -106,6 +110,16 @@ def test_only_the_dead_are_not_alive(group: ClassicGroup) -> None:
     with pytest.raises(KafkaError) as refusal:
         group.alive()
     assert refusal.value.code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+def test_an_admin_does_not_find_the_dead(group: ClassicGroup) -> None:
+    group.state = DEAD
+    with pytest.raises(KafkaError) as refusal:
+        group.validate_delete()
+    assert (refusal.value.code, refusal.value.why) == (
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        "Group orders not found.",
+    )
 
 
 def test_repr(group: ClassicGroup) -> None:
@@ -355,12 +369,12 @@ def test_other_groups_take_what_all_members_offer(group: ClassicGroup) -> None:
 def test_the_vote(group: ClassicGroup, offers: list[str], chosen: str) -> None:
     for number, offer in enumerate(offers):
         group.add(member(f"m-{number}", protocols=[(name, b"") for name in offer.split(",")]))
-    assert group.select_protocol() == chosen
+    assert group.select_protocol(group.votes()) == chosen
 
 
 def test_nobody_votes_in_a_group_without_members(group: ClassicGroup) -> None:
     with pytest.raises(BrokenInvariant, match="nobody to vote"):
-        group.select_protocol()
+        group.votes()
 
 
 @pytest.mark.parametrize(

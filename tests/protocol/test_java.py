@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from muster.protocol.java import hash_map_order, java_hash
+from uuid import UUID
+
+import pytest
+
+from muster.protocol.java import (
+    buckets_when_copied,
+    buckets_when_grown,
+    hash_map_order,
+    java_hash,
+    spread,
+    uuid_hash,
+    uuid_order,
+)
 
 
 def test_lone_surrogates_are_hashed_like_any_unit() -> None:
@@ -26,3 +38,26 @@ def test_a_table_grows_when_it_is_more_than_three_quarters_full() -> None:
     digits = list("0123456789")
     assert hash_map_order([*"AB", *digits]) == ["0", "A", "1", "B", *digits[2:]]
     assert hash_map_order([*"ABC", *digits]) == ["A", "B", "C", *digits]
+
+
+@pytest.mark.parametrize(
+    ("keys", "grown", "copied"), [(0, 16, 16), (11, 16, 16), (12, 16, 32), (13, 32, 32), (24, 32, 64)]
+)
+def test_how_large_a_table_is(keys: int, grown: int, copied: int) -> None:
+    assert (buckets_when_grown(keys), buckets_when_copied(keys)) == (grown, copied)
+
+
+def test_high_bits_of_a_hash_code_count_too() -> None:
+    assert spread(0x0003_0005) == 0x0003_0006
+    assert spread(-1) == 0xFFFF_0000
+
+
+def test_the_four_words_of_a_uuid_are_its_hash() -> None:
+    assert uuid_hash(UUID("10000000-0200-0000-0030-000000000004")) == 0x1230_0004
+
+
+def test_halves_of_uuids_compare_as_signed_numbers() -> None:
+    ascending = ["80000000-0000-0000-0000-000000000000", "ffffffff-ffff-ffff-8000-000000000000"]
+    ascending += ["ffffffff-ffff-ffff-0000-000000000000", "00000000-0000-0000-0000-000000000001"]
+    ids = [UUID(each) for each in ascending]
+    assert sorted(ids[::-1], key=uuid_order) == ids

@@ -1,20 +1,19 @@
-"""The classic groups of a shard: what their members ask, and what timers and connections tell of them."""
+"""The classic groups of a shard: what their members ask, and what timers tell of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from muster.coordinator.base.step import Step
 from muster.coordinator.group import records
-from muster.coordinator.group.classic import joins, rebalance, sessions, syncs
+from muster.coordinator.group.classic import joins, rebalance, refusals, sessions, syncs
 from muster.coordinator.group.classic.group import ClassicGroup
-from muster.coordinator.group.classic.presumption import Presumption
-from muster.coordinator.group.classic.shared import Shared
-from muster.coordinator.group.events import Cause, GroupCreated, MemberDisconnected, MemberIdentity, Trigger
+from muster.coordinator.group.events import Cause, GroupCreated, Trigger
 from muster.coordinator.group.group import Group
 from muster.coordinator.group.hard_state import StoredGroup
-from muster.coordinator.group.timers import PRESUMPTION, TimerKey, TimerKind
+from muster.coordinator.group.shared import Shared
+from muster.coordinator.group.timers import TimerKey, TimerKind
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.classic_group import (
     HeartbeatRequest,
@@ -34,11 +33,9 @@ class ClassicGroups:
 
     def __init__(self, groups: dict[str, Group], shared: Shared, ids: Callable[[], str]) -> None:
         """`ids` makes the random part of member ids."""
-        self.connections = shared.connections
         self._groups = groups
         self._shared = shared
         self._ids = ids
-        self._presumption: Presumption | None = None
 
     def __iter__(self) -> Iterator[ClassicGroup]:
         return (group for group in self._groups.values() if isinstance(group, ClassicGroup))
@@ -56,6 +53,8 @@ class ClassicGroups:
         rebalance."""
         hard, size_max = self._shared.hard, self._shared.config.group_max_size
         for group_id, stored in hard.groups.items():
+            if group_id in self._groups:
+                continue  # it is of another kind
             group = ClassicGroup.loaded(group_id, stored, self._shared, step.now_ms)
             self._groups[group_id] = group
             for member in group.members.values():
@@ -72,21 +71,14 @@ class ClassicGroups:
     def join(self, request: JoinGroupRequest, step: Step) -> None:
         """JoinGroup. Raises, beside what `joins.join` raises, INVALID_GROUP_ID and
         INVALID_SESSION_TIMEOUT."""
-        require_group_id(request.group_id)
-        config = self._shared.config
-        shortest_ms, longest_ms = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
-        if not shortest_ms <= request.session_timeout_ms <= longest_ms:
-            raise KafkaError(
-                ErrorCode.INVALID_SESSION_TIMEOUT,
-                f"{request.session_timeout_ms} ms is not within {shortest_ms} to {longest_ms} ms",
-            )
+        self.require_valid_join(request)
         group = self._find(request.group_id)
         new_member_id = _member_id(request.group_instance_id or step.context.client_id, self._ids())
         if group is not None:
             try:
                 joins.join(group, request, new_member_id, step)
             except KafkaError as refusal:
-                group.tell_fenced("JoinGroup", request, refusal, step)
+                refusals.tell_fenced(group, "JoinGroup", request, refusal, step)
                 raise
             return
         if request.member_id != "":
@@ -101,6 +93,17 @@ class ClassicGroups:
             # The group stays, as in Kafka, until a retention sweep finds it empty.
             step.reply(refusal)
 
+    def require_valid_join(self, request: JoinGroupRequest) -> None:
+        """Whether a JoinGroup may be asked of any group. Raises INVALID_GROUP_ID, INVALID_SESSION_TIMEOUT."""
+        require_group_id(request.group_id)
+        config = self._shared.config
+        shortest_ms, longest_ms = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
+        if not shortest_ms <= request.session_timeout_ms <= longest_ms:
+            raise KafkaError(
+                ErrorCode.INVALID_SESSION_TIMEOUT,
+                f"{request.session_timeout_ms} ms is not within {shortest_ms} to {longest_ms} ms",
+            )
+
     def sync(self, request: SyncGroupRequest, step: Step) -> None:
         """SyncGroup. Raises, beside what `syncs.sync` raises, INVALID_GROUP_ID."""
         syncs.require_protocol(request, step.context)
@@ -108,18 +111,16 @@ class ClassicGroups:
         try:
             syncs.sync(group, request, step)
         except KafkaError as refusal:
-            group.tell_fenced("SyncGroup", request, refusal, step)
+            refusals.tell_fenced(group, "SyncGroup", request, refusal, step)
             raise
 
     def heartbeat(self, request: HeartbeatRequest, step: Step) -> HeartbeatResponse:
         """Heartbeat: the answer. Raises, beside what `sessions.heartbeat` raises, INVALID_GROUP_ID."""
-        group = self._groups.get(request.group_id)
-        if not isinstance(group, ClassicGroup):
-            group = self._of_member(request.group_id)
+        group = self._of_member(request.group_id)
         try:
             return sessions.heartbeat(group, request, step)
         except KafkaError as refusal:
-            group.tell_fenced("Heartbeat", request, refusal, step)
+            refusals.tell_fenced(group, "Heartbeat", request, refusal, step)
             raise
 
     def leave(self, request: LeaveGroupRequest, step: Step) -> None:
@@ -162,60 +163,17 @@ class ClassicGroups:
     # --- timers ---------------------------------------------------------------------------------------------
 
     def timer_fired(self, timer: TimerKey, step: Step) -> None:
-        """A deadline of a group, or of the presumption, has come."""
+        """A deadline of a group has come."""
         kind, group_id, member_id = timer
-        if kind is TimerKind.PRESUMPTION:
-            self._end_presumption(step.now_ms)
-            return
         group = self._find(group_id)
         assert group is not None, f"{timer} outlived its group"
         match kind:
             case TimerKind.SESSION:
-                if self._presumption is None or not self._presumption.keeps(group, member_id):
-                    sessions.session_timer_fired(group, member_id, step)
+                sessions.session_timer_fired(group, member_id, step)
             case TimerKind.JOIN:
                 rebalance.join_timer_fired(group, step)
             case TimerKind.SYNC:
                 rebalance.sync_timer_fired(group, step)
-
-    def presume_alive(
-        self,
-        until_ms: int,
-        stalled: Collection[tuple[str, str]],
-        step: Step,
-        *,
-        clients: Collection[str] = (),
-    ) -> None:
-        """See `Shard.presume_alive`."""
-        self._end_presumption(step.now_ms)
-        if until_ms > step.now_ms:
-            self._presumption = Presumption(
-                self, until_ms, step.now_ms, frozenset(stalled), frozenset(clients)
-            )
-            self._shared.deadlines.set(PRESUMPTION, until_ms)
-
-    def _end_presumption(self, now_ms: int) -> None:
-        if self._presumption is not None:
-            presumption, self._presumption = self._presumption, None
-            self._shared.deadlines.cancel(PRESUMPTION)
-            presumption.end(self, now_ms)
-
-    # --- connections ----------------------------------------------------------------------------------------
-
-    def connection_closed(self, connection_id: int, step: Step) -> None:
-        """A client hung up, or died. Its members stay until their sessions expire."""
-        present, former = self.connections.closed(connection_id)
-        for group_id, member in present:
-            member.disconnected_at_ms = step.now_ms
-            group = self._find(group_id)
-            if group is not None:
-                if self._presumption is not None:
-                    self._presumption.disconnected(group, member, step.now_ms)
-                _tell_disconnected(group, member.identity, member.heard_ms, None, step)
-        for group_id, identity, heard_ms, removed_ms in former:
-            group = self._find(group_id)
-            if group is not None:
-                _tell_disconnected(group, identity, heard_ms, removed_ms, step)
 
 
 def require_group_id(group_id: str) -> None:
@@ -229,15 +187,3 @@ def _member_id(prefix: str, unique: str) -> str:
     """Kafka's form of a member id. A prefix that fills a Kafka string is cut: the id must be one."""
     room = STRING_BYTES_MAX - len(unique) - 1
     return f"{prefix.encode()[:room].decode(errors='ignore')}-{unique}"
-
-
-def _tell_disconnected(
-    group: ClassicGroup, identity: MemberIdentity, heard_ms: int, removed_ms: int | None, step: Step
-) -> None:
-    step.events.append(
-        MemberDisconnected(
-            *group.stamp(step, Cause(Trigger.CONNECTION_CLOSED, identity)),
-            silent_ms=step.now_ms - heard_ms,
-            after_removal_ms=None if removed_ms is None else step.now_ms - removed_ms,
-        )
-    )

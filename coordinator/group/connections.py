@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from muster.coordinator.group.classic.member import ClassicMember
 from muster.coordinator.group.events import MemberIdentity
+from muster.coordinator.group.heard import Heard
 
 _FORMER_MAX: Final = 16
 """Former members remembered with a connection; the oldest go first."""
@@ -32,13 +32,13 @@ class Connections:
     __slots__ = ("_former", "_members")
 
     def __init__(self) -> None:
-        self._members: dict[int, dict[ClassicMember, str]] = {}
+        self._members: dict[int, dict[Heard, str]] = {}
         self._former: dict[int, list[Former]] = {}
 
     def __repr__(self) -> str:
         return f"<Connections {len(self._members)} of members, {len(self._former)} of former ones>"
 
-    def heard(self, group_id: str, member: ClassicMember, connection_id: int) -> None:
+    def heard(self, group_id: str, member: Heard, connection_id: int) -> None:
         """The member was heard on another connection than before."""
         self.forget(member)
         member.connection_id = connection_id
@@ -49,16 +49,15 @@ class Connections:
             # The client is back.
             self._remember(connection_id, [each for each in former if each.group_id != group_id])
 
-    def forget(self, member: ClassicMember) -> None:
+    def forget(self, member: Heard) -> None:
         """The member is gone, or heard on another connection."""
         if member.connection_id is not None:
             members = self._members[member.connection_id]
             del members[member]
             if not members:
                 del self._members[member.connection_id]
-            member.connection_id = None
 
-    def removed(self, group_id: str, member: ClassicMember, now_ms: int) -> None:
+    def removed(self, group_id: str, member: Heard, now_ms: int) -> None:
         """The member is gone; its connection may end later."""
         connection_id = member.connection_id
         self.forget(member)
@@ -70,7 +69,7 @@ class Connections:
         if former:
             self._former[connection_id] = former
         else:
-            self._former.pop(connection_id, None)
+            del self._former[connection_id]
 
     def former_member_id(self, group_id: str, connection_id: int) -> str | None:
         """The id of the last member of this group that was removed while it had this connection, and was not
@@ -83,7 +82,7 @@ class Connections:
     def __contains__(self, connection_id: object) -> bool:
         return connection_id in self._members or connection_id in self._former
 
-    def closed(self, connection_id: int) -> tuple[list[tuple[str, ClassicMember]], list[Former]]:
+    def closed(self, connection_id: int) -> tuple[list[tuple[str, Heard]], list[Former]]:
         """The members last heard over a connection that has closed, with their group's id, and those that had
         been removed before."""
         members = self._members.pop(connection_id, {})

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from muster.coordinator.group.classic.group import ClassicGroup
-from muster.coordinator.group.classic.member import ClassicMember
-from muster.coordinator.group.classic.sessions import is_late
+from muster.coordinator.group.group import Group
+from muster.coordinator.group.heard import Heard
 
 
 class Presumption:
@@ -18,7 +17,7 @@ class Presumption:
 
     def __init__(
         self,
-        groups: Iterable[ClassicGroup],
+        groups: Iterable[Group],
         until_ms: int,
         now_ms: int,
         stalled: frozenset[tuple[str, str]],
@@ -30,7 +29,7 @@ class Presumption:
         groups = list(groups)
         for group in groups:
             for member in group.members.values():
-                if is_late(member, now_ms - member.session_from_ms):
+                if member.is_late(now_ms - member.session_from_ms):
                     self._excepted.add((group.group_id, member.member_id))
         for group, member in self._alive(groups):
             if not member.waits:  # else it has no session until it is answered
@@ -39,29 +38,29 @@ class Presumption:
     def __repr__(self) -> str:
         return f"<Presumption until {self.until_ms} but for {len(self._excepted)}>"
 
-    def _holds(self, group: ClassicGroup, member: ClassicMember) -> bool:
+    def _holds(self, group: Group, member: Heard) -> bool:
         return (
             (member.connection_id is not None or self._will_come_back(member))
             and not member.is_new
             and (group.group_id, member.member_id) not in self._excepted
         )
 
-    def _will_come_back(self, member: ClassicMember) -> bool:
+    def _will_come_back(self, member: Heard) -> bool:
         """Whether it was not heard of yet since the shard was loaded, and its client is connected
         elsewhere."""
         unheard = member.connection_id is None and member.disconnected_at_ms is None
         return unheard and member.client_id in self._clients
 
-    def _alive(self, groups: Iterable[ClassicGroup]) -> Iterator[tuple[ClassicGroup, ClassicMember]]:
+    def _alive(self, groups: Iterable[Group]) -> Iterator[tuple[Group, Heard]]:
         for group in groups:
             for member in group.members.values():
                 if self._holds(group, member):
                     yield group, member
 
-    def _keep(self, group: ClassicGroup, member: ClassicMember) -> None:
-        group.deadlines.set(member.session_timer, self.until_ms + max(member.session_timeout_ms, 1))
+    def _keep(self, group: Group, member: Heard) -> None:
+        group.keep_session(member, self.until_ms)
 
-    def keeps(self, group: ClassicGroup, member_id: str) -> bool:
+    def keeps(self, group: Group, member_id: str) -> bool:
         """Whether a member whose session is over goes on all the same; if so it gets another one."""
         member = group.members.get(member_id)
         if member is None or member.waits or not self._holds(group, member):
@@ -69,13 +68,12 @@ class Presumption:
         self._keep(group, member)
         return True
 
-    def disconnected(self, group: ClassicGroup, member: ClassicMember, now_ms: int) -> None:
+    def disconnected(self, group: Group, member: Heard, now_ms: int) -> None:
         """The member's connection has closed: from now on it is silent, as far as anybody can know."""
-        waits = member.waits or member.is_new
-        if not waits and (group.group_id, member.member_id) not in self._excepted:
+        if not member.is_new and (group.group_id, member.member_id) not in self._excepted:
             group.restart_session(member, now_ms)
 
-    def end(self, groups: Iterable[ClassicGroup], now_ms: int) -> None:
+    def end(self, groups: Iterable[Group], now_ms: int) -> None:
         """The moment has come: everybody who counted as alive was heard of just now."""
         for group, member in self._alive(groups):
             member.heard_ms = now_ms

@@ -1,0 +1,1 @@
+"""Consumer groups of the next generation of the protocol (KIP-848)."""

@@ -1,0 +1,52 @@
+"""What a server-side assignor is: a pure function from a group to the target of each of its members.
+
+Results are those of Apache Kafka 4.4 partition by partition, for the same orders. Kafka goes through hash
+tables, so three orders count, and callers who want Kafka's result give them:
+
+- `Spec.members` in the order in which `uniform` serves members. Kafka's TargetAssignmentBuilder has them in a
+  HashMap: `protocol.java.hash_map_order` of the ids. Where ids share a bucket, Kafka follows the table of the
+  group's members, whose order depends on the group's past.
+- `Spec.partitions`: topics that share a bucket are dealt out in this order.
+- `Subscriber.assigned`: topics that share a bucket are given up in this order. Kafka's is that of the
+  target's record, and so is an assignor's result.
+
+Everything else is decided by numbers and ids. Neither of Kafka's assignors looks at racks.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, TypeAlias
+
+Assignment: TypeAlias = Mapping[uuid.UUID, frozenset[int]]
+"""Topic id -> partitions; no empty sets."""
+
+
+class Subscriber(NamedTuple):
+    """A member as assignors see it."""
+
+    instance_id: str | None
+    """Of a static member (KIP-345)."""
+    rack_id: str | None
+    topics: frozenset[uuid.UUID]
+    """What it subscribes to, by name or regular expression, as far as it exists."""
+    assigned: Assignment
+    """Its present target, which may have topics that are gone or no longer subscribed."""
+
+
+class Spec(NamedTuple):
+    """A group for which a target is computed."""
+
+    members: Mapping[str, Subscriber]
+    """By member id. No partition is the target of two."""
+    partitions: Mapping[uuid.UUID, int]
+    """Topic id -> partition count, of all subscribed topics."""
+    homogeneous: bool
+    """Whether all members subscribe to the same topics; `uniform` then has an easier task, and a result that
+    differs from the general one."""
+
+
+Assign: TypeAlias = Callable[[Spec], dict[str, Assignment]]
+"""Returns a target for each member, empty for those that get nothing. A target that stays as it was may be
+the mapping that was given. Raises KeyError for a subscribed topic without a partition count."""

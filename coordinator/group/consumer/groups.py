@@ -1,0 +1,266 @@
+"""The consumer groups of a shard: what their members ask, in either protocol, and what timers tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+from muster.coordinator.base.step import Step
+from muster.coordinator.group import migration
+from muster.coordinator.group.classic.groups import ClassicGroups
+from muster.coordinator.group.consumer import classic_members, heartbeats, membership, progress
+from muster.coordinator.group.consumer.group import ConsumerGroup
+from muster.coordinator.group.consumer.member import ConsumerMember
+from muster.coordinator.group.consumer.regexes import Look, require_valid
+from muster.coordinator.group.consumer.state import JOINING, LEFT_FOR_A_WHILE, MemberState
+from muster.coordinator.group.events import Cause, GroupCreated, MemberIdentity, Trigger
+from muster.coordinator.group.group import Group
+from muster.coordinator.group.shared import Shared
+from muster.coordinator.group.timers import TimerKey, TimerKind
+from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.messages.classic_group import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    SyncGroupRequest,
+)
+from muster.protocol.messages.consumer_group import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+
+
+class ConsumerGroups:
+    """Those of `groups`, all groups of the shard, that are consumer groups."""
+
+    def __init__(
+        self, groups: dict[str, Group], shared: Shared, classic: ClassicGroups, ids: Callable[[], str]
+    ) -> None:
+        """`ids` makes the ids of members that do not bring one."""
+        self._groups = groups
+        self._shared = shared
+        self._classic = classic
+        self._ids = ids
+
+    # --- they come ------------------------------------------------------------------------------------------
+
+    def create(self, group_id: str, step: Step) -> ConsumerGroup:
+        """A group without members."""
+        group = self._groups[group_id] = ConsumerGroup(group_id, self._shared, step.now_ms)
+        step.events.append(GroupCreated(*group.stamp(step, Cause(Trigger.REQUESTED))))
+        return group
+
+    def loaded(self, step: Step) -> None:
+        """The store's records have been applied. Members get a full session, so a failover costs nobody his
+        partitions. Kafka, too, gives members of the classic protocol the group's session timeout here."""
+        for group_id in self._shared.hard.consumers:
+            group = self._groups[group_id] = ConsumerGroup.loaded(group_id, self._shared, step.now_ms)
+            for member in group.members.values():
+                member.session_timeout_ms = group.configs.of(group_id).consumer_session_timeout_ms
+                group.restart_session(member, step.now_ms)
+                group.bound_revocation(member, step.now_ms)
+
+    # --- the consumer protocol ------------------------------------------------------------------------------
+
+    def heartbeat(self, request: ConsumerGroupHeartbeatRequest, step: Step) -> ConsumerGroupHeartbeatResponse:
+        """ConsumerGroupHeartbeat. Raises INVALID_REQUEST, UNSUPPORTED_ASSIGNOR, GROUP_ID_NOT_FOUND,
+        GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH, FENCED_INSTANCE_ID,
+        UNRELEASED_INSTANCE_ID, INVALID_REGULAR_EXPRESSION."""
+        config = self._shared.config
+        heartbeats.require_valid(request, step.context.api_version, config)
+        group = self._groups.get(request.group_id)
+        if request.member_epoch < JOINING:
+            return self._leave(self._require(group, request.group_id), request, step)
+        owned = heartbeats.owned(request.topic_partitions)
+        if request.member_epoch != JOINING:
+            group = self._require(group, request.group_id)
+            member = self._known(group, request)
+            membership.require_epoch(group.current(member.member_id), request.member_epoch, owned)
+            before = group.subscription(member.member_id)
+            cause = Cause(Trigger.HEARTBEAT, member.identity)
+        else:
+            return self._join(group, request, step)
+        context = step.context
+        said = heartbeats.said_now(before, request, context.client_id, context.client_host)
+        _require_regex(group, before.regex, said.regex)
+        return heartbeats.beat(group, member, request, said, owned, cause, step)
+
+    def _require(self, group: Group | None, group_id: str) -> ConsumerGroup:
+        """Raises GROUP_ID_NOT_FOUND, COORDINATOR_NOT_AVAILABLE."""
+        if group is None:
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Consumer group {group_id} not found.")
+        if not isinstance(group, ConsumerGroup):
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
+        return group.alive()
+
+    def _known(self, group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest) -> ConsumerMember:
+        if request.instance_id is None:
+            return group.require(request.member_id)
+        return membership.require_instance(group, request.instance_id, request.member_id)
+
+    def _join(
+        self, found: Group | None, request: ConsumerGroupHeartbeatRequest, step: Step
+    ) -> ConsumerGroupHeartbeatResponse:
+        """A member comes, or begins anew. What can refuse it is asked before anything changes."""
+        context, instance_id = step.context, request.instance_id
+        member_id = request.member_id or self._ids()
+        cause_member = MemberIdentity(member_id, context.client_id, context.client_host, instance_id)
+        upgrade = None
+        group = found.alive() if isinstance(found, ConsumerGroup) else None
+        if found is not None and group is None:
+            upgrade = migration.upgrade_of(found, self._shared)
+        old: ConsumerMember | None = None
+        if group is not None:
+            membership.require_room(group, member_id, instance_id)
+            old = None if instance_id is None else group.member_of_instance(instance_id)
+            if old is not None and not group.speaks_classic(old.member_id):
+                _require_released(group, old, member_id)
+            if member_id in group.members and instance_id is None:
+                owned = heartbeats.owned(request.topic_partitions)
+                membership.require_epoch(group.current(member_id), JOINING, owned)
+        elif upgrade is not None:
+            upgrade.require_room(member_id, instance_id)
+        users = () if group is None else group.state.regex_users
+        if request.subscribed_topic_regex and request.subscribed_topic_regex not in users:
+            require_valid(request.subscribed_topic_regex)
+
+        if group is None:
+            if upgrade is not None:
+                group = upgrade.apply(self._groups, Cause(Trigger.UPGRADED, cause_member), step)
+                old = None if instance_id is None else group.member_of_instance(instance_id)
+            else:
+                if found is not None:
+                    found.delete(step)
+                    del self._groups[request.group_id]
+                group = self.create(request.group_id, step)
+        member = group.members.get(member_id)
+        trigger = Trigger.MEMBER_JOINED if member is None else Trigger.MEMBER_REJOINED
+        cause = Cause(trigger, cause_member)
+        if old is not None:
+            cause = Cause(Trigger.STATIC_MEMBER_REPLACED, cause_member)
+            member = membership.replace(group, old, member_id, cause, step)
+        before = group.state.subscriptions.get(member_id, progress.NOBODY_SAID)
+        said = heartbeats.said_now(before, request, context.client_id, context.client_host)
+        if member is None:
+            member = membership.add(group, member_id, said, cause, step)
+        member.begin_heartbeats(step.now_ms)
+        return heartbeats.beat(group, member, request, said, {}, cause, step)
+
+    def _leave(
+        self, group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, step: Step
+    ) -> ConsumerGroupHeartbeatResponse:
+        member = self._known(group, request)
+        cause = Cause(Trigger.MEMBER_LEFT, member.identity)
+        if request.instance_id is not None and request.member_epoch == LEFT_FOR_A_WHILE:
+            membership.leave_for_a_while(group, member, step)
+            group.settle(cause, step)
+        else:
+            self.remove(group, [member], cause, step)
+        return heartbeats.left(member.member_id, request.member_epoch)
+
+    def remove(
+        self,
+        group: ConsumerGroup,
+        members: Collection[ConsumerMember],
+        cause: Cause,
+        step: Step,
+        *,
+        requested_by: MemberIdentity | None = None,
+    ) -> None:
+        """Members go; when nobody is left who speaks the consumer protocol, a classic group is left."""
+        if members and migration.downgrades_without(group, members):
+            migration.downgrade(group, members, self._groups, self._shared, cause, step)
+        else:
+            membership.remove(group, members, cause, step, requested_by=requested_by)
+            group.settle(cause, step)
+
+    def looked_up(self, look: Look, found: Mapping[str, frozenset[str]] | None, step: Step) -> None:
+        """What a look-up has found; None: it failed, and a later heartbeat tries again."""
+        group = self._groups.get(look.group_id)
+        if not isinstance(group, ConsumerGroup):
+            return
+        group.looking_up = False
+        if found is not None:
+            progress.resolved(group, look, found, Cause(Trigger.REGEX_RESOLVED), step)
+
+    # --- members that speak the classic protocol ------------------------------------------------------------
+
+    def join(self, group: ConsumerGroup, request: JoinGroupRequest, step: Step) -> None:
+        """JoinGroup. Raises what `ClassicGroups.join` raises, and INCONSISTENT_GROUP_PROTOCOL."""
+        if not group.members:
+            if request.member_id != "":
+                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"{group!r} has no members")
+            self._classic.require_valid_join(request)
+            # An empty group is of the kind that its next member is.
+            group.alive().delete(step)
+            del self._groups[group.group_id]
+            self._classic.join(request, step)
+            return
+        self._classic.require_valid_join(request)
+        joining = classic_members.joining(group.alive(), request, self._ids, step)
+        if joining is None:
+            return  # answered: the client is to come back with its id
+        if joining.old is not None and migration.downgrades_by(group, joining.old):
+            migration.downgrade_by(group, joining, self._groups, self._shared, step)
+        else:
+            classic_members.join(group, joining, step)
+
+    def sync(self, group: ConsumerGroup, request: SyncGroupRequest, step: Step) -> None:
+        """SyncGroup. Raises UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION,
+        INCONSISTENT_GROUP_PROTOCOL, REBALANCE_IN_PROGRESS."""
+        classic_members.sync(group.alive(), request, step)
+
+    def heartbeat_of_classic(
+        self, group: ConsumerGroup, request: HeartbeatRequest, step: Step
+    ) -> HeartbeatResponse:
+        """Heartbeat. Raises UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION."""
+        return classic_members.heartbeat(group.alive(), request, step)
+
+    def leave_classic(self, group: ConsumerGroup, request: LeaveGroupRequest, step: Step) -> None:
+        """LeaveGroup; errors are the members' own."""
+        leaving = classic_members.leaving(group.alive(), request, step)
+        for member in leaving.members:
+            cause = Cause(Trigger.MEMBER_LEFT, member.identity, leaving.reason)
+            break
+        else:
+            cause = Cause(Trigger.MEMBER_LEFT)
+        self.remove(group, leaving.members, cause, step)
+        step.reply(leaving.response)
+
+    # --- timers ---------------------------------------------------------------------------------------------
+
+    def timer_fired(self, timer: TimerKey, step: Step) -> None:
+        """A member did not do in time what it had to."""
+        kind, group_id, member_id = timer
+        group = self._groups[group_id]
+        assert isinstance(group, ConsumerGroup)
+        member = group.members[member_id]
+        match kind:
+            case TimerKind.REVOCATION:
+                has = group.current(member_id)
+                if has.state is not MemberState.UNREVOKED_PARTITIONS or has.epoch != member.rebalance_epoch:
+                    return
+                trigger = Trigger.REVOCATION_TIMED_OUT
+            case TimerKind.JOIN:
+                trigger = Trigger.REBALANCE_TIMED_OUT
+            case TimerKind.SYNC:
+                trigger = Trigger.SYNC_TIMED_OUT
+            case _:
+                trigger = Trigger.SESSION_EXPIRED
+        self.remove(group, [member], Cause(trigger, member.identity), step)
+
+
+def _require_regex(group: ConsumerGroup, before: str | None, after: str | None) -> None:
+    """A regular expression that is new to the group must be one. Raises INVALID_REGULAR_EXPRESSION."""
+    if after and after != before and after not in group.state.regex_users:
+        require_valid(after)
+
+
+def _require_released(group: ConsumerGroup, old: ConsumerMember, member_id: str) -> None:
+    """Whether a static member has left its instance to the next one. Raises UNRELEASED_INSTANCE_ID."""
+    if group.current(old.member_id).epoch != LEFT_FOR_A_WHILE:
+        raise KafkaError(
+            ErrorCode.UNRELEASED_INSTANCE_ID,
+            f"Static member {member_id} with instance id {old.identity.group_instance_id} cannot join the "
+            f"group because the instance id is owned by {old.member_id} member.",
+        )

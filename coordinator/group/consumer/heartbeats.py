@@ -1,0 +1,158 @@
+"""ConsumerGroupHeartbeat: a member says what has changed with it, and hears what has changed for it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from muster.coordinator.base.step import Step
+from muster.coordinator.group.config import GroupConfig
+from muster.coordinator.group.consumer import progress
+from muster.coordinator.group.consumer.assignors.assignor import Assignment
+from muster.coordinator.group.consumer.group import ConsumerGroup
+from muster.coordinator.group.consumer.member import ConsumerMember
+from muster.coordinator.group.consumer.state import (
+    JOINING,
+    LEFT,
+    LEFT_FOR_A_WHILE,
+    Held,
+    Subscription,
+)
+from muster.coordinator.group.events import Cause, HeartbeatLate, Trigger
+from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.messages.consumer_group import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+
+_Assigned = ConsumerGroupHeartbeatResponse.Assignment
+_MEMBER_IDS_FROM: Final = 1
+"""The version from which members make their own ids (KIP-1082)."""
+_LATE_TOLD_MAX: Final = 10
+
+
+def require_valid(request: ConsumerGroupHeartbeatRequest, version: int, config: GroupConfig) -> None:
+    """Raises INVALID_REQUEST, UNSUPPORTED_ASSIGNOR."""
+    epoch = request.member_epoch
+    if (version >= _MEMBER_IDS_FROM or epoch > 0 or epoch == LEFT) and request.member_id == "":
+        raise _invalid("MemberId can't be empty.")
+    if request.group_id == "":
+        raise _invalid("GroupId can't be empty.")
+    if request.instance_id == "":
+        raise _invalid("InstanceId can't be empty.")
+    if request.rack_id == "":
+        raise _invalid("RackId can't be empty.")
+    if epoch == JOINING:
+        if request.rebalance_timeout_ms == -1:
+            raise _invalid("RebalanceTimeoutMs must be provided in first request.")
+        if request.topic_partitions is None or request.topic_partitions:
+            raise _invalid("TopicPartitions must be empty when (re-)joining.")
+        if request.subscribed_topic_names is None and request.subscribed_topic_regex is None:
+            raise _invalid(
+                "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining."
+            )
+    elif epoch == LEFT_FOR_A_WHILE:
+        if request.instance_id is None:
+            raise _invalid("InstanceId can't be null.")
+    elif epoch < LEFT_FOR_A_WHILE:
+        raise _invalid("MemberEpoch is invalid.")
+    assignor = request.server_assignor
+    if assignor is not None and assignor not in config.group_consumer_assignors:
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_ASSIGNOR,
+            f"ServerAssignor {assignor} is not supported. Supported assignors: "
+            f"{', '.join(config.group_consumer_assignors)}.",
+        )
+
+
+def _invalid(why: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_REQUEST, why)
+
+
+def owned(topics: Iterable[ConsumerGroupHeartbeatRequest.TopicPartitions] | None) -> Assignment | None:
+    """What a member says that it has; None: it does not say."""
+    if topics is None:
+        return None
+    return {topic.topic_id: frozenset(topic.partitions) for topic in topics if topic.partitions}
+
+
+def said_now(
+    before: Subscription, request: ConsumerGroupHeartbeatRequest, client_id: str, client_host: str
+) -> Subscription:
+    """What the member says of itself from now on: null is "as before"."""
+    names = request.subscribed_topic_names
+    return Subscription(
+        before.instance_id if request.instance_id is None else request.instance_id,
+        before.rack_id if request.rack_id is None else request.rack_id,
+        client_id,
+        client_host,
+        before.topics if names is None else tuple(sorted(set(names))),
+        before.regex if request.subscribed_topic_regex is None else request.subscribed_topic_regex,
+        before.rebalance_timeout_ms if request.rebalance_timeout_ms == -1 else request.rebalance_timeout_ms,
+        before.server_assignor if request.server_assignor is None else request.server_assignor,
+    )
+
+
+def beat(
+    group: ConsumerGroup,
+    member: ConsumerMember,
+    request: ConsumerGroupHeartbeatRequest,
+    said: Subscription,
+    owned: Assignment | None,
+    cause: Cause,
+    step: Step,
+) -> ConsumerGroupHeartbeatResponse:
+    """The part of a heartbeat that nothing can refuse any more: what the member said, the group's epoch and
+    target, and the member's next step towards it."""
+    member_id = member.member_id
+    tell_late(group, member, step)
+    before = group.current(member_id)
+    progress.advance(group, member, said, owned, cause, step)
+    after = group.current(member_id)
+    member.heartbeats += 1
+    group.heard(member, step)
+    group.settle(cause, step)
+    full = (
+        request.rebalance_timeout_ms != -1
+        and (request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None)
+        and owned is not None
+    )
+    tell = request.member_epoch == JOINING or full or after.assigned != before.assigned
+    return ConsumerGroupHeartbeatResponse(
+        member_id=member_id,
+        member_epoch=after.epoch,
+        heartbeat_interval_ms=group.configs.of(group.group_id).consumer_heartbeat_interval_ms,
+        assignment=assigned(after.assigned) if tell else None,
+    )
+
+
+def assigned(held: Held | Mapping[uuid.UUID, Iterable[int]]) -> _Assigned:
+    return _Assigned(
+        topic_partitions=[
+            _Assigned.TopicPartitions(topic_id=topic_id, partitions=sorted(partitions))
+            for topic_id, partitions in held.items()
+        ]
+    )
+
+
+def left(member_id: str, epoch: int) -> ConsumerGroupHeartbeatResponse:
+    """The answer to a member that leaves."""
+    return ConsumerGroupHeartbeatResponse(member_id=member_id, member_epoch=epoch, heartbeat_interval_ms=0)
+
+
+def tell_late(group: ConsumerGroup, member: ConsumerMember, step: Step) -> None:
+    silent_ms = step.now_ms - member.session_from_ms
+    if member.session_timeout_ms == 0 or not member.is_late(silent_ms):
+        return
+    usual_ms = member.heartbeat_interval_ms()
+    member.was_late(silent_ms, step.now_ms)
+    if len(member.late_at_ms) <= _LATE_TOLD_MAX:
+        step.events.append(
+            HeartbeatLate(
+                *group.stamp(step, Cause(Trigger.HEARTBEAT, member.identity)),
+                late_ms=silent_ms,
+                heartbeat_interval_ms=usual_ms,
+                session_timeout_ms=member.session_timeout_ms,
+            )
+        )

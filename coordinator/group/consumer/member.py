@@ -1,0 +1,24 @@
+"""A member of a consumer group, as far as it is not in its records."""
+
+from __future__ import annotations
+
+from muster.coordinator.group.events import MemberIdentity
+from muster.coordinator.group.heard import Heard
+from muster.coordinator.group.timers import TimerKey, TimerKind
+
+
+class ConsumerMember(Heard):
+    """When and where a member was heard of, and what it has been told to do."""
+
+    __slots__ = ("rebalance_epoch", "revoking_from_ms")
+
+    def __init__(self, group_id: str, identity: MemberIdentity, session_timeout_ms: int, now_ms: int) -> None:
+        super().__init__(identity, session_timeout_ms, now_ms)
+        self.session_timer = TimerKey(TimerKind.SESSION, group_id, identity.member_id)
+        self.rebalance_epoch = 0
+        """The epoch in which its rebalance timer was set."""
+        self.revoking_from_ms: int | None = None
+        """Since when it has had to give up partitions. None: it has not, or nobody knows since when."""
+
+    def __repr__(self) -> str:
+        return f"<ConsumerMember {self.member_id}>"

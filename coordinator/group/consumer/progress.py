@@ -1,0 +1,174 @@
+"""From what a member says to what it has: subscription, epoch, target, reconciliation, in this order.
+
+Heartbeats of the consumer protocol and JoinGroups of the classic one both end here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from muster.coordinator.base.step import Step
+from muster.coordinator.group.consumer import records, targets
+from muster.coordinator.group.consumer.assignors.assignor import Assignment
+from muster.coordinator.group.consumer.group import ConsumerGroup
+from muster.coordinator.group.consumer.member import ConsumerMember
+from muster.coordinator.group.consumer.reconcile import Reconciler
+from muster.coordinator.group.consumer.regexes import REFRESH_MIN_MS, Look
+from muster.coordinator.group.consumer.state import (
+    MemberState,
+    ResolvedRegex,
+    Subscription,
+)
+from muster.coordinator.group.events import Cause
+
+NOBODY_SAID: Final = Subscription()
+
+
+def advance(
+    group: ConsumerGroup,
+    member: ConsumerMember,
+    said: Subscription,
+    owned: Assignment | None,
+    cause: Cause,
+    step: Step,
+) -> None:
+    """All of it."""
+    changed = say(group, member, said, cause, step)
+    if group.state.epoch > group.state.assignment_epoch:
+        make_target(group, cause, step)
+    reconcile(group, member, owned, step, subscription_changed=changed)
+
+
+def say(group: ConsumerGroup, member: ConsumerMember, said: Subscription, cause: Cause, step: Step) -> bool:
+    """Take over what a member says of itself, and give the group a new epoch where that matters. Returns
+    whether the member subscribes to something else now."""
+    member_id, group_id = member.member_id, group.group_id
+    before = group.state.subscriptions.get(member_id, NOBODY_SAID)
+    assignor = group.assignor
+    if said != before or member_id not in group.state.subscriptions:
+        group.emit(records.subscription(group_id, member_id, said), step)
+        member.identity = member.identity._replace(client_id=said.client_id, client_host=said.client_host)
+    topics_changed = before.topics != said.topics
+    regex_changed, resolved = _say_regex(group, before.regex, said.regex, step)
+    bump = topics_changed or resolved or group.assignor != assignor
+    if bump or group.is_stale:
+        renew_epoch(group, bump, step)
+    return topics_changed or regex_changed
+
+
+def renew_epoch(group: ConsumerGroup, bump: bool, step: Step) -> None:
+    """A new epoch if there is a reason, or if the topics that members subscribe to have changed."""
+    state = group.state
+    metadata_hash = targets.metadata_hash(state.subscribed_topics(), group.topics)
+    if bump or metadata_hash != state.metadata_hash:
+        group.emit(records.group_epoch(group.group_id, state.epoch + 1, metadata_hash), step)
+    group.is_stale = False
+
+
+def make_target(group: ConsumerGroup, cause: Cause, step: Step) -> None:
+    """A new target, unless the last one is too young: then a later heartbeat makes it."""
+    state, group_id = group.state, group.group_id
+    interval_ms = group.configs.of(group_id).consumer_assignment_interval_ms
+    if state.assigned_at_ms and interval_ms and step.now_ms - state.assigned_at_ms < interval_ms:
+        return
+    made = targets.make(state, group.assignor, group.topics)
+    for member_id, assignment in made.items():
+        if member_id not in state.targets or state.targets[member_id] != assignment:
+            group.emit(records.target(group_id, member_id, assignment), step)
+    group.emit(records.target_epoch(group_id, state.epoch, step.now_ms), step)
+
+
+def reconcile(
+    group: ConsumerGroup,
+    member: ConsumerMember,
+    owned: Assignment | None,
+    step: Step,
+    *,
+    subscription_changed: bool = False,
+) -> None:
+    """The member's next step to its target."""
+    state, member_id = group.state, member.member_id
+    has = group.current(member_id)
+    settled = has.state is MemberState.STABLE and has.epoch == state.assignment_epoch
+    if settled and not subscription_changed:
+        return
+    has_then = Reconciler(
+        target=state.target(member_id),
+        target_epoch=state.assignment_epoch,
+        subscribed=group.subscribed_ids(member_id),
+        owner_epoch=state.owner_epoch,
+        owned=owned,
+        subscription_changed=subscription_changed,
+    ).step(has)
+    if has_then != has:
+        group.put_current(member_id, has_then, step)
+
+
+# --- regular expressions ------------------------------------------------------------------------------------
+
+
+def _say_regex(group: ConsumerGroup, before: str | None, after: str | None, step: Step) -> tuple[bool, bool]:
+    """After the member's record was written: whether its regular expression is another, and whether that is
+    resolved already, or none."""
+    state = group.state
+    changed, resolved, wanted = before != after, False, False
+    had_regexes = bool(state.regex_users) or bool(before)
+    if changed:
+        if before and before not in state.regex_users:
+            group.emit(records.regex_tombstone(group.group_id, before), step)
+        if after:
+            resolved = after in state.regexes
+            wanted = state.regex_users[after] == 1
+        else:
+            resolved = bool(before)
+    if wanted or had_regexes:
+        _look_up(group, wanted, step)
+    return changed, resolved
+
+
+def _look_up(group: ConsumerGroup, wanted: bool, step: Step) -> None:
+    """Have the topics of the group's regular expressions looked up, if that is due."""
+    state = group.state
+    if group.looking_up or not state.regex_users:
+        return
+    last_ms = max((each.at_ms for each in state.regexes.values()), default=None)
+    if last_ms is not None and step.now_ms <= last_ms + REFRESH_MIN_MS:
+        return
+    refresh_ms = group.config.group_consumer_regex_refresh_interval_ms
+    due = (
+        wanted
+        or len(state.regexes) != len(state.regex_users)
+        or group.looked_in < group.topics.added
+        or (last_ms is not None and step.now_ms > last_ms + refresh_ms)
+    )
+    if due:
+        group.looking_up = True
+        step.jobs.append(
+            Look(
+                group.group_id,
+                frozenset(state.regex_users),
+                tuple(group.topics.ids),
+                group.topics.version,
+                step.now_ms,
+            )
+        )
+
+
+def resolved(
+    group: ConsumerGroup, look: Look, found: Mapping[str, frozenset[str]], cause: Cause, step: Step
+) -> None:
+    """Take over what was found; a new epoch where that is something else than before."""
+    state, group_id = group.state, group.group_id
+    bump = False
+    for regex, topics in found.items():
+        if regex not in state.regex_users:
+            continue
+        known = state.regexes.get(regex)
+        bump |= topics != (frozenset() if known is None else known.topics)
+        group.emit(records.regex(group_id, regex, ResolvedRegex(topics, look.version, look.at_ms)), step)
+    group.looked_in = look.version
+    metadata_hash = targets.metadata_hash(state.subscribed_topics(), group.topics)
+    if bump or metadata_hash != state.metadata_hash:
+        group.emit(records.group_epoch(group_id, state.epoch + 1, metadata_hash), step)
+    group.settle(cause, step)

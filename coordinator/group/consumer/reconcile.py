@@ -1,0 +1,117 @@
+"""One step of a member from what it has to what it is to have.
+
+A member gives up first and gets afterwards, and no partition goes to it that another member still holds: so a
+partition never has two owners, and nobody but those concerned stops (KIP-848, "Reconciliation").
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Collection, Mapping
+
+from muster.coordinator.group.consumer.assignors.assignor import Assignment
+from muster.coordinator.group.consumer.state import (
+    NOBODY,
+    NOTHING_HELD,
+    Current,
+    Held,
+    MemberState,
+)
+
+
+class Reconciler:
+    """What a step depends on beside what the member has."""
+
+    def __init__(
+        self,
+        *,
+        target: Assignment,
+        target_epoch: int,
+        subscribed: Collection[uuid.UUID],
+        owner_epoch: Callable[[uuid.UUID, int], int],
+        owned: Assignment | None,
+        subscription_changed: bool = False,
+    ) -> None:
+        """`target`, as of `target_epoch`; `subscribed`: topics the member subscribes to, and that exist.
+        `owner_epoch` tells the epoch of who holds a partition, or NOBODY. `owned`: what the member says that
+        it has; None: it does not say."""
+        self.target = target
+        self.target_epoch = target_epoch
+        self.subscribed = subscribed
+        self.owner_epoch = owner_epoch
+        self.owned = owned
+        self.subscription_changed = subscription_changed
+
+    def step(self, has: Current) -> Current:
+        """What the member has then; the same object where nothing changes."""
+        match has.state:
+            case MemberState.STABLE:
+                if has.epoch != self.target_epoch:
+                    return self._next(has)
+                return self._trim(has) if self.subscription_changed else has
+            case MemberState.UNREVOKED_PARTITIONS:
+                if not self._owns_any(has.revoking):
+                    return self._next(has)
+                return self._trim(has) if self.subscription_changed else has
+            case MemberState.UNRELEASED_PARTITIONS | MemberState.UNKNOWN:
+                return self._next(has)
+
+    def _owns_any(self, held: Held) -> bool:
+        """Whether the member may still own some of these: one that does not say may."""
+        owned = self.owned
+        if owned is None:
+            return True
+        return any(
+            not owned.get(topic_id, frozenset()).isdisjoint(epochs) for topic_id, epochs in held.items()
+        )
+
+    def _trim(self, has: Current) -> Current:
+        """Take away topics that the member no longer subscribes to, which does not wait for the target."""
+        kept = {topic_id: epochs for topic_id, epochs in has.assigned.items() if topic_id in self.subscribed}
+        if len(kept) == len(has.assigned):
+            return has
+        revoking: dict[uuid.UUID, Mapping[int, int]] = dict(has.revoking)
+        for topic_id, epochs in has.assigned.items():
+            if topic_id not in kept:
+                revoking[topic_id] = {**revoking.get(topic_id, {}), **epochs}
+        if not self._owns_any(revoking):
+            return has._replace(assigned=kept, previous_epoch=has.epoch)
+        return has._replace(
+            state=MemberState.UNREVOKED_PARTITIONS,
+            previous_epoch=has.epoch,
+            assigned=kept,
+            revoking=revoking,
+        )
+
+    def _next(self, has: Current) -> Current:
+        """Towards the target: what must go first, else what is free."""
+        kept: dict[uuid.UUID, dict[int, int]] = {}
+        revoking: dict[uuid.UUID, dict[int, int]] = {}
+        wanted: dict[uuid.UUID, list[int]] = {}
+        waits = False
+        for topic_id in self.target.keys() | has.assigned.keys():
+            target = self.target.get(topic_id, frozenset()) if topic_id in self.subscribed else frozenset()
+            epochs = has.assigned.get(topic_id, {})
+            keep: dict[int, int] = {}
+            revoke: dict[int, int] = {}
+            for partition, epoch in epochs.items():
+                (keep if partition in target else revoke)[partition] = epoch
+            leaving = has.revoking.get(topic_id, {})
+            free: list[int] = []
+            for partition in sorted(target - epochs.keys()):
+                if partition in leaving or self.owner_epoch(topic_id, partition) == NOBODY:
+                    free.append(partition)
+                else:
+                    waits = True
+            if keep:
+                kept[topic_id] = keep
+            if revoke:
+                revoking[topic_id] = revoke
+            if free:
+                wanted[topic_id] = free
+        if revoking and self._owns_any(revoking):
+            return Current(has.epoch, has.epoch, MemberState.UNREVOKED_PARTITIONS, kept, revoking)
+        for topic_id, free in wanted.items():
+            kept.setdefault(topic_id, {}).update(dict.fromkeys(free, self.target_epoch))
+        state = MemberState.UNRELEASED_PARTITIONS if waits else MemberState.STABLE
+        return Current(self.target_epoch, has.epoch, state, kept, NOTHING_HELD)

@@ -1,0 +1,61 @@
+"""The regular expressions that members subscribe by, in RE2's syntax, and which topics they stand for.
+
+To look them up takes a time that grows with the number of topics, so the host does it beside the loop: a
+`Look` is what it is to do, and its result comes back as a step of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from muster.protocol.errors import ErrorCode, KafkaError
+
+REFRESH_MIN_MS: Final = 10_000
+"""Between two look-ups of a group. Not configurable in Kafka either."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A look-up to be made."""
+
+    group_id: str
+    expressions: frozenset[str]
+    topics: Collection[str]
+    """The names there are."""
+    version: int
+    """Of the topics."""
+    at_ms: int
+
+    def __call__(self) -> Mapping[str, frozenset[str]]:
+        """The topics each expression stands for: those whose whole name it matches."""
+        found: dict[str, frozenset[str]] = {}
+        for expression in self.expressions:
+            matches = _compiled(expression).fullmatch
+            found[expression] = frozenset(name for name in self.topics if matches(name))
+        return found
+
+
+def require_valid(expression: str) -> None:
+    """Raises INVALID_REGULAR_EXPRESSION."""
+    import re2  # most brokers never see one
+
+    try:
+        _compiled(expression)
+    except re2.error as error:
+        why = error.args[0] if error.args else ""
+        if isinstance(why, bytes):
+            why = why.decode(errors="replace")
+        raise KafkaError(
+            ErrorCode.INVALID_REGULAR_EXPRESSION,
+            f"SubscribedTopicRegex `{expression}` is not a valid regular expression: {why}.",
+        ) from None
+
+
+def _compiled(expression: str) -> Any:
+    import re2
+
+    options = re2.Options()
+    options.log_errors = False
+    return re2.compile(expression, options)

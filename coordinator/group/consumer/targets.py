@@ -1,0 +1,63 @@
+"""What every member is to have: the target assignment, made for one epoch of the group."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection
+from hashlib import blake2b
+
+from muster.coordinator.group.consumer.assignors import ASSIGNORS
+from muster.coordinator.group.consumer.assignors.assignor import Assignment, Spec, Subscriber
+from muster.coordinator.group.consumer.state import (
+    ConsumerState,
+)
+from muster.coordinator.group.topics import Topics
+from muster.protocol.java import hash_map_order
+
+
+def metadata_hash(names: Collection[str], topics: Topics) -> int:
+    """What is to be known of topics, as a number that is another one when any of it changes (KIP-1101); 0 of
+    none. A signed 64-bit integer. Only whether it is the same counts, so it need not be Kafka's number."""
+    digest = blake2b(digest_size=8)
+    some = False
+    for name in sorted(names):
+        topic_id = topics.ids.get(name)
+        if topic_id is not None:
+            some = True
+            digest.update(topic_id.bytes + topics.count(topic_id).to_bytes(4, "big"))
+    return int.from_bytes(digest.digest(), "big", signed=True) if some else 0
+
+
+def preferred_assignor(state: ConsumerState, default: str) -> str:
+    """The name that most members prefer; of several, the first in the order of Java's hash table, as in
+    Kafka. Members without a preference do not vote."""
+    votes = state.assignor_votes
+    return max(hash_map_order(votes), key=votes.__getitem__) if votes else default
+
+
+def make(state: ConsumerState, assignor: str, topics: Topics) -> dict[str, Assignment]:
+    """A new target for every member. It starts from the present target, not from what members have."""
+    members: dict[str, Subscriber] = {}
+    everything: set[uuid.UUID] = set()
+    resolved: dict[tuple[tuple[str, ...], str | None], frozenset[uuid.UUID]] = {}
+    for member_id in hash_map_order(state.subscriptions):  # as Kafka has them
+        said = state.subscriptions[member_id]
+        key = said.topics, said.regex
+        subscribed = resolved.get(key)
+        if subscribed is None:
+            # Members of one application subscribe alike.
+            subscribed = resolved[key] = frozenset(topics.ids_of(state.topics_of(said)))
+            everything |= subscribed
+        members[member_id] = Subscriber(
+            said.instance_id, said.rack_id, subscribed, _existing(state.target(member_id), topics)
+        )
+    spec = Spec(
+        members, {topic_id: topics.count(topic_id) for topic_id in everything}, state.is_homogeneous()
+    )
+    made = ASSIGNORS[assignor](spec)
+    return {member_id: made.get(member_id, {}) for member_id in members}
+
+
+def _existing(target: Assignment, topics: Topics) -> Assignment:
+    """A target without the topics that are gone."""
+    return {topic_id: numbers for topic_id, numbers in target.items() if topic_id in topics.names}

@@ -1,0 +1,54 @@
+"""What a shard knows of the topics there are."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping
+
+from muster.coordinator.group.effects import TopicsImage
+
+
+class Topics:
+    """The topics of the last image that told of them."""
+
+    __slots__ = ("added", "ids", "names", "partitions", "version")
+
+    def __init__(self) -> None:
+        self.partitions: Mapping[str, int] | None = None
+        """How many each has; None: not told yet."""
+        self.ids: Mapping[str, uuid.UUID] = {}
+        self.names: Mapping[uuid.UUID, str] = {}
+        self.version = 0
+        """How often there were other topics than before."""
+        self.added = 0
+        """The version in which topics came last."""
+
+    def take(self, image: TopicsImage) -> frozenset[str]:
+        """Remember an image. Returns the names whose topic or number of partitions is another now."""
+        before_ids, before = self.ids, self.partitions or {}
+        if image.partitions is not None:
+            self.partitions = image.partitions
+        if image.live is not None:
+            self.ids = image.live
+            self.names = {topic_id: name for name, topic_id in image.live.items()}
+        after = self.partitions or {}
+        changed = frozenset(
+            name
+            for name in before_ids.keys() | self.ids.keys()
+            if before_ids.get(name) != self.ids.get(name) or before.get(name) != after.get(name)
+        )
+        if changed:
+            self.version += 1
+            if any(before_ids.get(name) != self.ids[name] for name in changed if name in self.ids):
+                self.added = self.version
+        return changed
+
+    def count(self, topic_id: uuid.UUID) -> int:
+        """How many partitions a topic has; 0: there is no such topic."""
+        name = self.names.get(topic_id)
+        return 0 if name is None else (self.partitions or {}).get(name, 0)
+
+    def ids_of(self, names: Iterable[str]) -> set[uuid.UUID]:
+        """The ids of those of the topics that exist."""
+        ids = self.ids
+        return {ids[name] for name in names if name in ids}
