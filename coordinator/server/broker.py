@@ -23,7 +23,7 @@ from muster.coordinator.base.log import Logger
 from muster.coordinator.base.movable_clock import MovableClock
 from muster.coordinator.cluster.membership import LeaseHolder, Membership
 from muster.coordinator.cluster.topology import Leader, Topology, partition_lease, shard_topics
-from muster.coordinator.config import CONSUMER, Settings
+from muster.coordinator.config import Settings
 from muster.coordinator.group.config import GroupConfig, GroupConfigs, MigrationPolicy
 from muster.coordinator.group.effects import TopicsImage
 from muster.coordinator.journal.entries import Member
@@ -39,7 +39,7 @@ from muster.coordinator.server.apis import APIS, TRAFFIC
 from muster.coordinator.server.broker_configs import BrokerConfigs
 from muster.coordinator.server.config_rows import ConfigRows
 from muster.coordinator.server.connections import Connections
-from muster.coordinator.server.features import GROUP_VERSION, Features
+from muster.coordinator.server.features import Features
 from muster.coordinator.server.group_configs import KeptGroupConfigs
 from muster.coordinator.server.listener import BindError, Listener
 from muster.coordinator.server.pausing import PausableStore
@@ -156,7 +156,7 @@ class Broker:
         of_groups = group_config(settings, real_time=shared.clock is shared.lease_clock)
         in_force = GroupConfigs(of_groups)
         self.group_configs = KeptGroupConfigs(rows, self.configs, in_force)
-        self.features = Features(rows)
+        self.features = Features(rows, settings.group_coordinator_rebalance_protocols)
         self.runtime = GroupRuntime(
             store,
             self.clock,
@@ -261,12 +261,6 @@ class Broker:
     def served_apis(self) -> Sequence[ApiKey]:
         """What ApiVersions advertises: what is answered, and what is refused in words."""
         return [api.key for api in APIS.values()]
-
-    @property
-    def serves_consumer_groups(self) -> bool:
-        """Whether members of the consumer protocol (KIP-848) are served."""
-        protocols = self.settings.group_coordinator_rebalance_protocols
-        return self.features.level(GROUP_VERSION) > 0 and CONSUMER in protocols
 
     @property
     def port(self) -> int:

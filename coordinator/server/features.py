@@ -3,9 +3,10 @@ choice. A level that was chosen is kept in the store, for all brokers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from muster.coordinator.config import CONSUMER
 from muster.coordinator.server.config_rows import ConfigRows, Rows
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.connection import ApiVersionsResponse
@@ -60,10 +61,14 @@ _DOWNGRADES: Final = (2, 3)
 class Features:
     """The levels in force, as last read."""
 
-    def __init__(self, rows: ConfigRows) -> None:
+    def __init__(self, rows: ConfigRows, protocols: Collection[str]) -> None:
+        """`protocols`: those of groups that the broker was started with."""
         self._rows = rows
+        self._consumer = CONSUMER in protocols
         self._levels: dict[str, int] = {name: each.level for name, each in FEATURES.items()}
         self._epoch = EPOCH
+        self.consumer_groups = self._consumer
+        """Whether members of the consumer protocol (KIP-848) are served."""
         rows.listeners.append(self._read)
 
     def __repr__(self) -> str:
@@ -108,6 +113,7 @@ class Features:
     def _read(self, rows: Rows) -> None:
         row = rows.get(_ROW, {})
         self._levels = _levels(row)
+        self.consumer_groups = self._consumer and self._levels[GROUP_VERSION] > 0
         self._epoch = EPOCH + _number(row.get(_CHANGES))
 
 

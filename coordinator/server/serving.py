@@ -45,10 +45,6 @@ class Broker(Protocol):
         """What ApiVersions advertises."""
 
     @property
-    def serves_consumer_groups(self) -> bool:
-        """Whether members of the consumer protocol (KIP-848) are served."""
-
-    @property
     def topology(self) -> Topology:
         """Who coordinates and leads what, as last read."""
 

@@ -122,6 +122,16 @@ async def test_a_refusal_has_code_and_text_and_no_epoch(core: Core, wire: Wire) 
     assert answer.assignment is None
 
 
+async def test_a_heartbeat_of_no_group_is_refused_by_any_broker(
+    core: Core, start_brokers: StartBrokers
+) -> None:
+    for broker in (await start_brokers(brokers=2)).brokers:
+        async with await Wire.connect(broker.port) as wire:
+            for request in (joining(group_id=""), joining(group_id="", member_epoch=5)):
+                assert (await wire.call(request, 1)).error_code == ErrorCode.INVALID_REQUEST
+    assert core.beats == []
+
+
 async def test_a_heartbeat_that_says_nothing_new_is_read_once(core: Core, wire: Wire) -> None:
     said = [beat(), beat(), beat(6), beat(5), joining(), joining(), beat(-1), beat(-1)]
     answers = [await wire.call(each, 1) for each in said]

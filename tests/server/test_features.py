@@ -119,7 +119,7 @@ async def test_all_brokers_have_the_level_and_keep_it(start_brokers: StartBroker
         assert await update(wire, (GROUPS, 0, SAFE_DOWNGRADE)) == 0
     assert _level(first) == 0  # at once, where it was asked for
     await until(lambda: _level(second) == 0)
-    assert not second.serves_consumer_groups
+    assert not second.features.consumer_groups
     await brokers.stop()
     (again,) = (await start_brokers(**kept)).brokers
     assert _level(again) == 0

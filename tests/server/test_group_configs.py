@@ -170,7 +170,7 @@ async def test_names_of_groups(broker: Broker, wire: Wire, monkeypatch: pytest.M
     for name in names:
         assert await alter(wire, name, change) == (0, None)
     assert await listed(wire) == sorted(names)
-    assert broker.serves_consumer_groups
+    assert broker.features.consumer_groups
     # As many groups as there are may have configs.
     monkeypatch.setattr(group_configs, "GROUPS_MAX", len(names))
     code, text = await alter(wire, "one more", change)

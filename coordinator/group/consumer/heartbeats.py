@@ -119,12 +119,25 @@ def beat(
         and owned is not None
     )
     tell = request.member_epoch == JOINING or full or after.assigned != before.assigned
-    return ConsumerGroupHeartbeatResponse(
-        member_id=member_id,
-        member_epoch=after.epoch,
-        heartbeat_interval_ms=group.configs.of(group.group_id).consumer_heartbeat_interval_ms,
-        assignment=assigned(after.assigned) if tell else None,
-    )
+    interval_ms = group.configs.of(group.group_id).consumer_heartbeat_interval_ms
+    if tell:
+        return ConsumerGroupHeartbeatResponse(
+            member_id=member_id,
+            member_epoch=after.epoch,
+            heartbeat_interval_ms=interval_ms,
+            assignment=assigned(after.assigned),
+        )
+    return unchanged(member, after.epoch, interval_ms)
+
+
+def unchanged(member: ConsumerMember, epoch: int, interval_ms: int) -> ConsumerGroupHeartbeatResponse:
+    """The answer to a member whose assignment is what it was; nobody changes an answer."""
+    answer = member.unchanged
+    if answer is None or (answer.member_epoch, answer.heartbeat_interval_ms) != (epoch, interval_ms):
+        answer = member.unchanged = ConsumerGroupHeartbeatResponse(
+            member_id=member.member_id, member_epoch=epoch, heartbeat_interval_ms=interval_ms
+        )
+    return answer
 
 
 def assigned(held: Held | Mapping[uuid.UUID, Iterable[int]]) -> _Assigned:

@@ -31,8 +31,10 @@ def consumer_group_heartbeat(
     broker: Broker, request: ConsumerGroupHeartbeatRequest, context: RequestContext, answered: Answered
 ) -> object:
     """Joins, leaves, or is a sign of life; the answer has the member's assignment when that has changed."""
-    if not broker.serves_consumer_groups:
+    if not broker.features.consumer_groups:
         return no_consumer_protocol()
+    if not request.group_id:  # it has no coordinator that could say so
+        return KafkaError(ErrorCode.INVALID_REQUEST, "GroupId can't be empty.")
     return broker.runtime.call_at_once(request.group_id, Shard.consumer_heartbeat, request, context, answered)
 
 
@@ -47,7 +49,7 @@ async def consumer_group_describe(
     broker: Broker, request: ConsumerGroupDescribeRequest, context: RequestContext
 ) -> ConsumerGroupDescribeResponse:
     """Every group asked for is in the answer, whatever became of it."""
-    if not broker.serves_consumer_groups:
+    if not broker.features.consumer_groups:
         raise no_consumer_protocol()
 
     async def describe(group_id: str) -> ConsumerGroupDescribeResponse.DescribedGroup:
