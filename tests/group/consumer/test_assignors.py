@@ -109,6 +109,16 @@ def test_partitions_are_given_up_from_the_last_bucket_on() -> None:
     assert ASSIGNORS["uniform"](given)["a"] == target({1: [16]})
 
 
+def test_a_set_that_is_copied_is_larger_at_twelve_than_one_that_grew() -> None:
+    """Of 32 buckets, where 16 and 17 are not among the first."""
+    counts = {17: 1} | dict.fromkeys(range(1, 12), 1)
+    nothing: dict[str, Target] = {letter: {} for letter in "abcdefghijkl"}
+    assert ASSIGNORS["uniform"](alike(counts, **nothing))["l"] == target({17: [0]})
+
+    given = alike({1: 17, 2: 5}, a={1: [*range(1, 12), 16]}, b={})
+    check("uniform", given, a={1: range(1, 12)}, b={1: [0, 12, 13, 14, 15, 16], 2: range(5)})
+
+
 def test_a_target_that_stays_is_the_same_object() -> None:
     given = alike({1: 4}, a={1: [0, 3]}, b={1: [1, 2]})
     result = ASSIGNORS["uniform"](given)
@@ -121,6 +131,17 @@ def test_a_target_that_stays_is_the_same_object() -> None:
 def test_topics_with_less_choice_are_dealt_out_first() -> None:
     given = spec({1: 2, 2: 2}, {"a": (topics(1), {}), "b": (topics(1, 2), {})})
     check("uniform", given, a={1: [0, 1]}, b={2: [0, 1]})
+
+
+def test_of_equal_topics_the_lowest_id_comes_first_as_a_signed_number() -> None:
+    negative = 1 << 127
+    both = topics(1, negative)
+    check(
+        "uniform",
+        spec({1: 1, negative: 1}, {"a": (both, {}), "b": (both, {})}),
+        a={negative: [0]},
+        b={1: [0]},
+    )
 
 
 def test_the_lowest_load_rises_first() -> None:
