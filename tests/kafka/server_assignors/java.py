@@ -18,8 +18,8 @@ class Answer(NamedTuple):
 
     targets: dict[str, Assignment]
     """Of every member."""
-    seconds: float
-    """How long it took."""
+    cpu_seconds: float
+    """The CPU that it took."""
 
 
 class JavaServerAssignors(JavaProgram):
