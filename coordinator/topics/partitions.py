@@ -620,13 +620,13 @@ class Partitions:
     def under_way(self) -> Iterator[str]:
         """What is being done, in words; nothing when fetches wait at most, and all appends are done."""
         if self._running:
-            yield "logs are being read or written"
+            yield "logs are still being read or written"
         if self._writer.busy:
-            yield "records of topics are being written"
+            yield "topic records are still being written"
         if self._upkeep.sweeping:
-            yield "logs are being swept"
+            yield "log upkeep is still running"
         if not self._fetches.all_wait:
-            yield "fetches are being answered"
+            yield "fetches are still being answered"
 
     async def expire_elsewhere(self) -> None:
         """See `upkeep.Leaderships`."""

@@ -77,7 +77,7 @@ async def _log_dir(broker: Broker, asked: list[tuple[Topic, list[int]]]) -> LogD
         for start in range(0, len(everything), _MEASURED_AT_ONCE):
             sizes += await broker.partitions.sizes(everything[start : start + _MEASURED_AT_ONCE])
     except OSError as error:
-        _log.warning("the logs cannot be measured", why=str(error))
+        _log.warning("cannot read log sizes", why=str(error))
         return LogDir(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=volume.path, topics=[])
     found = LogDir(
         log_dir=volume.path,
