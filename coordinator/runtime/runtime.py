@@ -170,7 +170,7 @@ class Runtime(Generic[M]):
 
     def _not_here(self, key: str) -> KafkaError:
         number = self._route(key, self._shard_count)
-        return KafkaError(ErrorCode.NOT_COORDINATOR, f"shard {number} of {key!r} is not here")
+        return KafkaError(ErrorCode.NOT_COORDINATOR, f"shard {number} of {key!r} is not on this broker")
 
     async def call_shards(self, operation: Operation, request: Any, context: RequestContext) -> list[Any]:
         """Put one request to every shard of this broker (ListGroups): their answers, by shard number.

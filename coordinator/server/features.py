@@ -66,7 +66,7 @@ def check_update(name: str, level: int, upgrade_type: int) -> None:
 def _refusals(name: str, level: int, upgrade_type: int) -> Iterator[str]:
     feature = FEATURES.get(name)
     if upgrade_type not in (_UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE):
-        yield f"there is no upgrade type {upgrade_type}"
+        yield f"unknown upgrade type {upgrade_type}"
     elif feature is None:
         yield "muster has no such feature"
     elif level != feature.level:

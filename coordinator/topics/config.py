@@ -309,14 +309,14 @@ def changed(
         spec = specs.get(name)
         if spec is None or spec.type is not Type.LIST:
             raise KafkaError(
-                ErrorCode.INVALID_CONFIG, f"{name} is no list, so {operation.name} cannot be done to it"
+                ErrorCode.INVALID_CONFIG, f"{name} is not a list, so it does not support {operation.name}"
             )
         present = [each for each in result.get(name, text_of(spec.default)).split(",") if each]
         combine = _appended if operation is Operation.APPEND else _subtracted
         result[name] = ",".join(combine(present, value.split(",")))
         if len(result[name].encode()) > _TEXT_BYTES_MAX:
             raise KafkaError(
-                ErrorCode.INVALID_CONFIG, f"{name} would be longer than {_TEXT_BYTES_MAX} bytes with that"
+                ErrorCode.INVALID_CONFIG, f"{name} would become longer than {_TEXT_BYTES_MAX} bytes"
             )
     return result
 

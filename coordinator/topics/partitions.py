@@ -265,7 +265,7 @@ class Partitions:
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic.name}-{partition}"
             )
         if topic.topic_id in self._elsewhere:
-            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic.name} stands in no log")
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic.name} has no log")
         lease = self._lease_of(topic.topic_id, partition)
         self._check_serving(lease, topic, partition)
         assert lease is not None

@@ -209,7 +209,7 @@ async def test_a_write_ahead_log_that_rotted_keeps_it_from_starting(lived: Lived
     for _ in range(2):
         said = lived.refusal()
         assert said.startswith(
-            f"muster serve: {path} is damaged at byte {32 + 4_120}, and what was committed"
+            f"muster serve: {path} is damaged at byte {32 + 4_120}; everything committed after"
         )
         assert "backup" in said
         assert "\n" not in said
