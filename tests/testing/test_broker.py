@@ -108,9 +108,9 @@ def test_a_wrong_setting_is_refused_before_anything_starts() -> None:
         Broker(group_max_size=0)
     with pytest.raises(TypeError, match=r"^unknown setting no_such_setting"):
         Broker(no_such_setting=1)
-    with pytest.raises(TypeError, match=r"^unknown setting group_max_sise; perhaps group_max_size;"):
+    with pytest.raises(TypeError, match=r"^unknown setting group_max_sise .did you mean group_max_size.*;"):
         Cluster(group_max_sise=1)
-    with pytest.raises(TypeError, match="perhaps group_max_size"):
+    with pytest.raises(TypeError, match="did you mean group_max_size"):
         Cluster(**{"group.max.size": 1})
 
 
