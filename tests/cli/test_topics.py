@@ -92,7 +92,7 @@ def test_alter_is_both_or_neither(muster: Muster) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["create", "taken"], "taken exists"),
+        (["create", "taken"], "topic taken already exists"),
         (["create", "no/name"], "INVALID_TOPIC_EXCEPTION"),
         (["create", "t", "--replication-factor", "3"], "INVALID_REPLICATION_FACTOR"),
         (["create", "t", "--config", "retention.ms=soon"], "INVALID_CONFIG"),

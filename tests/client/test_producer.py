@@ -164,7 +164,7 @@ async def test_what_is_no_record_is_refused_at_once(broker: Broker, given: dict[
     [
         ({"acks": 2}, "acks=2: it takes 'all', 1 or 0"),
         ({"acks": True}, "acks=True"),
-        ({"acks": 1, "enable_idempotence": True}, "takes acks='all'"),
+        ({"acks": 1, "enable_idempotence": True}, "requires acks='all'"),
         ({"max_in_flight": 6}, "max_in_flight=6: it takes a whole number from 1 to 5"),
         ({"linger_ms": -1}, "linger_ms=-1"),
         ({"batch_size": 0}, "batch_size=0"),
@@ -174,7 +174,7 @@ async def test_what_is_no_record_is_refused_at_once(broker: Broker, given: dict[
             "compression_type='lzma': it takes one of none, gzip, snappy, lz4, zstd",
         ),
         ({"acks": 1, "max_in_flight": 17}, "from 1 to 16"),
-        ({"linger_ms": 500, "delivery_timeout_ms": 500}, "takes less than delivery_timeout_ms"),
+        ({"linger_ms": 500, "delivery_timeout_ms": 500}, "must be less than delivery_timeout_ms"),
         ({"partitioner": 3}, "partitioner=3: it takes a function"),
         ({"value_serializer": 3}, "value_serializer=3: it takes a function"),
         ({"bootstrap_servers": "nowhere"}, "'nowhere' is no address"),
@@ -490,5 +490,5 @@ async def test_posting_without_pause_gives_the_loop_its_turns(broker: Broker) ->
 
 
 def test_a_setting_that_there_is_not_is_named() -> None:
-    with pytest.raises(TypeError, match=r"Producer has no setting 'lingerms'; perhaps linger_ms$"):
+    with pytest.raises(TypeError, match=r"Producer has no setting 'lingerms'; did you mean linger_ms\?$"):
         Producer(lingerms=5)  # type: ignore[call-overload]

@@ -51,7 +51,7 @@ async def test_a_node_whose_id_is_in_use_is_refused_with_who_uses_it(cluster: Cl
     other = Node(1, cluster.store, cluster.clock)
     starting = asyncio.ensure_future(other.start())
     await cluster.passes(2 * TERM_MS + 500)
-    with pytest.raises(NodeIdTaken, match=r"node id 1 is taken by the broker at 127\.0\.0\.1:9093"):
+    with pytest.raises(NodeIdTaken, match=r"node id 1 is in use by the broker at 127\.0\.0\.1:9093"):
         await starting
     other.membership.kill()
     assert {lease: node.epoch(lease) for lease in ALL} == epochs

@@ -216,7 +216,7 @@ async def test_a_broker_whose_node_id_another_has_taken_dies_and_says_who(
             why = await waiting
             assert await wire.closed()
         assert isinstance(why, NodeIdTaken)
-        assert "node id 7 is taken by the broker at other.example:9" in str(why)
+        assert "node id 7 is in use by the broker at other.example:9" in str(why)
         assert brokers.running == [second]
         assert not any(map(first.membership.serving, first.topology.holders))
         # It has taken nothing along: neither the other's registration nor the other broker of its process.
@@ -244,7 +244,7 @@ async def test_a_node_id_that_is_in_use_is_refused(start_brokers: StartBrokers) 
     brokers = await start_brokers(lease_term_ms=2_000)
     (running,) = brokers.brokers
     late = brokers._make(0, Settings(port=0).listening(0))
-    with pytest.raises(NodeIdTaken, match=f"taken by the broker at 127.0.0.1:{running.port}"):
+    with pytest.raises(NodeIdTaken, match=f"in use by the broker at 127.0.0.1:{running.port}"):
         async with asyncio.timeout(DEADLINE_S):
             await late.register(await late.bind())
     await late.kill()

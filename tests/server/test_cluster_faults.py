@@ -105,7 +105,7 @@ async def test_who_cannot_take_a_group_is_told_so(
         await brokers.move_coordinator(GROUP, target)
     brokers.brokers[target].resume()
     await brokers.stop_one(target)
-    with pytest.raises(FaultError, match=f"broker {node_id} does not run; restart it first"):
+    with pytest.raises(FaultError, match=f"broker {node_id} is not running; restart it first"):
         await brokers.move_coordinator(GROUP, target)
     for wrong in ({"shard": 50}, {"shard": -1}, {}, {"shard": 1, "group": GROUP}):
         with pytest.raises(FaultError, match="shard: "):
@@ -115,7 +115,9 @@ async def test_who_cannot_take_a_group_is_told_so(
     await until(lambda: len(brokers.brokers[target].topology.nodes) == 3, "its registration")
     monkeypatch.setattr(cluster_faults, "MOVE_TIMEOUT_S", 0.1)
     brokers.brokers[index_of_coordinator(brokers)].pause()  # which hands nothing over
-    with pytest.raises(TimeoutError, match=f"broker {node_id} has not taken over shard .* within 0.1 s"):
+    with pytest.raises(
+        TimeoutError, match=f"timed out after 0.1 s waiting for broker {node_id} to take over shard"
+    ):
         await brokers.move_coordinator(GROUP, target)
     assert brokers.shard_faults.pinned() == {}
     brokers.brokers[index_of_coordinator(brokers)].resume()

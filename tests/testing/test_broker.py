@@ -108,9 +108,9 @@ def test_a_wrong_setting_is_refused_before_anything_starts() -> None:
         Broker(group_max_size=0)
     with pytest.raises(TypeError, match=r"^unknown setting no_such_setting"):
         Broker(no_such_setting=1)
-    with pytest.raises(TypeError, match=r"^unknown setting group_max_sise; perhaps group_max_size;"):
+    with pytest.raises(TypeError, match=r"^unknown setting group_max_sise .did you mean group_max_size.*;"):
         Cluster(group_max_sise=1)
-    with pytest.raises(TypeError, match="perhaps group_max_size"):
+    with pytest.raises(TypeError, match="did you mean group_max_size"):
         Cluster(**{"group.max.size": 1})
 
 
@@ -156,11 +156,11 @@ def test_an_index_that_no_broker_has_is_refused() -> None:
 
 def test_what_can_only_be_done_to_a_broker_that_runs_or_that_does_not() -> None:
     with Cluster(2) as cluster:
-        with pytest.raises(FaultError, match=r"^the broker of index 1 runs; stop or kill it first$"):
+        with pytest.raises(FaultError, match=r"^the broker of index 1 is running; stop or kill it first$"):
             cluster.restart(1)
         cluster.stop(1)
         for call in (cluster.stop, cluster.kill, cluster.pause, cluster.resume, partial(cluster.move, "g")):
-            with pytest.raises(FaultError, match=r"^the broker of index 1 does not run; restart it first$"):
+            with pytest.raises(FaultError, match=r"^the broker of index 1 is not running; restart it first$"):
                 call(1)
         cluster.restart(1)
 

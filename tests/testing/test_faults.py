@@ -58,9 +58,9 @@ def test_blocking() -> None:
             beat(broker)
         broker.faults.clear()
         assert beat(broker) == ErrorCode.UNKNOWN_MEMBER_ID
-        with pytest.raises(FaultError, match=r"api: 'Heartbeet' .*perhaps Heartbeat"):
+        with pytest.raises(FaultError, match=r"api: 'Heartbeet' .*did you mean Heartbeat"):
             broker.faults.add(api="Heartbeet", close_after=True)
-        with pytest.raises(FaultError, match=r"^broker: 7 is no broker here; there are 1$"):
+        with pytest.raises(FaultError, match=r"^broker: 7 is not a broker here; choose from 1$"):
             broker.faults.add(broker=7, close_after=True)
 
 
