@@ -33,6 +33,7 @@ from tests.client.listeners import (
 )
 from tests.support.each import each
 from tests.support.facts import until
+from tests.support.leases import TERM_MS, die
 from tests.support.ports import free_ports
 
 LONG_S = 60.0
@@ -62,7 +63,7 @@ def test_an_address_is_shown_as_it_is_written() -> None:
 
 @pytest.fixture
 async def three() -> AsyncIterator[tuple[testing.Cluster, Cluster]]:
-    with testing.Cluster(3) as brokers:
+    with testing.Cluster(3, lease_term_ms=TERM_MS) as brokers:
         async with Cluster(parse_bootstrap(brokers.bootstrap)) as cluster:
             yield brokers, cluster
 
@@ -94,7 +95,7 @@ async def test_what_moves_is_found_again(three: tuple[testing.Cluster, Cluster])
     index = brokers.coordinator_of("g")
     assert index is not None
     assert await list_group_offsets(cluster, ["g"], deadline(LONG_S)) == {"g": {}}
-    brokers.kill(index)
+    die(brokers, index)
     assert len((await list_offsets(cluster, wanted, deadline(LONG_S))).succeeded) == 12
     assert await list_group_offsets(cluster, ["g"], deadline(LONG_S)) == {"g": {}}
     assert await cluster.coordinator("g", deadline(LONG_S)) != index + 1
