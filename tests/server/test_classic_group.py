@@ -144,7 +144,7 @@ async def test_stopping_answers_parked_joins_with_not_coordinator(start_brokers:
 
 
 async def second_is_waited_for(wire: Wire) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while True:
             groups = (await wire.call(DescribeGroupsRequest(groups=["orders"]), 5)).groups
             if groups[0].group_state == "PreparingRebalance" and len(groups[0].members) == 2:

@@ -109,7 +109,8 @@ async def test_heartbeats_on_time_leave_no_trace(start_brokers: StartBrokers) ->
 
 async def test_a_late_heartbeat_is_a_near_miss() -> None:
     clock = ManualClock()
-    brokers = Brokers(Settings(ephemeral=True, port=0, group_initial_rebalance_delay_ms=0), clock)
+    settings = Settings(ephemeral=True, port=0, group_initial_rebalance_delay_ms=0, lease_term_ms=TERM_MS)
+    brokers = Brokers(settings, clock)
     await brokers.start()
     try:
         [broker] = brokers.brokers
