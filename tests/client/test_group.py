@@ -417,7 +417,7 @@ async def test_a_membership_survives_the_death_of_its_coordinator(apart: bool) -
 
 
 async def test_a_join_that_was_parked_at_a_coordinator_that_dies_goes_to_the_next() -> None:
-    with testing.Cluster(3, lease_term_ms=TERM_MS, group_initial_rebalance_delay_ms=4_000) as brokers:
+    with testing.Cluster(3, lease_term_ms=TERM_MS, group_initial_rebalance_delay_ms=60_000) as brokers:
         brokers.create_topic("t", 6)
 
         def has_joined() -> bool:
@@ -431,6 +431,8 @@ async def test_a_join_that_was_parked_at_a_coordinator_that_dies_goes_to_the_nex
             index = brokers.coordinator_of("g")
             assert index is not None
             die(brokers, index)
+            await reading(alone, until=has_joined)
+            brokers.clock.advance(60)
             await reading(alone, until=lambda: len(alone.owned) == 6)
 
 
