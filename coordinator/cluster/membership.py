@@ -420,9 +420,11 @@ class Membership:
         """One bounded step towards what placement wants. Whether the next one can follow at once."""
         nodes, holders, replicas, seen_ms = await self._read()
         node_id = self._self.node_id
-        if self.superseded_by is not None or node_id not in nodes:
+        mine = nodes.get(node_id)
+        if self.superseded_by is not None or mine is None or mine.incarnation != self._self.incarnation:
             # Where our registration ran out while we or the store stood still, placement without us would
-            # give away everything we have, and all of it back a moment later.
+            # give away everything we have, and all of it back a moment later. Where another has our id, what
+            # we claimed would be its. The next renewal finds out, so it comes now.
             self._check_again_ms = None
             self._renewing.wake()
             return False

@@ -25,6 +25,7 @@ from tests.client.logs import LONG_S, Logged, everything, values
 from tests.client.posting import numbered, post_all
 from tests.support.each import each
 from tests.support.facts import until
+from tests.support.leases import TERM_MS
 from tests.support.ports import free_ports
 from tests.support.proxy import Proxy
 
@@ -411,7 +412,7 @@ async def test_order_holds_through_cut_connections() -> None:
 @pytest.mark.parametrize("acks", ["all", 1])
 async def test_partitions_are_followed_to_their_next_leader(acks: Any) -> None:
     """A broker dies, and another one is taken away without notice."""
-    with Cluster(3, lease_term_ms=3_000) as cluster:
+    with Cluster(3, lease_term_ms=TERM_MS) as cluster:
         cluster.create_topic("t", 6)
         async with Producer(cluster.bootstrap, acks=acks, batch_size=500, linger_ms=1) as producer:
             futures: list[Any] = []
@@ -429,6 +430,7 @@ async def test_partitions_are_followed_to_their_next_leader(acks: Any) -> None:
             await more()
             cluster.kill(0)
             await more()
+            cluster.clock.advance(TERM_MS / 1_000)
             await producer.flush(LONG_S)
             cluster.stop(1)
             await more()

@@ -111,6 +111,21 @@ async def test_a_node_replaced_while_it_claims_begins_nothing(cluster: Cluster) 
     assert old.owns() == old.serves() == set()
 
 
+async def test_a_node_that_was_replaced_learns_of_it_at_its_next_look_and_claims_nothing_more(
+    cluster: Cluster,
+) -> None:
+    """What it claimed would be the other's, since leases are held by node id."""
+    first, old = await cluster.start(1, 2)
+    await cluster.store.remove_node(2, old.row.incarnation)
+    await cluster.store.register_node(Node(2, cluster.store, cluster.clock).row)
+    cluster.store.claims.clear()
+    first.membership.kill()
+    cluster.store.let_pass(TERM_MS, {2})  # all its leases are to be had
+    await until(old.membership.superseded.is_set, "the news")
+    assert cluster.store.claims == []
+    assert old.owns() == old.serves() == set()
+
+
 async def test_nodes_may_be_registered_long_before_they_start(cluster: Cluster) -> None:
     nodes = [Node(node_id, cluster.store, cluster.clock) for node_id in (1, 2)]
     cluster.nodes = {node.node_id: node for node in nodes}

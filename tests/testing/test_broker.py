@@ -20,11 +20,10 @@ from muster.protocol.messages.classic_group import HeartbeatRequest
 from muster.protocol.messages.metadata import FindCoordinatorRequest, MetadataRequest
 from muster.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
 from tests.server.test_classic_group import join, stable_member
+from tests.support.leases import TERM_MS
 from tests.support.wire import Wire
 
 DEADLINE_S = 20
-TERM_MS = 60_000
-"""Longer than any stall of the machine: leases run out when the clock is moved, and not before."""
 
 
 async def coordinator(cluster: Cluster, port: int, group_id: str = "orders") -> tuple[int, int]:
@@ -242,7 +241,7 @@ async def test_the_state_of_a_group_can_be_waited_for() -> None:
 
 
 async def test_brokers_share_the_shards_and_lead_clients_to_the_right_one() -> None:
-    with Cluster(3) as cluster:
+    with Cluster(3, lease_term_ms=TERM_MS) as cluster:
         assert len(set(cluster.ports)) == 3
         cluster.create_topic("t", 12)
         index = cluster.coordinator_of("orders")
@@ -296,7 +295,7 @@ async def test_a_killed_broker_is_missed_when_its_leases_run_out_and_may_come_ba
             assert await wire.closed()
         with pytest.raises(ConnectionError):
             await Wire.connect(killed)
-        cluster.clock.advance(TERM_MS / 1000)
+        cluster.clock.advance(TERM_MS / 1_000)
         node_id = await find_coordinator(cluster, port, other_than=index + 1)
         beat = HeartbeatRequest(group_id="orders", generation_id=generation, member_id=member_id)
         async with await Wire.connect(cluster.ports[node_id - 1]) as wire:
@@ -319,7 +318,7 @@ async def test_a_paused_broker_answers_nothing_and_writes_nothing_when_it_wakes_
             await stale.send(
                 commit(2), 9
             )  # it will be read when the broker runs again, and then it is too late
-            cluster.clock.advance(TERM_MS / 1000)
+            cluster.clock.advance(TERM_MS / 1_000)
             port = cluster.ports[(index + 1) % 3]
             node_id = await find_coordinator(cluster, port, other_than=index + 1)
             async with await Wire.connect(cluster.ports[node_id - 1]) as wire:
