@@ -398,8 +398,10 @@ class ConsumerCore(Generic[K, V]):
             self._following.cancel()
             self._following = None
         # A pattern means topics that there are: to ask for one that was just deleted must not bring it back.
-        by_pattern = self.subscription.pattern is not None
-        self.cluster.auto_create_topics = self.settings.allow_auto_create_topics and not by_pattern
+        by_pattern, remote = self.subscription.pattern is not None, self.subscription.remote
+        self.cluster.auto_create_topics = (
+            self.settings.allow_auto_create_topics and not by_pattern and remote is None
+        )
         if by_pattern:
             assert self.group is not None
             following = follow(
@@ -408,7 +410,10 @@ class ConsumerCore(Generic[K, V]):
             self._following = self._tasks.spawn(following, "topics that match the pattern")
         elif self.subscription.by_group:
             assert self.group is not None
-            self.group.subscribe(self.subscription.topics)
+            if remote is None:
+                self.group.subscribe(self.subscription.topics)
+            else:
+                self.group.subscribe(frozenset(), regex=remote.pattern)
         else:
             self._adopt(self.subscription.assigned)
         self.wake()
