@@ -19,19 +19,15 @@ def not_offered(broker: str, why: str | None) -> KafkaError:
     )
 
 
-def refused(settings: GroupSettings, regex: str | None, code: ErrorCode, why: str | None) -> KafkaError:
+def refused(settings: GroupSettings, regex: str | None, error: KafkaError) -> KafkaError:
     """What cannot pass, with the option that may help."""
-    hint = _HINTS.get(code)
-    told = f"group {settings.group_id}: {why or code.text}"
+    hint = _HINTS.get(error.code)
     if hint is None:
-        return refusal(code, told)
-    return refusal(
-        code,
-        f"{told}; "
-        + hint.format(
-            regex=regex, instance=settings.group_instance_id, assignor=settings.group_remote_assignor
-        ),
+        return error
+    option = hint.format(
+        regex=regex, instance=settings.group_instance_id, assignor=settings.group_remote_assignor
     )
+    return refusal(error.code, f"{error.why}; {option}")
 
 
 _HINTS: Final = {

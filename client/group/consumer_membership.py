@@ -358,7 +358,8 @@ class ConsumerMembership(Member):
         self._reconcile()
 
     def _refused(self, ask: Ask, response: ConsumerGroupHeartbeatResponse, now_ms: int) -> None:
-        error = self._refusal(response.error_code, response.error_message)
+        why = response.error_message
+        error = self._refusal(response.error_code, f"group {self.settings.group_id}: {why}" if why else None)
         self.last_error = error
         self._told = None
         self.heartbeat.failed(now_ms)
@@ -366,7 +367,7 @@ class ConsumerMembership(Member):
             case Action.FORGET_MEMBER if (
                 error.code is ErrorCode.GROUP_ID_NOT_FOUND and not self.generation.is_valid
             ):
-                self._turn_away(refused(self.settings, self._regex, error.code, response.error_message))
+                self._turn_away(refused(self.settings, self._regex, error))
             case Action.FORGET_GENERATION | Action.FORGET_MEMBER as action:
                 self.last_error = self._refusal(response.error_code, reason_of(error.code))
                 self._is_known = action is Action.FORGET_GENERATION
@@ -387,7 +388,7 @@ class ConsumerMembership(Member):
             case _:
                 self._is_known = self.generation.is_valid
                 self._forget()
-                self._give_up(refused(self.settings, self._regex, error.code, response.error_message))
+                self._give_up(refused(self.settings, self._regex, error))
 
     def _give_place(self, now_ms: int) -> list[Ask]:
         """Leave: nobody reads with this member. The next call of `join` is the sign of life that was
