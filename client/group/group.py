@@ -249,11 +249,20 @@ class Group:
 
     # --- offsets --------------------------------------------------------------------------------------------
 
-    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], until: float) -> CommitResult:
+    async def commit(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        until: float,
+        *,
+        waits_for_topics: bool = True,
+    ) -> CommitResult:
         """Commit as this member, or, without a subscription, as nobody's: then the group must have no
-        members. What may pass is tried again until `until`. Raises KafkaError for what is refused."""
+        members. What may pass is tried again until `until`; that a topic does not exist, only if it
+        `waits_for_topics`. Raises KafkaError for what is refused."""
         inside = self._started()
-        return await self._run(inside.commit(offsets, self._seconds(until)))
+        return await self._run(
+            inside.commit(offsets, self._seconds(until), waits_for_topics=waits_for_topics)
+        )
 
     async def committed(
         self, partitions: Collection[TopicPartition], until: float
@@ -377,10 +386,14 @@ class _Inside:
                 membership.polled(now_ms())
 
     async def commit(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], seconds: float
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        seconds: float,
+        *,
+        waits_for_topics: bool,
     ) -> CommitResult:
         self.driver.raise_error()
-        return await self._offsets.commit(offsets, deadline(seconds))
+        return await self._offsets.commit(offsets, deadline(seconds), waits_for_topics=waits_for_topics)
 
     async def committed(
         self, partitions: Collection[TopicPartition], seconds: float

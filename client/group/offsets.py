@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from enum import Enum, auto
 from typing import Any, Final, NamedTuple
 
-from muster.client.errors import ClientError, Closed, NotKafka, RequestTimedOut, refusal
+from muster.client.errors import NEVER_PASSES, ClientError, Closed, NotKafka, RequestTimedOut, refusal
 from muster.client.group.answers import Action, action_of
 from muster.client.group.driver import Driver
 from muster.client.group.heartbeat import Backoff
@@ -36,12 +36,18 @@ _MEMBER_IN_FETCH: Final = 9  # the version from which it tells who fetches (KIP-
 class _Call:
     """One call of `commit`, and what is known of its partitions so far."""
 
-    __slots__ = ("done", "left", "of_member", "offsets", "outcomes", "until", "why")
+    __slots__ = ("done", "left", "of_member", "offsets", "outcomes", "until", "waits_for_topics", "why")
 
     def __init__(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], until: float, *, of_member: bool
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        until: float,
+        *,
+        of_member: bool,
+        waits_for_topics: bool,
     ) -> None:
         self.of_member = of_member
+        self.waits_for_topics = waits_for_topics
         self.offsets = dict(offsets)
         self.left = set(self.offsets)
         self.outcomes: dict[TopicPartition, Outcome] = {}
@@ -105,14 +111,21 @@ class Offsets:
 
     # --- committing -----------------------------------------------------------------------------------------
 
-    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], until: float) -> CommitResult:
-        """Commit; what may pass is tried again until `until`. Raises KafkaError for what the coordinator
+    async def commit(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        until: float,
+        *,
+        waits_for_topics: bool = True,
+    ) -> CommitResult:
+        """Commit; what may pass is tried again until `until`, topics that the broker does not know only if it
+        `waits_for_topics`. Raises KafkaError for what the coordinator
         refuses for good: what is not allowed, metadata that is too long, another member with the group
         instance id."""
         if not offsets:
             return CommitResult({})
         member = self._committer()
-        call = _Call(offsets, until, of_member=member.state is not None)
+        call = _Call(offsets, until, of_member=member.state is not None, waits_for_topics=waits_for_topics)
         self._sort_out(call, member)
         if not call.left:
             return CommitResult(call.outcomes)
@@ -266,6 +279,8 @@ class Offsets:
                     call.settle(where, Retry(offset, error))
                 case _Left.FAILED:
                     call.fail(error)
+                case _Left.AGAIN if error.code in NEVER_PASSES and not call.waits_for_topics:
+                    call.settle(where, Retry(offset, error))
         return left
 
     def _what_is_left(self, action: Action, member: _As) -> _Left:
