@@ -167,6 +167,31 @@ async def test_auto_takes_the_consumer_protocol_where_it_is(place: Place) -> Non
         assert group.assignor == "uniform"
 
 
+@pytest.mark.parametrize("heartbeat", ["loop", "thread"])
+async def test_reading_calls_that_are_cancelled_anywhere_lose_nothing(place: Place, heartbeat: str) -> None:
+    topic = await place.topic(partitions=4)
+    sent = await place.spread(topic, 4, 10)
+    options = {"heartbeat": heartbeat, "max_poll_records": 1}
+    async with (
+        place.consumer(group_id=place.group, topics=topic, **options) as first,
+        place.consumer(group_id=place.group, topics=topic, **options) as second,
+    ):
+        values: list[bytes] = []
+        turns = 0
+        async with asyncio.timeout(DEADLINE_S):
+            while len(values) < len(sent):
+                for consumer in (first, second):
+                    call = asyncio.create_task(consumer.get())
+                    for _ in range(turns % 60):  # a turn of the loop more each time
+                        await asyncio.sleep(0)
+                    call.cancel()
+                    await asyncio.wait([call])
+                    if not call.cancelled() and (record := call.result()) is not None:
+                        values.append(record.value)
+                    turns += 1
+        assert sorted(values) == sorted(sent)
+
+
 async def test_a_member_that_is_cancelled_leaves_the_group(place: Place) -> None:
     topic = await place.topic(partitions=4)
 

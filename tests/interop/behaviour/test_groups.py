@@ -89,6 +89,21 @@ async def test_what_a_listener_is_told_of_cooperative_rebalances(place: Place) -
     ]
 
 
+@pytest.mark.parametrize("heartbeat", ["loop", "thread"])
+async def test_auto_is_a_member_whatever_the_brokers_offer(place: Place, heartbeat: str) -> None:
+    topic = await place.topic(partitions=4)
+    auto = {"group_protocol": "auto", "heartbeat": heartbeat}
+    async with place.member(topic, **auto) as first:
+        await until(lambda: first.owned == EVERYTHING, "all partitions for the only member")
+        async with place.member(topic, **auto) as second:
+            await until(lambda: shared(first, second), "shared partitions")
+            sent = await place.spread(topic, 4, 25)
+            await until(lambda: len(first.records) + len(second.records) >= 100, "all records")
+            assert sorted([*first.values, *second.values]) == sorted(sent)
+        await until(lambda: first.owned == EVERYTHING, "all partitions again")
+    assert set((await place.committed()).values()) == {25}
+
+
 @BOTH
 async def test_a_listener_that_rewinds_the_whole_group(place: Place) -> None:
     topic = await place.topic(partitions=2)
