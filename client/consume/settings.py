@@ -27,6 +27,8 @@ class ConsumerOptions(TypedDict, total=False):
 
     group_id: str | None
     group_instance_id: str | None
+    group_protocol: Literal["classic", "consumer", "auto"]
+    group_remote_assignor: str | None
     assignors: Sequence[Assignor | str]
     auto_offset_reset: str | timedelta
     isolation_level: Literal["read_uncommitted", "read_committed"]
@@ -74,6 +76,20 @@ class ConsumerSettings:
         optional=True,
         pattern=r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}",
         shape="up to 249 letters, digits, dots, dashes and underscores",
+    )
+    group_protocol: str = setting(
+        "classic",
+        'how members and coordinator agree on who reads what: "classic", the members\' own assignors; '
+        '"consumer", the coordinator assigns, and partitions move without a stop of all (KIP-848); "auto", '
+        "that where the broker offers it, and classic elsewhere",
+        choices=("classic", "consumer", "auto"),
+    )
+    group_remote_assignor: str | None = setting(
+        None,
+        "what the coordinator is to assign by in the consumer protocol; None leaves it to the coordinator",
+        optional=True,
+        pattern=r".*\S.*",
+        shape='the name of one of its group.consumer.assignors ("uniform", "range"), or None',
     )
     assignors: tuple[Assignor, ...] = field(default_factory=lambda: _assignors((RANGE, COOPERATIVE_STICKY)))
     """How the leader shares out the partitions, best first; every member of the group must offer one in
@@ -149,6 +165,12 @@ class ConsumerSettings:
         """Settings from what a user gives."""
         check_known("Consumer", options, (each.name for each in fields(cls)))
         given: dict[str, Any] = dict(options)
+        if given.get("group_protocol") == "consumer":
+            for name in _CLASSIC_ONLY.keys() & given.keys():
+                raise ValueError(
+                    f"{name} is given with group_protocol='consumer', where {_CLASSIC_ONLY[name]}; "
+                    "leave it out"
+                )
         if "auto_offset_reset" in given:
             given["auto_offset_reset"] = parse_reset(given["auto_offset_reset"])
         if "assignors" in given:
@@ -159,9 +181,20 @@ class ConsumerSettings:
         check(self)
         if self.group_instance_id is not None and self.group_id is None:
             raise ValueError("group_instance_id requires a group_id: it names a member of a group")
+        if self.group_remote_assignor is not None and self.group_protocol == "classic":
+            raise ValueError(
+                "group_remote_assignor is given with group_protocol='classic', where members assign: set "
+                "assignors, or group_protocol='consumer'"
+            )
         for smaller, larger in _BELOW:
             check_below(self, smaller, larger)
 
+
+_CLASSIC_ONLY: Final = {
+    "assignors": "the coordinator assigns (group_remote_assignor)",
+    "session_timeout_ms": "the broker says it (consumer.session.timeout.ms of the group)",
+    "heartbeat_interval_ms": "the broker says it (consumer.heartbeat.interval.ms of the group)",
+}
 
 _BELOW: Final = (
     ("heartbeat_interval_ms", "session_timeout_ms"),
