@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
+from muster.client import Producer
 from muster.coordinator.testing import Broker, Cluster
-from tests.cli.running import DEADLINE_S, Muster, run, started
+from tests.cli.running import DEADLINE_S, Muster, started
 from tests.support.each import each
 from tests.support.leases import TERM_MS
 
@@ -28,10 +30,14 @@ def member(broker: Broker, group_id: str, topic: str) -> Iterator[None]:
 def with_offsets(muster: Muster, group_id: str = "billing") -> None:
     """Topic `orders` of two partitions, 5 records in the first, of which the group has read 3."""
     muster.done("topics", "create", "orders", "--partitions", "2")
-    run(muster.bootstrap, "produce", "orders", "--partition", "0", stdin=b"a\nb\nc\nd\ne\n")
-    read = run(
-        muster.bootstrap, "consume", "orders", "--group", group_id, "--from-beginning", "--max-messages", "3"
-    )
+
+    async def fill() -> None:
+        async with Producer[bytes, bytes](muster.bootstrap) as producer:
+            for value in (b"a", b"b", b"c", b"d", b"e"):
+                await producer.send("orders", value, partition=0)
+
+    asyncio.run(fill())
+    read = muster("consume", "orders", "--group", group_id, "--from-beginning", "--max-messages", "3")
     assert (read.code, read.out) == (0, "a\nb\nc\n")
 
 

@@ -19,12 +19,12 @@ from tests.support.each import each
 
 
 @pytest.fixture
-def groups(broker: Broker) -> Iterator[None]:
+def groups(broker: Broker, muster: Muster) -> Iterator[None]:
     """`billing`, which is Empty and has read 3 of 5 records, and `mail`, which has a member."""
     broker.create_topic("orders", 1)
-    run(broker.bootstrap, "produce", "orders", stdin=b"a\nb\nc\nd\ne\n")
+    broker.produce("orders", [b"a", b"b", b"c", b"d", b"e"])
     read = ("consume", "orders", "--from-beginning", "--group")
-    assert run(broker.bootstrap, *read, "billing", "--max-messages", "3").code == 0
+    assert muster(*read, "billing", "--max-messages", "3").code == 0
     member = started(broker.bootstrap, *read, "mail")
     broker.wait_for_group("mail", "Stable", timeout_s=DEADLINE_S)
     yield

@@ -90,11 +90,12 @@ _VALUES = [None, b"", b"v" * 100]
     [
         *itertools.product([1, 8, 9, 63, 64, 65, 200], _KEYS, _VALUES),
         *itertools.product([8191, 8193, 9000], [None], _VALUES),
-        *itertools.product([8191, 8193, 9000], _KEYS, [b""]),
+        *itertools.product([8191, 8193, 9000], _KEYS[1:], [b""]),
     ],
 )
 def test_runs_of_every_length(count: int, key: bytes | None, value: bytes | None) -> None:
-    for step in (0, 1, 7, 90):  # timestamp deltas of one, two and three bytes
+    # Timestamp deltas of one, two and three bytes; the last step of a long run has them all.
+    for step in (0, 1, 7, 90) if count < 1_000 else (0, 90):
         records = alike(count, key=key, value=value, step=step)
         data, header = of(records)
         assert fast(data, header) == records

@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from muster.coordinator.cluster.membership import TERM_MS_DEFAULT
 from muster.protocol.api import ApiKey
 from tests.bench import cluster, database, processes
 from tests.support.apache_kafka import SHIPPED_JVM, ApacheKafka
@@ -103,7 +104,9 @@ def _muster_options(options: Options) -> list[str]:
 @contextmanager
 def _muster(options: Options, *, brokers: int) -> Iterator[Running]:
     with tempfile.TemporaryDirectory(prefix="muster-peers-") as directory:
-        given = [*_muster_options(options), "--brokers", str(brokers)]
+        # As users have it; brokers of tests have longer leases.
+        lease = ("--lease-term-ms", str(TERM_MS_DEFAULT))
+        given = [*_muster_options(options), *lease, "--brokers", str(brokers)]
         log = Path(directory) / "server.log"
         served = Served(Path(directory) / "data", *given, log=log, ports=brokers)
         launched_s = time.monotonic()

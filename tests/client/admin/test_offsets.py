@@ -130,8 +130,8 @@ async def test_each_group_and_each_partition_is_asked_about_where_it_is() -> Non
 async def test_a_broker_that_hangs_does_not_use_up_the_time_of_a_call() -> None:
     """The partitions it led are led by others by then, who are asked then."""
     with testing.Cluster(3, lease_term_ms=TERM_MS) as brokers:
+        brokers.create_topic("t", 12)
         async with Admin(brokers.bootstrap, request_timeout_ms=1_000) as admin:
-            await admin.create_topic("t", 12)
             wanted = {TopicPartition("t", each): LATEST for each in range(12)}
             assert len((await admin.list_offsets(wanted)).succeeded) == 12
             brokers.pause(0)
