@@ -320,7 +320,7 @@ class ConsumerGroup:
                     client_id=said.client_id,
                     client_host=said.client_host,
                     subscribed_topic_names=list(said.topics),
-                    subscribed_topic_regex=said.regex,
+                    subscribed_topic_regex=said.regex or "",
                     assignment=self._described(has.assigned, has.revoking),
                     target_assignment=self._described(state.target(member_id)),
                     member_type=0 if said.classic is not None else 1,

@@ -52,7 +52,7 @@ def say(group: ConsumerGroup, member: ConsumerMember, said: Subscription, cause:
     topics_changed = before.topics != said.topics
     regex_changed, resolved = _say_regex(group, before.regex, said.regex, step)
     bump = topics_changed or resolved or group.assignor != assignor
-    if bump or group.is_stale:
+    if bump or group.is_stale or not group.state.epoch:
         renew_epoch(group, bump, step)
     return topics_changed or regex_changed
 
@@ -61,8 +61,12 @@ def renew_epoch(group: ConsumerGroup, bump: bool, step: Step) -> None:
     """A new epoch if there is a reason, or if the topics that members subscribe to have changed."""
     state = group.state
     metadata_hash = targets.metadata_hash(state.subscribed_topics(), group.topics)
+    # A new group begins at 1, before anybody says anything.
+    epoch = max(state.epoch, 1)
     if bump or metadata_hash != state.metadata_hash:
-        group.emit(records.group_epoch(group.group_id, state.epoch + 1, metadata_hash), step)
+        epoch += 1
+    if epoch != state.epoch:
+        group.emit(records.group_epoch(group.group_id, epoch, metadata_hash), step)
     group.is_stale = False
 
 
