@@ -62,6 +62,10 @@ class Trigger(StrEnum):
     """A member of a consumer group did not give up partitions within its rebalance timeout."""
     REGEX_RESOLVED = "regular expression resolved"
     """The topics that a regular expression stands for were looked up."""
+    TOPICS_CHANGED = "topics changed"
+    """Topics that the members of a consumer group subscribe to came, went, or have other partitions."""
+    ASSIGNOR_CHANGED = "assignor changed"
+    """The members of a consumer group prefer another server-side assignor."""
     UPGRADED = "first member of the consumer protocol"
     """A classic group became a consumer group."""
     CONNECTION_CLOSED = "connection closed"
@@ -120,7 +124,8 @@ class StateChanged(Event):
 
     from_state: str
     to_state: str
-    """Kafka's spelling: Empty, PreparingRebalance, CompletingRebalance, Stable, Dead."""
+    """Kafka's spelling: Empty, PreparingRebalance, CompletingRebalance, Stable, Dead; of consumer groups
+    Empty, Assigning, Reconciling, Stable, Dead."""
     phase_ms: int
     """How long the group was in `from_state`."""
     waiting_for: tuple[MemberIdentity, ...]
@@ -351,6 +356,68 @@ class ProtocolMigrated(Event):
     """classic, consumer."""
     members: int
     """How many members it has, and had before."""
+
+
+# --- consumer groups (KIP-848) ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class EpochBumped(Event):
+    """The group has a new epoch: by its trigger, the target assignment is to be made anew. `generation_id` is
+    the new epoch."""
+
+    members: int
+
+
+@dataclass(frozen=True, slots=True)
+class TargetAssigned(Event):
+    """The coordinator has made a target assignment; members come to it one by one. Trigger, member and reason
+    are those of the last EpochBumped before it."""
+
+    assignor: str
+    partitions: int
+    """Partitions that are to have an owner."""
+    kept: int
+    """Those with the same owner as in the last target."""
+    moved: int
+    """Those that were another member's. What remains is newly assigned."""
+    lost: int
+    """Partitions that had an owner and are to have none."""
+    moves: tuple[Move, ...]
+    """Those moved, newly assigned and lost, MOVES_MAX at most."""
+    owned: Mapping[str, int]
+    """How many partitions a member id is to own; the first MOVES_MAX members."""
+    truncated: bool
+    """Whether `moves` or `owned` leaves something out."""
+
+
+@dataclass(frozen=True, slots=True)
+class RevocationRequested(Event):
+    """`member` has to give up partitions, and others wait for them."""
+
+    partitions: tuple[tuple[str, int], ...]
+    until_ms: int | None
+    """When it is removed from the group unless it has, epoch milliseconds. None: it speaks the classic
+    protocol, and has to rejoin in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionsRevoked(Event):
+    """`member` has given up partitions."""
+
+    partitions: tuple[tuple[str, int], ...]
+    after_ms: int | None
+    """How long after it had to. None: the coordinator was loaded meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionsAssigned(Event):
+    """`member` has partitions that it had not."""
+
+    partitions: tuple[tuple[str, int], ...]
+    waiting_for: tuple[tuple[str, int], ...]
+    """Those of its target that another member still holds."""
+    member_epoch: int
 
 
 # --- what members work on -----------------------------------------------------------------------------------

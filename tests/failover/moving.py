@@ -12,7 +12,13 @@ import pytest
 from muster.protocol.errors import ErrorCode
 from tests.failover.brokers import Fault, ThreeBrokers, homes
 from tests.group.scenario import Scenario
-from tests.kafka.our_server import BESIDE_THE_STORY, FOREVER_MS, ClockMovedFromOutside, MovedClockDriver
+from tests.kafka.our_server import (
+    BESIDE_THE_STORY,
+    FOREVER_MS,
+    ClockMovedFromOutside,
+    MovedClockDriver,
+    broker_settings,
+)
 from tests.support.wire_blocking import ConnectionClosed
 
 _OTHER_GROUPS: Final = ("archive",)
@@ -73,7 +79,7 @@ def running_driver(
     scenario: Scenario, suffix: str, kept_in: Mapping[str, Any], fault: Fault, *, comes_back: bool
 ) -> Iterator[MovingDriver]:
     """Brokers of their own for a scenario, with its configs and otherwise Kafka's defaults."""
-    settings: dict[str, Any] = {name.replace(".", "_"): int(value) for name, value in scenario.config.items()}
+    settings = broker_settings(scenario)
     settings.setdefault("group_initial_rebalance_delay_ms", 3000)
     for beside_the_story in BESIDE_THE_STORY - {"lease_term_ms"}:
         settings[beside_the_story] = FOREVER_MS

@@ -19,6 +19,8 @@ class Actor:
     generation_id: int = -1
     protocol_type: str | None = None
     protocol_name: str | None = None
+    lives: int = 0
+    """How often it has made itself a member id."""
 
     def forget(self) -> None:
         """Become a new process of the same client: only settings stay."""
@@ -41,6 +43,10 @@ class Cast:
 
     def rank(self, actor: str) -> int:
         return list(self.actors).index(actor)
+
+    def know_topic(self, name: str, topic_id: uuid.UUID) -> None:
+        """Remember a topic by its real name, so that responses can speak of it by id."""
+        self.topic_names[topic_id] = name
 
     # --- names of groups and topics -------------------------------------------------------------------------
 
@@ -72,6 +78,21 @@ class Cast:
             symbol = f"${owner}{number}"
         self._ids[symbol] = member_id
         self._symbols[member_id] = symbol
+
+    def own_id(self, actor: Actor) -> str:
+        """The id of a member that makes its own (KIP-1082): the same in every replay, since assignors look at
+        members in an order that depends on it."""
+        if actor.member_id == "":
+            actor.lives += 1
+            actor.member_id = f"{actor.name}-{actor.lives}"
+            self.bind(actor.member_id, actor.name)
+        return actor.member_id
+
+    def text(self, text: str) -> str:
+        """A message of the coordinator, with symbols for member ids and told names for real ones."""
+        for member_id in sorted(self._symbols, key=len, reverse=True):
+            text = re.sub(rf"(?<![\w-]){re.escape(member_id)}(?![\w-])", self._symbols[member_id], text)
+        return text.replace(self.suffix, "") if self.suffix else text
 
     def _guess(self, member_id: str) -> str:
         """An id begins with the client id or the instance id."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import re
 import uuid
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from muster.coordinator.base.step import RequestContext, Ticket
-from muster.coordinator.group.config import GroupConfig
+from muster.coordinator.group.config import GroupConfig, MigrationPolicy
 from muster.coordinator.group.effects import Record, TopicsImage
 from muster.coordinator.group.events import Event
 from muster.coordinator.group.offsets import FetchOffsets
@@ -19,6 +20,10 @@ from muster.protocol import codec
 from muster.protocol.api import ApiKey, request_class, response_class
 from muster.protocol.errors import KafkaError
 from muster.protocol.message import Message
+from muster.protocol.messages.consumer_group import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+)
 from muster.protocol.messages.group_admin import (
     DeleteGroupsRequest,
     DeleteGroupsResponse,
@@ -29,9 +34,14 @@ from muster.protocol.messages.group_admin import (
 )
 from muster.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest, OffsetFetchResponse
 from tests.group.harness import START_MS, Harness
-from tests.group.scenario import Answer, Driver
+from tests.group.scenario import Answer, Driver, Scenario
 
 HOST = "/127.0.0.1"
+
+
+class _Topic(NamedTuple):
+    topic_id: uuid.UUID
+    partitions: int
 
 
 class _Asked(NamedTuple):
@@ -47,17 +57,30 @@ def topic_id(name: str) -> uuid.UUID:
     return uuid.uuid5(uuid.NAMESPACE_OID, name)
 
 
+def config_value(text: str) -> Any:
+    """A setting's value, from how a scenario writes it."""
+    if re.fullmatch(r"-?\d+", text):
+        return int(text)
+    return MigrationPolicy(text) if text in set(MigrationPolicy) else tuple(text.split(","))
+
+
 def group_config(settings: dict[str, str]) -> GroupConfig:
     """From Kafka's names."""
-    return GroupConfig(**{name.replace(".", "_"): int(value) for name, value in settings.items()})
+    return GroupConfig(**{name.replace(".", "_"): config_value(value) for name, value in settings.items()})
 
 
 class CoreDriver(Driver):
     """Requests and responses go through bytes in their version, as on the wire."""
 
-    def __init__(self, settings: dict[str, str]) -> None:
-        self._settings = dict(settings)
+    def __init__(self, scenario: Scenario) -> None:
+        self._settings = dict(scenario.config)
         self.harness = Harness(group_config(self._settings))
+        self._topics: dict[str, _Topic] = {}
+        self._deleted = 0
+        for name, partitions in scenario.topics.items():
+            self._topics[name] = _Topic(topic_id(name), partitions)
+        if self._topics:
+            self._tell_topics()
         self.since_ms = START_MS
         self._connection_ids = itertools.count(1)
         self._connections: dict[str, list[int]] = {}
@@ -70,11 +93,11 @@ class CoreDriver(Driver):
         context = RequestContext(version, actor, HOST, connection_id)
         handler = _HANDLERS.get(api)
         if handler is not None:
-            response = handler(self.harness, request, context)
+            response = handler(self, request, context)
             self._immediate.append(Answer(actor, api, version, _over_the_wire(response, api, version)))
             return
         if isinstance(request, OffsetCommitRequest):
-            _name_topics(request, message)
+            self._name_topics(request, message)
         ticket = self.harness.send(_OPERATIONS[api], request, context)
         self._asked[ticket] = _Asked(actor, connection_id, api, version, request)
 
@@ -107,8 +130,46 @@ class CoreDriver(Driver):
             self.harness.disconnect(connection_id)
         self._connections[actor] = []
 
+    def _name_topics(self, request: OffsetCommitRequest, sent: Message) -> None:
+        """What the server does between the wire and the core: each topic gets both its name and its id."""
+        assert isinstance(sent, OffsetCommitRequest)
+        for topic, named in zip(request.topics, sent.topics, strict=True):
+            topic.name, topic.topic_id = named.name, self.topic_id(named.name)
+
+    # --- topics ---------------------------------------------------------------------------------------------
+
+    def topic_id(self, name: str) -> uuid.UUID:
+        topic = self._topics.get(name)
+        return topic_id(name) if topic is None else topic.topic_id
+
+    def topic_name(self, topic_id: uuid.UUID) -> str:
+        return next(name for name, topic in self._topics.items() if topic.topic_id == topic_id)
+
+    def create_topic(self, topic: str, partitions: int) -> uuid.UUID:
+        # A topic that is made anew has another id than the one before.
+        name = f"{topic} {self._deleted}" if self._deleted else topic
+        self._topics[topic] = _Topic(topic_id(name), partitions)
+        self._tell_topics()
+        return self._topics[topic].topic_id
+
+    def grow_topic(self, topic: str, partitions: int) -> None:
+        self._topics[topic] = self._topics[topic]._replace(partitions=partitions)
+        self._tell_topics()
+
     def delete_topic(self, topic: str) -> None:
-        self.harness.topics_changed(TopicsImage(deleted=frozenset({(topic, topic_id(topic))})))
+        self._deleted += 1
+        self._tell_topics((topic, self._topics.pop(topic).topic_id))
+
+    def _tell_topics(self, *deleted: tuple[str, uuid.UUID]) -> None:
+        self.harness.topics_changed(
+            TopicsImage(
+                frozenset(deleted),
+                {name: topic.topic_id for name, topic in self._topics.items()},
+                {name: topic.partitions for name, topic in self._topics.items()},
+            )
+        )
+
+    # --- time -----------------------------------------------------------------------------------------------
 
     def advance(self, by_ms: int) -> None:
         self.harness.advance(by_ms)
@@ -118,6 +179,8 @@ class CoreDriver(Driver):
             ticket: asked for ticket, asked in self._asked.items() if ticket not in self.harness.open
         }
         self.harness.reload(group_config(self._settings))
+        if self._topics:
+            self._tell_topics()
 
     def unload(self) -> None:
         self.harness.unload()
@@ -136,18 +199,12 @@ def _over_the_wire(response: Message, api: ApiKey, version: int) -> Message:
     return codec.decode(response_class(api), version, codec.encode(response, version))
 
 
-def _name_topics(request: OffsetCommitRequest, sent: Message) -> None:
-    """What the server does between the wire and the core: each topic gets both its name and its id."""
-    assert isinstance(sent, OffsetCommitRequest)
-    for topic, named in zip(request.topics, sent.topics, strict=True):
-        topic.name, topic.topic_id = named.name, named.topic_id or topic_id(named.name)
-
-
 _OPERATIONS: dict[ApiKey, Any] = {
     ApiKey.JOIN_GROUP: Shard.join,
     ApiKey.SYNC_GROUP: Shard.sync,
     ApiKey.HEARTBEAT: Shard.heartbeat,
     ApiKey.LEAVE_GROUP: Shard.leave,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: Shard.consumer_heartbeat,
     ApiKey.OFFSET_COMMIT: Shard.commit_offsets,
     ApiKey.OFFSET_DELETE: Shard.delete_offsets,
 }
@@ -156,7 +213,7 @@ _OPERATIONS: dict[ApiKey, Any] = {
 # --- requests about several groups --------------------------------------------------------------------------
 
 
-def _fetch(harness: Harness, request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:
+def _fetch(driver: CoreDriver, request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:
     if context.api_version < 8:
         topics = (
             None
@@ -164,13 +221,13 @@ def _fetch(harness: Harness, request: OffsetFetchRequest, context: RequestContex
             else [
                 OffsetFetchRequest.Group.Topics(
                     name=topic.name,
-                    topic_id=topic_id(topic.name),
+                    topic_id=driver.topic_id(topic.name),
                     partition_indexes=topic.partition_indexes,
                 )
                 for topic in request.topics
             ]
         )
-        fetched: OffsetFetchResponse.Group = harness.ask(
+        fetched: OffsetFetchResponse.Group = driver.harness.ask(
             Shard.fetch_offsets, FetchOffsets(request.group_id, topics, request.require_stable), context
         )
         return OffsetFetchResponse(
@@ -192,13 +249,12 @@ def _fetch(harness: Harness, request: OffsetFetchRequest, context: RequestContex
             ],
             error_code=fetched.error_code,
         )
-    names = {topic_id(name): name for name in _TOPICS}
     for group in request.groups:
         for topic in group.topics or ():
-            topic.name = topic.name or names[topic.topic_id]
-            topic.topic_id = topic_id(topic.name)
+            topic.name = topic.name or driver.topic_name(topic.topic_id)
+            topic.topic_id = driver.topic_id(topic.name)
     groups = [
-        harness.ask(
+        driver.harness.ask(
             Shard.fetch_offsets,
             FetchOffsets(
                 group.group_id, group.topics, request.require_stable, group.member_id, group.member_epoch
@@ -209,39 +265,47 @@ def _fetch(harness: Harness, request: OffsetFetchRequest, context: RequestContex
     ]
     for group in groups:
         for topic in group.topics:
-            topic.topic_id = topic_id(topic.name)
+            topic.topic_id = driver.topic_id(topic.name)
     return OffsetFetchResponse(groups=groups)
 
 
-_TOPICS = ("orders", "clicks", "payments")
-"""Topics that scenarios fetch by id."""
-
-
 def _describe(
-    harness: Harness, request: DescribeGroupsRequest, context: RequestContext
+    driver: CoreDriver, request: DescribeGroupsRequest, context: RequestContext
 ) -> DescribeGroupsResponse:
     return DescribeGroupsResponse(
-        groups=[harness.ask(Shard.describe, group_id, context) for group_id in request.groups]
+        groups=[driver.harness.ask(Shard.describe, group_id, context) for group_id in request.groups]
     )
 
 
-def _list(harness: Harness, request: ListGroupsRequest, context: RequestContext) -> ListGroupsResponse:
+def _describe_consumer(
+    driver: CoreDriver, request: ConsumerGroupDescribeRequest, context: RequestContext
+) -> ConsumerGroupDescribeResponse:
+    return ConsumerGroupDescribeResponse(
+        groups=[
+            driver.harness.ask(Shard.describe_consumer, group_id, context) for group_id in request.group_ids
+        ]
+    )
+
+
+def _list(driver: CoreDriver, request: ListGroupsRequest, context: RequestContext) -> ListGroupsResponse:
     states = {state.lower() for state in request.states_filter}
     types = {group_type.lower() for group_type in request.types_filter}
     return ListGroupsResponse(
         groups=[
             group
-            for group in harness.ask(Shard.list_groups, None, context)
+            for group in driver.harness.ask(Shard.list_groups, None, context)
             if (not states or group.group_state.lower() in states)
             and (not types or group.group_type in types)
         ]
     )
 
 
-def _delete(harness: Harness, request: DeleteGroupsRequest, context: RequestContext) -> DeleteGroupsResponse:
+def _delete(
+    driver: CoreDriver, request: DeleteGroupsRequest, context: RequestContext
+) -> DeleteGroupsResponse:
     results = []
     for group_id in request.groups_names:
-        result = harness.ask(Shard.delete_group, group_id, context)
+        result = driver.harness.ask(Shard.delete_group, group_id, context)
         results.append(
             deleted_group_error(group_id, context.api_version, result)
             if isinstance(result, KafkaError)
@@ -250,9 +314,10 @@ def _delete(harness: Harness, request: DeleteGroupsRequest, context: RequestCont
     return DeleteGroupsResponse(results=results)
 
 
-_HANDLERS: dict[ApiKey, Callable[[Harness, Any, RequestContext], Message]] = {
+_HANDLERS: dict[ApiKey, Callable[[CoreDriver, Any, RequestContext], Message]] = {
     ApiKey.OFFSET_FETCH: _fetch,
     ApiKey.DESCRIBE_GROUPS: _describe,
+    ApiKey.CONSUMER_GROUP_DESCRIBE: _describe_consumer,
     ApiKey.LIST_GROUPS: _list,
     ApiKey.DELETE_GROUPS: _delete,
 }

@@ -5,17 +5,20 @@ from __future__ import annotations
 import itertools
 import uuid
 from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from typing import Any, NamedTuple, TypeVar, cast
 
 from muster.coordinator.base.step import RequestContext, Row, Step, Ticket
 from muster.coordinator.group.classic.group import ClassicGroup
 from muster.coordinator.group.classic.states import TRANSITIONS, GroupState
 from muster.coordinator.group.config import GroupConfig
+from muster.coordinator.group.consumer.group import ConsumerGroup
 from muster.coordinator.group.effects import Record, TopicsImage
 from muster.coordinator.group.events import Event, StateChanged
 from muster.coordinator.group.hard_state import HardState
 from muster.coordinator.group.shard import Shard
 from muster.protocol.errors import KafkaError
+from tests.group.consumer.invariants import check_consumer_group
 from tests.group.reader import Reader
 
 START_MS = 1_700_000_000_000
@@ -75,7 +78,6 @@ class Harness:
             assert self.shard.durable() == before, f"refused after changes: {refusal!r}"
             step.reply(refusal)
         elif answer is not None:
-            assert not step.rows
             assert not step.replies
             step.reply(answer)
         self.last = step
@@ -136,6 +138,12 @@ class Harness:
             self._step(self.shard.advance)
 
     def _finish(self, step: Step) -> None:
+        self._take(step)
+        # What the host does beside its loop is done at once.
+        for job in step.jobs:
+            self._step(partial(self.shard.job_done, job, job()))
+
+    def _take(self, step: Step) -> None:
         for row in step.rows:
             self.log.append(row)
             self.records.append(_decoded(*row))
@@ -147,7 +155,11 @@ class Harness:
             self.open.remove(ticket)
             self.answers[ticket] = response
         self.events += step.events
-        check_transitions(step.events)
+        check_transitions(
+            event
+            for event in step.events
+            if not isinstance(self.shard.groups.get(event.group_id), ConsumerGroup)
+        )
         if not self.reader.groups:
             self.reader.adopt(self.shard)  # it may have been loaded
         else:
@@ -183,6 +195,9 @@ class Harness:
         assert self.replica.durable() == self.shard.durable(), "the records do not say what the shard holds"
         parked: list[Ticket] = []
         for group in self.shard.groups.values():
+            if isinstance(group, ConsumerGroup):
+                check_consumer_group(group)
+                continue
             assert isinstance(group, ClassicGroup)
             check_group(group)
             for member in group.members.values():

@@ -20,6 +20,8 @@ def play(
     expects when the driver does not offer it.
     """
     cast = Cast(scenario.actors, suffix)
+    for name in map(cast.real, scenario.topics):
+        cast.know_topic(name, topic_id(name))
     printed: list[list[str]] = []
     for step in scenario.steps:
         lines: list[str] = []
@@ -48,7 +50,7 @@ def play(
 def _expected_replies(step: Step) -> int:
     """How many responses the transcript has below a step. A describe or list takes several lines for one."""
     own = [line for line in step.expected if line.startswith(f"{step.actor}:")]
-    if step.verb in ("describe", "list"):
+    if step.verb in ("describe", "describe-consumer", "list"):
         return len(step.expected) - len(own) + 1
     return len(step.expected)
 
@@ -65,6 +67,11 @@ def _world(step: Step, driver: Driver, cast: Cast) -> list[str]:
             driver.configure(name, value)
         case "disconnect", [actor]:
             driver.disconnect(actor)
+        case "create-topic", [topic, partitions]:
+            name = cast.real(topic)
+            cast.know_topic(name, driver.create_topic(name, int(partitions)))
+        case "grow-topic", [topic, partitions]:
+            driver.grow_topic(cast.real(topic), int(partitions))
         case "delete-topic", [topic]:
             driver.delete_topic(cast.real(topic))
         case "events", []:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from muster.coordinator.group import events as happenings
@@ -15,6 +15,10 @@ from muster.protocol.messages.classic_group import (
     JoinGroupResponse,
     LeaveGroupResponse,
     SyncGroupResponse,
+)
+from muster.protocol.messages.consumer_group import (
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupHeartbeatResponse,
 )
 from muster.protocol.messages.coordinator_records import (
     GroupMetadataKey,
@@ -34,6 +38,7 @@ from tests.group.cast import Cast
 from tests.group.scenario import Answer
 
 _OK = "ok"
+_USUAL_INTERVAL_MS = 5_000
 _ERROR_NAMES: dict[int, str] = {code.value: code.name for code in ErrorCode}
 
 
@@ -54,7 +59,14 @@ def remember(answer: Answer, cast: Cast) -> None:
         if code == ErrorCode.NONE:
             actor.generation_id = response.generation_id
             actor.protocol_name = response.protocol_name
-    elif isinstance(response, DescribeGroupsResponse):
+    elif isinstance(response, ConsumerGroupHeartbeatResponse):
+        if response.error_code == ErrorCode.NONE:
+            actor = cast.actors[answer.actor]
+            member_id = response.member_id or ""
+            cast.bind(member_id, answer.actor)
+            # After leaving, a client begins anew.
+            actor.member_id, actor.generation_id = member_id, max(response.member_epoch, 0)
+    elif isinstance(response, DescribeGroupsResponse | ConsumerGroupDescribeResponse):
         for group in sorted(response.groups, key=lambda group: group.group_id):  # Kafka has any order
             for member in group.members:
                 cast.bind(member.member_id, member.client_id)
@@ -111,6 +123,32 @@ def _sync(response: SyncGroupResponse, cast: Cast, version: int) -> list[str]:
 
 def _heartbeat(response: HeartbeatResponse, cast: Cast, version: int) -> list[str]:
     return [_OK] if response.error_code == ErrorCode.NONE else _error(response.error_code)
+
+
+def _beat(response: ConsumerGroupHeartbeatResponse, cast: Cast, version: int) -> list[str]:
+    if response.error_code != ErrorCode.NONE:
+        return _explained(response, cast)
+    words = [f"epoch={response.member_epoch}"]
+    if version < 1:
+        words.append(f"member={cast.symbol(response.member_id or '')}")
+    if response.heartbeat_interval_ms != _USUAL_INTERVAL_MS and response.member_epoch >= 0:
+        words.append(f"interval={_span(response.heartbeat_interval_ms)}")
+    if response.assignment is not None:
+        words.append(f"assignment={_partitions(response.assignment.topic_partitions, cast)}")
+    return [" ".join(words)]
+
+
+def _explained(response: Any, cast: Cast) -> list[str]:
+    text = cast.text(response.error_message or "")
+    return [f"error={error_name(response.error_code)}" + (f' "{text}"' if text else "")]
+
+
+def _partitions(topics: Iterable[Any], cast: Cast) -> str:
+    """`orders-0,orders-1` of topics by id, sorted by name."""
+    named = sorted(
+        (cast.told(cast.topic_names[topic.topic_id]), index) for topic in topics for index in topic.partitions
+    )
+    return ",".join(f"{name}-{index}" for name, index in named) or "none"
 
 
 def _leave(response: LeaveGroupResponse, cast: Cast, version: int) -> list[str]:
@@ -205,6 +243,38 @@ def _describe(response: DescribeGroupsResponse, cast: Cast, version: int) -> lis
     return printed
 
 
+def _describe_consumer(response: ConsumerGroupDescribeResponse, cast: Cast, version: int) -> list[str]:
+    printed: list[str] = []
+    for group in response.groups:
+        name = cast.told(group.group_id)
+        if group.error_code != ErrorCode.NONE:
+            printed += [f"{name} {text}" for text in _explained(group, cast)]
+            continue
+        printed.append(
+            f"{name} state={group.group_state} epoch={group.group_epoch} target={group.assignment_epoch} "
+            f"assignor={group.assignor_name}"
+        )
+        printed += sorted(f"{name} {_described_member(member, cast, version)}" for member in group.members)
+    return printed
+
+
+def _described_member(member: ConsumerGroupDescribeResponse.Member, cast: Cast, version: int) -> str:
+    words = [
+        f"{_member(member.member_id, member.instance_id, cast)} epoch={member.member_epoch} "
+        f"client={member.client_id} host={member.client_host}"
+    ]
+    if member.rack_id is not None:
+        words.append(f"rack={member.rack_id}")
+    if version >= 1:
+        words.append(f"type={member.member_type}")
+    words.append(f"({','.join(map(cast.told, member.subscribed_topic_names)) or 'none'})")
+    if member.subscribed_topic_regex:
+        words.append(f"regex={member.subscribed_topic_regex}")
+    words.append(f"assignment={_partitions(member.assignment.topic_partitions, cast)}")
+    words.append(f"target={_partitions(member.target_assignment.topic_partitions, cast)}")
+    return " ".join(words)
+
+
 def _list(response: ListGroupsResponse, cast: Cast, version: int) -> list[str]:
     if response.error_code != ErrorCode.NONE:
         return _error(response.error_code)
@@ -231,11 +301,13 @@ _PRINTERS: dict[ApiKey, Callable[[Any, Cast, int], list[str]]] = {
     ApiKey.JOIN_GROUP: _join,
     ApiKey.SYNC_GROUP: _sync,
     ApiKey.HEARTBEAT: _heartbeat,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: _beat,
     ApiKey.LEAVE_GROUP: _leave,
     ApiKey.OFFSET_COMMIT: _commit,
     ApiKey.OFFSET_FETCH: _fetch,
     ApiKey.OFFSET_DELETE: _delete_offsets,
     ApiKey.DESCRIBE_GROUPS: _describe,
+    ApiKey.CONSUMER_GROUP_DESCRIBE: _describe_consumer,
     ApiKey.LIST_GROUPS: _list,
     ApiKey.DELETE_GROUPS: _delete_group,
 }

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from muster.coordinator.group.classic.group import ClassicGroup
 from muster.coordinator.group.classic.member import ClassicMember
 from muster.coordinator.group.classic.states import GroupState
+from muster.coordinator.group.consumer.group import ConsumerGroup
 from muster.coordinator.group.events import (
     Assigned,
     Event,
@@ -20,10 +21,12 @@ from muster.coordinator.group.events import (
     MemberReplaced,
     PendingMemberRemoved,
     ProtocolChosen,
+    ProtocolMigrated,
     RebalanceCompleted,
     StateChanged,
     Trigger,
 )
+from muster.coordinator.group.group import Group
 from muster.coordinator.group.shard import Shard
 from muster.protocol.embedded import decode_assignment
 from muster.protocol.errors import DecodeError
@@ -45,6 +48,8 @@ class Known:
     """None: the last assignment could not be read."""
     compared: bool = True
     """Whether there was something that the last assignment could be compared with."""
+    migrating: bool = False
+    """Whether it has just become one of the other kind, of which the event says no more than that."""
 
 
 class Reader:
@@ -55,12 +60,14 @@ class Reader:
 
     def adopt(self, shard: Shard) -> None:
         """Begin with a shard that was loaded, and whose groups have come without events."""
-        self.groups = {group_id: _loaded(group) for group_id, group in shard.groups.items()}
+        self.groups = {group_id: _known(group) for group_id, group in shard.groups.items()}
 
     def read(self, events: Iterable[Event]) -> None:
         for event in events:
             if isinstance(event, GroupCreated):
-                assert event.group_id not in self.groups
+                # An empty group of one kind goes silently when the first member is of the other.
+                former = self.groups.get(event.group_id)
+                assert former is None or not former.members
                 self.groups[event.group_id] = Known()
             elif event.group_id in self.groups:
                 self._read(self.groups[event.group_id], event)
@@ -68,7 +75,13 @@ class Reader:
                 assert not self.groups.pop(event.group_id).members
 
     def _read(self, group: Known, event: Event) -> None:
-        assert event.generation_id in (group.generation_id, group.generation_id + 1)
+        if isinstance(event, ProtocolMigrated):
+            group.migrating = True
+        elif not group.migrating:
+            self._read_one(group, event)
+
+    def _read_one(self, group: Known, event: Event) -> None:
+        assert event.generation_id >= group.generation_id
         group.generation_id = event.generation_id
         who = "" if event.member is None else event.member.member_id
         match event:
@@ -123,6 +136,13 @@ class Reader:
         assert self.groups.keys() == shard.groups.keys()
         for group_id, known in self.groups.items():
             group = shard.groups[group_id]
+            if known.migrating:
+                known = self.groups[group_id] = _known(group)
+            if isinstance(group, ConsumerGroup):
+                assert known.members == group.members.keys()
+                assert known.state == group.kafka_state()
+                continue
+            assert isinstance(group, ClassicGroup)
             if known.leader is None and group.former_leader is not None:
                 known.leader = group.former_leader  # the first leader is not told
             told = (known.state, known.generation_id, known.protocol, known.leader)
@@ -137,7 +157,10 @@ class Reader:
                 assert known.owners == owners
 
 
-def _loaded(group: ClassicGroup) -> Known:
+def _known(group: Group) -> Known:
+    if isinstance(group, ConsumerGroup):
+        return Known(group.kafka_state(), group.generation_id, members=set(group.members))
+    assert isinstance(group, ClassicGroup)
     return Known(
         group.state,
         group.generation_id,

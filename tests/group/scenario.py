@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +24,10 @@ from muster.protocol.message import Message
 
 DEFAULT_GROUP = "orders"
 _INDENT = "    "
-_WORLD = {"advance", "reload", "unload", "config", "disconnect", "delete-topic", "events", "records"}
+_WORLD = {
+    *("advance", "reload", "unload", "config", "disconnect", "events", "records"),
+    *("create-topic", "grow-topic", "delete-topic"),
+}
 _UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -108,6 +112,14 @@ class Driver(ABC):
     @abstractmethod
     def delete_topic(self, topic: str) -> None:
         """Delete a topic and return when the coordinator has heard of it."""
+
+    @abstractmethod
+    def create_topic(self, topic: str, partitions: int) -> uuid.UUID:
+        """Create a topic and return its id when the coordinator has heard of it."""
+
+    @abstractmethod
+    def grow_topic(self, topic: str, partitions: int) -> None:
+        """Give a topic more partitions and return when the coordinator has heard of it."""
 
     def advance(self, by_ms: int) -> None:
         raise NotOffered

@@ -13,13 +13,19 @@ from muster.protocol.messages.classic_group import (
     LeaveGroupRequest,
     SyncGroupRequest,
 )
+from muster.protocol.messages.consumer_group import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupHeartbeatRequest,
+)
 from muster.protocol.messages.group_admin import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
 from muster.protocol.messages.offsets import OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest
 from tests.group import blobs
 from tests.group.cast import Actor, Cast
 from tests.group.scenario import Scenario, ScenarioError, Step, milliseconds
 
-_FLAGS = {"as-simple", "all", "stable"}
+_FLAGS = {"as-simple", "as-member", "all", "stable"}
+_UNSAID = "unsaid"
+_MEMBERS_MAKE_IDS_FROM = 1
 
 TopicIds = Callable[[str], uuid.UUID]
 
@@ -98,8 +104,17 @@ class _Words:
 
     def id_of(self, topic: str) -> uuid.UUID:
         topic_id = self.topic_id(topic)
-        self.cast.topic_names[topic_id] = topic
+        self.cast.know_topic(topic, topic_id)
         return topic_id
+
+    def listed(self, name: str, default: list[str] | None) -> list[str] | None:
+        """`a,b`, `none` for an empty list, `unsaid` for null."""
+        word = self.step.options.get(name)
+        if word is None:
+            return default
+        if word == _UNSAID:
+            return None
+        return [] if word == "none" else word.split(",")
 
     def flag(self, name: str) -> bool:
         return name in self.step.arguments
@@ -161,6 +176,41 @@ def _heartbeat(words: _Words) -> HeartbeatRequest:
     )
 
 
+def _beat(words: _Words) -> ConsumerGroupHeartbeatRequest:
+    epoch = int(words.option("epoch", str(max(words.actor.generation_id, 0))))
+    joins = epoch == 0
+    member_id = words.member_id
+    if "member" not in words.step.options and words.version >= _MEMBERS_MAKE_IDS_FROM:
+        member_id = words.cast.own_id(words.actor)
+    topics = words.listed("topics", None)
+    regex = words.step.options.get("regex")
+    owned = words.listed("owned", [] if joins else None)
+    rebalance = words.option("rebalance", "5m" if joins else _UNSAID)
+    by_topic: dict[str, list[int]] = {}
+    for word in owned or ():
+        topic, index = blobs.partition(word)
+        by_topic.setdefault(topic, []).append(index)
+    return ConsumerGroupHeartbeatRequest(
+        group_id=words.group_id,
+        member_id=member_id,
+        member_epoch=epoch,
+        instance_id=words.actor.instance_id,
+        rack_id=words.step.options.get("rack"),
+        rebalance_timeout_ms=-1 if rebalance == _UNSAID else milliseconds(rebalance),
+        subscribed_topic_names=None if topics is None else [words.cast.real(topic) for topic in topics],
+        subscribed_topic_regex=regex,
+        server_assignor=words.step.options.get("assignor"),
+        topic_partitions=None
+        if owned is None
+        else [
+            ConsumerGroupHeartbeatRequest.TopicPartitions(
+                topic_id=words.id_of(words.cast.real(topic)), partitions=partitions
+            )
+            for topic, partitions in by_topic.items()
+        ],
+    )
+
+
 def _leave(words: _Words) -> LeaveGroupRequest:
     if words.version < 3:
         return LeaveGroupRequest(group_id=words.group_id, member_id=words.member_id)
@@ -214,6 +264,7 @@ def _commit(words: _Words) -> OffsetCommitRequest:
 def _fetch(words: _Words) -> OffsetFetchRequest:
     stable = words.flag("stable")
     everything = words.flag("all")
+    speaks = words.flag("as-member")
     wanted = {topic: [index for index, _ in found] for topic, found in words.partitions().items()}
     if words.version < 8:
         return OffsetFetchRequest(
@@ -230,6 +281,8 @@ def _fetch(words: _Words) -> OffsetFetchRequest:
         groups=[
             OffsetFetchRequest.Group(
                 group_id=words.group_id,
+                member_id=words.member_id if speaks else None,
+                member_epoch=words.generation_id if speaks else -1,
                 topics=None
                 if everything
                 else [
@@ -263,6 +316,10 @@ def _describe(words: _Words) -> DescribeGroupsRequest:
     return DescribeGroupsRequest(groups=words.group_ids)
 
 
+def _describe_consumer(words: _Words) -> ConsumerGroupDescribeRequest:
+    return ConsumerGroupDescribeRequest(group_ids=words.group_ids, include_authorized_operations=False)
+
+
 def _list(words: _Words) -> ListGroupsRequest:
     states, types = words.option("states", ""), words.option("types", "")
     return ListGroupsRequest(
@@ -278,11 +335,13 @@ _VERBS: dict[str, tuple[ApiKey, Callable[[_Words], Message]]] = {
     "join": (ApiKey.JOIN_GROUP, _join),
     "sync": (ApiKey.SYNC_GROUP, _sync),
     "heartbeat": (ApiKey.HEARTBEAT, _heartbeat),
+    "beat": (ApiKey.CONSUMER_GROUP_HEARTBEAT, _beat),
     "leave": (ApiKey.LEAVE_GROUP, _leave),
     "commit": (ApiKey.OFFSET_COMMIT, _commit),
     "fetch": (ApiKey.OFFSET_FETCH, _fetch),
     "delete-offsets": (ApiKey.OFFSET_DELETE, _delete_offsets),
     "describe": (ApiKey.DESCRIBE_GROUPS, _describe),
+    "describe-consumer": (ApiKey.CONSUMER_GROUP_DESCRIBE, _describe_consumer),
     "list": (ApiKey.LIST_GROUPS, _list),
     "delete-group": (ApiKey.DELETE_GROUPS, _delete_group),
 }

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.group.core_driver import CoreDriver, topic_id
+from tests.group.core_driver import CoreDriver
 from tests.group.play import play
 from tests.group.scenario import parse, rewritten
 
-SCENARIOS = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))
+SCENARIOS = sorted((Path(__file__).parent / "scenarios").rglob("*.txt"))
 
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 def test_scenario(path: Path, request: pytest.FixtureRequest) -> None:
     scenario = parse(path)
-    driver = CoreDriver(scenario.config)
-    printed = play(scenario, driver, topic_id=topic_id)
+    driver = CoreDriver(scenario)
+    printed = play(scenario, driver, topic_id=driver.topic_id)
     driver.harness.check_replay()
     text = rewritten(scenario, printed)
     if request.config.getoption("--rewrite", default=False):

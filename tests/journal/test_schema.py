@@ -15,7 +15,7 @@ from muster.coordinator.journal.entries import CUT, Entry, Member
 from muster.coordinator.journal.schema import TYPES, json_schema, page, text
 from muster.coordinator.runtime.recorder import Recorder
 from muster.coordinator.runtime.ring import Journal
-from tests.group.core_driver import CoreDriver, topic_id
+from tests.group.core_driver import CoreDriver
 from tests.group.play import play
 from tests.group.scenario import parse
 from tests.group.test_scenarios import SCENARIOS
@@ -76,8 +76,8 @@ def test_every_story_of_the_core_is_told_in_valid_entries() -> None:
     seen: Counter[str] = Counter()
     for path in SCENARIOS:
         scenario = parse(path)
-        driver = CoreDriver(scenario.config)
-        play(scenario, driver, topic_id=topic_id)
+        driver = CoreDriver(scenario)
+        play(scenario, driver, topic_id=driver.topic_id)
         told = driver.harness.take_events()
         taker = recorder()
         entries = taker.of_events(0, told)

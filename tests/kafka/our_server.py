@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from muster.coordinator.base.clock import ManualClock, Timer
 from muster.coordinator.testing import Broker, Cluster
+from tests.group.core_driver import config_value
 from tests.group.scenario import Answer, Scenario
 from tests.kafka.wire_driver import WireDriver
 
@@ -85,10 +86,15 @@ class MovedClockDriver(WireDriver):
             self.see_all_done()
 
 
+def broker_settings(scenario: Scenario) -> dict[str, Any]:
+    """A scenario's configs, as settings of a broker."""
+    return {name.replace(".", "_"): config_value(value) for name, value in scenario.config.items()}
+
+
 @contextmanager
 def running_driver(scenario: Scenario) -> Iterator[MovedClockDriver]:
     """A broker of its own for a scenario, with the scenario's configs and otherwise Kafka's defaults."""
-    settings: dict[str, Any] = {name.replace(".", "_"): int(value) for name, value in scenario.config.items()}
+    settings = broker_settings(scenario)
     settings.setdefault("group_initial_rebalance_delay_ms", 3000)
     for beside_the_story in BESIDE_THE_STORY:
         settings[beside_the_story] = FOREVER_MS

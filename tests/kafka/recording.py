@@ -13,6 +13,7 @@ from muster.protocol.message import Message, Struct
 from muster.protocol.messages.group_admin import ListGroupsResponse
 from tests.group import blobs, prints
 from tests.group.cast import Cast
+from tests.group.core_driver import CoreDriver
 from tests.group.play import play
 from tests.group.scenario import Answer, Driver, Scenario, Step
 from tests.kafka.compared import STORIES
@@ -23,6 +24,8 @@ Fields = dict[str, str]
 AROUND_THE_CORE = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))
 """Stories about what the server does before it asks the core."""
 OF_THE_CORE = sorted((Path(__file__).parent.parent / "group" / "scenarios").glob("*.txt"))
+OF_CONSUMER_GROUPS = sorted((Path(__file__).parent.parent / "group" / "scenarios").glob("*/*.txt"))
+"""Of the core, too: the consumer protocol, and migration between the two."""
 SCENARIOS = AROUND_THE_CORE + OF_THE_CORE
 
 OUT_OF_CLIENTS_HANDS = frozenset({"advance", "reload", "unload", "config"})
@@ -66,6 +69,12 @@ def record(
     ]
 
 
+def record_core(scenario: Scenario) -> list[Replies]:
+    """The same of the core itself."""
+    driver = CoreDriver(scenario)
+    return record(scenario, driver, topic_id=driver.topic_id)
+
+
 class _Recorder(Driver):
     """Passes everything on to `driver`, and keeps the fields of what comes back."""
 
@@ -77,7 +86,7 @@ class _Recorder(Driver):
 
     def topic_id(self, name: str) -> uuid.UUID:
         topic_id = self._topic_id(name)
-        self._cast.topic_names[topic_id] = name
+        self._cast.know_topic(name, topic_id)
         return topic_id
 
     def send(self, actor: str, api: ApiKey, version: int, message: Message) -> None:
@@ -85,6 +94,14 @@ class _Recorder(Driver):
 
     def disconnect(self, actor: str) -> None:
         self._driver.disconnect(actor)
+
+    def create_topic(self, topic: str, partitions: int) -> uuid.UUID:
+        topic_id = self._driver.create_topic(topic, partitions)
+        self._cast.know_topic(topic, topic_id)
+        return topic_id
+
+    def grow_topic(self, topic: str, partitions: int) -> None:
+        self._driver.grow_topic(topic, partitions)
 
     def delete_topic(self, topic: str) -> None:
         self._driver.delete_topic(topic)
@@ -138,6 +155,8 @@ class _Words:
             name = f"{path}.{declared.name}" if path else declared.name
             if isinstance(value, list):
                 self._list(found, name, self._ours(struct, value))
+            elif isinstance(value, Struct):
+                self._struct(found, name, value)
             else:
                 found[name] = self._scalar(declared.name, value)
 
@@ -163,7 +182,7 @@ class _Words:
             identity = getattr(value, name, None)
             if identity is not None and identity != "":
                 return self._scalar(name, identity)
-        return "none" if isinstance(value, Struct) else str(value)
+        return "none" if isinstance(value, Struct) else self._cast.text(str(value))
 
     def _scalar(self, name: str, value: Any) -> str:
         cast = self._cast
@@ -176,5 +195,7 @@ class _Words:
         if isinstance(value, str):
             if name in ("member_id", "leader"):
                 return cast.symbol(value)
+            if name == "error_message":
+                return repr(cast.text(value))
             return repr(value.replace(cast.suffix, "") if cast.suffix else value)
         return repr(value)

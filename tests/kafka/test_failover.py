@@ -8,12 +8,10 @@ from typing import Final
 
 import pytest
 
-from tests.group.core_driver import CoreDriver
-from tests.group.core_driver import topic_id as core_topic_id
 from tests.group.scenario import Scenario, parse
 from tests.kafka.conftest import KafkaOfConfigs
 from tests.kafka.differences import differences
-from tests.kafka.recording import OF_THE_CORE, OUT_OF_CLIENTS_HANDS, record, replayable_part
+from tests.kafka.recording import OF_THE_CORE, OUT_OF_CLIENTS_HANDS, record, record_core, replayable_part
 from tests.kafka.wire_driver import WireDriver
 from tests.support.apache_kafka import ApacheKafka
 
@@ -52,7 +50,7 @@ def test_apache_kafka_comes_back_with_the_same_group(
     suffix = f"-restarted-{next(_numbers)}"
     with RestartedDriver(kafka, scenario, suffix) as driver:
         theirs = record(scenario, driver, topic_id=driver.topic_id, suffix=suffix)
-    ours = record(scenario, CoreDriver(scenario.config), topic_id=core_topic_id)
+    ours = record_core(scenario)
     assert [replies.lines for replies in ours] == [step.expected for step in scenario.steps]
     found = differences(scenario, theirs, ours)
     assert not found, "Apache Kafka, then muster:\n" + "\n".join(map(str, found))

@@ -16,7 +16,13 @@ from muster.protocol.messages.group_admin import DescribeGroupsRequest, Describe
 from muster.protocol.messages.offsets import OffsetFetchRequest, OffsetFetchResponse
 from tests.group.scenario import Answer, Driver
 from tests.support.wire_blocking import WireConnection, readable
-from tests.support.wire_topics import await_coordinators, create_topics, delete_topic
+from tests.support.wire_topics import (
+    await_coordinators,
+    await_in_coordinator,
+    create_topics,
+    delete_topic,
+    grow_topic,
+)
 
 _REPLY_SECONDS_MAX: Final = 5.0
 _QUESTIONS_TO_BE_SURE: Final = 3
@@ -47,9 +53,12 @@ class WireDriver(Driver):
         self._connections: dict[str, list[WireConnection]] = {}
         self._in_flight: dict[WireConnection, _InFlight] = {}
         self._numbers = itertools.count()
+        self._group_id = group_id
         self._groups = {group_id}
+        self._speaks_consumer = False
         self._control = self._connect("control")
         try:
+            self._partitions = dict(partitions)
             self._topic_ids = create_topics(self._control, partitions) if partitions else {}
             await_coordinators(self._control, [group_id])
         except BaseException:
@@ -75,6 +84,9 @@ class WireDriver(Driver):
         if group_id and group_id not in self._groups:
             await_coordinators(self._control, [group_id])
             self._groups.add(group_id)
+        if api is ApiKey.CONSUMER_GROUP_HEARTBEAT and not self._speaks_consumer:
+            self._speaks_consumer = True
+            self._await_known(self._partitions)
         connection = self._idle_connection(actor)
         connection.send(message, version)
         self._in_flight[connection] = _InFlight(next(self._numbers), actor, api, version)
@@ -94,12 +106,26 @@ class WireDriver(Driver):
             self._in_flight.pop(connection, None)
             connection.close()
 
+    def create_topic(self, topic: str, partitions: int) -> uuid.UUID:
+        self._topic_ids |= create_topics(self._control, {topic: partitions})
+        self._await_known({topic: partitions})
+        return self._topic_ids[topic]
+
+    def grow_topic(self, topic: str, partitions: int) -> None:
+        grow_topic(self._control, topic, partitions)
+        self._await_known({topic: partitions})
+
     def delete_topic(self, topic: str) -> None:
         delete_topic(self._control, topic)
+        if self._speaks_consumer:
+            self._await_known({topic: 0})
         # Its coordinators hear of it later. One that never forgets is left to the next step to report.
         deadline = time.monotonic() + _REPLY_SECONDS_MAX
         while self._has_offsets(topic) and time.monotonic() < deadline:
             time.sleep(_PAUSE_SECONDS)
+
+    def _await_known(self, partitions: Mapping[str, int]) -> None:
+        await_in_coordinator(self._control, self._group_id, partitions)
 
     # --- what drivers of a broker of ours need besides ---
 

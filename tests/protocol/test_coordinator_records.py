@@ -182,7 +182,7 @@ def test_keys_from_before_0_9_are_read_as_those_of_today() -> None:
     assert decode_record(old_key, encode_value(value, 4)) == (OFFSET_KEY, value)
 
 
-@each("record_type", [*range(3, 24), 24, 32767, -1, -32768])
+@each("record_type", [*range(9, 16), *range(17, 25), 32767, -1, -32768])
 def test_unknown_record_types_are_passed_over(record_type: int) -> None:
     key = record_type.to_bytes(2, "big", signed=True) + b"whatever"
     assert decode_record(key, None) is None

@@ -60,5 +60,4 @@ def test_halves_of_uuids_compare_as_signed_numbers() -> None:
     ascending = ["80000000-0000-0000-0000-000000000000", "ffffffff-ffff-ffff-8000-000000000000"]
     ascending += ["ffffffff-ffff-ffff-0000-000000000000", "00000000-0000-0000-0000-000000000001"]
     ids = [UUID(each) for each in ascending]
-    backwards = ids[::-1]
-    assert sorted(backwards, key=uuid_order) == ids
+    assert sorted(set(ids), key=uuid_order) == ids

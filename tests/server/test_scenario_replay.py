@@ -10,13 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.group.core_driver import CoreDriver
-from tests.group.core_driver import topic_id as core_topic_id
 from tests.group.scenario import Scenario, parse
 from tests.kafka.covering import covering
 from tests.kafka.differences import differences
 from tests.kafka.our_server import running_driver
-from tests.kafka.recording import AROUND_THE_CORE, OF_THE_CORE, record, replayable_part
+from tests.kafka.recording import AROUND_THE_CORE, OF_THE_CORE, record, record_core, replayable_part
 
 # Without its lease the server answers before the core is asked; settings are for the start of a process.
 _ONLY_THE_CORE_CAN = frozenset({"unload", "config"})
@@ -31,7 +29,7 @@ def _replayable() -> list[Scenario]:
 def test_the_server_answers_as_the_core_does(scenario: Scenario) -> None:
     with running_driver(scenario) as driver:
         served = record(scenario, driver, topic_id=driver.topic_id)
-    core = record(scenario, CoreDriver(scenario.config), topic_id=core_topic_id)
+    core = record_core(scenario)
     found = differences(scenario, served, core)
     assert not found, "the server, then the core:\n" + "\n".join(map(str, found))
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Callable, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
+from muster.coordinator.cluster.placement import shard_of
 from muster.protocol.errors import ErrorCode
+from muster.protocol.messages.consumer_group import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from muster.protocol.messages.group_admin import DescribeGroupsRequest, DescribeGroupsResponse
 from muster.protocol.messages.metadata import (
     FindCoordinatorRequest,
@@ -16,6 +23,8 @@ from muster.protocol.messages.metadata import (
     MetadataResponse,
 )
 from muster.protocol.messages.topics import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
     CreateTopicsRequest,
     CreateTopicsResponse,
     DeleteTopicsRequest,
@@ -46,16 +55,7 @@ def create_topics(connection: WireConnection, partitions: Mapping[str, int]) -> 
         if topic.error_code != ErrorCode.NONE:
             raise RuntimeError(f"topic {topic.name}: error {topic.error_code} {topic.error_message}")
 
-    def have_leaders() -> bool:
-        topics = _metadata(connection, list(partitions)).topics
-        return all(
-            topic.error_code == ErrorCode.NONE
-            and len(topic.partitions) == partitions[topic.name or ""]
-            and all(partition.error_code == ErrorCode.NONE for partition in topic.partitions)
-            for topic in topics
-        )
-
-    until(have_leaders, f"leaders of {list(partitions)}")
+    until(lambda: _have_leaders(connection, partitions), f"leaders of {list(partitions)}")
     return {topic.name: topic.topic_id for topic in created.topics}
 
 
@@ -68,6 +68,59 @@ def ensure_topics(connection: WireConnection, partitions: Mapping[str, int]) -> 
     }
     missing = {name: count for name, count in partitions.items() if name not in there}
     return {**there, **(create_topics(connection, missing) if missing else {})}
+
+
+def grow_topic(connection: WireConnection, name: str, partitions: int) -> None:
+    """Give a topic so many partitions in all, and wait until every one has a leader."""
+    wanted = CreatePartitionsRequest.CreatePartitionsTopic(name=name, count=partitions, assignments=None)
+    request = CreatePartitionsRequest(topics=[wanted], timeout_ms=30_000, validate_only=False)
+    (grown,) = connection.call(request, 3, CreatePartitionsResponse).results
+    if grown.error_code != ErrorCode.NONE:
+        raise RuntimeError(f"topic {name}: error {grown.error_code} {grown.error_message}")
+    until(lambda: _have_leaders(connection, {name: partitions}), f"leaders of {name}")
+
+
+def _have_leaders(connection: WireConnection, partitions: Mapping[str, int]) -> bool:
+    topics = _metadata(connection, list(partitions)).topics
+    return all(
+        topic.error_code == ErrorCode.NONE
+        and len(topic.partitions) == partitions[topic.name or ""]
+        and all(partition.error_code == ErrorCode.NONE for partition in topic.partitions)
+        for topic in topics
+    )
+
+
+def await_in_coordinator(connection: WireConnection, group: str, partitions: Mapping[str, int]) -> None:
+    """Wait until the coordinator of `group` knows that these topics have so many `partitions`; 0: that there
+    is no such topic. A group beside it, which the same shard has, is assigned what there is."""
+    beside = _beside(group)
+    until(lambda: _assigned(connection, beside, partitions) == dict(partitions), f"topics of {group}")
+
+
+def _beside(group: str) -> str:
+    names = (f"beside-{uuid.uuid4()}" for _ in itertools.count())
+    return next(name for name in names if shard_of(name) == shard_of(group))
+
+
+def _assigned(connection: WireConnection, group: str, names: Iterable[str]) -> dict[str, int]:
+    """How many partitions of each topic the first member of a group is assigned."""
+    found = {}
+    for name in names:
+        beat = ConsumerGroupHeartbeatRequest(
+            group_id=group,
+            member_id="probe",
+            member_epoch=0,
+            rebalance_timeout_ms=60_000,
+            subscribed_topic_names=[name],
+            topic_partitions=[],
+        )
+        answer = connection.call(beat, 1, ConsumerGroupHeartbeatResponse)
+        if answer.error_code != ErrorCode.NONE or answer.assignment is None:
+            raise RuntimeError(f"group {group}: error {answer.error_code} {answer.error_message}")
+        found[name] = sum(len(topic.partitions) for topic in answer.assignment.topic_partitions)
+        beat.member_epoch = -1
+        connection.call(beat, 1, ConsumerGroupHeartbeatResponse)
+    return found
 
 
 def delete_topic(connection: WireConnection, name: str) -> None:

@@ -21,7 +21,14 @@ from muster.coordinator.group.consumer.state import (
 )
 from muster.coordinator.group.consumer.targets import preferred_assignor
 from muster.coordinator.group.effects import Record
-from muster.coordinator.group.events import Cause, MemberIdentity, Stamp, StateChanged, Trigger
+from muster.coordinator.group.events import (
+    Cause,
+    EpochBumped,
+    MemberIdentity,
+    Stamp,
+    StateChanged,
+    Trigger,
+)
 from muster.coordinator.group.group import (
     GroupView,
     MemberView,
@@ -65,6 +72,7 @@ class ConsumerGroup:
 
     __slots__ = (
         "_members",
+        "cause",
         "config",
         "configs",
         "connections",
@@ -92,6 +100,8 @@ class ConsumerGroup:
         self.rate_limiters = shared.rate_limiters
         self._members: dict[str, ConsumerMember] = {}
         self.dead = False
+        self.cause = Cause(Trigger.REQUESTED)
+        """Of its present epoch."""
         self.is_stale = True
         """Whether the topics may be others than when the epoch was looked at last."""
         self.looking_up = False
@@ -356,7 +366,7 @@ class ConsumerGroup:
         rebalance = None
         if kafka_state in (GroupState.ASSIGNING, GroupState.RECONCILING):
             waiting = len(self._members) - state.settled[state.assignment_epoch]
-            rebalance = RebalanceView(self.state_since_ms, Trigger.METADATA_CHANGED, waiting)
+            rebalance = RebalanceView(self.state_since_ms, self.cause.trigger, waiting)
         return GroupView(
             self.group_id,
             kafka_state,
@@ -435,6 +445,13 @@ class ConsumerGroup:
 
     def emit(self, record: Record, step: Step) -> None:
         self.hard.emit(record, step)
+
+    def bump(self, cause: Cause, metadata_hash: int, step: Step, *, by: int = 1) -> None:
+        """A new epoch: the target is to be made anew."""
+        self.cause = cause
+        epoch = self.state.epoch + by
+        self.emit(records.group_epoch(self.group_id, epoch, metadata_hash), step)
+        step.events.append(EpochBumped(*self.stamp(step, cause), members=len(self._members)))
 
     def settle(self, cause: Cause, step: Step) -> None:
         """At the end of a step: tell if the group is in another state."""

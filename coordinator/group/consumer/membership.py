@@ -173,11 +173,9 @@ def remove(
     state, group_id = group.state, group.group_id
     for regex in [each for each in state.regexes if each not in state.regex_users]:
         group.emit(records.regex_tombstone(group_id, regex), step)
-    epoch = state.epoch + 1
-    metadata_hash = targets.metadata_hash(state.subscribed_topics(), group.topics)
-    group.emit(records.group_epoch(group_id, epoch, metadata_hash), step)
+    group.bump(cause, targets.metadata_hash(state.subscribed_topics(), group.topics), step)
     if not group.members:
-        group.emit(records.target_epoch(group_id, epoch, 0), step)
+        group.emit(records.target_epoch(group_id, state.epoch, 0), step)
 
 
 def forget(group: ConsumerGroup, member: ConsumerMember, now_ms: int) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from muster.coordinator.base.step import Step
-from muster.coordinator.group.consumer import records, targets
+from muster.coordinator.group.consumer import records, targets, telling
 from muster.coordinator.group.consumer.assignors.assignor import Assignment
 from muster.coordinator.group.consumer.group import ConsumerGroup
 from muster.coordinator.group.consumer.member import ConsumerMember
@@ -20,7 +20,7 @@ from muster.coordinator.group.consumer.state import (
     ResolvedRegex,
     Subscription,
 )
-from muster.coordinator.group.events import Cause
+from muster.coordinator.group.events import Cause, Trigger
 
 NOBODY_SAID: Final = Subscription()
 
@@ -36,7 +36,7 @@ def advance(
     """All of it."""
     changed = say(group, member, said, cause, step)
     if group.state.epoch > group.state.assignment_epoch:
-        make_target(group, cause, step)
+        make_target(group, step)
     reconcile(group, member, owned, step, subscription_changed=changed)
 
 
@@ -51,36 +51,45 @@ def say(group: ConsumerGroup, member: ConsumerMember, said: Subscription, cause:
         member.identity = member.identity._replace(client_id=said.client_id, client_host=said.client_host)
     topics_changed = before.topics != said.topics
     regex_changed, resolved = _say_regex(group, before.regex, said.regex, step)
-    bump = topics_changed or resolved or group.assignor != assignor
-    if bump or group.is_stale or not group.state.epoch:
-        renew_epoch(group, bump, step)
+    trigger: Trigger | None = None
+    if topics_changed or resolved:
+        trigger = Trigger.METADATA_CHANGED
+    elif group.assignor != assignor:
+        trigger = Trigger.ASSIGNOR_CHANGED
+    if trigger is not None or group.is_stale or not group.state.epoch:
+        _renew_epoch(group, trigger, cause, step)
     return topics_changed or regex_changed
 
 
-def renew_epoch(group: ConsumerGroup, bump: bool, step: Step) -> None:
-    """A new epoch if there is a reason, or if the topics that members subscribe to have changed."""
+def _renew_epoch(group: ConsumerGroup, trigger: Trigger | None, cause: Cause, step: Step) -> None:
+    """A new epoch for a reason, or because the topics that members subscribe to have changed. A new group has
+    the epoch 1 before anything is said."""
     state = group.state
+    begins = not state.epoch
     metadata_hash = targets.metadata_hash(state.subscribed_topics(), group.topics)
-    # A new group begins at 1, before anybody says anything.
-    epoch = max(state.epoch, 1)
-    if bump or metadata_hash != state.metadata_hash:
-        epoch += 1
-    if epoch != state.epoch:
-        group.emit(records.group_epoch(group.group_id, epoch, metadata_hash), step)
     group.is_stale = False
+    if trigger is None and not begins:
+        if metadata_hash == state.metadata_hash:
+            return
+        cause = Cause(Trigger.TOPICS_CHANGED)
+    elif trigger is not None and cause.trigger in (Trigger.HEARTBEAT, Trigger.MEMBER_REJOINED):
+        cause = cause._replace(trigger=trigger)
+    group.bump(cause, metadata_hash, step, by=2 if begins and trigger is not None else 1)
 
 
-def make_target(group: ConsumerGroup, cause: Cause, step: Step) -> None:
+def make_target(group: ConsumerGroup, step: Step) -> None:
     """A new target, unless the last one is too young: then a later heartbeat makes it."""
     state, group_id = group.state, group.group_id
     interval_ms = group.configs.of(group_id).consumer_assignment_interval_ms
     if state.assigned_at_ms and interval_ms and step.now_ms - state.assigned_at_ms < interval_ms:
         return
-    made = targets.make(state, group.assignor, group.topics)
+    before, assignor = dict(state.targets), group.assignor
+    made = targets.make(state, assignor, group.topics)
     for member_id, assignment in made.items():
         if member_id not in state.targets or state.targets[member_id] != assignment:
             group.emit(records.target(group_id, member_id, assignment), step)
     group.emit(records.target_epoch(group_id, state.epoch, step.now_ms), step)
+    step.events.append(telling.target(group, before, assignor, step))
 
 
 def reconcile(
@@ -107,6 +116,7 @@ def reconcile(
     ).step(has)
     if has_then != has:
         group.put_current(member_id, has_then, step)
+        telling.progress(group, member, has, has_then, step)
 
 
 # --- regular expressions ------------------------------------------------------------------------------------
@@ -174,5 +184,5 @@ def resolved(
     group.looked_in = look.version
     metadata_hash = targets.metadata_hash(state.subscribed_topics(), group.topics)
     if bump or metadata_hash != state.metadata_hash:
-        group.emit(records.group_epoch(group_id, state.epoch + 1, metadata_hash), step)
+        group.bump(cause if bump else Cause(Trigger.TOPICS_CHANGED), metadata_hash, step)
     group.settle(cause, step)

@@ -1,6 +1,8 @@
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
+import java.lang.management.ManagementFactory;
+import java.lang.management.ThreadMXBean;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.HashMap;
@@ -31,12 +33,14 @@ import org.apache.kafka.coordinator.group.modern.MemberSubscriptionAndAssignment
  *   topic    TOPIC  COUNT
  *   member   ID  INSTANCE  RACK  TOPICS  TARGET         "t,u", "t:0,1;u:2"
  *   assign   ASSIGNOR  TYPE    what was named since the last assign; answers a line "ID TARGET" for each member that the
- *                              assignor names, then "took" and the nanoseconds
+ *                              assignor names, then "took" and the nanoseconds of CPU
  *
  * A target is made as the coordinator makes it of a record, and members are put into a HashMap in the order of
  * their lines.
  */
 public class ServerAssignors {
+    private static final ThreadMXBean THREADS = ManagementFactory.getThreadMXBean();
+
     /** What was named since the last assign. Never used again: a HashMap that was emptied keeps its size. */
     private static final class Group implements SubscribedTopicDescriber {
         private final Map<Uuid, Integer> counts = new HashMap<>();
@@ -53,9 +57,9 @@ public class ServerAssignors {
 
         private void assign(PrintStream out, ConsumerGroupPartitionAssignor assignor, SubscriptionType type) {
             GroupSpec spec = new GroupSpecImpl(members, type, holders);
-            long began = System.nanoTime();
+            long began = THREADS.getCurrentThreadCpuTime();
             Map<String, MemberAssignment> targets = assignor.assign(spec, this).members();
-            long took = System.nanoTime() - began;
+            long took = THREADS.getCurrentThreadCpuTime() - began;
             targets.forEach((id, target) -> out.println(id + "\t" + text(target.partitions())));
             out.println("took\t" + took);
             out.flush();

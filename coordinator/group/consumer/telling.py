@@ -1,0 +1,151 @@
+"""What a consumer group tells of itself: who is to have what, who gives up, who gets, who waits."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Iterator, Mapping
+from typing import Final
+
+from muster.coordinator.base.step import Step
+from muster.coordinator.group.consumer.assignors.assignor import Assignment
+from muster.coordinator.group.consumer.group import ConsumerGroup
+from muster.coordinator.group.consumer.member import ConsumerMember
+from muster.coordinator.group.consumer.state import NOBODY, Current, Held
+from muster.coordinator.group.events import (
+    MOVES_MAX,
+    Cause,
+    Move,
+    PartitionsAssigned,
+    PartitionsRevoked,
+    RevocationRequested,
+    TargetAssigned,
+    Trigger,
+)
+from muster.coordinator.group.timers import TimerKind
+
+_NOTHING: Final[Held] = {}
+
+
+def target(
+    group: ConsumerGroup, before: Mapping[str, Assignment], assignor: str, step: Step
+) -> TargetAssigned:
+    """The target that was just made, beside the one before."""
+    after = group.state.targets
+    owners = dict(_owners(before))
+    kept = moved = 0
+    moves: list[Move] = []
+    names = group.topics.names
+    for (topic_id, partition), member_id in _owners(after):
+        former = owners.pop((topic_id, partition), None)
+        if former == member_id:
+            kept += 1
+            continue
+        moved += former is not None
+        if len(moves) < MOVES_MAX:
+            moves.append(Move(names.get(topic_id, str(topic_id)), partition, former, member_id))
+    everything = sum(len(each) for target in after.values() for each in target.values())
+    for (topic_id, partition), former in owners.items():
+        if len(moves) < MOVES_MAX:
+            moves.append(Move(names.get(topic_id, str(topic_id)), partition, former, None))
+    told = {member_id: _count(after[member_id]) for member_id in list(after)[:MOVES_MAX]}
+    changed = everything - kept + len(owners)
+    return TargetAssigned(
+        *group.stamp(step, group.cause),
+        assignor=assignor,
+        partitions=everything,
+        kept=kept,
+        moved=moved,
+        lost=len(owners),
+        moves=tuple(sorted(moves)),
+        owned=told,
+        truncated=changed > len(moves) or len(after) > len(told),
+    )
+
+
+def _owners(targets: Mapping[str, Assignment]) -> Iterator[tuple[tuple[uuid.UUID, int], str]]:
+    for member_id, target in targets.items():
+        for topic_id, partitions in target.items():
+            for partition in partitions:
+                yield (topic_id, partition), member_id
+
+
+def _count(target: Assignment) -> int:
+    return sum(map(len, target.values()))
+
+
+def progress(group: ConsumerGroup, member: ConsumerMember, had: Current, has: Current, step: Step) -> None:
+    """What a member has given up, has to give up, and has got."""
+    cause = Cause(Trigger.HEARTBEAT, member.identity)
+    if had.revoking and not _part(had.revoking, has.revoking):
+        since_ms, member.revoking_from_ms = member.revoking_from_ms, None
+        step.events.append(
+            PartitionsRevoked(
+                *group.stamp(step, cause),
+                partitions=_named(group, had.revoking),
+                after_ms=None if since_ms is None else step.now_ms - since_ms,
+            )
+        )
+    asked = _without(has.revoking, had.revoking)
+    if asked:
+        member.revoking_from_ms = step.now_ms
+        step.events.append(
+            RevocationRequested(
+                *group.stamp(step, Cause(group.cause.trigger, member.identity)),
+                partitions=_named(group, asked),
+                until_ms=group.deadlines.get(group.timer(TimerKind.REVOCATION, member.member_id)),
+            )
+        )
+    got = _without(has.assigned, had.assigned)
+    if got:
+        step.events.append(
+            PartitionsAssigned(
+                *group.stamp(step, cause),
+                partitions=_named(group, got),
+                waiting_for=_named(group, _waited_for(group, member.member_id, has)),
+                member_epoch=has.epoch,
+            )
+        )
+
+
+def _part(some: Held, held: Held) -> bool:
+    """Whether any of these is among those."""
+    return any(partitions.keys() & held.get(topic_id, {}).keys() for topic_id, partitions in some.items())
+
+
+def _without(held: Held, other: Held) -> dict[uuid.UUID, Collection[int]]:
+    left: dict[uuid.UUID, Collection[int]] = {}
+    for topic_id, partitions in held.items():
+        rest = partitions.keys() - other.get(topic_id, {}).keys()
+        if rest:
+            left[topic_id] = rest
+    return left
+
+
+def _waited_for(group: ConsumerGroup, member_id: str, has: Current) -> dict[uuid.UUID, Collection[int]]:
+    state = group.state
+    return {
+        topic_id: held
+        for topic_id, partitions in state.target(member_id).items()
+        if (
+            held := [
+                partition
+                for partition in partitions
+                if partition not in has.assigned.get(topic_id, {})
+                and state.owner_epoch(topic_id, partition) != NOBODY
+            ]
+        )
+    }
+
+
+def _named(
+    group: ConsumerGroup, partitions: Mapping[uuid.UUID, Collection[int]]
+) -> tuple[tuple[str, int], ...]:
+    """By name, in order; a topic that is gone by its id."""
+    names = group.topics.names
+    return tuple(
+        sorted(
+            (names.get(topic_id, str(topic_id)), number)
+            for topic_id, numbers in partitions.items()
+            for number in numbers
+        )
+    )

@@ -1,0 +1,20 @@
+"""Groups that Apache Kafka's server-side assignors were given, and what they did (`python -m
+tests.kafka.server_assignors.record` writes them down)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from muster.coordinator.group.consumer.assignors import ASSIGNORS
+from tests.support.server_assignor_lines import read
+
+RECORDED: Final = Path(__file__).with_name("assignors-kafka-4.4.0.txt")
+
+
+def test_targets_are_as_recorded() -> None:
+    with RECORDED.open(encoding="utf-8") as lines:
+        recorded = list(read(lines))
+    assert {each.assignor for each in recorded} == ASSIGNORS.keys()
+    for number, each in enumerate(recorded):
+        assert ASSIGNORS[each.assignor](each.spec) == each.targets, f"group {number}"
