@@ -123,6 +123,37 @@ def groups_seen(side: Side) -> None:
     _seen(side, "deleted", "g", "c")
 
 
+def members_removed(side: Side) -> None:
+    """By LeaveGroup, as an administrator does; members of the consumer protocol."""
+    side.create(t=2)
+    side.coordinate(side.name("r"))
+    _configured(side, "r", assignment="0")
+    for member, fields in (("m1", {}), ("m2", {"instance_id": "i"}), ("m3", {"instance_id": "j"})):
+        side.ask(f"{member} joins", _joining(side, "r", member, "t", **fields), 1)
+    Leaving = LeaveGroupRequest.MemberIdentity
+    leaving = {
+        "a dynamic one": [Leaving(member_id="m1")],
+        "nobody": [Leaving(member_id="none")],
+        "a static one by its member id": [Leaving(member_id="m2")],
+        "a static one by its instance id": [Leaving(member_id="", group_instance_id="i")],
+        "a static one by both": [Leaving(member_id="m3", group_instance_id="j")],
+        "a static one by another's": [Leaving(member_id="m1", group_instance_id="j")],
+        "an instance that is not there": [Leaving(member_id="", group_instance_id="x")],
+        "several": [Leaving(member_id="m1"), Leaving(member_id="", group_instance_id="j")],
+    }
+    for title, members in leaving.items():
+        for version in (3, 5):
+            request = LeaveGroupRequest(group_id=side.name("r"), members=members)
+            side.ask(f"{title}, v{version}", request, version)
+        _described(side, f"after {title}", "r")
+    side.ask("m1 again, v0", LeaveGroupRequest(group_id=side.name("r"), member_id="m1"), 0)
+
+
+def _described(side: Side, when: str, group: str) -> None:
+    asked = ConsumerGroupDescribeRequest(group_ids=[side.name(group)], include_authorized_operations=False)
+    side.ask(f"{when}: described", asked, 1, arranged=_sort_members)
+
+
 def _commit(side: Side, topic_id: Any, member: str, epoch: int, version: int) -> OffsetCommitRequest:
     topic = {"topic_id": topic_id} if version >= 10 else {"name": side.name("t")}
     return OffsetCommitRequest(
@@ -189,7 +220,7 @@ def offsets_in_every_version(side: Side) -> None:
             side.ask(f"{when}: offsets of {topic} deleted", asked, 0)
 
 
-@pytest.mark.parametrize("story", [groups_seen, offsets_in_every_version])
+@pytest.mark.parametrize("story", [groups_seen, members_removed, offsets_in_every_version])
 def test_apache_kafka_answers_as_muster_does(story: Story, kafka_of_configs: KafkaOfConfigs) -> None:
     with Broker(auto_create_topics_enable=False, lease_term_ms=600_000) as broker:
         assert_told_alike(story, kafka_of_configs(KAFKA_CONFIGS), broker)
