@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from muster.client.admin.topics import TopicDescription as TopicDescription
     from muster.client.consume.health import Health as Health
     from muster.client.consume.scope import AssignmentScope as AssignmentScope
+    from muster.client.consume.subscription import SubscriptionPattern as SubscriptionPattern
     from muster.client.consumer import Consumer as Consumer
     from muster.client.consumer import GroupMetadata as GroupMetadata
     from muster.client.consumer import RebalanceListener as RebalanceListener
@@ -156,6 +157,7 @@ _HOMES: Final = {
     "Retry": "group.outcomes",
     "Shift": "admin.reset",
     "StaleOwner": "group.outcomes",
+    "SubscriptionPattern": "consume.subscription",
     "Subtract": "admin.configs",
     "TimedOut": "errors",
     "TopicDescription": "admin.topics",

@@ -21,7 +21,7 @@ from muster.client.consume.health import Health
 from muster.client.consume.listener import Calls
 from muster.client.consume.scope import AssignmentScope
 from muster.client.consume.settings import ConsumerOptions, ConsumerSettings
-from muster.client.consume.subscription import Subscription, Topics
+from muster.client.consume.subscription import Subscription, SubscriptionPattern, Topics
 from muster.client.errors import ClientError
 from muster.client.fetch.positions import EARLIEST, LATEST, ResetStrategy
 from muster.client.fetch.records import Batch, ConsumerRecord
@@ -42,7 +42,8 @@ _FIRST_STRETCH: Final = 16  # records, until it is known how long they take
 
 
 class GroupMetadata(NamedTuple):
-    """What a group knows a member by; the generation is -1 outside of one."""
+    """What a group knows a member by; the generation is -1 outside of one, and the member epoch in the
+    consumer protocol (KIP-848)."""
 
     group_id: str
     generation_id: int
@@ -56,8 +57,9 @@ class RebalanceListener:
     The order is Kafka's. With eager assignors everything is revoked before the group is joined again, and
     everything that came out is assigned; with cooperative ones (KIP-429) only what moves is revoked, after
     the group was joined, and only what is new is assigned. `assigned` is called after every rebalance, with
-    an empty set too. A member that the group went on without is told that it has lost its partitions: they
-    may have other owners by now, so there is nothing to commit any more.
+    an empty set too. In the consumer protocol (KIP-848) it is as with cooperative assignors, but nothing is
+    revoked before the coordinator says so. A member that the group went on without is told that it has lost
+    its partitions: they may have other owners by now, so there is nothing to commit any more.
 
     They are called inside the reading calls, on the reading task, while no record is being handled that the
     reader waits for. Any of the consumer's methods may be called but the reading ones. What they raise is
@@ -88,9 +90,10 @@ class Consumer(Generic[K, V]):
             async for record in consumer:
                 await handle(record)
 
-    `topics` is one name, several, or a compiled pattern that has to match whole names; the other settings are
-    those of `muster.client.consume.settings.ConsumerSettings`. Deserializers turn bytes into something else;
-    a null stays None.
+    `topics` is one name, several, a compiled pattern that has to match whole names, or a
+    `SubscriptionPattern`, whose topics the brokers find; the other settings are those of
+    `muster.client.consume.settings.ConsumerSettings`. Deserializers turn bytes into something else; a null
+    stays None.
 
     A record counts as handled when the next one is asked for, and at a clean end: then it is committed with
     the next automatic commit. Not when the block is left by an exception or a cancellation: it is read again.
@@ -239,6 +242,11 @@ class Consumer(Generic[K, V]):
             )
         if not (listener is None or isinstance(listener, RebalanceListener)):
             raise ValueError(f"listener={listener!r}: it takes a RebalanceListener, or None")
+        if isinstance(topics, SubscriptionPattern) and self._settings.group_protocol == "classic":
+            raise ValueError(
+                f"topics={topics}: the brokers look for it in the consumer protocol alone; set "
+                "group_protocol='consumer' or 'auto', or give re.compile(...)"
+            )
         self._core.changeable()
         self._subscription.subscribe(topics)
         if listener is not None:

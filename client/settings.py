@@ -18,7 +18,7 @@ def check_known(client: str, given: Iterable[str], known: Iterable[str]) -> None
             from difflib import get_close_matches  # seldom needed, and long to import
 
             close = get_close_matches(name.replace(".", "_"), known, 1)
-            perhaps = f"; perhaps {close[0]}" if close else ""
+            perhaps = f"; did you mean {close[0]}?" if close else ""
             raise TypeError(f"{client} has no setting {name!r}{perhaps}")
 
 
@@ -34,7 +34,7 @@ def check_below(settings: Any, smaller: str, larger: str) -> None:
     """Raises ValueError unless one setting is less than another."""
     less, more = getattr(settings, smaller), getattr(settings, larger)
     if less >= more:
-        raise ValueError(f"{smaller} ({less}) takes less than {larger} ({more})")
+        raise ValueError(f"{smaller} ({less}) must be less than {larger} ({more})")
 
 
 def wrong(name: str, given: object, takes: str) -> ValueError:

@@ -53,7 +53,7 @@ class NoSuchVariable(SettingError):
     shown."""
 
     def __init__(self, given: str, meant: str) -> None:
-        ValueError.__init__(self, f"{given}: there is no such variable; perhaps {meant} was meant")
+        ValueError.__init__(self, f"{given}: no such variable; did you mean {meant}?")
         self.given = given
 
 
@@ -110,7 +110,7 @@ class Settings:
     )
     advertised: str | None = _setting(
         None,
-        "address that clients are told to connect to, when it differs from host and port; with several "
+        "address that clients are told to connect to, if it differs from host and port; with several "
         "brokers the port is that of the first",
         pattern=f"{_HOST}:{_PORT}",
         shape="HOST:PORT",
@@ -118,7 +118,7 @@ class Settings:
     )
     listeners: str | None = _setting(
         None,
-        "several listeners with names, in place of --host and --port: for clients that reach the broker by "
+        "several named listeners, instead of --host and --port: for clients that reach the broker by "
         "different addresses; with several brokers the ports are those of the first",
         pattern=_several(f"{_LISTENER}{_HOST}:(0|{_PORT})"),
         shape=_LISTENER_SHAPE,
@@ -126,7 +126,7 @@ class Settings:
     )
     advertised_listeners: str | None = _setting(
         None,
-        "address that clients of each listener are told to connect to, as --advertised is for the only one",
+        "address that clients of each listener are told to connect to, as --advertised for a single one",
         pattern=_several(f"{_LISTENER}{_HOST}:{_PORT}"),
         shape=_LISTENER_SHAPE,
         optional=True,
@@ -141,32 +141,32 @@ class Settings:
     )
     advertised_http: str | None = _setting(
         None,
-        "address under which browsers reach what --http serves, when it differs: the pages of other brokers "
+        "address under which browsers reach what --http serves, if it differs: the pages of other brokers "
         "link to it",
         pattern=f"{_HOST}:{_PORT}",
         shape="HOST:PORT",
         optional=True,
     )
     http_records: bool = _setting(
-        True, "records of topics can be looked at on the page of --http, by anybody who reaches it"
+        True, "show topic records on the page of --http, to anyone who can reach it"
     )
     max_connections: int = _kafka(
         INT32_MAX,
-        "connections a broker keeps open at most; the open-files limit may lower it",
+        "most connections a broker keeps open; the open-files limit may lower it",
         low=1,
         scope=Scope.CLUSTER_WIDE,
     )
     connections_max_idle_ms: int = _kafka(
-        600_000, "an idle connection is closed after this", low=1, high=INT64_MAX
+        600_000, "idle time after which a connection is closed", low=1, high=INT64_MAX
     )
     socket_request_max_bytes: int = _kafka(
         104_857_600,
-        "largest request accepted; those that carry no records are held to 4 MiB, JoinGroup and SyncGroup to"
+        "largest request accepted; requests without records are limited to 4 MiB, JoinGroup and SyncGroup to"
         " 16 MiB",
         low=1,
     )
     request_elements_max: int = _setting(
-        50_000, "most topics, partitions, members and so on, taken together, that one request may list", low=1
+        50_000, "most topics, partitions, members and so on, in total, that one request may list", low=1
     )
     request_receive_timeout_ms: int = _setting(
         60_000,
@@ -175,14 +175,14 @@ class Settings:
     )
     queued_max_request_bytes: int = _kafka(
         268_435_456,
-        "requests read but not yet answered, over all connections of a broker; reading waits at this bound "
-        "(Kafka's default has no bound)",
+        "requests read but not yet answered, over all connections of a broker; at this limit reading waits "
+        "(Kafka's default is no limit)",
         low=1,
         high=INT64_MAX,
     )
     queued_max_response_bytes: int = _setting(
         134_217_728,
-        "responses that clients have not taken yet, over all connections of a broker; at this bound a Fetch "
+        "responses that clients have not read yet, over all connections of a broker; at this limit a Fetch "
         "returns one record batch",
         low=1,
         high=INT64_MAX,
@@ -192,27 +192,27 @@ class Settings:
     # ---- store and brokers
     data: str = _setting(
         "./data",
-        "directory of topics, records, groups and offsets; made when it is missing",
+        "directory of topics, records, groups and offsets; created if missing",
         section="store and brokers",
         length_max=4_096,
     )
     store: str | None = _setting(
         None,
         "database that brokers of several processes and machines share, instead of the directory of --data; "
-        "`muster store migrate` makes it ready; a password may also stand in PGPASSWORD or ~/.pgpass",
+        "`muster store migrate` prepares it; the password may also be in PGPASSWORD or ~/.pgpass",
         type=Type.PASSWORD,
         pattern=STORE_PATTERN,
         shape=STORE_SHAPE,
         optional=True,
     )
-    ephemeral: bool = _setting(False, "keep everything in memory and forget it at the end")
+    ephemeral: bool = _setting(False, "keep everything in memory and lose it on exit")
     brokers: int = _setting(1, "brokers in this process, each with its own listener", low=1, high=64)
     node_id: int = _setting(1, "node id of the first broker; the others count up from it")
     rack: str | None = _setting(None, "rack reported for the brokers", length_max=255, optional=True)
     test_mode: bool = _setting(
         False,
-        "for tests: the clock of groups and records can be moved, faults can be placed, and brokers of this "
-        "process stopped; over --http too, by anybody who reaches it; not with --store",
+        "for tests: the clock of groups and records can be advanced, faults injected, and brokers of this "
+        "process stopped; over --http too, by anyone who can reach it; not with --store",
     )
     lease_term_ms: int = _setting(
         3_000, "how long a broker that died keeps its shards before another may take them", low=200
@@ -221,23 +221,23 @@ class Settings:
     # ---- topics and records
     auto_create_topics_enable: bool = _kafka(
         True,
-        "a topic that is asked for and missing is created, if the client allows it",
+        "create missing topics that clients ask for, if the client allows it",
         section="topics and records",
     )
     delete_topic_enable: bool = _kafka(True, "clients may delete topics")
-    num_partitions: int = _kafka(1, "partitions of topics created without a number", low=1)
+    num_partitions: int = _kafka(1, "partitions of topics created without a partition count", low=1)
     message_max_bytes: int = _of_topics("max.message.bytes")
     max_decompressed_message_bytes: int = _of_topics("max.decompressed.message.bytes")
-    fetch_max_bytes: int = _kafka(57_671_680, "most a Fetch returns, whatever it asks for", low=1024)
+    fetch_max_bytes: int = _kafka(57_671_680, "most that a Fetch returns, whatever it asks for", low=1024)
     log_cleanup_policy: str = _kafka(
         "delete",
-        "what becomes of old records",
+        "what happens to old records",
         choices=("delete", "compact", "compact,delete", "delete,compact"),
     )
     log_retention_ms: int = _of_topics("retention.ms")
     log_retention_bytes: int = _of_topics("retention.bytes", low=-1)
     log_retention_check_interval_ms: int = _kafka(
-        300_000, "how often retention is looked at", low=1, high=INT64_MAX
+        300_000, "how often retention is checked", low=1, high=INT64_MAX
     )
     log_segment_bytes: int = _of_topics("segment.bytes")
     log_roll_ms: int = _of_topics("segment.ms")
@@ -249,7 +249,7 @@ class Settings:
     log_message_timestamp_after_max_ms: int = _of_topics("message.timestamp.after.max.ms")
     producer_id_expiration_ms: int = _kafka(
         86_400_000,
-        "how long an idempotent producer that writes nothing is remembered",
+        "how long an idle idempotent producer is remembered",
         low=1,
         scope=Scope.CLUSTER_WIDE,
     )
@@ -329,24 +329,22 @@ class Settings:
         10_080, "how long offsets are kept once their group is empty", low=1
     )
     offsets_retention_check_interval_ms: int = _kafka(
-        600_000, "how often expired offsets are looked for", low=1, high=INT64_MAX
+        600_000, "how often expired offsets are removed", low=1, high=INT64_MAX
     )
-    group_events: bool = _setting(
-        True, "what happens to groups is kept as records of the topic __group_events"
-    )
+    group_events: bool = _setting(True, "record what happens to groups in the topic __group_events")
     group_events_retention_ms: int = _setting(
-        604_800_000, "age at which records of __group_events go; -1: never", low=-1, high=INT64_MAX
+        604_800_000, "age at which records of __group_events are deleted; -1: never", low=-1, high=INT64_MAX
     )
     group_events_retention_bytes: int = _setting(
         16_777_216,
-        "size of a partition of __group_events (each shard has one) above which its oldest records go",
+        "partition size of __group_events (one per shard) above which the oldest records are deleted",
         high=1 << 30,
     )
 
     # ---- logging
     log_level: str = _setting(
         "info",
-        "least severe line that is logged",
+        "lowest level that is logged",
         section="logging",
         choices=("debug", "info", "warning", "error"),
     )

@@ -12,10 +12,11 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final
 
-from muster.client.errors import ClientError
+from muster.client.errors import NEVER_PASSES, ClientError
 from muster.client.group.outcomes import CommitResult
 from muster.client.network.connection import deadline
 from muster.client.partitions import OffsetAndMetadata, TopicPartition
+from muster.protocol.errors import KafkaError
 
 _LOG: Final = logging.getLogger("muster.client.consumer")
 
@@ -81,7 +82,7 @@ class AutoCommit:
         try:
             result = await self._commit(offsets, deadline(self._attempt_s))
             self._note(result)
-            if result.retry:
+            if not all(_is_gone(each.why) for each in result.retry.values()):
                 again_s = min(self._retry_backoff_s, self._interval_s)
         except ClientError as error:
             _LOG.info("auto-commit failed and will be retried: %s", error)
@@ -120,7 +121,7 @@ class AutoCommit:
                 self._failure = failure
                 return
             self._note(result)
-            if not result.retry:
+            if all(_is_gone(each.why) for each in result.retry.values()):
                 return
             if deadline(self._retry_backoff_s) >= give_up:
                 _LOG.warning(
@@ -167,3 +168,8 @@ class AutoCommit:
     def _over(self) -> None:
         self._due = True
         self._wake()
+
+
+def _is_gone(why: Exception) -> bool:
+    """Whether it is because the topic does not exist."""
+    return isinstance(why, KafkaError) and why.code in NEVER_PASSES

@@ -12,6 +12,7 @@ import asyncio
 import logging
 import time
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 from muster.client.consume.assigned import Assigned
@@ -129,7 +130,8 @@ class ConsumerCore(Generic[K, V]):
         await self.group.start()
         if given.enable_auto_commit:
             self.auto_commit = AutoCommit(
-                self.commit,
+                # For a topic that was deleted there is nothing to commit: no rebalance waits for it.
+                partial(self.commit, waits_for_topics=False),
                 self.assigned.handled,
                 self.wake,
                 interval_s=given.auto_commit_interval_ms / 1000,
@@ -398,8 +400,10 @@ class ConsumerCore(Generic[K, V]):
             self._following.cancel()
             self._following = None
         # A pattern means topics that there are: to ask for one that was just deleted must not bring it back.
-        by_pattern = self.subscription.pattern is not None
-        self.cluster.auto_create_topics = self.settings.allow_auto_create_topics and not by_pattern
+        by_pattern, remote = self.subscription.pattern is not None, self.subscription.remote
+        self.cluster.auto_create_topics = (
+            self.settings.allow_auto_create_topics and not by_pattern and remote is None
+        )
         if by_pattern:
             assert self.group is not None
             following = follow(
@@ -408,7 +412,10 @@ class ConsumerCore(Generic[K, V]):
             self._following = self._tasks.spawn(following, "topics that match the pattern")
         elif self.subscription.by_group:
             assert self.group is not None
-            self.group.subscribe(self.subscription.topics)
+            if remote is None:
+                self.group.subscribe(self.subscription.topics)
+            else:
+                self.group.subscribe(frozenset(), regex=remote.pattern)
         else:
             self._adopt(self.subscription.assigned)
         self.wake()
@@ -425,10 +432,16 @@ class ConsumerCore(Generic[K, V]):
         left with it."""
         return self.assigned.handled() if self._abandoned else self.assigned.given_out()
 
-    async def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata], until: float) -> CommitResult:
+    async def commit(
+        self,
+        offsets: dict[TopicPartition, OffsetAndMetadata],
+        until: float,
+        *,
+        waits_for_topics: bool = True,
+    ) -> CommitResult:
         """Commit these."""
         assert self.group is not None
-        result = await self.group.commit(offsets, until)
+        result = await self.group.commit(offsets, until, waits_for_topics=waits_for_topics)
         if result.committed:
             self.committed_at = time.monotonic()
             if self.auto_commit is not None:

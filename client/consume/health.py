@@ -15,9 +15,10 @@ class Health:
     state: str
     """"new", "running", "stopping" or "closed"."""
     membership: str
-    """Of the group: UNJOINED, PREPARING_REBALANCE, COMPLETING_REBALANCE or STABLE; "" without a group."""
+    """Of the group: UNJOINED, PREPARING_REBALANCE, COMPLETING_REBALANCE or STABLE; in the consumer protocol
+    UNJOINED, JOINING, RECONCILING, ACKNOWLEDGING or STABLE; "" without a group."""
     generation_id: int
-    """-1 outside of a generation."""
+    """In the consumer protocol the member epoch; -1 outside of the group."""
     member_id: str
     assignment: frozenset[TopicPartition]
     rebalances: int

@@ -41,6 +41,8 @@ def group_settings(given: ConsumerSettings, group_id: str) -> GroupSettings:
         group_id=group_id,
         assignors=given.assignors,
         group_instance_id=given.group_instance_id,
+        group_protocol=given.group_protocol,
+        group_remote_assignor=given.group_remote_assignor,
         session_timeout_ms=given.session_timeout_ms,
         heartbeat_interval_ms=given.heartbeat_interval_ms,
         max_poll_interval_ms=given.max_poll_interval_ms,

@@ -3,6 +3,9 @@
     a rebalance is due -> commit what was handled -> end the scopes -> revoked or lost -> join
     joined             -> (cooperative: commit, end the scopes, revoked; join again) -> assigned
 
+In the consumer protocol (KIP-848) only the second line is left: each assignment comes as one joined, and once
+`assigned` was called the group is told that it is done.
+
 A step that takes long leaves off when the reading call's time is over, or when it is cancelled, and the next
 reading call takes it up. A callback is made once; from a callback on until what it tells has been done there
 is nothing that could be cancelled in between.
@@ -68,6 +71,8 @@ class Rebalancing:
         """Take the rebalance that is due as far as it goes by `until`. A join is not waited for: the group
         wakes the reader when it is through. Raises what the callbacks raised, and what does not pass."""
         while self._joined is not None or self._group.rejoin_needed:
+            if self._group.lost:
+                self._joined = None  # What it says is void.
             if self._joined is None:
                 if not await self._prepare(until):
                     return
@@ -117,8 +122,10 @@ class Rebalancing:
         if group.lost:
             await self._scopes.end(self.owned, 0.0)
         # Once per rebalance: with cooperative assignors reading goes on while the group is joined.
-        if not (self._prepared or group.lost) and not await self._finish(
-            self._to_revoke(), until, commit=self.owned
+        if (
+            group.revokes_first
+            and not (self._prepared or group.lost)
+            and not await self._finish(self._to_revoke(), until, commit=self.owned)
         ):
             return False
         preparation = group.prepare(self.owned)
@@ -143,6 +150,8 @@ class Rebalancing:
         """Take what the group assigned. False when time is over."""
         if joined.revoked and not await self._finish(joined.revoked, until, commit=joined.revoked):
             return False
+        if self._group.lost:
+            return True
         self._prepared, self._told, self._giving_up, self._joined = False, False, None, None
         self.count += 1
         if joined.revoked is not None:
@@ -159,6 +168,7 @@ class Rebalancing:
             len(joined.added),
         )
         await self._calls.assigned(joined.added)
+        self._group.reconciled(joined)
         self._calls.raise_failure()
         return True
 

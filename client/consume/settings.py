@@ -27,6 +27,8 @@ class ConsumerOptions(TypedDict, total=False):
 
     group_id: str | None
     group_instance_id: str | None
+    group_protocol: Literal["classic", "consumer", "auto"]
+    group_remote_assignor: str | None
     assignors: Sequence[Assignor | str]
     auto_offset_reset: str | timedelta
     isolation_level: Literal["read_uncommitted", "read_committed"]
@@ -62,18 +64,32 @@ class ConsumerSettings:
     """Where to find the cluster: some of its brokers."""
     group_id: str | None = setting(
         None,
-        "the group to be a member of, or to commit for. Without one, partitions can be assigned only",
+        "the group to join, or to commit for. Without one, partitions can only be assigned by hand",
         optional=True,
         pattern=r"(?s).*\S.*",
         shape="text that is not blank, or None",
     )
     group_instance_id: str | None = setting(
         None,
-        "makes this a static member (KIP-345): one that comes back within the session timeout under the "
-        "same id gets its partitions back without a rebalance. No two consumers may have the same",
+        "makes this a static member (KIP-345): if it comes back within the session timeout under the "
+        "same id, it gets its partitions back without a rebalance. No two consumers may share an id",
         optional=True,
         pattern=r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}",
         shape="up to 249 letters, digits, dots, dashes and underscores",
+    )
+    group_protocol: str = setting(
+        "classic",
+        'how members and coordinator agree on who reads what: "classic", the members\' own assignors; '
+        '"consumer", the coordinator assigns, and partitions move without a stop of all (KIP-848); "auto", '
+        "that where the broker offers it, and classic elsewhere",
+        choices=("classic", "consumer", "auto"),
+    )
+    group_remote_assignor: str | None = setting(
+        None,
+        "what the coordinator is to assign by in the consumer protocol; None leaves it to the coordinator",
+        optional=True,
+        pattern=r".*\S.*",
+        shape='the name of one of its group.consumer.assignors ("uniform", "range"), or None',
     )
     assignors: tuple[Assignor, ...] = field(default_factory=lambda: _assignors((RANGE, COOPERATIVE_STICKY)))
     """How the leader shares out the partitions, best first; every member of the group must offer one in
@@ -84,68 +100,77 @@ class ConsumerSettings:
     that is no older)."""
     isolation_level: str = setting(
         "read_uncommitted",
-        '"read_committed" leaves out what transactions have not committed',
+        '"read_committed" leaves out records of open and aborted transactions',
         choices=("read_uncommitted", "read_committed"),
     )
     enable_auto_commit: bool = setting(
-        True, "commit by itself what was handled: every interval, before a rebalance, at a clean end"
+        True, "commit handled records automatically: every interval, before a rebalance, and on a clean close"
     )
-    auto_commit_interval_ms: int = setting(5_000, "how often what was handled is committed", low=1)
+    auto_commit_interval_ms: int = setting(5_000, "how often handled records are committed", low=1)
     session_timeout_ms: int = setting(
-        45_000, "after so long without a heartbeat the group goes on without this member", low=1
+        45_000, "how long the group waits for a heartbeat before it evicts this member", low=1
     )
     heartbeat_interval_ms: int = setting(
-        3_000, "how often the member tells the group that it is there; less than the session timeout", low=1
+        3_000, "how often the member sends a heartbeat; less than the session timeout", low=1
     )
     max_poll_interval_ms: int = setting(
         300_000,
-        "after so long without a reading call the member leaves the group: its handler may have died",
+        "how long the member may go without a reading call before it leaves the group: its handler may "
+        "be stuck",
         low=1,
     )
-    max_poll_records: int = setting(
-        500, "how many records are taken from the fetched ones at a time", low=1, unit="records"
-    )
+    max_poll_records: int = setting(500, "most records that one reading call returns", low=1, unit="records")
     revocation_grace_ms: int = setting(
-        5_000, "how long the tasks of a partition's scope may go on when it goes to another member", low=0
+        5_000,
+        "how long the tasks of a partition's scope may take to finish when the partition is revoked",
+        low=0,
     )
-    fetch_min_bytes: int = setting(1, "a fetch waits until there are so many bytes", low=0)
-    fetch_max_wait_ms: int = setting(500, "for how long a fetch waits for them", low=0)
+    fetch_min_bytes: int = setting(1, "least data a fetch waits for", low=0)
+    fetch_max_wait_ms: int = setting(500, "how long a fetch waits for fetch_min_bytes", low=0)
     fetch_max_bytes: int = setting(
         50 * 1024 * 1024,
-        "the most that one fetch takes from one broker; memory holds at most about twice as much per broker",
+        "most that one fetch returns; about twice as much per broker may be held in memory",
         low=1,
     )
     max_partition_fetch_bytes: int = setting(
-        1024 * 1024, "the most that one fetch takes of one partition", low=1
+        1024 * 1024, "most that one fetch returns of one partition", low=1
     )
     heartbeat: str = setting(
         "loop",
-        'where the member\'s heartbeats run: "loop", the user\'s own, or "thread", a loop of their own in a'
-        " thread, so that handlers which block the loop do not lose the membership",
+        'where heartbeats run: "loop", the user\'s own, or "thread", a separate loop in a'
+        " thread, so that handlers that block the loop do not lose the membership",
         choices=("loop", "thread"),
     )
     client_id: str = setting("muster", "what this client is called in the brokers' logs and quotas")
     client_rack: str = setting(
-        "", "where this client stands, so that replicas and partitions nearby are preferred"
+        "", "the rack of this client, so that nearby replicas and partitions are preferred"
     )
-    request_timeout_ms: int = setting(30_000, "how long a broker may take for an answer", low=1)
-    default_api_timeout_ms: int = setting(60_000, "how long calls take that have no timeout given", low=1)
-    retry_backoff_ms: int = setting(
-        100, "the first pause before something is tried again; later ones are longer", low=1
+    request_timeout_ms: int = setting(30_000, "how long to wait for a broker's response", low=1)
+    default_api_timeout_ms: int = setting(60_000, "timeout of calls that do not specify one", low=1)
+    retry_backoff_ms: int = setting(100, "pause before the first retry; later ones are longer", low=1)
+    retry_backoff_max_ms: int = setting(1_000, "longest pause between retries", low=1)
+    metadata_max_age_ms: int = setting(
+        300_000,
+        "how often metadata is refreshed, and so how soon new topics and partitions are noticed",
+        low=1,
     )
-    retry_backoff_max_ms: int = setting(1_000, "the longest of these pauses", low=1)
-    metadata_max_age_ms: int = setting(300_000, "how soon new topics and partitions are noticed", low=1)
     check_crcs: bool = setting(True, "whether checksums of record batches are verified")
     allow_auto_create_topics: bool = setting(
-        True, "whether brokers may create the topics subscribed to, if their own settings let them"
+        True, "whether brokers may create missing topics, if their settings allow it"
     )
-    exclude_internal_topics: bool = setting(True, "whether patterns leave out the cluster's own topics")
+    exclude_internal_topics: bool = setting(True, "whether patterns leave out internal topics")
 
     @classmethod
     def of(cls, bootstrap_servers: str | Sequence[str], options: ConsumerOptions) -> Self:
         """Settings from what a user gives."""
         check_known("Consumer", options, (each.name for each in fields(cls)))
         given: dict[str, Any] = dict(options)
+        if given.get("group_protocol") == "consumer":
+            for name in _CLASSIC_ONLY.keys() & given.keys():
+                raise ValueError(
+                    f"{name} is given with group_protocol='consumer', where {_CLASSIC_ONLY[name]}; "
+                    "leave it out"
+                )
         if "auto_offset_reset" in given:
             given["auto_offset_reset"] = parse_reset(given["auto_offset_reset"])
         if "assignors" in given:
@@ -155,10 +180,21 @@ class ConsumerSettings:
     def __post_init__(self) -> None:
         check(self)
         if self.group_instance_id is not None and self.group_id is None:
-            raise ValueError("group_instance_id is given without a group_id: it names a member of a group")
+            raise ValueError("group_instance_id requires a group_id: it names a member of a group")
+        if self.group_remote_assignor is not None and self.group_protocol == "classic":
+            raise ValueError(
+                "group_remote_assignor is given with group_protocol='classic', where members assign: set "
+                "assignors, or group_protocol='consumer'"
+            )
         for smaller, larger in _BELOW:
             check_below(self, smaller, larger)
 
+
+_CLASSIC_ONLY: Final = {
+    "assignors": "the coordinator assigns (group_remote_assignor)",
+    "session_timeout_ms": "the broker says it (consumer.session.timeout.ms of the group)",
+    "heartbeat_interval_ms": "the broker says it (consumer.heartbeat.interval.ms of the group)",
+}
 
 _BELOW: Final = (
     ("heartbeat_interval_ms", "session_timeout_ms"),

@@ -1,18 +1,33 @@
-"""What a consumer wants to read: topics by name, topics by pattern, or partitions. Pure.
+"""What a consumer wants to read: topics by name, by our pattern or the broker's, or partitions. Pure.
 
-The three exclude each other, as in Kafka: who changes from one to another unsubscribes in between.
+These exclude each other, as in Kafka: who changes from one to another unsubscribes in between.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from muster.client.errors import ClientError
 from muster.client.partitions import TopicPartition
 
-Topics: TypeAlias = str | Iterable[str] | re.Pattern[str]
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionPattern:
+    """All topics whose whole name matches this regular expression in RE2 syntax. The brokers find them, and
+    notice new ones, so it takes the consumer protocol (KIP-848): `group_protocol="consumer"`, or "auto".
+    Raises ValueError."""
+
+    pattern: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.pattern, str) or not self.pattern:
+            raise ValueError(f"SubscriptionPattern({self.pattern!r}): it takes text that is not empty")
+
+
+Topics: TypeAlias = str | Iterable[str] | re.Pattern[str] | SubscriptionPattern
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
@@ -22,6 +37,7 @@ class Subscription:
 
     def __init__(self) -> None:
         self.pattern: re.Pattern[str] | None = None
+        self.remote: SubscriptionPattern | None = None
         self.topics: frozenset[str] = frozenset()
         self.assigned: frozenset[TopicPartition] = frozenset()
         self._by_group = False
@@ -30,8 +46,9 @@ class Subscription:
         return f"<Subscription {self}>"
 
     def __str__(self) -> str:
-        if self.pattern is not None:
-            return f"topics like {self.pattern.pattern!r}: {_listed(self.topics)}"
+        pattern = self.pattern or self.remote
+        if pattern is not None:
+            return f"topics like {pattern.pattern!r}: {_listed(self.topics)}"
         if self._by_group:
             return f"topics {_listed(self.topics)}"
         return f"partitions {_listed(map(str, self.assigned))}" if self.assigned else "nothing"
@@ -51,7 +68,14 @@ class Subscription:
         partitions are assigned."""
         if self.assigned:
             raise ClientError("partitions are assigned: unsubscribe before subscribing to topics")
-        if isinstance(wanted, re.Pattern):
+        if isinstance(wanted, SubscriptionPattern):
+            if self._by_group and self.remote is None:
+                raise ClientError("subscribed otherwise: unsubscribe before subscribing by pattern")
+            if wanted != self.remote:
+                self.remote, self.topics = wanted, frozenset()
+        elif self.remote is not None:
+            raise ClientError("subscribed by pattern: unsubscribe before subscribing otherwise")
+        elif isinstance(wanted, re.Pattern):
             if not isinstance(wanted.pattern, str):
                 raise ValueError("topics: the pattern takes text, not bytes")
             if self._by_group and self.pattern is None:
@@ -80,7 +104,8 @@ class Subscription:
 
     def clear(self) -> None:
         """Want nothing."""
-        self.pattern, self.topics, self.assigned, self._by_group = None, frozenset(), frozenset(), False
+        self.pattern = self.remote = None
+        self.topics, self.assigned, self._by_group = frozenset(), frozenset(), False
 
     def follow(self, there: Iterable[tuple[str, bool]], *, exclude_internal: bool) -> bool:
         """Which of the cluster's topics (name, internal) the pattern means now; the whole name has to match.
@@ -97,12 +122,17 @@ class Subscription:
 
     def covers(self, where: TopicPartition) -> bool:
         """Whether the partition is wanted: a leader may assign what was wanted a moment ago."""
+        if self.remote is not None:
+            return True
         if self.pattern is not None:
             return self.pattern.fullmatch(where.topic) is not None
         return where.topic in self.topics if self._by_group else where in self.assigned
 
     def adopt(self, partitions: Iterable[TopicPartition]) -> None:
-        """A leader with newer metadata may assign topics that the pattern means and we have not seen yet."""
+        """A leader with newer metadata may assign topics that the pattern means and we have not seen yet.
+        What a pattern of the broker's means, only assignments tell."""
+        if self.remote is not None:
+            self.topics = frozenset(where.topic for where in partitions)
         if self.pattern is not None:
             self.topics |= {where.topic for where in partitions}
 

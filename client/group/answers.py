@@ -23,6 +23,10 @@ class Action(Enum):
     """The generation is over: join again under the same member id; partitions are lost."""
     FORGET_MEMBER = auto()
     """The group does not know the member: join as a new one; partitions are lost."""
+    NEXT_EPOCH = auto()
+    """The coordinator has a newer member epoch (KIP-848), which the next heartbeat tells: then once more."""
+    RAISED = auto()
+    """Raised, and tried again: somebody may change that."""
     FENCED = auto()
     """Another member has the group instance id (KIP-345): stop."""
     FATAL = auto()
@@ -58,6 +62,14 @@ ACTIONS: Final[dict[ApiKey, dict[ErrorCode, Action]]] = {
         ErrorCode.ILLEGAL_GENERATION: Action.FORGET_GENERATION,
         ErrorCode.GROUP_AUTHORIZATION_FAILED: Action.FATAL,
     },
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: _ELSEWHERE
+    | _REMOVED
+    | {
+        ErrorCode.FENCED_MEMBER_EPOCH: Action.FORGET_GENERATION,
+        # Of a member that was in: the group is gone. Kafka's client takes that for final.
+        ErrorCode.GROUP_ID_NOT_FOUND: Action.FORGET_MEMBER,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED: Action.RAISED,
+    },
     ApiKey.OFFSET_COMMIT: _ELSEWHERE
     | _REMOVED
     | {
@@ -72,6 +84,9 @@ ACTIONS: Final[dict[ApiKey, dict[ErrorCode, Action]]] = {
     ApiKey.OFFSET_FETCH: _ELSEWHERE
     | {
         ErrorCode.REQUEST_TIMED_OUT: Action.FIND_COORDINATOR,
+        # What the member is called changes while it asks (KIP-848).
+        ErrorCode.STALE_MEMBER_EPOCH: Action.AGAIN,
+        ErrorCode.UNKNOWN_MEMBER_ID: Action.AGAIN,
     },
 }
 """Beside these: codes that may pass by themselves are AGAIN, and the rest FATAL; but for heartbeats, where
@@ -91,6 +106,8 @@ _REASONS: Final = {
     ErrorCode.ILLEGAL_GENERATION: "the group has moved on to another generation",
     ErrorCode.UNKNOWN_MEMBER_ID: "the group no longer knows the member",
     ErrorCode.MEMBER_ID_REQUIRED: "joining with the member id just given",
+    ErrorCode.FENCED_MEMBER_EPOCH: "the group has moved on to another member epoch",
+    ErrorCode.GROUP_ID_NOT_FOUND: "the group is gone",
 }
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+import uuid
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Final
@@ -25,15 +26,18 @@ from muster.client.errors import (
     may_pass,
     refusal,
 )
-from muster.client.group.membership import Membership
+from muster.client.group.consumer_answers import not_offered
+from muster.client.group.member import Member
 from muster.client.group.membership_types import Ask, Kind
 from muster.client.network.cluster import Cluster
 from muster.client.network.connection import Connection, Versioned, deadline
 from muster.protocol.api import ApiKey
 from muster.protocol.errors import EncodeError, ErrorCode, KafkaError
 from muster.protocol.message import Message
-from muster.protocol.messages.classic_group import JoinGroupRequest, LeaveGroupRequest, LeaveGroupResponse
+from muster.protocol.messages.classic_group import JoinGroupRequest, LeaveGroupRequest
 from muster.protocol.messages.connection import ApiVersionsRequest
+from muster.protocol.messages.consumer_group import ConsumerGroupHeartbeatRequest
+from muster.protocol.messages.metadata import MetadataRequest
 
 JOIN_LANE: Final = "join"
 LANE: Final = "group"
@@ -55,7 +59,7 @@ class Driver:
     def __init__(
         self,
         cluster: Cluster,
-        membership: Membership,
+        membership: Member,
         lock: AbstractContextManager[Any],
         on_change: Callable[[], None],
     ) -> None:
@@ -174,9 +178,15 @@ class Driver:
             self._membership.coordinator_lost(node, now_ms())
         self.kick()
 
-    async def leave(self, request: LeaveGroupRequest, until: float) -> None:
-        """Send a LeaveGroup, with a few tries, and end what is left of joining. Raises ClientError or
-        KafkaError when it did not get through: the group misses the member when its session ends."""
+    def serve(self, membership: Member) -> None:
+        """Run this membership from now on. To be called with the lock held."""
+        self._membership = membership
+        self.kick()
+
+    async def leave(self, request: Message, until: float) -> None:
+        """Send what tells the group that the member leaves, with a few tries, and end what is left of
+        joining. Raises ClientError or KafkaError when it did not get through: the group misses the member
+        when its session ends."""
         with self._lock:
             node = self._membership.coordinator
         exchange = self._exchange
@@ -350,15 +360,18 @@ class Driver:
                         raise Unreachable(f"broker {ask.node} does not coordinate {self._group_id} any more")
                     self._join_connection = connection
                 return await connection.call(_present(ask), until)
+            case Kind.HEARTBEAT if isinstance(ask.request, ConsumerGroupHeartbeatRequest):
+                return await self._consumer_heartbeat(ask, until)
             case Kind.HEARTBEAT | Kind.ASSIGNED:
                 return await (await self._connection(ask.node, LANE, until)).call(_present(ask), until)
             case Kind.LEAVE:
-                assert isinstance(ask.request, LeaveGroupRequest)
-                return await self._leave(ask.node, ask.request, until)
+                return await self._leave(ask.node, _present(ask), until)
             case Kind.PROBE:
                 return await (await self._connection(ask.node, LANE, until)).call(ApiVersionsRequest(), until)
             case Kind.TOPICS | Kind.WATCH:
                 return await self._topics(ask.topics, until)
+            case Kind.NAMES:
+                return await self._names(ask.topic_ids, until)
             case Kind.ASSIGN:
                 return self._assign(ask)
 
@@ -405,15 +418,38 @@ class Driver:
             )
         return known
 
-    async def _leave(self, node: int, request: LeaveGroupRequest, until: float) -> LeaveGroupResponse:
+    async def _names(self, topic_ids: frozenset[uuid.UUID], until: float) -> dict[uuid.UUID, str]:
+        """Of those topics that the broker knows."""
+        topics = [MetadataRequest.Topic(topic_id=each, name=None) for each in sorted(topic_ids)]
+        request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
+        response = await self._cluster.call(request, until)
+        return {
+            topic.topic_id: topic.name
+            for topic in response.topics
+            if topic.name and topic.topic_id in topic_ids and not topic.error_code
+        }
+
+    async def _consumer_heartbeat(self, ask: Ask, until: float) -> Any:
+        connection = await self._connection(ask.node, LANE, until)
+        try:
+            response = await connection.call(_present(ask), until)
+        except (KafkaError, EncodeError) as error:
+            raise not_offered(f"broker {ask.node} at {connection.address}", str(error)) from error
+        if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
+            raise not_offered(f"broker {ask.node} at {connection.address}", response.error_message)
+        return response
+
+    async def _leave(self, node: int, request: Message, until: float) -> Any:
         def build(version: int) -> Message:
+            assert isinstance(request, LeaveGroupRequest)
             if version >= _MEMBERS_IN_LEAVE:
                 return request
             return LeaveGroupRequest(group_id=request.group_id, member_id=request.members[0].member_id)
 
         connection = await self._connection(node, LANE, until)
-        response: LeaveGroupResponse = await connection.call(Versioned(ApiKey.LEAVE_GROUP, build), until)
-        return response
+        if isinstance(request, LeaveGroupRequest):
+            return await connection.call(Versioned(ApiKey.LEAVE_GROUP, build), until)
+        return await connection.call(request, until)
 
     # --- connections ----------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ methods are called on the consumer's loop.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
@@ -23,8 +24,11 @@ from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from muster.client.assignors import RebalanceProtocol
 from muster.client.errors import ClientError, Closed
+from muster.client.group.choosing import classic_instead, membership_of
+from muster.client.group.consumer_answers import not_offered
 from muster.client.group.driver import Driver, now_ms
 from muster.client.group.loop_thread import LoopThread
+from muster.client.group.member import Member
 from muster.client.group.membership import Membership
 from muster.client.group.membership_types import GroupSettings, Joined, Preparation, State
 from muster.client.group.offsets import Offsets
@@ -37,6 +41,8 @@ from muster.protocol.errors import KafkaError
 __all__ = ["Group", "GroupHealth", "GroupSettings", "Joined", "Preparation", "State"]
 
 T = TypeVar("T")
+
+_LOG: Final = logging.getLogger(__name__)
 
 CLOSE_S: Final = 30.0
 
@@ -75,7 +81,7 @@ class Group:
         self.settings = settings
         self._bootstrap = list(bootstrap)
         self._on_wake = on_wake
-        self._membership = Membership(settings)
+        self._membership = membership_of(settings)
         self._lock = threading.RLock()
         self._apart = apart
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -173,12 +179,26 @@ class Group:
 
     # --- being a member -------------------------------------------------------------------------------------
 
-    def subscribe(self, topics: frozenset[str], accepts: Callable[[str], bool] | None = None) -> None:
+    def subscribe(
+        self,
+        topics: frozenset[str],
+        accepts: Callable[[str], bool] | None = None,
+        *,
+        regex: str | None = None,
+    ) -> None:
         """What to be assigned partitions of; a change has the group rebalance. `accepts` says of other topics
-        whether they belong to the subscription as well: the leader may know more that fit a pattern."""
+        whether they belong to the subscription as well: the leader may know more that fit a pattern. `regex`:
+        the coordinator finds the topics. Raises KafkaError where it cannot do that."""
         with self._lock:
-            self._membership.subscribe(topics, accepts)
+            if regex is not None and isinstance(self._membership, Membership):
+                raise not_offered("the group's coordinator", "SubscriptionPattern requires it")
+            self._membership.subscribe(topics, accepts, regex=regex)
         self._kick()
+
+    @property
+    def revokes_first(self) -> bool:
+        """Whether `prepare` may have partitions revoked before the group is joined."""
+        return self._membership.revokes_first
 
     def request_rejoin(self, reason: str) -> None:
         """Have the group rebalance (Kafka's enforceRebalance)."""
@@ -215,6 +235,12 @@ class Group:
             taken = self._membership.take(joined)
         return joined if taken else None
 
+    def reconciled(self, joined: Joined) -> None:
+        """To be called when all that `joined` says is done, the callbacks included."""
+        with self._lock:
+            self._membership.reconciled(joined, now_ms())
+        self._kick()
+
     async def leave(self, reason: str, until: float) -> None:
         """Be no member any more and drop the subscription; commits are nobody's after that. A dynamic member
         tells the group, which may fail without harm: the group misses it when its session ends."""
@@ -223,11 +249,20 @@ class Group:
 
     # --- offsets --------------------------------------------------------------------------------------------
 
-    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], until: float) -> CommitResult:
+    async def commit(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        until: float,
+        *,
+        waits_for_topics: bool = True,
+    ) -> CommitResult:
         """Commit as this member, or, without a subscription, as nobody's: then the group must have no
-        members. What may pass is tried again until `until`. Raises KafkaError for what is refused."""
+        members. What may pass is tried again until `until`; that a topic does not exist, only if it
+        `waits_for_topics`. Raises KafkaError for what is refused."""
         inside = self._started()
-        return await self._run(inside.commit(offsets, self._seconds(until)))
+        return await self._run(
+            inside.commit(offsets, self._seconds(until), waits_for_topics=waits_for_topics)
+        )
 
     async def committed(
         self, partitions: Collection[TopicPartition], until: float
@@ -269,6 +304,10 @@ class Group:
         """On the driver's loop: tell the consumer if there is something new for it to do."""
         inside = self._inside
         with self._lock:
+            if inside is not None and (classic := classic_instead(self._membership)) is not None:
+                _LOG.info("%s; joining as a classic member", self._membership.last_error)
+                self._membership = classic
+                inside.serve(classic)
             crashed = inside is not None and inside.driver.crashed is not None
             calls_for = self._membership.calls_for_reader(), crashed
         if calls_for == self._calls_for:
@@ -297,7 +336,7 @@ class _Inside:
     def __init__(
         self,
         bootstrap: Sequence[Address],
-        membership: Membership,
+        membership: Member,
         lock: threading.RLock,
         on_change: Callable[[], None],
     ) -> None:
@@ -317,11 +356,18 @@ class _Inside:
         self._hurry = asyncio.Event()
         self._loop = asyncio.get_running_loop()
 
+    def serve(self, membership: Member) -> None:
+        """Be this member from now on. To be called with the lock held."""
+        self._membership = membership
+        self.driver.serve(membership)
+        self._offsets.serve(membership)
+
     async def join(self, owned: frozenset[TopicPartition], seconds: float) -> Joined | None:
         until = deadline(seconds)
-        membership, driver = self._membership, self.driver
+        driver = self.driver
         driver.raise_error()
         with self._lock:
+            membership = self._membership
             membership.join(owned, now_ms())
             membership.readers += 1
         driver.kick()
@@ -329,19 +375,25 @@ class _Inside:
             while True:
                 driver.raise_error()
                 with self._lock:
+                    membership = self._membership
                     joined, goes_on = membership.result, membership.is_joining
                 if joined is not None or not goes_on or not await driver.changed(until):
                     return joined
         finally:
             with self._lock:
+                membership = self._membership
                 membership.readers -= 1
                 membership.polled(now_ms())
 
     async def commit(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], seconds: float
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        seconds: float,
+        *,
+        waits_for_topics: bool,
     ) -> CommitResult:
         self.driver.raise_error()
-        return await self._offsets.commit(offsets, deadline(seconds))
+        return await self._offsets.commit(offsets, deadline(seconds), waits_for_topics=waits_for_topics)
 
     async def committed(
         self, partitions: Collection[TopicPartition], seconds: float

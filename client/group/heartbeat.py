@@ -61,6 +61,7 @@ class Heartbeat:
         self.last_sent_ms: int | None = None
         self.last_answered_ms: int | None = None
         self._due_ms = 0
+        self._is_hastened = False
         self._session_ends_ms = 0
         self._poll_ends_ms = 0
 
@@ -83,6 +84,18 @@ class Heartbeat:
         self.in_flight = True
         self.last_sent_ms = now_ms
         self._due_ms = now_ms + self._interval_ms
+        self._is_hastened = False
+
+    def hasten(self, at_ms: int = 0) -> None:
+        """There is something to tell: the next one is due then, and not before the last one is answered."""
+        self._due_ms = at_ms
+        self._is_hastened = True
+
+    def set_interval(self, interval_ms: int) -> None:
+        """The coordinator says how often it wants to hear the member."""
+        if not self._is_hastened:
+            self._due_ms += interval_ms - self._interval_ms
+        self._interval_ms = interval_ms
 
     def answered(self, now_ms: int) -> None:
         """The coordinator knows the member."""
@@ -96,6 +109,10 @@ class Heartbeat:
         self.in_flight = False
         self._due_ms = now_ms + min(self._interval_ms, self._backoff.next_ms())
 
+    def wait(self, now_ms: int) -> None:
+        """The next one is due after an interval."""
+        self._due_ms = now_ms + self._interval_ms
+
     def restart_session(self, now_ms: int) -> None:
         """Give the coordinator, heard from or only just found, the session timeout to answer."""
         self._session_ends_ms = now_ms + self._session_timeout_ms
@@ -103,6 +120,11 @@ class Heartbeat:
     def polled(self, now_ms: int) -> None:
         """Somebody asked for records."""
         self._poll_ends_ms = now_ms + self._max_poll_interval_ms
+
+    def stand_in_for(self, other: Heartbeat) -> None:
+        """The consumer of another member has this one now."""
+        self.last_sent_ms, self.last_answered_ms = other.last_sent_ms, other.last_answered_ms
+        self._poll_ends_ms = other._poll_ends_ms
 
     def is_due(self, now_ms: int) -> bool:
         return self.is_on and not self.in_flight and now_ms >= self._due_ms

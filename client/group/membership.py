@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any, Final
 
 from muster.client.assignors import (
@@ -28,8 +27,8 @@ from muster.client.assignors import (
 )
 from muster.client.errors import ClientError, refusal
 from muster.client.group.answers import Action, action_of, reason_of
-from muster.client.group.heartbeat import Backoff, Heartbeat
 from muster.client.group.leadership import Leadership
+from muster.client.group.member import Member
 from muster.client.group.membership_types import (
     NO_GENERATION,
     NO_NODE,
@@ -62,67 +61,29 @@ PROMPT_REJOINS: Final = 8
 _EAGER: Final = RebalanceProtocol.EAGER
 
 
-class Membership:
-    """A member that subscribes to topics. Times are milliseconds of one monotonic clock; `jitter` returns the
-    factor, about 1, that pauses are multiplied by."""
+class Membership(Member):
+    """See above and `Member`."""
 
     def __init__(
         self, settings: GroupSettings, *, jitter: Callable[[], float] = lambda: random.uniform(0.8, 1.2)
     ) -> None:
-        self.settings = settings
-        self.jitter = jitter
-        self.protocol = common_protocol(settings.assignors)
-        """The rebalance protocol in force: the highest that all assignors support."""
-        self.state = State.UNJOINED
-        self.generation = NO_GENERATION
-        self.topics: frozenset[str] = frozenset()
-        self.is_subscribed = False
+        super().__init__(settings, jitter, State.UNJOINED)
+        self._protocol = common_protocol(settings.assignors)
         self.assignment: frozenset[TopicPartition] = frozenset()
         """What the present generation gave this member."""
-        self.owned: frozenset[TopicPartition] = frozenset()
-        """What it may commit in the present generation."""
-        self.lost = False
-        """Whether the membership was lost while the consumer had partitions; until it has given them up."""
-        self.result: Joined | None = None
-        """How joining went, until it is taken."""
-        self.coordinator: int | None = None
-        self.coordinator_users = 0
-        """How many wait for the coordinator beside the member itself."""
-        self.readers = 0
-        """How many wait for the group to be joined: while there is one, the poll deadline stands still."""
-        self.poll_expirations = 0
-        self.last_error: Exception | None = None
-        """What went wrong last; it may have passed."""
-        backoff = partial(Backoff, settings.retry_backoff_ms, settings.retry_backoff_max_ms, jitter)
-        self.heartbeat = Heartbeat(
-            session_timeout_ms=settings.session_timeout_ms,
-            interval_ms=settings.heartbeat_interval_ms,
-            max_poll_interval_ms=settings.max_poll_interval_ms,
-            request_timeout_ms=settings.request_timeout_ms,
-            backoff=backoff(),
-        )
+        backoff = self._backoff
         self._by_name = {each.name: each for each in settings.assignors}
         if len(self._by_name) < len(settings.assignors):
             raise ValueError("assignors: two of them have the same name")
-        self._accepts: Callable[[str], bool] | None = None
         self._joined_topics: frozenset[str] = frozenset()
         self._accepted_topics: frozenset[str] = frozenset()
-        self._held: frozenset[TopicPartition] = frozenset()  # what the consumer has
         self._prepared = False
-        self._wants_join = False
         self._rejoin_reason: str | None = None
-        self._fenced: KafkaError | None = None
-        self._error: Exception | None = None
         # In flight.
         self._exchange: Ask | None = None
-        self._find: Ask | None = None
-        self._beat: Ask | None = None
         self._watch: Ask | None = None
         self._probe: Ask | None = None
-        self._leaving: Ask | None = None
         # When what is due.
-        self._find_at_ms = 0
-        self._find_backoff = backoff()
         self._join_at_ms = 0
         self._join_backoff = backoff()
         self._prompt_left = PROMPT_REJOINS
@@ -139,36 +100,26 @@ class Membership:
         )
 
     @property
-    def member_id(self) -> str:
-        return self.generation.member_id
-
-    @property
-    def generation_id(self) -> int:
-        return self.generation.generation_id
-
-    @property
     def is_leader(self) -> bool:
         return self._lead is not None
 
     @property
-    def is_static(self) -> bool:
-        return self.settings.group_instance_id is not None
+    def protocol(self) -> RebalanceProtocol:
+        """The highest that all assignors support."""
+        return self._protocol
+
+    @property
+    def revokes_first(self) -> bool:
+        return True
 
     @property
     def rejoin_needed(self) -> bool:
-        """Whether the consumer is to call `join`, or to take what came of it."""
         return self.is_subscribed and (
             self.state is not State.STABLE or self._rejoin_reason is not None or self.result is not None
         )
 
     @property
-    def is_by_pattern(self) -> bool:
-        """Whether the subscription means topics that there are, so that none is to be created for it."""
-        return self._accepts is not None
-
-    @property
     def is_joining(self) -> bool:
-        """Whether joining goes on by itself."""
         return self._wants_join
 
     @property
@@ -177,18 +128,16 @@ class Membership:
         asked = self._exchange, self._find, self._beat, self._watch, self._probe, self._leaving
         return [each for each in asked if each is not None]
 
-    def calls_for_reader(self) -> tuple[object, ...] | None:
-        """What a reading call would find new; None for nothing."""
-        joins = self.rejoin_needed and not self._wants_join
-        if self._error is None and self.result is None and not joins:
-            return None
-        return self._error, self.result, joins
-
     # --- the consumer's part --------------------------------------------------------------------------------
 
-    def subscribe(self, topics: frozenset[str], accepts: Callable[[str], bool] | None = None) -> None:
-        """What to get partitions of. `accepts` says of other topics whether an assignment may have them: a
-        leader may know more topics that fit a pattern."""
+    def subscribe(
+        self,
+        topics: frozenset[str],
+        accepts: Callable[[str], bool] | None = None,
+        *,
+        regex: str | None = None,
+    ) -> None:
+        assert regex is None, "the broker does not find topics for a classic member"
         self._accepts = accepts
         self.topics = topics
         self.is_subscribed = True
@@ -196,12 +145,10 @@ class Membership:
             self.request_rejoin("the subscription has changed")
 
     def request_rejoin(self, reason: str) -> None:
-        """Have the group rebalance, at the next `join`."""
         if self.state is State.STABLE and self._rejoin_reason is None:
             self._rejoin_reason = reason
 
     def prepare(self, owned: frozenset[TopicPartition]) -> Preparation:
-        """What of `owned` to give up before `join`; it says nothing twice."""
         if self._prepared or self.result is not None:
             return Preparation(None, None, owned)
         if not self.generation.is_valid:
@@ -212,9 +159,6 @@ class Membership:
         return Preparation(revoked or None, None, owned - revoked)
 
     def join(self, owned: frozenset[TopicPartition], now_ms: int) -> None:
-        """Join the group, keeping these; it counts as a poll. Nothing happens while a result waits to be
-        taken, nor while the consumer still has what was lost. Raises ClientError without a subscription, and
-        KafkaError for good once another has taken over the group instance id."""
         if not self.is_subscribed:
             raise ClientError(f"group {self.settings.group_id}: there is no subscription to join with")
         if self._fenced is not None:
@@ -229,7 +173,6 @@ class Membership:
             self._wants_join = True
 
     def take(self, result: Joined) -> bool:
-        """The consumer has this result now. False when it is void: the membership was lost in between."""
         if self.result is not result:
             return False
         self.result = None
@@ -237,23 +180,11 @@ class Membership:
         self._prepared = False
         return True
 
-    def polled(self, now_ms: int) -> None:
-        """Somebody asked for records."""
-        self.heartbeat.polled(now_ms)
-
-    @property
-    def has_error(self) -> bool:
-        """Whether there is something for `take_error`."""
-        return self._error is not None
-
-    def take_error(self) -> Exception | None:
-        """What cannot pass and nobody was told yet."""
-        error, self._error = self._error, None
-        return error
+    def reconciled(self, result: Joined, now_ms: int) -> None:
+        """The group is told when it is joined again."""
 
     def leave(self, reason: str, *, static_too: bool = False) -> LeaveGroupRequest | None:
-        """Be no member any more, and have no subscription. The request that tells the group, where there is
-        something to tell: a static member stays until its session ends."""
+        """As `Member` says; a static member tells nothing, and stays until its session ends."""
         request = self._leave_request(reason, static_too=static_too)
         self._forget("the group was left", member_too=True)
         self.is_subscribed = self.lost = self._wants_join = False
@@ -265,12 +196,9 @@ class Membership:
     # --- what to do -----------------------------------------------------------------------------------------
 
     def due(self, now_ms: int) -> list[Ask]:
-        """What to ask now. Each is to be answered or failed, once."""
         asks: list[Ask] = []
         self._expire(now_ms, asks)
-        if self._find_is_wanted() and now_ms >= self._find_at_ms:
-            self._find = Ask(Kind.FIND_COORDINATOR, self.settings.request_timeout_ms)
-            asks.append(self._find)
+        asks += self._find_if_due(now_ms)
         if self._can_go_on() and now_ms >= self._join_at_ms:
             asks.append(self._go_on(now_ms))
         elif self._probe_is_wanted() and now_ms >= self._probe_at_ms:
@@ -287,8 +215,6 @@ class Membership:
         return asks
 
     def next_deadline_ms(self) -> int | None:
-        """When to call `due` again, unless an answer comes first; None: only an answer or a call changes
-        anything."""
         deadlines = []
         if self._find_is_wanted():
             deadlines.append(self._find_at_ms)
@@ -304,12 +230,9 @@ class Membership:
         return min(deadlines, default=None)
 
     def answered(self, ask: Ask, answer: Any, now_ms: int) -> None:
-        """What came of it, as `Kind` says. Answers to what is not asked any more change nothing."""
         match ask.kind:
             case Kind.FIND_COORDINATOR if ask is self._find:
-                self._find = None
-                self.coordinator = answer
-                self.heartbeat.restart_session(now_ms)
+                self._found(answer, now_ms)
             case Kind.JOIN if ask is self._exchange:
                 self._exchange = None
                 self._joined(answer, now_ms)
@@ -339,14 +262,12 @@ class Membership:
                 self._leaving = None
 
     def failed(self, ask: Ask, error: Exception, now_ms: int, *, final: bool = False) -> None:
-        """No answer came. `final`: none will come, however often it is asked."""
         self.last_error = error
         if ask.node != NO_NODE:
             self.coordinator_lost(ask.node, now_ms)
         match ask.kind:
             case Kind.FIND_COORDINATOR if ask is self._find:
-                self._find = None
-                self._find_at_ms = now_ms + self._find_backoff.next_ms()
+                self._not_found(now_ms)
             case Kind.JOIN | Kind.SYNC if ask is self._exchange:
                 self._exchange = None
                 self._stand_back()
@@ -370,24 +291,8 @@ class Membership:
         if final:
             self._give_up(error)
 
-    def coordinator_lost(self, node: int, now_ms: int) -> None:
-        """This node is not the coordinator, or cannot be reached: look for it, the first time at once."""
-        if node != self.coordinator:
-            return
-        self.coordinator = None
-        if self._find_backoff.failures:
-            self._find_at_ms = now_ms + self._find_backoff.next_ms()
-        else:
-            self._find_at_ms = now_ms
-            self._find_backoff.failures = 1
-
-    def heard(self) -> None:
-        """The coordinator answered as one."""
-        self._find_backoff.reset()
-
     def commit_refused(self, code: ErrorCode, generation: Generation) -> None:
-        """A commit of `generation` was answered so."""
-        action = action_of(ApiKey.OFFSET_COMMIT, code)
+        action = self.commit_action(code)
         if action is Action.REJOIN:
             self.request_rejoin(reason_of(ErrorCode.REBALANCE_IN_PROGRESS))
         elif generation != self.generation or self.state is State.PREPARING_REBALANCE:
@@ -404,9 +309,7 @@ class Membership:
             self.polled(now_ms)
         if self.heartbeat.poll_is_over(now_ms):
             self.poll_expirations += 1
-            reason = (
-                f"nobody asked for records for {self.settings.max_poll_interval_ms} ms (max.poll.interval.ms)"
-            )
+            reason = self._silence()
             request = self._leave_request(reason)
             if request is not None and self.coordinator is not None:
                 self._leaving = self._ask(Kind.LEAVE, self.settings.request_timeout_ms, request)
@@ -418,13 +321,6 @@ class Membership:
             self.heartbeat.restart_session(now_ms)
             if self.coordinator is not None:
                 self.coordinator_lost(self.coordinator, now_ms)
-
-    def _find_is_wanted(self) -> bool:
-        return (
-            self.coordinator is None
-            and self._find is None
-            and (self._wants_join or self.heartbeat.is_on or self.coordinator_users > 0)
-        )
 
     def _probe_is_wanted(self) -> bool:
         return (
@@ -571,9 +467,6 @@ class Membership:
             self._watch_at_ms = now_ms + self._lead.watch_interval_ms()
         self._by_name[self.generation.protocol_name or ""].on_assignment(assigned, self.generation_id)
 
-    def _wanted(self, topic: str) -> bool:
-        return topic in self.topics or (self._accepts is not None and self._accepts(topic))
-
     # --- staying --------------------------------------------------------------------------------------------
 
     def _beaten(self, ask: Ask, error_code: int, now_ms: int) -> None:
@@ -669,11 +562,7 @@ class Membership:
 
     def _fence(self, code: ErrorCode) -> None:
         """Another process has this group instance id now; to go on would take it from that one again."""
-        self._fenced = refusal(
-            code,
-            f"group {self.settings.group_id}: another member has taken over the group instance id "
-            f"{self.settings.group_instance_id}; each consumer needs its own",
-        )
+        self._fenced = self._taken_over(code)
         self._forget("the group instance id was taken over", member_too=True)
         self._give_up(self._fenced)
 
@@ -684,13 +573,6 @@ class Membership:
             self._exchange = None
         self._wants_join = False
         self._error = self.last_error = error
-
-    def _refusal(self, error_code: int) -> KafkaError:
-        return refusal(error_code, about=f"group {self.settings.group_id}")
-
-    def _ask(self, kind: Kind, timeout_ms: int, request: Message | None = None) -> Ask:
-        node = NO_NODE if self.coordinator is None else self.coordinator
-        return Ask(kind, timeout_ms, node, request)
 
     def _leave_request(self, reason: str, *, static_too: bool = False) -> LeaveGroupRequest | None:
         if not self.member_id or (self.is_static and not static_too):

@@ -3,6 +3,7 @@ Pure."""
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -25,11 +26,18 @@ class State(Enum):
     """A JoinGroup is on its way."""
     COMPLETING_REBALANCE = auto()
     """In the new generation; the assignment is still to come."""
+    JOINING = auto()
+    """The consumer protocol (KIP-848): the first heartbeat is on its way."""
+    RECONCILING = auto()
+    """There: the coordinator has assigned something else than the consumer has."""
+    ACKNOWLEDGING = auto()
+    """There: the consumer has it now, and the coordinator is to hear of it."""
     STABLE = auto()
 
 
 class Generation(NamedTuple):
-    """What the coordinator knows the member by; id -1 and name None outside of every generation."""
+    """What the coordinator knows the member by; id -1 and name None outside of every generation. In the
+    consumer protocol the id is the member epoch, and there is no name."""
 
     generation_id: int = _NO_GENERATION_ID
     member_id: str = ""
@@ -51,6 +59,10 @@ class GroupSettings:
     assignors: tuple[Assignor, ...]
     """Best first; instances of this member's own."""
     group_instance_id: str | None = None
+    group_protocol: str = "classic"
+    """Or "consumer" (KIP-848), or "auto": that, and classic where a broker does not offer it."""
+    group_remote_assignor: str | None = None
+    """What the coordinator is to assign by in the consumer protocol; None leaves it to the coordinator."""
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 3_000
     max_poll_interval_ms: int = 300_000
@@ -104,6 +116,8 @@ class Kind(Enum):
     """Ask any broker for `topics`. Answer: a mapping of TopicPartitions of those that exist."""
     WATCH = auto()
     """The same, to see whether they have changed."""
+    NAMES = auto()
+    """Ask any broker for the names of `topic_ids`. Answer: a mapping of id to name, of those that exist."""
     ASSIGNED = auto()
     """Ask the coordinator which partitions the members have. Answer: the response."""
     ASSIGN = auto()
@@ -123,6 +137,7 @@ class Ask:
     node: int = NO_NODE
     request: Message | None = None
     topics: frozenset[str] = frozenset()
+    topic_ids: frozenset[uuid.UUID] = frozenset()
     work: Callable[[], Any] = field(default=lambda: None)
 
 

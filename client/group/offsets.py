@@ -13,11 +13,11 @@ from contextlib import AbstractContextManager
 from enum import Enum, auto
 from typing import Any, Final, NamedTuple
 
-from muster.client.errors import ClientError, Closed, NotKafka, RequestTimedOut, refusal
+from muster.client.errors import NEVER_PASSES, ClientError, Closed, NotKafka, RequestTimedOut, refusal
 from muster.client.group.answers import Action, action_of
 from muster.client.group.driver import Driver
 from muster.client.group.heartbeat import Backoff
-from muster.client.group.membership import Membership
+from muster.client.group.member import Member
 from muster.client.group.membership_types import NO_GENERATION, Generation, State
 from muster.client.group.outcomes import CommitResult, Committed, Outcome, Retry, StaleOwner
 from muster.client.group.requests import offset_topics
@@ -30,17 +30,24 @@ from muster.protocol.message import Message
 from muster.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
 
 _REQUIRE_STABLE: Final = 7  # the version of OffsetFetch from which it can (KIP-447)
+_MEMBER_IN_FETCH: Final = 9  # the version from which it tells who fetches (KIP-848)
 
 
 class _Call:
     """One call of `commit`, and what is known of its partitions so far."""
 
-    __slots__ = ("done", "left", "of_member", "offsets", "outcomes", "until", "why")
+    __slots__ = ("done", "left", "of_member", "offsets", "outcomes", "until", "waits_for_topics", "why")
 
     def __init__(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], until: float, *, of_member: bool
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        until: float,
+        *,
+        of_member: bool,
+        waits_for_topics: bool,
     ) -> None:
         self.of_member = of_member
+        self.waits_for_topics = waits_for_topics
         self.offsets = dict(offsets)
         self.left = set(self.offsets)
         self.outcomes: dict[TopicPartition, Outcome] = {}
@@ -88,7 +95,7 @@ class Offsets:
     """The committed offsets of a group, for its member or, as long as there is no subscription, for who
     assigns partitions by hand. On the driver's loop."""
 
-    def __init__(self, driver: Driver, membership: Membership, lock: AbstractContextManager[Any]) -> None:
+    def __init__(self, driver: Driver, membership: Member, lock: AbstractContextManager[Any]) -> None:
         self._driver = driver
         self._membership = membership
         self._lock = lock
@@ -98,16 +105,27 @@ class Offsets:
         self._calls: dict[_Call, None] = {}  # in the order in which they came
         self._pump: asyncio.Task[None] | None = None
 
+    def serve(self, membership: Member) -> None:
+        """Commit as this member from now on. To be called with the lock held."""
+        self._membership = membership
+
     # --- committing -----------------------------------------------------------------------------------------
 
-    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], until: float) -> CommitResult:
-        """Commit; what may pass is tried again until `until`. Raises KafkaError for what the coordinator
+    async def commit(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        until: float,
+        *,
+        waits_for_topics: bool = True,
+    ) -> CommitResult:
+        """Commit; what may pass is tried again until `until`, topics that the broker does not know only if it
+        `waits_for_topics`. Raises KafkaError for what the coordinator
         refuses for good: what is not allowed, metadata that is too long, another member with the group
         instance id."""
         if not offsets:
             return CommitResult({})
         member = self._committer()
-        call = _Call(offsets, until, of_member=member.state is not None)
+        call = _Call(offsets, until, of_member=member.state is not None, waits_for_topics=waits_for_topics)
         self._sort_out(call, member)
         if not call.left:
             return CommitResult(call.outcomes)
@@ -242,7 +260,8 @@ class Offsets:
                 call.settle(where, Committed(call.offsets[where].offset))
             return _Left.NOTHING
         error = refusal(error_code, about=f"commit of {where} in group {self._settings.group_id}")
-        action = action_of(ApiKey.OFFSET_COMMIT, error.code)
+        with self._lock:
+            action = self._membership.commit_action(error.code)
         left = self._what_is_left(action, member)
         if action is Action.FIND_COORDINATOR:
             self._driver.coordinator_lost(node)
@@ -260,6 +279,8 @@ class Offsets:
                     call.settle(where, Retry(offset, error))
                 case _Left.FAILED:
                     call.fail(error)
+                case _Left.AGAIN if error.code in NEVER_PASSES and not call.waits_for_topics:
+                    call.settle(where, Retry(offset, error))
         return left
 
     def _what_is_left(self, action: Action, member: _As) -> _Left:
@@ -273,7 +294,9 @@ class Offsets:
                 if member.state is None:
                     return _Left.AGAIN
                 return _Left.WAITS if is_joining else _Left.TO_THE_CALLER
-            case Action.FORGET_GENERATION | Action.FORGET_MEMBER:
+            case Action.NEXT_EPOCH if member.state is not None:
+                return _Left.AGAIN if passed else _Left.WAITS
+            case Action.FORGET_GENERATION | Action.FORGET_MEMBER | Action.NEXT_EPOCH:
                 if member.state is None:
                     return _Left.STALE
                 if passed:
@@ -326,8 +349,27 @@ class Offsets:
         self, node: int, partitions: Collection[TopicPartition], until: float
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         topics = grouped((where, None) for where in sorted(set(partitions)))
+        with self._lock:
+            member = self._membership.fetches_as
 
         def build(version: int) -> Message:
+            if version >= _MEMBER_IN_FETCH and member is not None:
+                return OffsetFetchRequest(
+                    groups=[
+                        OffsetFetchRequest.Group(
+                            group_id=self._settings.group_id,
+                            member_id=member.member_id,
+                            member_epoch=member.generation_id,
+                            topics=[
+                                OffsetFetchRequest.Topics(
+                                    name=topic, partition_indexes=[index for index, _ in parts]
+                                )
+                                for topic, parts in topics.items()
+                            ],
+                        )
+                    ],
+                    require_stable=self._settings.require_stable,
+                )
             return OffsetFetchRequest(
                 group_id=self._settings.group_id,
                 topics=[
@@ -337,8 +379,11 @@ class Offsets:
                 require_stable=self._settings.require_stable and version >= _REQUIRE_STABLE,
             )
 
-        request = Versioned(ApiKey.OFFSET_FETCH, build, _REQUIRE_STABLE)
+        last = _REQUIRE_STABLE if member is None else _MEMBER_IN_FETCH
+        request = Versioned(ApiKey.OFFSET_FETCH, build, last)
         response = await self._driver.call(node, request, until)
+        if response.groups:
+            response = response.groups[0]
         about = f"offsets of group {self._settings.group_id}"
         if response.error_code:
             raise refusal(response.error_code, about=about)

@@ -55,76 +55,82 @@ class ProducerSettings:
     """Where to find the cluster: some of its brokers."""
     acks: Literal["all", -1, 0, 1] = setting(
         "all",
-        'who must have a record before it counts as sent: "all" in-sync replicas, 1 the leader alone, 0 '
-        "nobody (then no errors are heard of, and offsets are -1)",
+        'who must have a record before it counts as sent: "all" in-sync replicas, 1 only the leader, 0 '
+        "nobody (then errors go unnoticed, and offsets are -1)",
         choices=tuple(_ACKS),
         shape="'all', 1 or 0",
     )
     enable_idempotence: bool | None = setting(
         None,
-        "brokers drop what is sent twice after a failure, so each record is written once (KIP-98). None: "
-        'with acks="all", which it takes',
+        "brokers drop duplicates that retries send, so each record is written once (KIP-98). None: if "
+        'acks="all", which it requires',
         type=Type.BOOLEAN,
         optional=True,
         shape="True, False or None",
     )
     linger_ms: float = setting(
         5,
-        "how long a batch may wait for more records. One with a record that somebody awaits (`send`) goes"
-        " out as soon as nothing is on its way to its broker",
+        "how long a batch may wait for more records. One with a record that a `send` waits for goes"
+        " out as soon as no request to its broker is in flight",
         type=Type.DOUBLE,
         low=0,
         high=INT32_MAX,
     )
     batch_size: int = setting(
         131_072,
-        "bytes of records after which a batch goes out, measured before packing. More than Java's 16,384:"
-        " a batch takes no more memory than its records do, so that costs nothing while few come, and "
-        "saves requests when many do",
+        "size at which a batch goes out, before compression. Larger than Java's 16,384:"
+        " a batch takes no more memory than its records do, so this costs nothing at low rates, and "
+        "saves requests at high ones",
         low=1,
         unit="bytes",
     )
     buffer_memory: int = setting(
         33_554_432,
-        "bytes of records that are not settled; when they are reached, `post` waits",
+        "memory for records not yet acknowledged; when it is full, `send` and `post` wait",
         low=1,
         unit="bytes",
     )
     compression_type: Literal["none", "gzip", "snappy", "lz4", "zstd"] | None = setting(
-        "none", "how batches are packed", optional=True, choices=_CODECS, shape=f"one of {', '.join(_CODECS)}"
+        "none",
+        "how batches are compressed",
+        optional=True,
+        choices=_CODECS,
+        shape=f"one of {', '.join(_CODECS)}",
     )
     max_in_flight: int = setting(
         NUMBERED_IN_FLIGHT_MAX,
-        "requests on their way to one broker; at most 5 with idempotence. Without it a partition has one "
-        "batch on its way at a time, so that retries keep the order",
+        "requests in flight to one broker; at most 5 with idempotence. Without idempotence, each partition "
+        "has one batch in flight at a time, so that retries keep the order",
         low=1,
         high=connection.IN_FLIGHT_MAX,
     )
     delivery_timeout_ms: int = setting(
         120_000,
-        "the life of a record until it is acknowledged, retries included: from the call of `send`, or "
-        "from the begin of its batch for `post`",
+        "how long a record may take to be acknowledged, retries included: from the call of `send`, or "
+        "for `post` from the start of its batch",
         low=1,
     )
     request_timeout_ms: int = setting(
-        30_000, "how long a broker may take for an answer, before the request is sent again", low=1
+        30_000, "how long to wait for a broker's response before the request is sent again", low=1
     )
     max_block_ms: int = setting(
         60_000,
-        "how long `send` and `post` wait for the topic and for room in the buffer; `send` never longer "
+        "how long `send` and `post` wait for the topic and for room in the buffer; `send` no longer "
         "than delivery_timeout_ms",
         low=0,
     )
     max_request_size: int = setting(
-        1_048_576, "bytes of one request, and so of one record", low=1, unit="bytes"
+        1_048_576, "largest request, and so the largest record", low=1, unit="bytes"
     )
-    retry_backoff_ms: int = setting(
-        100, "the first pause before something is tried again; later ones are longer", low=1
+    retry_backoff_ms: int = setting(100, "pause before the first retry; later ones are longer", low=1)
+    retry_backoff_max_ms: int = setting(1_000, "longest pause between retries", low=1)
+    metadata_max_age_ms: int = setting(
+        METADATA_MAX_AGE_MS,
+        "how often metadata is refreshed, and so how soon new partitions are noticed",
+        low=1,
     )
-    retry_backoff_max_ms: int = setting(1_000, "the longest of these pauses", low=1)
-    metadata_max_age_ms: int = setting(METADATA_MAX_AGE_MS, "how soon new partitions are noticed", low=1)
     allow_auto_create_topics: bool = setting(
-        True, "whether brokers may create the topics sent to, if their own settings let them"
+        True, "whether brokers may create missing topics, if their settings allow it"
     )
     client_id: str = setting("muster", "what this client is called in the brokers' logs and quotas")
     partitioner: Partitioner | None = None
@@ -141,7 +147,7 @@ class ProducerSettings:
     def __post_init__(self) -> None:
         check(self)
         if self.enable_idempotence and self.required_acks != -1:
-            raise ValueError("enable_idempotence=True takes acks='all': what nobody tells cannot be repeated")
+            raise ValueError("enable_idempotence=True requires acks='all'")
         if self.idempotent and self.max_in_flight > NUMBERED_IN_FLIGHT_MAX:
             raise wrong(
                 "max_in_flight", self.max_in_flight, f"a whole number from 1 to {NUMBERED_IN_FLIGHT_MAX}"

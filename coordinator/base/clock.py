@@ -134,7 +134,7 @@ class ManualClock:
         Timers armed by those callbacks run too if they fall due within the span.
         """
         if ms < 0:
-            raise ValueError(f"time does not go back: {ms} ms")
+            raise ValueError(f"the clock cannot go back: {ms} ms")
         end_ms = self._now_ms + ms
         while self._timers and self._timers[0][0] <= end_ms:
             when_ms, _, timer = heappop(self._timers)

@@ -93,7 +93,9 @@ class Handovers:
             await rest
         except Exception as error:
             # Its writes may still be on their way: let it run out.
-            self._log.error("a shard did not come to rest", lease=str(lease), exc_info=error)
+            self._log.error(
+                "shard did not stop cleanly; its lease is left to expire", lease=str(lease), exc_info=error
+            )
             release = None
         if release is None:
             self._out([lease])
@@ -109,7 +111,7 @@ class Handovers:
             await self._store.release(grants)
         except StoreError as error:
             self._log.warning(
-                "leases were not released and run out by themselves", leases=len(grants), why=str(error)
+                "failed to release leases; they will expire", leases=len(grants), why=str(error)
             )
         finally:
             self._out([grant.lease for grant in grants])

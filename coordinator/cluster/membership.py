@@ -249,7 +249,9 @@ class Membership:
                 runs_out_ms = self._clock.now_ms() + taken.remaining_ms
                 if ran_out_ms is None:
                     ran_out_ms = runs_out_ms
-                    self._log.warning("waiting until an earlier registration has run out", why=str(taken))
+                    self._log.warning(
+                        "waiting for an earlier registration of this node id to expire", why=str(taken)
+                    )
                 elif runs_out_ms > ran_out_ms + self._retry_ms:  # two clocks may differ by a little
                     ran_out_ms = runs_out_ms
                     renewals += 1
@@ -354,7 +356,7 @@ class Membership:
             raise
         if self.cut_off:
             self.cut_off = False
-            self._log.warning("the store is reached again")
+            self._log.warning("store reachable again")
             self._tell_changed()
         await self._renew_leases(self._held.grants() + self._handovers.grants())
         self._placing.wake()
@@ -364,7 +366,7 @@ class Membership:
         others = self._reading is not None and len(self._reading.nodes) > 1
         if others and not self.cut_off and not self._held.is_registered(self._clock.now_ms()):
             self.cut_off = True
-            self._log.warning("cut off from the store for longer than the term: clients are sent away")
+            self._log.warning("store unreachable for a lease term; sending clients away")
             self._tell_changed()
 
     async def _renew_leases(self, grants: list[Grant]) -> None:
@@ -378,7 +380,7 @@ class Membership:
             elif self._held.has(grant):
                 lost.append(grant.lease)
         if lost:
-            self._log.warning("leases were lost to others", leases=len(lost))
+            self._log.warning("leases lost to other brokers", leases=len(lost))
         for lease in lost:
             self._disown(lease)
         self._arm_lapse()
@@ -393,7 +395,7 @@ class Membership:
         """By our own clock and without the store: it may be the store that cannot be reached."""
         lapsed = self._held.lapsed(self._clock.now_ms())
         if lapsed:
-            self._log.warning("leases could not be renewed in time", leases=len(lapsed))
+            self._log.warning("leases not renewed in time", leases=len(lapsed))
         for lease in lapsed:
             self._disown(lease)
         self._arm_lapse()
@@ -401,7 +403,7 @@ class Membership:
 
     def _supersede(self, taken: NodeIdTaken) -> None:
         """Another broker is this node by now, and may take the leases of the node for its own."""
-        self._log.error("another broker has taken this node id: nothing is served any more", why=str(taken))
+        self._log.error("another broker took this node id; serving stopped", why=str(taken))
         self.superseded_by = taken
         for grant in self._held.grants():
             self._disown(grant.lease)
@@ -418,9 +420,11 @@ class Membership:
         """One bounded step towards what placement wants. Whether the next one can follow at once."""
         nodes, holders, replicas, seen_ms = await self._read()
         node_id = self._self.node_id
-        if self.superseded_by is not None or node_id not in nodes:
+        mine = nodes.get(node_id)
+        if self.superseded_by is not None or mine is None or mine.incarnation != self._self.incarnation:
             # Where our registration ran out while we or the store stood still, placement without us would
-            # give away everything we have, and all of it back a moment later.
+            # give away everything we have, and all of it back a moment later. Where another has our id, what
+            # we claimed would be its. The next renewal finds out, so it comes now.
             self._check_again_ms = None
             self._renewing.wake()
             return False
@@ -455,7 +459,7 @@ class Membership:
         moving = plan.claim or plan.give_up or not all(grant.announced for grant in grants)
         if self._said is not None and not moving and len(grants) != self._said:
             self._said = len(grants)
-            self._log.info("leases have moved", held=self._said)
+            self._log.info("leases moved", held=self._said)
 
     async def _read(self) -> _Reading:
         seen_ms = self._clock.now_ms()
@@ -558,7 +562,7 @@ class Membership:
 
     def _give_up(self, grants: list[Grant]) -> None:
         if grants:
-            self._log.debug("leases given up", leases=len(grants))
+            self._log.debug("handing over leases", leases=len(grants))
         for grant in grants:
             self._moves.begin(grant.lease, self._clock.now_ms())
             self._disown(grant.lease, release=grant)

@@ -90,7 +90,7 @@ class Worker:
             else:
                 if self._failure is not None:
                     self._failure = None
-                    self._log.info(f"{self._name}: works again")
+                    self._log.info(f"{self._name}: recovered")
 
     def _failed(self, error: Exception) -> None:
         text = f"{type(error).__name__}: {error}"
@@ -98,6 +98,6 @@ class Worker:
             return
         self._failure = text
         if isinstance(error, StoreError):
-            self._log.error(f"{self._name}: failed, trying again", why=str(error))
+            self._log.error(f"{self._name}: failed, retrying", why=str(error))
         else:
-            self._log.error(f"{self._name}: failed, trying again", exc_info=error)
+            self._log.error(f"{self._name}: failed, retrying", exc_info=error)

@@ -203,7 +203,7 @@ class Lag:
             try:
                 found = await self._look(unknown)
             except (OSError, StoreError) as error:
-                _log.warning("the ends of logs cannot be read", why=str(error))
+                _log.warning("cannot read log end offsets", why=str(error))
                 return
             for each, bounds in zip(unknown, found, strict=True):
                 if bounds is not None:

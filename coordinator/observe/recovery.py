@@ -175,7 +175,7 @@ class Recovery:
                 for group_id in due:
                     self._look_at(group_id)
         except Exception as error:
-            _log.error("lag cannot be watched", exc_info=error)
+            _log.error("failed to watch lag", exc_info=error)
         finally:
             self._task = None
             self._arm()

@@ -43,13 +43,15 @@ async def newest_entries(store: Store, lease: Lease) -> list[Entry]:
             count = min(count, end - rows[0].offset) // 2
             rows = await store.read_journal(lease, end - count, rows_max=count, bytes_max=_ENTRIES_BYTES_MAX)
     except StoreError as error:
-        _log.warning("the journal cannot be read", shard=lease.number, why=str(error))
+        _log.warning("cannot read the journal", shard=lease.number, why=str(error))
         return entries
     for index, row in enumerate(rows, 1):
         try:
             entries.append(Entry.from_json(row.value))
         except ValueError as error:
-            _log.warning("not an entry", shard=lease.number, offset=row.offset, why=str(error))
+            _log.warning(
+                "skipped an unreadable journal row", shard=lease.number, offset=row.offset, why=str(error)
+            )
         if index % _ENTRIES_PER_TURN == 0:
             await asyncio.sleep(0)
     return entries

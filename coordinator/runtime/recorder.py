@@ -62,7 +62,7 @@ class Recorder:
 
     def _not_noted(self, error: Exception) -> None:
         """The step stands, whatever can be told of it."""
-        _log.error("an event cannot be noted", broker=self.broker, exc_info=error)
+        _log.error("failed to record an event in the journal", broker=self.broker, exc_info=error)
         self.dropped += 1
 
     def _of_event(self, shard: int, event: Event) -> Entry:
@@ -108,7 +108,7 @@ class Recorder:
     def count_dropped(self, count: int) -> None:
         """Entries were not stored."""
         if not self.dropped:
-            _log.warning("entries of the journal are not stored", broker=self.broker)
+            _log.warning("journal entries dropped", broker=self.broker)
         self.dropped += count
 
     def rows(self, entries: Iterable[Entry]) -> list[JournalRow]:

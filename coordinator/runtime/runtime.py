@@ -170,7 +170,7 @@ class Runtime(Generic[M]):
 
     def _not_here(self, key: str) -> KafkaError:
         number = self._route(key, self._shard_count)
-        return KafkaError(ErrorCode.NOT_COORDINATOR, f"shard {number} of {key!r} is not here")
+        return KafkaError(ErrorCode.NOT_COORDINATOR, f"shard {number} of {key!r} is not on this broker")
 
     async def call_shards(self, operation: Operation, request: Any, context: RequestContext) -> list[Any]:
         """Put one request to every shard of this broker (ListGroups): their answers, by shard number.
@@ -254,16 +254,16 @@ class Runtime(Generic[M]):
         for number in self._loading:
             if self.holds.holding(number):
                 continue  # on purpose, for as long as whoever holds it wants
-            yield f"shard {number} is being loaded"
+            yield f"shard {number} is still loading"
         for number, failure in self._failures.items():
             host = self._hosts.get(number)
             if host is not None and host.state is not HostState.ACTIVE:
-                yield f"shard {number} is to be loaded again, after {failure.text}"
+                yield f"shard {number} is waiting to reload after {failure.text}"
         if not self._appender.at_rest:
-            yield "records of groups are being written"
+            yield "group records are still being written"
         for host in self._hosts.values():
             if not host.at_rest:
-                yield f"shard {host.lease.number} has steps to finish"
+                yield f"shard {host.lease.number} still has steps to finish"
 
     def load_again(self, number: int) -> None:
         """Have a shard that is here claimed and loaded anew, as after a failure; nothing else."""
@@ -428,7 +428,7 @@ class Runtime(Generic[M]):
         self.stops += 1
         self.last_stop = f"shard {number} stopped: {text}"
         if unwritten and times == 1:
-            _log.info("shard is loaded again", shard=number, why=text)
+            _log.info("reloading shard", shard=number, why=text)
             self._failures[number] = _Failure(times, text, None)
             self._begin(number, host.epoch)
             return

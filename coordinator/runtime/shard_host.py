@@ -360,7 +360,7 @@ class ShardHost(Generic[M]):
 
     def _last_entries(self) -> Sequence[Entry]:
         """Have what is still to be noted written before the host is settled."""
-        entries = self._unloaded("handed over, or the broker stopped")
+        entries = self._unloaded("handed over, or the broker was stopped")
         rows = self._recorder.rows(entries) if entries and self._recorder is not None else []
         if rows or self._appender.holds(self):
             self.steps += 1
@@ -636,7 +636,7 @@ class ShardHost(Generic[M]):
             return
         unloaded: Sequence[Entry] = ()
         if self.state is HostState.ACTIVE:
-            unloaded = self._unloaded("its lease is lost" if why is None else f"{type(why).__name__}: {why}")
+            unloaded = self._unloaded("its lease was lost" if why is None else f"{type(why).__name__}: {why}")
         self._stop(HostState.FAILED, why)
         if unloaded and self._recorder is not None:
             self._recorder.show(unloaded)  # there is no writing any more

@@ -332,7 +332,7 @@ class Broker:
         await self.catalogue.refresh()
         for topic in self.catalogue.hidden:
             self._log.warning(
-                "a topic has the name of an internal one, which hides it; it can be deleted by its id",
+                "topic hidden by the internal topic of the same name; delete it by its id",
                 topic=topic.name,
                 topic_id=str(topic.topic_id),
             )
@@ -358,7 +358,7 @@ class Broker:
         for other in self.topology.nodes.values():
             if other.node_id != node.node_id and (other.host, other.port) == (node.host, node.port):
                 self._log.warning(
-                    "clients cannot tell this broker from another: both are advertised at the same address",
+                    "two brokers advertise the same address; clients cannot tell them apart",
                     address=self.address,
                     other=other.node_id,
                 )
@@ -375,7 +375,10 @@ class Broker:
             async with asyncio.timeout(grace_s):
                 await self.membership.stop()
         except (TimeoutError, StoreError) as error:
-            self._log.warning("leaving without having handed over", why=str(error) or "it took too long")
+            self._log.warning(
+                "shutting down without handing over all leases",
+                why=str(error) or f"timed out after {grace_s:g} s",
+            )
             self.membership.kill()
         for listener in self._listeners:
             await listener.close()
@@ -444,10 +447,10 @@ class Broker:
         yield from self.runtime.under_way()
         yield from self.partitions.under_way()
         if not self.membership.at_rest:
-            yield "leases are being moved"
+            yield "leases are still moving"
         for kind, number in self.membership.unannounced():
             if kind is not LeaseKind.GROUP or not self.runtime.holds.holding(number):
-                yield f"{kind} shard {number} is being taken over"
+                yield f"{kind} shard {number} is still being taken over"
 
     def _fixed_configs(self) -> dict[str, str]:
         """Broker configs of Kafka's that follow from what this broker is."""
@@ -491,7 +494,7 @@ class Broker:
                 await self.catalogue.refresh()
                 await asyncio.sleep(pause_s)
             except StoreError as error:
-                self._log.warning("topics and configs could not be read", why=str(error))
+                self._log.warning("failed to read topics and configs, retrying", why=str(error))
                 self._catalogue_stale.set()  # the store does not tell of the same change again
                 await asyncio.sleep(_READ_AGAIN_S)
 

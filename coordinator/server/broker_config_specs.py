@@ -43,27 +43,27 @@ _FIXED_HERE: Final = (
     _fixed("advertised.listeners", Type.LIST, None, "where clients are told to connect"),
     _fixed("broker.id", Type.INT, -1, "the node id of this broker"),
     _fixed("broker.rack", Type.STRING, None, "the rack reported for this broker"),
-    _fixed("default.replication.factor", Type.INT, 1, "copies of each partition; there is one here"),
+    _fixed("default.replication.factor", Type.INT, 1, "copies of each partition; muster keeps one"),
     _fixed("listeners", Type.LIST, ("PLAINTEXT://:9092",), "where this broker listens"),
-    _fixed("log.cleaner.enable", Type.BOOLEAN, True, "whether compaction runs; it does"),
-    _fixed("log.dirs", Type.LIST, None, "the data directory; none where all is kept in memory"),
+    _fixed("log.cleaner.enable", Type.BOOLEAN, True, "whether compaction runs; always true"),
+    _fixed("log.dirs", Type.LIST, None, "the data directory; unset if everything is kept in memory"),
     _fixed(
         "log.flush.scheduler.interval.ms",
         Type.LONG,
         INT64_MAX,
-        "what log.flush.interval.ms is where it is not set",
+        "used if log.flush.interval.ms is not set",
     ),
-    _fixed("log.retention.hours", Type.INT, 168, "says log.retention.ms where that is not set"),
-    _fixed("log.retention.minutes", Type.INT, None, "says log.retention.ms where that is not set"),
-    _fixed("log.roll.hours", Type.INT, 168, "says log.roll.ms where that is not set"),
-    _fixed("log.roll.jitter.hours", Type.INT, 0, "says log.roll.jitter.ms where that is not set"),
+    _fixed("log.retention.hours", Type.INT, 168, "used if log.retention.ms is not set"),
+    _fixed("log.retention.minutes", Type.INT, None, "used if log.retention.ms is not set"),
+    _fixed("log.roll.hours", Type.INT, 168, "used if log.roll.ms is not set"),
+    _fixed("log.roll.jitter.hours", Type.INT, 0, "used if log.roll.jitter.ms is not set"),
     _fixed("node.id", Type.INT, None, "the node id of this broker"),
-    _fixed("offsets.topic.num.partitions", Type.INT, 50, "into how many shards groups are divided"),
+    _fixed("offsets.topic.num.partitions", Type.INT, 50, "number of shards that groups are divided into"),
     _fixed(
         "offsets.topic.replication.factor",
         Type.SHORT,
         3,
-        "copies of committed offsets: the store's one here",
+        "copies of committed offsets; the store keeps one",
     ),
 )
 """What tools look for in any broker, and here follows from other settings or cannot be set."""
@@ -71,7 +71,7 @@ _FIXED_HERE: Final = (
 
 def _declared() -> Iterator[Setting]:
     yield from _FIXED_HERE
-    drained = "whether this broker hands its shards over to others and takes none, to be stopped"
+    drained = "whether this broker hands its shards over and takes none, before it is stopped"
     yield declare(False, drained, scope=Scope.PER_BROKER, kafka=False).named(DRAINED)
     yield from KEPT
     yield from (each for each in SETTINGS.values() if each.kafka)

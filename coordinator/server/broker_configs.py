@@ -203,8 +203,8 @@ class BrokerConfigs:
         if threads < 1 or _number("log.cleaner.dedupe.buffer.size", layers) // threads <= _DEDUPE_BYTES_MIN:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST,
-                "log.cleaner.dedupe.buffer.size must be above 1 MiB for each of log.cleaner.threads, which "
-                "are at least one",
+                "log.cleaner.dedupe.buffer.size must exceed 1 MiB for each of log.cleaner.threads, of which "
+                "there must be at least one",
             )
 
     def _check_assignment_interval(self, layers: Mapping[Source, Mapping[str, str]]) -> None:
@@ -234,11 +234,11 @@ _REFUSED_SPECS: Final[Sequence[tuple[Callable[[Setting, str], bool], str]]] = (
     (lambda spec, broker: not spec.dynamic, "Cannot update these configs dynamically"),
     (
         lambda spec, broker: spec.name in BY_LISTENER,
-        "These configs are altered under the prefix of a listener only, listener.name.NAME",
+        "These configs can be altered only with a listener prefix, listener.name.NAME",
     ),
     (
         lambda spec, broker: spec.scope is Scope.PER_BROKER and not broker,
-        "Cannot update these configs for all brokers, only on one",
+        "Cannot update these configs for all brokers, only for one",
     ),
 )
 """Of a config that is to be set on `broker`: what refuses it, and what is said."""

@@ -79,7 +79,7 @@ class Brokers:
     def shared(self) -> Shared:
         """What they have in common, from `start` to `stop`."""
         if self._shared is None:
-            raise RuntimeError("the brokers do not run")
+            raise RuntimeError("the brokers are not running")
         return self._shared
 
     @property
@@ -208,8 +208,8 @@ class Brokers:
         if self._advancing is not None:
             return self._advancing
         if self.settings.store is not None:
-            raise ClockFixed("the clock is the database's, and cannot be moved")
-        raise ClockFixed("the clock is moved in test mode only: muster serve --test-mode")
+            raise ClockFixed("with --store the clock is the database's and cannot be moved")
+        raise ClockFixed("the clock can be moved only in test mode: muster serve --test-mode")
 
     # --- one by one -----------------------------------------------------------------------------------------
 
@@ -218,14 +218,14 @@ class Brokers:
         node_ids = [broker.node_id for broker in self.brokers]
         if isinstance(node_id, bool) or node_id not in node_ids:
             there = ", ".join(map(str, node_ids))
-            raise FaultError(f"{name}: {node_id!r} is no broker here; there are {there}")
+            raise FaultError(f"{name}: {node_id!r} is not a broker here; choose from {there}")
         return node_ids.index(node_id)
 
     def check_runs(self, index: int, who: str, *, runs: bool = True) -> None:
         """Raises NotAsThingsAre when the broker, called `who` there, does not run and should, or runs and
         should not."""
         if (index in self._running) != runs:
-            is_so = "runs; stop or kill it" if index in self._running else "does not run; restart it"
+            is_so = "is running; stop or kill it" if index in self._running else "is not running; restart it"
             raise NotAsThingsAre(f"{who} {is_so} first")
 
     async def stop_one(self, index: int) -> None:

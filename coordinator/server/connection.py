@@ -254,7 +254,7 @@ class Connection(asyncio.Protocol):
                 "connection closed", connection=self.connection_id, host=self.client_host, why=str(error)
             )
         else:
-            log.error("no response could be made", connection=self.connection_id, exc_info=error)
+            log.error("failed to build a response", connection=self.connection_id, exc_info=error)
             self.abort()
         self.wire.stop()
         self._close()

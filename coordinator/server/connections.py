@@ -252,7 +252,7 @@ class Connections:
     def under_way(self) -> Iterator[str]:
         """What was read and is not being answered yet, in words."""
         if not self.turn.at_rest or any(connection.wire.has_unanswered for connection in self.open.values()):
-            yield "requests wait to be answered"
+            yield "requests are still unanswered"
 
     def thaw(self) -> None:
         """Undo `freeze`."""

@@ -142,7 +142,7 @@ def _refusals(update: FeatureUpdate, levels: Mapping[str, int]) -> Iterator[str]
     name, level, type = update
     feature = FEATURES.get(name)
     if type not in (UPGRADE, *_DOWNGRADES):
-        yield f"There is no upgrade type {type}."
+        yield f"Unknown upgrade type {type}."
     elif feature is None:
         yield f"Feature {name} not found."
     elif level == levels[name]:

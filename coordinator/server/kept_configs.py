@@ -58,22 +58,27 @@ _PROTOCOLS: Final = "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEX
 
 _OF_THREADS: Final = (
     _int("background.threads", 10, 1, "threads for background tasks"),
-    _int("log.cleaner.threads", 1, 0, "threads that compact"),
+    _int("log.cleaner.threads", 1, 0, "threads for compaction"),
     _int("num.io.threads", 8, 1, "threads that handle requests"),
     _int("num.network.threads", 3, 1, "threads that read and write sockets"),
     _int("num.recovery.threads.per.data.dir", 2, 1, "threads that recover logs"),
     _int("num.replica.fetchers", 1, 1, "threads that fetch from another broker"),
-    _int("remote.log.manager.copier.thread.pool.size", 10, 1, "threads that copy"),
-    _int("remote.log.manager.expiration.thread.pool.size", 10, 1, "threads that remove"),
-    _int("remote.log.manager.follower.thread.pool.size", 2, 1, "threads of followers"),
-    _int("remote.log.reader.threads", 10, 1, "threads that read"),
+    _int("remote.log.manager.copier.thread.pool.size", 10, 1, "threads that copy segments to remote storage"),
+    _int(
+        "remote.log.manager.expiration.thread.pool.size",
+        10,
+        1,
+        "threads that expire segments in remote storage",
+    ),
+    _int("remote.log.manager.follower.thread.pool.size", 2, 1, "threads that follow remote segments"),
+    _int("remote.log.reader.threads", 10, 1, "threads that read from remote storage"),
 )
 
 _OF_CONNECTIONS: Final = (
     _kept(
         "listener.security.protocol.map",
         _PROTOCOLS,
-        "which protocol each listener speaks; muster's speak PLAINTEXT",
+        "security protocol of each listener; muster's use PLAINTEXT",
         _ONE,
         pattern=f"{_PROTOCOL}(,{_PROTOCOL})*",
         shape="NAME:PLAINTEXT[,...]",
@@ -83,7 +88,7 @@ _OF_CONNECTIONS: Final = (
     _kept(
         "max.connections.per.ip.overrides",
         "",
-        "most connections from addresses of their own bounds",
+        "most connections from these addresses",
         pattern=f"({_PER_IP}(,{_PER_IP})*)?",
         shape="ADDRESS:NUMBER[,...]",
     ),
@@ -93,18 +98,22 @@ _OF_LOGS: Final = (
     _kept(
         "cordoned.log.dirs",
         (),
-        "directories in which no partition is placed any more",
+        "directories that get no new partitions",
         _ONE,
         choices=("",),
         shape="nothing: the one data directory cannot be cordoned",
     ),
-    _long("log.cleaner.dedupe.buffer.size", 134_217_728, 1_048_577, "memory for compacting, in bytes"),
-    _kept("log.cleaner.io.buffer.load.factor", 0.9, "how full the memory for compacting may be"),
-    _int("log.cleaner.io.buffer.size", 524_288, 0, "buffers of compacting, in bytes"),
+    _long("log.cleaner.dedupe.buffer.size", 134_217_728, 1_048_577, "memory for compaction, in bytes"),
+    _kept("log.cleaner.io.buffer.load.factor", 0.9, "how full the memory for compaction may be"),
+    _int("log.cleaner.io.buffer.size", 524_288, 0, "I/O buffers of compaction, in bytes"),
     _kept(
-        "log.cleaner.io.max.bytes.per.second", sys.float_info.max, "how fast compacting may read and write"
+        "log.cleaner.io.max.bytes.per.second", sys.float_info.max, "how fast compaction may read and write"
     ),
-    _kept("transaction.partition.verification.enable", True, "whether transactions are checked by partition"),
+    _kept(
+        "transaction.partition.verification.enable",
+        True,
+        "whether partitions are verified to be part of a transaction",
+    ),
 )
 
 _THROTTLES: Final = (
@@ -122,65 +131,101 @@ _THROTTLES: Final = (
 
 _OF_REMOTE_STORAGE: Final = (
     _kept(
-        "follower.fetch.last.tiered.offset.enable", False, "whether a new follower begins behind remote data"
+        "follower.fetch.last.tiered.offset.enable",
+        False,
+        "whether a new follower starts at the last offset in remote storage",
     ),
     _int("remote.fetch.max.wait.ms", 500, 1, "how long a Fetch waits for remote data"),
     _long("remote.list.offsets.request.timeout.ms", 30_000, 1, "how long ListOffsets waits for remote data"),
     _long("remote.log.index.file.cache.total.size.bytes", 1 << 30, 1, "cache of remote indexes"),
-    _long("remote.log.manager.copy.max.bytes.per.second", INT64_MAX, 1, "bytes a second that are copied"),
-    _long("remote.log.manager.fetch.max.bytes.per.second", INT64_MAX, 1, "bytes a second that are fetched"),
+    _long(
+        "remote.log.manager.copy.max.bytes.per.second",
+        INT64_MAX,
+        1,
+        "bytes a second copied to remote storage",
+    ),
+    _long(
+        "remote.log.manager.fetch.max.bytes.per.second",
+        INT64_MAX,
+        1,
+        "bytes a second fetched from remote storage",
+    ),
 )
 
 _OF_GROUPS: Final = (
     _kept(
         "errors.deadletterqueue.auto.create.topics.enable", False, "whether dead letter queues are created"
     ),
-    _kept("errors.deadletterqueue.topic.name.prefix", "dlq.", "how the topics of dead letters begin"),
+    _kept("errors.deadletterqueue.topic.name.prefix", "dlq.", "prefix of dead letter queue topics"),
     _int("group.coordinator.cached.buffer.max.bytes", 1_048_588, 524_288, "largest buffer that is kept"),
     _int("share.coordinator.cached.buffer.max.bytes", 1_048_588, 524_288, "largest buffer that is kept"),
     *(
-        _int(f"group.{kind}.assignment.interval.ms", 1_000, 0, "how often such a group is assigned anew")
+        _int(
+            f"group.{kind}.assignment.interval.ms",
+            1_000,
+            0,
+            "shortest time between two assignments of such a group",
+        )
         for kind in ("share", "streams")
     ),
 )
 
 _OFFLOADS: Final = tuple(
-    _kept(f"group.{kind}.assignor.offload.enable", True, "whether such groups are assigned on another thread")
+    _kept(
+        f"group.{kind}.assignor.offload.enable",
+        True,
+        "whether assignors of such groups run on another thread",
+    )
     for kind in ("consumer", "share", "streams")
 )
 
 _OF_PLUGINS: Final = (
-    _kept("config.providers", (), "where values of configs can come from"),
+    _kept("config.providers", (), "providers of config values"),
     _kept("metric.reporters", (_JMX,), "classes that report metrics", choices=(_JMX,)),
-    _class("principal.builder.class", _PRINCIPALS, "the class that names clients"),
+    _class("principal.builder.class", _PRINCIPALS, "the class that builds client principals"),
 )
 
 _OF_SASL: Final = (
-    _kept("sasl.enabled.mechanisms", ("GSSAPI",), "mechanisms that clients may log in by", _ONE),
+    _kept("sasl.enabled.mechanisms", ("GSSAPI",), "SASL mechanisms that clients may use", _ONE),
     _secret("sasl.jaas.config", "how logins are checked"),
     _kept("sasl.kerberos.kinit.cmd", "/usr/bin/kinit", "the program that gets tickets", _ONE),
     _long("sasl.kerberos.min.time.before.relogin", 60_000, None, "least time between two logins", _ONE),
-    _kept("sasl.kerberos.principal.to.local.rules", ("DEFAULT",), "how Kerberos names become names", _ONE),
-    _kept("sasl.kerberos.service.name", None, "the broker's Kerberos name", _ONE),
-    _kept("sasl.kerberos.ticket.renew.jitter", 0.05, "how much renewals are spread", _ONE),
-    _kept("sasl.kerberos.ticket.renew.window.factor", 0.8, "when a ticket is renewed", _ONE),
+    _kept(
+        "sasl.kerberos.principal.to.local.rules",
+        ("DEFAULT",),
+        "how Kerberos principals map to short names",
+        _ONE,
+    ),
+    _kept("sasl.kerberos.service.name", None, "the broker's Kerberos service name", _ONE),
+    _kept("sasl.kerberos.ticket.renew.jitter", 0.05, "random share added to the renewal time", _ONE),
+    _kept(
+        "sasl.kerberos.ticket.renew.window.factor",
+        0.8,
+        "share of a ticket's lifetime after which it is renewed",
+        _ONE,
+    ),
     _kept(
         "sasl.login.refresh.buffer.seconds",
         300,
-        "how long before its end a login is renewed at the latest",
+        "seconds before a credential expires by which it is refreshed",
         _ONE,
         type=Type.SHORT,
     ),
     _kept(
         "sasl.login.refresh.min.period.seconds",
         60,
-        "how long a login is not renewed at least",
+        "seconds a login waits at least before a refresh",
         _ONE,
         type=Type.SHORT,
     ),
-    _kept("sasl.login.refresh.window.factor", 0.8, "when a login is renewed", _ONE),
-    _kept("sasl.login.refresh.window.jitter", 0.05, "how much renewals are spread", _ONE),
-    _kept("sasl.mechanism.inter.broker.protocol", "GSSAPI", "the mechanism between brokers", _ONE),
+    _kept(
+        "sasl.login.refresh.window.factor",
+        0.8,
+        "share of a credential's lifetime after which it is refreshed",
+        _ONE,
+    ),
+    _kept("sasl.login.refresh.window.jitter", 0.05, "random share added to the renewal time", _ONE),
+    _kept("sasl.mechanism.inter.broker.protocol", "GSSAPI", "the SASL mechanism between brokers", _ONE),
 )
 
 _OF_TLS: Final = (
@@ -188,31 +233,31 @@ _OF_TLS: Final = (
     _kept(
         "ssl.client.auth",
         "none",
-        "whether clients show a certificate",
+        "whether clients must present a certificate",
         _ONE,
         choices=("required", "requested", "none"),
     ),
-    _kept("ssl.enabled.protocols", ("TLSv1.2", "TLSv1.3"), "versions of TLS", _ONE),
-    _kept("ssl.endpoint.identification.algorithm", "https", "how names of servers are checked", _ONE),
-    _class("ssl.engine.factory.class", None, "the class that makes TLS engines"),
-    _kept("ssl.keymanager.algorithm", "SunX509", "how keys are managed", _ONE),
-    _kept("ssl.protocol", "TLSv1.3", "the version of TLS that is preferred", _ONE),
-    _kept("ssl.provider", None, "who provides TLS", _ONE),
-    _kept("ssl.secure.random.implementation", None, "where random numbers come from", _ONE),
-    _kept("ssl.trustmanager.algorithm", "PKIX", "how trust is managed", _ONE),
+    _kept("ssl.enabled.protocols", ("TLSv1.2", "TLSv1.3"), "enabled TLS versions", _ONE),
+    _kept("ssl.endpoint.identification.algorithm", "https", "how server names are verified", _ONE),
+    _class("ssl.engine.factory.class", None, "the class that creates TLS engines"),
+    _kept("ssl.keymanager.algorithm", "SunX509", "the key manager algorithm", _ONE),
+    _kept("ssl.protocol", "TLSv1.3", "the preferred TLS version", _ONE),
+    _kept("ssl.provider", None, "the TLS provider", _ONE),
+    _kept("ssl.secure.random.implementation", None, "the secure random implementation", _ONE),
+    _kept("ssl.trustmanager.algorithm", "PKIX", "the trust manager algorithm", _ONE),
 )
 
 _OF_TLS_STORES: Final = (
-    _secret("ssl.key.password", "password of the key"),
-    _secret("ssl.keystore.certificate.chain", "the broker's certificates"),
-    _secret("ssl.keystore.key", "the broker's key"),
-    _kept("ssl.keystore.location", None, "the file with the broker's key", _ONE),
-    _secret("ssl.keystore.password", "password of the store of keys"),
-    _kept("ssl.keystore.type", "JKS", "the format of that file", _ONE),
-    _secret("ssl.truststore.certificates", "certificates that are trusted"),
-    _kept("ssl.truststore.location", None, "the file with certificates that are trusted", _ONE),
-    _secret("ssl.truststore.password", "password of the store of certificates that are trusted"),
-    _kept("ssl.truststore.type", "JKS", "the format of that file", _ONE),
+    _secret("ssl.key.password", "password of the private key"),
+    _secret("ssl.keystore.certificate.chain", "the broker's certificate chain"),
+    _secret("ssl.keystore.key", "the broker's private key"),
+    _kept("ssl.keystore.location", None, "the key store file", _ONE),
+    _secret("ssl.keystore.password", "password of the key store"),
+    _kept("ssl.keystore.type", "JKS", "the format of the store", _ONE),
+    _secret("ssl.truststore.certificates", "trusted certificates"),
+    _kept("ssl.truststore.location", None, "the trust store file", _ONE),
+    _secret("ssl.truststore.password", "password of the trust store"),
+    _kept("ssl.truststore.type", "JKS", "the format of the store", _ONE),
 )
 
 KEPT: Final = (
@@ -245,7 +290,7 @@ ON_LISTENERS: Final = frozenset({"max.connections", "max.connection.creation.rat
 of TLS and SASL."""
 
 OF_MECHANISMS: Final = (
-    _long("connections.max.reauth.ms", 0, None, "how long a login lasts; 0: for ever", _ONE),
+    _long("connections.max.reauth.ms", 0, None, "how long a login lasts; 0: forever", _ONE),
     _secret("sasl.jaas.config", "how logins are checked"),
 )
 """Those that can be altered under the prefixes of a listener and a SASL mechanism."""

@@ -55,7 +55,7 @@ class Listener:
                 raise BindError(_explain(error, self.host, self.port, self._option)) from None
             self.port = self._sockets[0].getsockname()[1]
             return self.port
-        raise BindError(f"no port is free at all addresses of {self.host}")
+        raise BindError(f"no port is free on every address of {self.host}")
 
     async def accept(self) -> None:
         """Start accepting connections. Raises BindError: two that have both bound a port find out now."""

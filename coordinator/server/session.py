@@ -134,7 +134,9 @@ class Session:
         if api.about_the_cluster and self._broker.membership.cut_off:
             # As long as it answers, clients go on asking it and no other. Not sooner: librdkafka takes a
             # broker that closes during ApiVersions for one without groups, and never asks it again.
-            raise CloseConnection(f"{api.key.name}: cut off from the store, others know")
+            raise CloseConnection(
+                f"{api.key.name}: this broker cannot reach the store, the other brokers may"
+            )
         declared = _declared(api_key, version)
         if declared is None:
             if api_key == ApiKey.API_VERSIONS:

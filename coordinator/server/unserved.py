@@ -65,7 +65,8 @@ _NO_TLS: Final = Cause(
     "connect with security.protocol=PLAINTEXT; muster does not serve TLS",
 )
 _NO_SASL: Final = Cause(
-    "SASL authentication is not served", "connect with security.protocol=PLAINTEXT, without sasl settings"
+    "SASL authentication is not supported",
+    "connect with security.protocol=PLAINTEXT, without sasl.* settings",
 )
 _NO_TRANSACTIONS: Final = Cause(
     "muster has no transactions yet", "use the producer without a transactional id"
@@ -82,23 +83,25 @@ _NO_STREAMS_GROUPS: Final = Cause(
     "muster has no streams groups yet", "set group.protocol=classic for Kafka Streams"
 )
 _OF_BROKERS: Final = Cause(
-    "a request of Kafka's brokers and controllers", "let no broker of Apache Kafka join a cluster of muster"
+    "request meant for Kafka brokers and controllers", "do not join Apache Kafka brokers to a muster cluster"
 )
 
 _FOREIGN: Final = {
     foreign.HTTP: Cause(
-        "HTTP request on a Kafka listener", "the page and the HTTP API are on the port that --http names"
+        "HTTP request on a Kafka listener", "use the port of --http for the page and the HTTP API"
     ),
     foreign.TLS: _NO_TLS,
-    foreign.SSH: Cause("SSH on a Kafka listener", "give the port of an SSH server"),
+    foreign.SSH: Cause("SSH on a Kafka listener", "connect to the port of an SSH server"),
     foreign.PROXY: Cause(
         "PROXY protocol header on a Kafka listener",
         "turn the PROXY protocol off in the load balancer; muster does not read it",
     ),
-    foreign.REDIS: Cause("Redis command on a Kafka listener", "give the port of a Redis server"),
-    foreign.AMQP: Cause("AMQP on a Kafka listener", "give the port of an AMQP broker, or use a Kafka client"),
+    foreign.REDIS: Cause("Redis command on a Kafka listener", "connect to the port of a Redis server"),
+    foreign.AMQP: Cause(
+        "AMQP on a Kafka listener", "connect to the port of an AMQP broker, or use a Kafka client"
+    ),
     foreign.POSTGRESQL: Cause(
-        "PostgreSQL client on a Kafka listener", "give the port of a PostgreSQL server"
+        "PostgreSQL client on a Kafka listener", "connect to the port of a PostgreSQL server"
     ),
 }
 
@@ -167,15 +170,17 @@ def no_consumer_protocol() -> NotServed:
 
 def api_not_served(api_key: int) -> Cause:
     """Why a request of this API closes the connection."""
-    return _APIS.get(api_key) or Cause(f"{_name(api_key)} is not served", "do without it")
+    return _APIS.get(api_key) or Cause(
+        f"{_name(api_key)} is not served", "use a client or setting that does not need it"
+    )
 
 
 def version_not_served(api_key: int, version: int) -> Cause:
     """Why a request in this version closes the connection."""
     return Cause(
-        f"{_name(api_key)} is served in versions {versions(api_key)} alone",
-        "use a client that asks for the broker's versions first (ApiVersions, KIP-35)",
-        f"v{version} was asked for",
+        f"{_name(api_key)} is served only in versions {versions(api_key)}",
+        "use a client that negotiates versions (ApiVersions, KIP-35)",
+        f"the client sent v{version}",
     )
 
 
@@ -186,8 +191,8 @@ def undecodable(error: DecodeError) -> Cause:
     if isinstance(error, UnknownApiError):
         return api_not_served(error.api_key)
     if isinstance(error, TooLargeError):
-        return Cause("a request is too large", "ask for less at a time", str(error))
-    return Cause("no request of Kafka's protocol", "connect with a Kafka client", str(error))
+        return Cause("request too large", "send less per request", str(error))
+    return Cause("not a Kafka request", "connect with a Kafka client", str(error))
 
 
 def unfinished(beginning: bytes, timeout_ms: int) -> Cause:
@@ -196,8 +201,8 @@ def unfinished(beginning: bytes, timeout_ms: int) -> Cause:
     if protocol is not None:
         return _FOREIGN[protocol]
     return Cause(
-        f"a request did not arrive whole within request.receive.timeout.ms ({timeout_ms})",
-        "see that the client and the network between are well, or raise it",
+        f"request incomplete after request.receive.timeout.ms ({timeout_ms})",
+        "check the client and the network, or raise that timeout",
     )
 
 

@@ -114,7 +114,7 @@ def _take(path: Path) -> _Lock:
             by = f"process {holder}" if holder.isdigit() else "another process"
             raise StoreLocked(
                 f"data directory {path} is in use by {by}; stop that process or choose another directory "
-                "(several processes share a PostgreSQL: --store)"
+                "(several processes can share a PostgreSQL: --store)"
             ) from error
         inspect(path / _STORE, path / _TOPICS)
         os.ftruncate(descriptor, 0)

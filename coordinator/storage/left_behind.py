@@ -33,9 +33,9 @@ def inspect(store: Path, topics: Path) -> None:
     wal = store.with_name(store.name + "-wal")
     if not _size(store):
         if _size(wal):
-            _refuse_missing(store, wal, "changes to it that were not merged yet")
+            _refuse_missing(store, wal, "changes not yet merged into it")
         if topics.is_dir() and any(topics.iterdir()):
-            _refuse_missing(store, topics, "records of topics that only it knows")
+            _refuse_missing(store, topics, "records of topics that only that file lists")
     elif _size(wal):
         _check(wal)
 
@@ -49,8 +49,8 @@ def _size(path: Path) -> int:
 
 def _refuse_missing(store: Path, beside: Path, what: str) -> None:
     raise StoreDamaged(
-        f"{store} is missing or empty, and {beside} holds {what}: put the file back, or move {beside} away "
-        "to begin anew"
+        f"{store} is missing or empty, but {beside} holds {what}: restore the file, or move {beside} away "
+        "to start over"
     )
 
 
@@ -58,9 +58,9 @@ def _check(wal: Path) -> None:
     damaged_at = first_damage(wal.read_bytes())
     if damaged_at is not None:
         raise StoreDamaged(
-            f"{wal} is damaged at byte {damaged_at}, and what was committed after that is lost with it: put "
-            f"a backup of the data directory in its place, or cut the file there to go on with what was "
-            f"committed before (truncate -s {damaged_at} {wal})"
+            f"{wal} is damaged at byte {damaged_at}; everything committed after that point is lost: restore "
+            "the data directory from a backup, or go on with what was committed before by truncating the "
+            f"file there (truncate -s {damaged_at} {wal})"
         )
 
 

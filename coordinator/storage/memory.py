@@ -376,7 +376,7 @@ class MemoryStore:
 
     def _check_open(self) -> None:
         if not self._open:
-            raise StoreClosed("the store in memory is not open")
+            raise StoreClosed("the in-memory store is not open")
 
     def _lease_row(self, lease: Lease) -> _LeaseRow:
         row = self._leases.get(lease)

@@ -28,12 +28,11 @@ from muster.coordinator.storage.store import StoreDamaged, StoreError
 from muster.protocol.record_batch import crc_matches
 
 _FROM_BACKUP: Final = (
-    "put this file of a backup in its place, or have consumers seek past these offsets: "
-    "their records are lost"
+    "restore this file from a backup, or have consumers seek past these offsets: their records are lost"
 )
 _NO_INDEX: Final = 1 << 62
 """Bytes between entries of an index that is not made."""
-_REBUILT: Final = "remove the file: the next start makes it anew"
+_REBUILT: Final = "delete the file: the next start rebuilds it"
 
 
 class NoDataDirectory(StoreError):
@@ -72,15 +71,15 @@ class Checked:
 def check_directory(path: Path, checked: Checked) -> Iterator[Fault]:
     """What is wrong in a data directory. NoDataDirectory, and StoreLocked where another process uses it."""
     if not path.is_dir():
-        raise NoDataDirectory(f"{path} is no data directory: there is no such folder")
+        raise NoDataDirectory(f"{path} is not a data directory: there is no such directory")
     if not any((path / name).exists() for name in DataDirectory.NAMES):
         raise NoDataDirectory(
-            f"{path} is no data directory: it has neither {' nor '.join(DataDirectory.NAMES)}"
+            f"{path} is not a data directory: it has neither {' nor '.join(DataDirectory.NAMES)}"
         )
     try:
         directory = DataDirectory.acquire(path)
     except StoreDamaged as damage:
-        yield Fault(str(path), str(damage), "as it says; then check again")
+        yield Fault(str(path), str(damage), "do as it says, then check again")
         return
     try:
         names: Mapping[str, str] = {}
@@ -90,14 +89,14 @@ def check_directory(path: Path, checked: Checked) -> Iterator[Fault]:
                     yield Fault(
                         f"{directory.store_path}{place}",
                         what,
-                        "put a backup of the data directory in its place, or begin anew with another one",
+                        "restore the data directory from a backup, or start with a new one",
                     )
                 names = topic_names(store)
         except sqlite3.Error as error:
             yield Fault(
                 str(directory.store_path),
                 f"sqlite cannot read it: {error}",
-                "put a backup of the data directory in its place, or begin anew with another one",
+                "restore the data directory from a backup, or start with a new one",
             )
         folders = Folders(DiskFolder(directory.topics_path))
         for topic_id, number in sorted(folders.stored()):
@@ -134,14 +133,12 @@ def check_partition(folder: Folder, partition: str, checked: Checked) -> Iterato
             if segment.base_offset < before.next_offset:
                 if before.generation:
                     continue  # compacted into the one before; the next start removes it
-                yield _of_segment(
-                    segment, folder, partition, 0, "its first offset is in the segment before it, too", None
-                )
+                yield _of_segment(segment, folder, partition, 0, "it overlaps the segment before it", None)
             elif segment.base_offset > before.next_offset and not before.generation:
                 yield Fault(
                     folder.path,
-                    "records are missing: a segment's file is gone",
-                    "put the missing file of a backup in its place",
+                    "records missing: a segment file is gone",
+                    "restore the missing file from a backup",
                     None,
                     partition,
                     before.next_offset,
@@ -228,7 +225,9 @@ class _SegmentCheck:
             if not crc_matches(batch.contents, 0, batch.header):
                 what = "the batch's checksum does not match"
             elif batch.header.base_offset < segment.next_offset:
-                what = f"the batch's offset {batch.header.base_offset} comes after {segment.next_offset - 1}"
+                what = (
+                    f"the batch's offset {batch.header.base_offset} should be {segment.next_offset} or more"
+                )
             else:
                 what = f"the batch's offset {batch.header.base_offset} should be {segment.next_offset}"
             break
@@ -248,7 +247,7 @@ class _SegmentCheck:
         while self._entry < len(index.positions) and index.positions[self._entry] <= batch.position:
             if not _fits(index, self._entry, batch):
                 at = index.positions[self._entry]
-                self._index_fault = f"its entry for byte {at} is that of no batch"
+                self._index_fault = f"its entry for byte {at} points to no batch"
                 return
             self._entry += 1
 
@@ -256,7 +255,7 @@ class _SegmentCheck:
         name = self._index.index_name
         if self._folder.load(name) is None:
             return
-        what = self._index_fault if self._indexed else "it does not fit the segment, or its checksum"
+        what = self._index_fault if self._indexed else "it does not match the segment or its own checksum"
         if what is not None:
             yield Fault(f"{self._folder.path}/{name}", what, _REBUILT, None, self._partition)
 

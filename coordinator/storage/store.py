@@ -282,8 +282,8 @@ class NodeIdTaken(StoreConflict):
         self.holder = holder
         self.remaining_ms = remaining_ms
         super().__init__(
-            f"node id {holder.node_id} is taken by the broker at {holder.host}:{holder.port}, "
-            f"whose registration lasts another {remaining_ms} ms"
+            f"node id {holder.node_id} is in use by the broker at {holder.host}:{holder.port}; "
+            f"its registration expires in {remaining_ms} ms"
         )
 
 

@@ -77,7 +77,7 @@ def numbered(known: Mapping[Replicas, int], lists: Collection[Replicas], leases:
     first = max(known.values(), default=-1) + 1
     if first + len(new) > leases:
         raise StoreConflict(
-            f"a cluster can have {leases} different replica lists; {len(known)} have been used already, "
-            f"and {len(new)} more are asked for"
+            f"a cluster can use {leases} different replica lists; {len(known)} have been used, and this "
+            f"needs {len(new)} more"
         )
     return {replicas: first + place for place, replicas in enumerate(new)}

@@ -215,7 +215,7 @@ def _check_known(setting: str) -> None:
     known = [each.name for each in fields(Settings)]
     if setting not in known:
         close = get_close_matches(setting.replace(".", "_"), known, 1)
-        perhaps = f"; perhaps {close[0]}" if close else ""
+        perhaps = f" (did you mean {close[0]}?)" if close else ""
         raise TypeError(f"unknown setting {setting}{perhaps}; muster serve --help lists them")
 
 

@@ -313,7 +313,7 @@ class Catalogue:
         if assignments:
             if partitions != -1 or replication_factor != -1:
                 raise KafkaError(
-                    ErrorCode.INVALID_REQUEST, "a topic has either assignments or counts, not both"
+                    ErrorCode.INVALID_REQUEST, "give either replica assignments or counts, not both"
                 )
             if sorted(assignments) != list(range(len(assignments))):
                 raise KafkaError(
@@ -360,7 +360,7 @@ class Catalogue:
         if not self._auto_create_topics:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
         if name in INTERNAL_TOPICS:
-            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is internal, and kept elsewhere")
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is an internal topic")
         try:
             return await self.create(name)
         except KafkaError as refusal:
@@ -376,7 +376,7 @@ class Catalogue:
         finally:
             await self.refresh()
         if not found:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"topic {topic.name} was deleted already")
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"topic {topic.name} has already been deleted")
 
     async def add_partitions(
         self,
@@ -395,7 +395,7 @@ class Catalogue:
             if total <= row.partitions:
                 raise KafkaError(
                     ErrorCode.INVALID_PARTITIONS,
-                    f"topic {name} has {row.partitions} partitions already, asked for {total}",
+                    f"topic {name} has {row.partitions} partitions already; {total} were requested",
                 )
             self._check_partitions_max(total, total - row.partitions)
             new, factor = range(row.partitions, total), factor_of(row.assignments)
@@ -442,12 +442,13 @@ class Catalogue:
     def _check_partitions_max(self, of_topic: int, more: int) -> None:
         if of_topic > PARTITIONS_MAX:
             raise KafkaError(
-                ErrorCode.POLICY_VIOLATION, f"a topic may have {PARTITIONS_MAX} partitions, not {of_topic}"
+                ErrorCode.POLICY_VIOLATION,
+                f"a topic may have at most {PARTITIONS_MAX} partitions, not {of_topic}",
             )
         if self._partitions_total + more > self._partitions_total_max:
             raise KafkaError(
                 ErrorCode.POLICY_VIOLATION,
-                f"all topics together may have {self._partitions_total_max} partitions; there are "
+                f"all topics together may have at most {self._partitions_total_max} partitions; there are "
                 f"{self._partitions_total} already, asked for {more} more",
             )
 
@@ -470,9 +471,7 @@ class Catalogue:
                 continue
             await self.refresh()
             return self._by_id.get(updated.topic_id) or self._topic(updated)
-        raise KafkaError(
-            ErrorCode.REQUEST_TIMED_OUT, f"topic {name} is being changed from elsewhere all the time"
-        )
+        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"other requests keep changing topic {name}; try again")
 
     async def reassign(
         self, topic: Topic, lists: Mapping[int, Replicas], led_under: Callable[[Topic, int], Grant | None]
@@ -544,13 +543,13 @@ class Catalogue:
 def check_name(name: str) -> None:
     """INVALID_TOPIC_EXCEPTION (17) unless Kafka allows the name."""
     if not name:
-        why = "a topic's name is not empty"
+        why = "the topic name is empty"
     elif name in (".", ".."):
         why = f"a topic cannot be called {name}"
     elif len(name) > NAME_LENGTH_MAX:
-        why = f"a topic's name has at most {NAME_LENGTH_MAX} characters, not {len(name)}"
+        why = f"a topic name may have at most {NAME_LENGTH_MAX} characters, not {len(name)}"
     elif _NAME.fullmatch(name) is None:
-        why = f"a topic's name has letters, digits, '.', '_' and '-' only, unlike {name!r}"
+        why = f"a topic name may have only letters, digits, '.', '_' and '-', unlike {name!r}"
     else:
         return
     raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, why)
@@ -561,7 +560,7 @@ def _fold(name: str) -> str:
 
 
 def _exists(name: str) -> KafkaError:
-    return KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name} exists already")
+    return KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name} already exists")
 
 
 def _overrides(configs: Mapping[str, str | None]) -> dict[str, str]:

@@ -46,23 +46,23 @@ class TopicConfig:
     cleanup_policy: tuple[str, ...] = _config(
         ("delete",),
         "log.cleanup.policy",
-        "what becomes of old records: delete removes them by age and size, compact keeps the last one of "
-        "each key, both do both. Empty: they stay",
+        "what happens to old records: delete removes them by age and size, compact keeps the latest of "
+        "each key; both may be set. Empty: old records are kept",
         choices=("compact", "delete"),
     )
     compression_gzip_level: int = _idle(
-        -1, "compression.gzip.level", "level for gzip; -1 is its default", 1, 9, also=-1
+        -1, "compression.gzip.level", "gzip level; -1: gzip's default", 1, 9, also=-1
     )
-    compression_lz4_level: int = _idle(9, "compression.lz4.level", "level for lz4", 1, 17)
+    compression_lz4_level: int = _idle(9, "compression.lz4.level", "lz4 level", 1, 17)
     compression_type: str = _config(
         "producer",
         "compression.type",
-        "how records are stored: producer keeps each batch as it came, anything else packs it anew",
+        "how records are compressed; producer: as the producer compressed them",
         choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
     )
-    compression_zstd_level: int = _idle(3, "compression.zstd.level", "level for zstd", -131_072, 22)
+    compression_zstd_level: int = _idle(3, "compression.zstd.level", "zstd level", -131_072, 22)
     delete_retention_ms: int = _long(
-        DAY_MS, "log.cleaner.delete.retention.ms", "how long tombstones outlive compaction", 0
+        DAY_MS, "log.cleaner.delete.retention.ms", "how long tombstones are kept after compaction", 0
     )
     errors_deadletterqueue_group_enable: bool = _idle(
         False, None, "whether groups may use the topic as a dead letter queue"
@@ -70,27 +70,25 @@ class TopicConfig:
     file_delete_delay_ms: int = _long(
         60_000,
         "log.segment.delete.delay.ms",
-        "how long a removed segment's file stays on the disk",
+        "how long a removed segment's file stays on disk",
         0,
         served=False,
     )
     flush_messages: int = _long(
         INT64_MAX,
         "log.flush.interval.messages",
-        "records are forced to the disk after so many; 1: before each is acknowledged",
+        "records are synced to disk after this many; 1: before each is acknowledged",
         1,
     )
-    flush_ms: int = _long(
-        INT64_MAX, "log.flush.interval.ms", "records are forced to the disk after so long", 0
-    )
+    flush_ms: int = _long(INT64_MAX, "log.flush.interval.ms", "records are synced to disk after this time", 0)
     follower_replication_throttled_replicas: tuple[str, ...] = _throttled(
         "followers whose replication is throttled"
     )
     index_interval_bytes: int = _config(
-        4_096, "log.index.interval.bytes", "one index entry per so many bytes of records", 0
+        4_096, "log.index.interval.bytes", "bytes of records between index entries", 0
     )
     internal_segment_bytes: int = _config(
-        -1, None, "any segment size, put above segment.bytes; for tests", -1
+        -1, None, "segment size that overrides segment.bytes; for tests", -1
     )
     leader_replication_throttled_replicas: tuple[str, ...] = _throttled(
         "leaders whose replication is throttled"
@@ -110,78 +108,82 @@ class TopicConfig:
         served=False,
     )
     max_compaction_lag_ms: int = _long(
-        INT64_MAX, "log.cleaner.max.compaction.lag.ms", "how long a record may stay uncompacted at most", 1
+        INT64_MAX, "log.cleaner.max.compaction.lag.ms", "longest time a record may stay uncompacted", 1
     )
     max_decompressed_message_bytes: int = _config(
         INT32_MAX - 8,
         "max.decompressed.message.bytes",
-        "what a record batch may unpack to; never more than 16 times message.max.bytes, or 16 MiB where that "
-        "is more",
+        "largest size a record batch may decompress to; never more than 16 times message.max.bytes, or 16 "
+        "MiB if that is more",
         1,
     )
     max_message_bytes: int = _config(1_048_588, "message.max.bytes", "largest record batch accepted", 0)
     message_timestamp_after_max_ms: int = _long(
         3_600_000,
         "log.message.timestamp.after.max.ms",
-        "how far in the future a record's timestamp may lie",
+        "how far in the future a record's timestamp may be",
         0,
     )
     message_timestamp_before_max_ms: int = _long(
         INT64_MAX,
         "log.message.timestamp.before.max.ms",
-        "how far in the past a record's timestamp may lie",
+        "how far in the past a record's timestamp may be",
         0,
     )
     message_timestamp_type: str = _config(
         "CreateTime",
         "log.message.timestamp.type",
-        "which time records carry, the producer's or the broker's",
+        "whose timestamp records carry, the producer's or the broker's",
         choices=("CreateTime", "LogAppendTime"),
     )
     min_cleanable_dirty_ratio: float = _config(
         0.5,
         "log.cleaner.min.cleanable.ratio",
-        "share of a log not yet compacted at which compaction begins",
+        "uncompacted share of a log at which compaction starts",
         0,
         1,
     )
     min_compaction_lag_ms: int = _long(
-        0, "log.cleaner.min.compaction.lag.ms", "how long a record stays uncompacted at least", 0
+        0, "log.cleaner.min.compaction.lag.ms", "shortest time a record stays uncompacted", 0
     )
     min_insync_replicas: int = _idle(
         1,
         "min.insync.replicas",
-        "how many replicas must have a record before it is acknowledged; there is one here",
+        "how many replicas must have a record before it is acknowledged; muster keeps one",
         1,
     )
-    preallocate: bool = _idle(False, "log.preallocate", "whether segment files are made at full size")
+    preallocate: bool = _idle(False, "log.preallocate", "whether segment files are preallocated at full size")
     remote_copy_lag_bytes: int = _long(
         -1, "log.remote.copy.lag.bytes", "how many bytes remote storage may lag", -1, served=False
     )
     remote_copy_lag_ms: int = _long(
         0, "log.remote.copy.lag.ms", "how long remote storage may lag", -1, served=False
     )
-    remote_log_copy_disable: bool = _idle(False, None, "whether nothing more is copied to remote storage")
+    remote_log_copy_disable: bool = _idle(False, None, "whether copying to remote storage is stopped")
     remote_log_delete_on_disable: bool = _idle(
-        False, None, "whether records in remote storage go when it is switched off"
+        False, None, "whether records in remote storage are deleted when it is switched off"
     )
-    remote_storage_enable: bool = _idle(False, None, "whether the topic uses remote storage; it cannot here")
+    remote_storage_enable: bool = _idle(
+        False, None, "whether the topic uses remote storage, which muster does not have"
+    )
     retention_bytes: int = _long(
-        -1, "log.retention.bytes", "size of a partition above which its oldest records go; -1: no limit"
+        -1, "log.retention.bytes", "partition size above which the oldest records are deleted; -1: no limit"
     )
-    retention_ms: int = _long(7 * DAY_MS, "log.retention.ms", "age at which records go; -1: never", -1)
+    retention_ms: int = _long(
+        7 * DAY_MS, "log.retention.ms", "age at which records are deleted; -1: never", -1
+    )
     segment_bytes: int = _config(
-        1 << 30, "log.segment.bytes", "size at which a segment file is closed", 1 << 20
+        1 << 30, "log.segment.bytes", "size at which a new segment file is started", 1 << 20
     )
     segment_index_bytes: int = _idle(
         10_485_760, "log.index.size.max.bytes", "size at which the index of a segment is full", 4
     )
     segment_jitter_ms: int = _long(
-        0, "log.roll.jitter.ms", "by how much the closing of segments is spread over time", 0, served=False
+        0, "log.roll.jitter.ms", "most that the start of new segments is delayed at random", 0, served=False
     )
-    segment_ms: int = _long(7 * DAY_MS, "log.roll.ms", "age at which a segment file is closed", 1)
+    segment_ms: int = _long(7 * DAY_MS, "log.roll.ms", "age at which a new segment file is started", 1)
     unclean_leader_election_enable: bool = _idle(
-        False, "unclean.leader.election.enable", "whether a replica that lags may become leader"
+        False, "unclean.leader.election.enable", "whether an out-of-sync replica may become leader"
     )
 
     @property
@@ -309,14 +311,14 @@ def changed(
         spec = specs.get(name)
         if spec is None or spec.type is not Type.LIST:
             raise KafkaError(
-                ErrorCode.INVALID_CONFIG, f"{name} is no list, so {operation.name} cannot be done to it"
+                ErrorCode.INVALID_CONFIG, f"{name} is not a list, so it does not support {operation.name}"
             )
         present = [each for each in result.get(name, text_of(spec.default)).split(",") if each]
         combine = _appended if operation is Operation.APPEND else _subtracted
         result[name] = ",".join(combine(present, value.split(",")))
         if len(result[name].encode()) > _TEXT_BYTES_MAX:
             raise KafkaError(
-                ErrorCode.INVALID_CONFIG, f"{name} would be longer than {_TEXT_BYTES_MAX} bytes with that"
+                ErrorCode.INVALID_CONFIG, f"{name} would become longer than {_TEXT_BYTES_MAX} bytes"
             )
     return result
 

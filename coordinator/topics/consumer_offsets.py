@@ -59,7 +59,7 @@ class ConsumerOffsets(RowPartitions):
                     led.lease, led.epoch, before_ms=before_ms, count_max=TOMBSTONES_MAX
                 )
             except StoreError as error:
-                _log.warning("tombstones could not be removed", partition=self._name(led), why=str(error))
+                _log.warning("failed to remove tombstones", partition=self._name(led), why=str(error))
                 return
             if removed:
                 led.changed()

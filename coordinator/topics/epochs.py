@@ -74,5 +74,5 @@ class Epochs:
                 self._epochs.append(epoch)
                 self._starts.append(start)
         except StructError:
-            raise ValueError("the snapshot of leader epochs is cut short") from None
+            raise ValueError("the snapshot of leader epochs is truncated") from None
         return _COUNT.size + count * _ENTRY.size

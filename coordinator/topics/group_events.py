@@ -111,7 +111,7 @@ class GroupEvents(RowPartitions):
                         break
                     led.changed()
         except StoreError as error:
-            _log.warning("events could not be trimmed", partition=self._name(led), why=str(error))
+            _log.warning("failed to trim group events", partition=self._name(led), why=str(error))
 
     async def _kept_from(self, led: LedRows) -> int | None:
         """The offset below which rows may go now; None when there are none."""

@@ -122,11 +122,14 @@ def report_recovery(log: PartitionLog) -> None:
         cut = {"at": found.cut_at, "bytes": found.cut_bytes}
         if found.damaged:
             _log.error(
-                "log damaged: records from its end on were put aside", **place, **cut, kept_in=found.discarded
+                "log damaged: records from end_offset on were set aside",
+                **place,
+                **cut,
+                kept_in=found.discarded,
             )
         else:
-            _log.warning("log cut at its last whole batch", **place, **cut)
+            _log.warning("log truncated after its last complete batch", **place, **cut)
     for first, behind in found.missing:
-        _log.error("records are missing: a segment's file is gone", **place, first=first, last=behind - 1)
+        _log.error("records missing: a segment file is gone", **place, first=first, last=behind - 1)
     if found.known_end:
-        _log.error("records are missing: the log had gone on further", **place, known_end=found.known_end)
+        _log.error("records missing: the log ended at known_end before", **place, known_end=found.known_end)

@@ -84,7 +84,7 @@ class _State:
         end = self.producers.restore(snapshot)
         end += self.epochs.restore(snapshot[end:])
         if end != len(snapshot):
-            raise ValueError("the snapshot has bytes behind its end")
+            raise ValueError("the snapshot has trailing bytes")
 
     def reset(self) -> None:
         self.producers.reset()
@@ -189,7 +189,7 @@ class PartitionLog:
             ):
                 raise KafkaError(
                     ErrorCode.KAFKA_STORAGE_ERROR,
-                    f"producer {header.producer_id} must first send again what {self.name} could not take",
+                    f"producer {header.producer_id} must first resend what {self.name} could not store",
                 )
             repeated = self._state.producers.check(header)
             if repeated is not None:
@@ -296,7 +296,7 @@ class PartitionLog:
                 return self._newest()
             case ListTimestamp.LATEST_TIERED | ListTimestamp.EARLIEST_PENDING_UPLOAD:
                 return NOTHING_LISTED  # nothing is tiered
-        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"no offsets are listed for timestamp {timestamp}")
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp} is not supported")
 
     def _at_time(self, timestamp: int) -> Listed:
         """The first record with a timestamp >= `timestamp`."""
@@ -458,13 +458,13 @@ class PartitionLog:
         """NOT_LEADER_OR_FOLLOWER (6) when another leader has the log, or this one gave it up."""
         if self._closed:
             raise KafkaError(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"leader epoch {self.leader_epoch} of {self.name} is over"
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"leader epoch {self.leader_epoch} of {self.name} has ended"
             )
 
     def _out_of_range(self, offset: int) -> KafkaError:
         bounds = f"{self.start_offset} to {self.high_watermark}"
         return KafkaError(
-            ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} of {self.name} is not in its log, {bounds}"
+            ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} of {self.name} is outside its log, {bounds}"
         )
 
     def _damaged(self, error: DecodeError) -> KafkaError:

@@ -265,7 +265,7 @@ class Partitions:
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic.name}-{partition}"
             )
         if topic.topic_id in self._elsewhere:
-            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic.name} stands in no log")
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic.name} has no log")
         lease = self._lease_of(topic.topic_id, partition)
         self._check_serving(lease, topic, partition)
         assert lease is not None
@@ -620,13 +620,13 @@ class Partitions:
     def under_way(self) -> Iterator[str]:
         """What is being done, in words; nothing when fetches wait at most, and all appends are done."""
         if self._running:
-            yield "logs are being read or written"
+            yield "logs are still being read or written"
         if self._writer.busy:
-            yield "records of topics are being written"
+            yield "topic records are still being written"
         if self._upkeep.sweeping:
-            yield "logs are being swept"
+            yield "log upkeep is still running"
         if not self._fetches.all_wait:
-            yield "fetches are being answered"
+            yield "fetches are still being answered"
 
     async def expire_elsewhere(self) -> None:
         """See `upkeep.Leaderships`."""

@@ -86,18 +86,18 @@ class Producers:
         if epoch < producer.epoch:
             raise KafkaError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"producer {header.producer_id} is at epoch {producer.epoch}, this is epoch {epoch}",
+                f"producer {header.producer_id} is at epoch {producer.epoch}; the batch has epoch {epoch}",
             )
         if epoch > producer.epoch:
             if first != 0:
-                raise self._out_of_order(header, "a new epoch begins at sequence 0")
+                raise self._out_of_order(header, "a new epoch must begin at sequence 0")
             return None
         for batch in producer.batches:
             if batch.first_sequence == first and batch.last_sequence == last:
                 return batch.base_offset
         newest = producer.batches[-1].last_sequence
         if first != (newest + 1) & SEQUENCE_MAX:
-            raise self._out_of_order(header, f"the last one was {newest}")
+            raise self._out_of_order(header, f"the last sequence was {newest}")
         return None
 
     def due(self, header: Header) -> int | None:
@@ -166,7 +166,7 @@ class Producers:
                     producer.batches.append(Written(*_BATCH.unpack_from(snapshot, position)))
                     position += _BATCH.size
         except StructError:
-            raise ValueError("the snapshot of producers is cut short") from None
+            raise ValueError("the snapshot of producers is truncated") from None
         return position
 
     def _out_of_order(self, header: Header, why: str) -> KafkaError:

@@ -47,7 +47,7 @@ class Hosts(NamedTuple):
             if len(replicas) != factor:
                 raise KafkaError(
                     ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                    f"a partition is assigned to the brokers {list(replicas)}, and others to {factor}",
+                    f"each partition must have {factor} replicas, unlike {list(replicas)}",
                 )
         if not self.keeps_replicas:
             return {}
@@ -58,9 +58,9 @@ class Hosts(NamedTuple):
         if not replicas:
             why = "a partition is assigned to no broker"
         elif len(set(replicas)) != len(replicas):
-            why = f"a partition is assigned to the brokers {list(replicas)}, one of them twice"
+            why = f"a partition is assigned to brokers {list(replicas)}, one of them twice"
         elif missing := [node_id for node_id in replicas if node_id not in self.racks]:
-            why = f"a partition is assigned to the brokers {list(replicas)}, of which {missing} are not alive"
+            why = f"a partition is assigned to brokers {list(replicas)}, of which {missing} are not alive"
         else:
             return
         raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, why)

@@ -267,7 +267,7 @@ class RowPartitions(ABC):
                 return NOTHING_LISTED  # nothing is tiered
             case _ if timestamp >= 0 or timestamp == ListTimestamp.MAX_TIMESTAMP:
                 return await self._at_time(led, timestamp)
-        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"no offsets are listed for timestamp {timestamp}")
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp} is not supported")
 
     async def _at_time(self, led: LedRows, timestamp: int) -> Listed:
         with self._asking(led):
@@ -341,7 +341,7 @@ class RowPartitions(ABC):
     def _out_of_range(self, led: LedRows, offset: int, start: int, end: int) -> KafkaError:
         return KafkaError(
             ErrorCode.OFFSET_OUT_OF_RANGE,
-            f"offset {offset} of {self._name(led)} is not in its log, {start} to {end}",
+            f"offset {offset} of {self._name(led)} is outside its log, {start} to {end}",
         )
 
 

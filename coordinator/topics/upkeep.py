@@ -158,9 +158,9 @@ class Upkeep:
         try:
             await self.sweep(retention=retention)
         except OSError as error:
-            _log.warning("a sweep failed", error=str(error))
+            _log.warning("upkeep sweep failed", error=str(error))
         except Exception as error:
-            _log.error("a sweep failed", exc_info=error)
+            _log.error("upkeep sweep failed", exc_info=error)
 
     async def _turn(self, ids: Sequence[PartitionId], *, retention: bool) -> int:
         """Tend the first of `ids`, if not all; how many of them are done with."""
@@ -199,7 +199,7 @@ class Upkeep:
             except KafkaError:
                 continue  # the leadership went, or the disk refuses: requests say so
             except Exception as error:
-                _log.error("a log could not be opened", exc_info=error)
+                _log.error("failed to open a log", exc_info=error)
                 continue
             try:
                 if self._tend(log, now_ms, retention=retention):

@@ -80,7 +80,7 @@ def validate(
     except DecodeError as error:
         raise KafkaError(ErrorCode.INVALID_RECORD, str(error)) from error
     if config.compacts and checked.keyless:
-        why = "compacted topics take no records without a key"
+        why = "records of a compacted topic must have a key"
         whole = f"{why}: {checked.keyless_count} of {header.record_count} have none"
         raise InvalidRecords(ErrorCode.INVALID_RECORD, whole, [(index, why) for index in checked.keyless])
     batch, log_append_time_ms = data, -1
@@ -102,18 +102,20 @@ def _one_batch(data: bytes) -> Header:
     if len(data) <= MAGIC_POSITION:
         raise KafkaError(ErrorCode.INVALID_RECORD, "the request holds no record batch for the partition")
     if data[MAGIC_POSITION] != MAGIC:
-        why = f"message format {data[MAGIC_POSITION]} is not supported, only {MAGIC} (from Kafka 0.11 on) is"
+        why = f"message format {data[MAGIC_POSITION]} is not supported; send {MAGIC} (Kafka 0.11 or later)"
         existed = data[MAGIC_POSITION] < MAGIC
         raise KafkaError(ErrorCode.INVALID_RECORD if existed else ErrorCode.CORRUPT_MESSAGE, why)
     size = batch_size(data)
     if size > len(data):
-        raise KafkaError(ErrorCode.INVALID_RECORD, f"a batch of {size} bytes in {len(data)} bytes")
+        raise KafkaError(
+            ErrorCode.INVALID_RECORD, f"the batch has {size} bytes, but only {len(data)} were sent"
+        )
     try:
         header = peek(data)
     except DecodeError as error:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
     if header.size < len(data):
-        raise KafkaError(ErrorCode.INVALID_RECORD, "a partition's record set holds exactly one batch")
+        raise KafkaError(ErrorCode.INVALID_RECORD, "a partition's record set must hold exactly one batch")
     return header
 
 
@@ -134,7 +136,7 @@ def _unpacked(data: bytes, header: Header, config: TopicConfig, *, at_once: bool
     """The batch's records section. MESSAGE_TOO_LARGE (10) beyond what this broker bounds it to: Java's
     producer splits the batch then and sends the parts. INVALID_RECORD (87) beyond the topic's own bound."""
     if header.codec == Codec.LZ4 and lz4_blocks_depend(data, HEADER_BYTES):
-        raise KafkaError(ErrorCode.INVALID_RECORD, "an lz4 frame whose blocks depend on each other")
+        raise KafkaError(ErrorCode.INVALID_RECORD, "lz4 frames with dependent blocks are not supported")
     allowed = max(_UNPACKED_BYTES_ALWAYS, _UNPACKED_RATIO_MAX * config.max_message_bytes)
     allowed = min(allowed, DECOMPRESSED_BYTES_MAX)  # whoever reads the log later unpacks no more than that
     bounded_by_topic = header.codec != Codec.NONE and config.max_decompressed_message_bytes < allowed
@@ -147,10 +149,10 @@ def _unpacked(data: bytes, header: Header, config: TopicConfig, *, at_once: bool
             raise Laborious from None
         if isinstance(error, UnpackedTooLarge):
             if bounded_by_topic:
-                why = f"the batch unpacks to more than max.decompressed.message.bytes={allowed}"
+                why = f"the batch decompresses to more than max.decompressed.message.bytes={allowed}"
                 raise KafkaError(ErrorCode.INVALID_RECORD, why) from error
             why = (
-                f"the batch unpacks to more than {allowed} bytes, the bound where max.message.bytes is "
+                f"the batch decompresses to more than {allowed} bytes, the limit for max.message.bytes="
                 f"{config.max_message_bytes}"
             )
             raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, why) from error
@@ -159,20 +161,16 @@ def _unpacked(data: bytes, header: Header, config: TopicConfig, *, at_once: bool
 
 def _check_header(header: Header, *, zstd_allowed: bool) -> None:
     if header.codec > Codec.ZSTD:
-        raise KafkaError(
-            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"compression codec {header.codec} does not exist"
-        )
+        raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"unknown compression codec {header.codec}")
     if header.codec == Codec.ZSTD and not zstd_allowed:
-        raise KafkaError(
-            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd is allowed from Produce v7 on (KIP-110)"
-        )
+        raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce v7 or later (KIP-110)")
     if header.is_control:
         raise KafkaError(ErrorCode.INVALID_RECORD, "clients may not write control batches")
     if header.is_transactional:
         raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "this broker has no transactions")
     if header.base_offset != 0:
         raise KafkaError(
-            ErrorCode.INVALID_RECORD, f"a produced batch has base offset 0, not {header.base_offset}"
+            ErrorCode.INVALID_RECORD, f"a produced batch must have base offset 0, not {header.base_offset}"
         )
     if header.record_count == 0:
         raise KafkaError(ErrorCode.INVALID_RECORD, "the batch holds no records")
@@ -181,7 +179,8 @@ def _check_header(header: Header, *, zstd_allowed: bool) -> None:
     ):
         raise KafkaError(
             ErrorCode.INVALID_RECORD,
-            f"producer {header.producer_id}, epoch {header.producer_epoch}, sequence {header.base_sequence}",
+            f"invalid producer id {header.producer_id}, epoch {header.producer_epoch} or sequence "
+            f"{header.base_sequence}",
         )
 
 

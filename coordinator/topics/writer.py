@@ -81,7 +81,9 @@ class Writer(Generic[P]):
     def append(self, partition: P, records: bytes, *, zstd_allowed: bool) -> asyncio.Future[Appended]:
         """See `Partitions.append`. Raises REQUEST_TIMED_OUT when `queue_bytes_max` bytes wait already."""
         if self._bytes and self._bytes + len(records) > self._queue_bytes_max:
-            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{self._bytes} bytes wait to be written already")
+            raise KafkaError(
+                ErrorCode.REQUEST_TIMED_OUT, f"{self._bytes} bytes are already waiting to be written"
+            )
         done: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
         self._bytes += len(records)
         self._enqueue(_Write(partition, records, zstd_allowed, done))
@@ -127,7 +129,7 @@ class Writer(Generic[P]):
                 log = self._opened(write.partition)
                 if log_of.setdefault(write.partition, log) is not log:
                     # What this turn appended to the partition so far is lost, and comes first.
-                    raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log.name} was opened anew meanwhile")
+                    raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log.name} was reopened meanwhile")
                 outcomes.append(log.write(write.validated or self._validate(write, at_once=True)))
                 logs.setdefault(log, []).append(number)
             except Laborious as error:
@@ -183,7 +185,7 @@ class Writer(Generic[P]):
         """
         size = len(write.records)
         if self._held_bytes and self._held_bytes + size > self._queue_bytes_max // 2:
-            why = f"{self._held_bytes} bytes wait to be validated already"
+            why = f"{self._held_bytes} bytes are already waiting to be validated"
             self._settle(write, KafkaError(ErrorCode.REQUEST_TIMED_OUT, why))
             return
         self._held_bytes += size

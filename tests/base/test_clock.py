@@ -64,7 +64,7 @@ async def test_time_passes_within_a_turn_of_the_loop() -> None:
     """A loop that kept its time for the turn would let a lease be used for the rest of it that ran out while
     the process was stopped there."""
     clock = LoopClock(asyncio.get_running_loop())
-    start_ms, deadline_s = clock.now_ms(), time.monotonic() + 5
+    start_ms, deadline_s = clock.now_ms(), time.monotonic() + 30
     while clock.now_ms() < start_ms + 2:
         assert time.monotonic() < deadline_s, "time stands still"
 
@@ -77,7 +77,7 @@ async def test_on_a_real_loop_timers_run_and_can_be_taken_back() -> None:
     clock.at(start_ms + 5, ran.set)
     taken_back.cancel()
     taken_back.cancel()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await ran.wait()
     assert clock.now_ms() >= start_ms + 5
 

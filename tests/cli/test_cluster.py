@@ -14,9 +14,7 @@ from muster.coordinator.server.broker import Broker as Node
 from muster.coordinator.storage.store import Grant, LeaseKind, NodeRow, Store, StoreBusy
 from muster.coordinator.testing import Cluster
 from tests.cli.running import DEADLINE_S, Muster, run, started
-
-TERM_MS = 30_000
-"""Long enough for a slow machine: nobody dies here."""
+from tests.support.leases import TERM_MS
 
 
 @pytest.fixture

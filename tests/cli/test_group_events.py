@@ -18,6 +18,7 @@ from muster.client import Consumer
 from muster.coordinator.commands.group_events import partition_of
 from muster.coordinator.testing import Broker, Cluster
 from tests.cli.running import DEADLINE_S, Muster, environment, started
+from tests.support.leases import TERM_MS, die
 
 
 def used(broker: Cluster, group_id: str = "billing") -> None:
@@ -151,14 +152,14 @@ def test_another_group_of_the_same_partition_is_passed_over(muster: Muster, brok
 
 
 def test_a_coordinator_that_moved(capfd: pytest.CaptureFixture[str]) -> None:
-    with Cluster(3) as cluster:
+    with Cluster(3, lease_term_ms=TERM_MS) as cluster:
         muster = Muster(cluster.bootstrap, capfd)
         cluster.create_topic("orders", 2)
         used(cluster)
         recorded(muster, "rebalance_completed")
         before = cluster.coordinator_of("billing")
         assert before is not None
-        cluster.kill(before)
+        die(cluster, before)
         recorded(muster, "shard_loaded")
         told = muster("groups", "why", "billing", "--output", "json").json
         assert (told["cause"], told["diagnosis"], told["rebalanced"]) == (

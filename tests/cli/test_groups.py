@@ -10,6 +10,7 @@ import pytest
 from muster.coordinator.testing import Broker, Cluster
 from tests.cli.running import DEADLINE_S, Muster, run, started
 from tests.support.each import each
+from tests.support.leases import TERM_MS
 
 
 @contextmanager
@@ -219,7 +220,7 @@ def test_a_wrong_command_line(muster: Muster, arguments: list[str]) -> None:
 
 
 def test_groups_of_all_brokers(capfd: pytest.CaptureFixture[str]) -> None:
-    with Cluster(3) as cluster:
+    with Cluster(3, lease_term_ms=TERM_MS) as cluster:
         muster = Muster(cluster.bootstrap, capfd)
         muster.done("topics", "create", "t")
         groups = ["a", "b", "c", "d"]

@@ -98,7 +98,7 @@ def test_each_fault_is_a_line_with_its_place(muster: Muster, tmp_path: Path) -> 
     fault, summary = ended.out.splitlines()
     assert fault.startswith(
         f"{path}, byte {position}: orders-0, offsets {offset} to {offset + 2}: "
-        "the batch's checksum does not match; put this file of a backup in its place"
+        "the batch's checksum does not match; restore this file from a backup"
     )
     assert summary.startswith("1 fault (")
     ended = muster("store", "check", "--data", str(data), "--output", "json")
@@ -119,7 +119,7 @@ def test_what_cannot_be_checked_is_one_line(muster: Muster, tmp_path: Path) -> N
         "muster store check: --data or MUSTER_DATA must name a data directory, or --store or MUSTER_STORE "
         "a database\n"
     )
-    assert "is no data directory" in muster.misused("store", "check", "--data", str(tmp_path / "nowhere"))
+    assert "is not a data directory" in muster.misused("store", "check", "--data", str(tmp_path / "nowhere"))
     assert "not allowed with" in muster.misused("store", "check", "--data", "a", "--store", "b")
     assert "geheim" not in muster.misused("store", "check", "--store", "mysql://u:geheim@h/d")
     unreachable = f"postgresql://u:geheim@127.0.0.1:{free_ports(1)}/d"

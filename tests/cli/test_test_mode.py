@@ -102,7 +102,7 @@ def test_a_fault_from_its_rule_to_its_hits(server: tuple[str, str], muster: Must
     assert done(muster("faults", "remove", str(rule["id"])))["id"] == rule["id"]
     late = muster("faults", "wait", str(rule["id"]))
     assert (late.code, late.out) == (1, "")
-    assert late.err == f"muster test faults wait: there is no rule {rule['id']}; these are there: none\n"
+    assert late.err == f"muster test faults wait: there is no rule {rule['id']}; existing rules: none\n"
 
 
 def test_every_action_of_a_rule(muster: Muster) -> None:
@@ -151,11 +151,11 @@ def test_what_is_asked_wrongly(muster: Muster) -> None:
         (
             ("faults", "add", "--api", "Heartbeet", "--close-after"),
             1,
-            "api: 'Heartbeet' is none that is served",
+            "api: 'Heartbeet' is not a served API",
         ),
-        (("faults", "add"), 1, "action: a rule has exactly one of error, delay"),
+        (("faults", "add"), 1, "action: a rule takes exactly one of error, delay"),
         (("clock", "advance", "soon"), 1, "by: 'soon' is not a duration"),
-        (("broker", "kill", "7"), 1, "id: 7 is no broker here; there are 1, 2"),
+        (("broker", "kill", "7"), 1, "id: 7 is not a broker here; choose from 1, 2"),
         (("broker", "kill", "one"), 2, "argument NODE: 'one' is not allowed; it takes a whole number"),
         (("broker", "kill"), 2, "NODE"),
         (

@@ -9,6 +9,7 @@ import pytest
 from muster.coordinator.testing import Broker
 from tests.cli.running import Muster
 from tests.support.each import each
+from tests.support.leases import TERM_MS
 
 
 def test_create_list_describe_delete(muster: Muster) -> None:
@@ -92,7 +93,7 @@ def test_alter_is_both_or_neither(muster: Muster) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["create", "taken"], "taken exists"),
+        (["create", "taken"], "topic taken already exists"),
         (["create", "no/name"], "INVALID_TOPIC_EXCEPTION"),
         (["create", "t", "--replication-factor", "3"], "INVALID_REPLICATION_FACTOR"),
         (["create", "t", "--config", "retention.ms=soon"], "INVALID_CONFIG"),
@@ -149,7 +150,7 @@ def test_a_wrong_command_line_is_told_in_one_line(muster: Muster, arguments: lis
 def test_partitions_of_several_brokers(capfd: pytest.CaptureFixture[str]) -> None:
     from muster.coordinator.testing import Cluster
 
-    with Cluster(3) as cluster:
+    with Cluster(3, lease_term_ms=TERM_MS) as cluster:
         muster = Muster(cluster.bootstrap, capfd)
         muster.done("topics", "create", "t", "--partitions", "12")
         (topic,) = muster("topics", "describe", "t", "--output", "json").json
@@ -159,7 +160,7 @@ def test_partitions_of_several_brokers(capfd: pytest.CaptureFixture[str]) -> Non
 def test_replicas_are_assigned_and_reassigned(capfd: pytest.CaptureFixture[str]) -> None:
     from muster.coordinator.testing import Cluster
 
-    with Cluster(3) as cluster:
+    with Cluster(3, lease_term_ms=TERM_MS) as cluster:
         muster = Muster(cluster.bootstrap, capfd)
         muster.done("topics", "create", "t", "--replica-assignment", "3:1,2:3")
         assert muster.done("topics", "describe", "t").splitlines()[1:] == [

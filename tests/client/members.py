@@ -77,6 +77,7 @@ class Member:
                 self.events.append(Event("revoked", joined.revoked))
             self.events.append(Event("assigned", joined.added))
             self.owned = joined.assigned
+            group.reconciled(joined)
 
     @property
     def is_settled(self) -> bool:

@@ -13,6 +13,7 @@ from muster.client.admin.groups import list_groups
 from muster.client.admin.offsets import LATEST, list_group_offsets, list_offsets
 from muster.client.admin.topics import describe_topics
 from muster.client.errors import ConnectionLost, NotKafka, RequestTimedOut, Unreachable
+from muster.client.network import cluster as cluster_module
 from muster.client.network.cluster import Cluster, all_of, parse_bootstrap
 from muster.client.network.connection import Address, deadline
 from muster.client.partitions import TopicPartition
@@ -33,6 +34,7 @@ from tests.client.listeners import (
 )
 from tests.support.each import each
 from tests.support.facts import until
+from tests.support.leases import TERM_MS, die
 from tests.support.ports import free_ports
 
 LONG_S = 60.0
@@ -62,7 +64,7 @@ def test_an_address_is_shown_as_it_is_written() -> None:
 
 @pytest.fixture
 async def three() -> AsyncIterator[tuple[testing.Cluster, Cluster]]:
-    with testing.Cluster(3) as brokers:
+    with testing.Cluster(3, lease_term_ms=TERM_MS) as brokers:
         async with Cluster(parse_bootstrap(brokers.bootstrap)) as cluster:
             yield brokers, cluster
 
@@ -94,7 +96,7 @@ async def test_what_moves_is_found_again(three: tuple[testing.Cluster, Cluster])
     index = brokers.coordinator_of("g")
     assert index is not None
     assert await list_group_offsets(cluster, ["g"], deadline(LONG_S)) == {"g": {}}
-    brokers.kill(index)
+    die(brokers, index)
     assert len((await list_offsets(cluster, wanted, deadline(LONG_S))).succeeded) == 12
     assert await list_group_offsets(cluster, ["g"], deadline(LONG_S)) == {"g": {}}
     assert await cluster.coordinator("g", deadline(LONG_S)) != index + 1
@@ -203,14 +205,16 @@ async def test_a_broker_that_hangs_is_given_up_at_the_deadline() -> None:
         assert deadline(0) - began < 20
 
 
-async def test_of_several_brokers_one_that_hangs_is_passed_over() -> None:
+async def test_of_several_brokers_one_that_hangs_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """It had answered before, so its connection is the one at hand."""
-    with testing.Cluster(2, lease_term_ms=60_000) as brokers:
+    # Half of a deadline that is long enough would be long.
+    monkeypatch.setattr(cluster_module, "share_of", lambda *_: deadline(0.5))
+    with testing.Cluster(2, lease_term_ms=TERM_MS) as brokers:
         async with Cluster(parse_bootstrap(brokers.bootstrap)) as cluster:
             await describe_cluster(cluster, deadline(LONG_S))
             brokers.pause(0)
             try:
-                facts = await describe_cluster(cluster, deadline(16))
+                facts = await describe_cluster(cluster, deadline(LONG_S))
             finally:
                 brokers.resume(0)
     assert len(facts.brokers) == 2

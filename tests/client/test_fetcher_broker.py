@@ -18,6 +18,7 @@ from muster.protocol.compression import Codec
 from muster.protocol.messages.data import DeleteRecordsRequest, ProduceRequest
 from muster.protocol.record_batch import Record, build
 from tests.support.facts import until
+from tests.support.leases import TERM_MS
 
 LONG_S = 60.0
 T0 = TopicPartition("t", 0)
@@ -99,7 +100,7 @@ async def test_a_log_that_does_not_reach_back_that_far(broker: Broker, cluster: 
 
 
 async def test_it_follows_a_partition_to_its_next_leader() -> None:
-    with testing.Cluster(3) as brokers:
+    with testing.Cluster(3, lease_term_ms=TERM_MS) as brokers:
         brokers.create_topic("t")
         async with Cluster(parse_bootstrap(brokers.bootstrap)) as cluster:
             await send(cluster, T0, b"0")

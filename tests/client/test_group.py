@@ -23,6 +23,7 @@ from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.classic_group import LeaveGroupRequest
 from tests.client.members import LONG_S, Event, Member, member, partitions, reading, settled
 from tests.support.facts import turns, until
+from tests.support.leases import TERM_MS, die
 
 COOPERATIVE = ("cooperative-sticky",)
 BOTH = pytest.mark.parametrize("apart", [False, True], ids=["loop", "thread"])
@@ -399,7 +400,7 @@ async def test_members_without_an_assignor_in_common_do_not_meet(broker: Broker)
 
 @BOTH
 async def test_a_membership_survives_the_death_of_its_coordinator(apart: bool) -> None:
-    with testing.Cluster(3) as brokers:
+    with testing.Cluster(3, lease_term_ms=TERM_MS) as brokers:
         brokers.create_topic("t", 6)
         async with member(brokers.bootstrap, apart=apart) as alone:
             await settled(alone)
@@ -409,14 +410,14 @@ async def test_a_membership_survives_the_death_of_its_coordinator(apart: bool) -
             before = alone.group.member_id, alone.group.generation_id
             index = brokers.coordinator_of("g")
             assert index is not None
-            brokers.kill(index)
+            die(brokers, index)
             assert (await alone.commit(9)).ok
             assert (alone.group.member_id, alone.group.generation_id) == before
             assert not alone.group.rejoin_needed
 
 
 async def test_a_join_that_was_parked_at_a_coordinator_that_dies_goes_to_the_next() -> None:
-    with testing.Cluster(3, group_initial_rebalance_delay_ms=4_000) as brokers:
+    with testing.Cluster(3, lease_term_ms=TERM_MS, group_initial_rebalance_delay_ms=60_000) as brokers:
         brokers.create_topic("t", 6)
 
         def has_joined() -> bool:
@@ -429,7 +430,9 @@ async def test_a_join_that_was_parked_at_a_coordinator_that_dies_goes_to_the_nex
             assert alone.group.state is State.PREPARING_REBALANCE
             index = brokers.coordinator_of("g")
             assert index is not None
-            brokers.kill(index)
+            die(brokers, index)
+            await reading(alone, until=has_joined)
+            brokers.clock.advance(60)
             await reading(alone, until=lambda: len(alone.owned) == 6)
 
 

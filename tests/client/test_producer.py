@@ -25,6 +25,7 @@ from tests.client.logs import LONG_S, Logged, everything, values
 from tests.client.posting import numbered, post_all
 from tests.support.each import each
 from tests.support.facts import until
+from tests.support.leases import TERM_MS
 from tests.support.ports import free_ports
 from tests.support.proxy import Proxy
 
@@ -164,7 +165,7 @@ async def test_what_is_no_record_is_refused_at_once(broker: Broker, given: dict[
     [
         ({"acks": 2}, "acks=2: it takes 'all', 1 or 0"),
         ({"acks": True}, "acks=True"),
-        ({"acks": 1, "enable_idempotence": True}, "takes acks='all'"),
+        ({"acks": 1, "enable_idempotence": True}, "requires acks='all'"),
         ({"max_in_flight": 6}, "max_in_flight=6: it takes a whole number from 1 to 5"),
         ({"linger_ms": -1}, "linger_ms=-1"),
         ({"batch_size": 0}, "batch_size=0"),
@@ -174,7 +175,7 @@ async def test_what_is_no_record_is_refused_at_once(broker: Broker, given: dict[
             "compression_type='lzma': it takes one of none, gzip, snappy, lz4, zstd",
         ),
         ({"acks": 1, "max_in_flight": 17}, "from 1 to 16"),
-        ({"linger_ms": 500, "delivery_timeout_ms": 500}, "takes less than delivery_timeout_ms"),
+        ({"linger_ms": 500, "delivery_timeout_ms": 500}, "must be less than delivery_timeout_ms"),
         ({"partitioner": 3}, "partitioner=3: it takes a function"),
         ({"value_serializer": 3}, "value_serializer=3: it takes a function"),
         ({"bootstrap_servers": "nowhere"}, "'nowhere' is no address"),
@@ -411,7 +412,7 @@ async def test_order_holds_through_cut_connections() -> None:
 @pytest.mark.parametrize("acks", ["all", 1])
 async def test_partitions_are_followed_to_their_next_leader(acks: Any) -> None:
     """A broker dies, and another one is taken away without notice."""
-    with Cluster(3, lease_term_ms=3_000) as cluster:
+    with Cluster(3, lease_term_ms=TERM_MS) as cluster:
         cluster.create_topic("t", 6)
         async with Producer(cluster.bootstrap, acks=acks, batch_size=500, linger_ms=1) as producer:
             futures: list[Any] = []
@@ -429,6 +430,7 @@ async def test_partitions_are_followed_to_their_next_leader(acks: Any) -> None:
             await more()
             cluster.kill(0)
             await more()
+            cluster.clock.advance(TERM_MS / 1_000)
             await producer.flush(LONG_S)
             cluster.stop(1)
             await more()
@@ -490,5 +492,5 @@ async def test_posting_without_pause_gives_the_loop_its_turns(broker: Broker) ->
 
 
 def test_a_setting_that_there_is_not_is_named() -> None:
-    with pytest.raises(TypeError, match=r"Producer has no setting 'lingerms'; perhaps linger_ms$"):
+    with pytest.raises(TypeError, match=r"Producer has no setting 'lingerms'; did you mean linger_ms\?$"):
         Producer(lingerms=5)  # type: ignore[call-overload]

@@ -30,7 +30,9 @@ class FakeGroup:
         self.generation_id = 1
         self.lost = False
         self.rejoin_needed = True
+        self.revokes_first = True
         self.results: list[Joined | None] = []
+        self.done: list[Joined] = []
 
     def prepare(self, owned: frozenset[TopicPartition]) -> Preparation:
         if self.lost:
@@ -38,14 +40,20 @@ class FakeGroup:
             return Preparation(None, owned, frozenset())
         if self.protocol is RebalanceProtocol.EAGER:
             return Preparation(owned, None, frozenset())
-        gone = frozenset(where for where in owned if where.topic == "u")
+        gone = frozenset(where for where in owned if where.topic == "u" and self.revokes_first)
         return Preparation(gone or None, None, owned - gone)
 
     async def join(self, owned: frozenset[TopicPartition], until: float) -> Joined | None:
         assert until <= deadline(0.01)
         result = self.results.pop(0) if self.results else None
-        self.rejoin_needed = result is None or result.revoked is not None
+        if self.revokes_first:
+            self.rejoin_needed = result is None or result.revoked is not None
         return result
+
+    def reconciled(self, joined: Joined) -> None:
+        self.done.append(joined)
+        if not self.revokes_first:
+            self.rejoin_needed = bool(self.results)
 
     def gives(self, owned: set[TopicPartition], assigned: set[TopicPartition]) -> None:
         """The next join comes out so."""
@@ -263,15 +271,67 @@ async def test_the_first_of_two_failures_is_raised_and_everything_is_done(
     assert stage.rebalancing.owned == {T0}
 
 
+def consumer_protocol() -> Stage:
+    stage = Stage(RebalanceProtocol.COOPERATIVE)
+    stage.group.revokes_first = False
+    stage.own(T0, U0)
+    return stage
+
+
+async def test_in_the_consumer_protocol_each_assignment_is_done_before_it_is_acknowledged() -> None:
+    stage = consumer_protocol()
+    stage.group.gives({T0, U0}, {T0})
+    stage.group.gives({T0}, {T0, T1})
+    assert await stage.go_on() == [
+        ("hold", "u-0"),
+        ("commit", "u-0"),
+        ("revoked", "u-0"),
+        ("read", "t-0"),
+        ("read", "t-0"),
+        ("assigned",),
+        ("read", "t-0", "t-1"),
+        ("assigned", "t-1"),
+    ]
+    assert [each.assigned for each in stage.group.done] == [{T0}, {T0, T1}]
+    assert await stage.go_on() == []
+
+
+async def test_it_is_acknowledged_even_if_a_callback_raises() -> None:
+    stage = Stage(RebalanceProtocol.COOPERATIVE, raises="assigned")
+    stage.group.revokes_first = False
+    stage.group.gives(set(), {T0})
+    with pytest.raises(RuntimeError, match="assigned"):
+        await stage.go_on()
+    assert len(stage.group.done) == 1
+
+
+async def test_a_membership_that_is_lost_while_partitions_are_given_up() -> None:
+    stage = consumer_protocol()
+    stage.group.gives({T0, U0}, {T1})
+
+    async def fenced() -> bool:
+        stage.group.lost = stage.group.rejoin_needed = True
+        return True
+
+    stage.may_commit = fenced
+    story = await stage.go_on()
+    assert ("lost", "t-0", "u-0") in story
+    assert "revoked" not in [what for what, *_ in story]
+    assert ("read", "t-1") not in story
+    assert stage.rebalancing.owned == set()
+    assert stage.group.done == []
+
+
 @pytest.mark.parametrize("state", State)
 async def test_leaving(state: State) -> None:
     stage = Stage()
     stage.own(T0)
     stage.group.state = state
-    if state is State.UNJOINED:
+    if state in (State.UNJOINED, State.JOINING):
         stage.group.generation_id = -1
     await stage.rebalancing.leave(deadline(LONG_S), 0)
-    told = "revoked" if state is State.STABLE else "lost"
+    there = state in (State.STABLE, State.RECONCILING, State.ACKNOWLEDGING)
+    told = "revoked" if there else "lost"
     assert stage.story == [("hold", "t-0"), ("commit", "t-0"), (told, "t-0"), ("read",)]
     stage.story.clear()
     await stage.rebalancing.leave(deadline(LONG_S), 0)

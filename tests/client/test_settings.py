@@ -81,7 +81,7 @@ def test_where_nobody_can_begin(given: Any) -> None:
     "options, why",
     [
         ({"group_id": " "}, "group_id=' ': it takes text that is not blank"),
-        ({"group_instance_id": "a"}, "group_instance_id is given without a group_id"),
+        ({"group_instance_id": "a"}, "group_instance_id requires a group_id"),
         (
             {"group_id": "g", "group_instance_id": "a b"},
             "group_instance_id='a b': it takes up to 249 letters",
@@ -102,10 +102,10 @@ def test_where_nobody_can_begin(given: Any) -> None:
         ({"assignors": ["range", "range"]}, "assignors=.*each name once"),
         (
             {"heartbeat_interval_ms": 45_000},
-            r"heartbeat_interval_ms \(45000\) takes less than session_timeout_ms",
+            r"heartbeat_interval_ms \(45000\) must be less than session_timeout_ms",
         ),
-        ({"request_timeout_ms": 500}, r"fetch_max_wait_ms \(500\) takes less than request_timeout_ms"),
-        ({"revocation_grace_ms": 300_000}, "takes less than max_poll_interval_ms"),
+        ({"request_timeout_ms": 500}, r"fetch_max_wait_ms \(500\) must be less than request_timeout_ms"),
+        ({"revocation_grace_ms": 300_000}, "must be less than max_poll_interval_ms"),
     ],
 )
 def test_what_is_wrong_is_named(options: dict[str, Any], why: str) -> None:
@@ -114,7 +114,7 @@ def test_what_is_wrong_is_named(options: dict[str, Any], why: str) -> None:
 
 
 def test_other_mistakes_of_a_constructor() -> None:
-    with pytest.raises(TypeError, match=r"Consumer has no setting 'group'; perhaps group_id$"):
+    with pytest.raises(TypeError, match=r"Consumer has no setting 'group'; did you mean group_id\?$"):
         Consumer(group="g")  # type: ignore[call-overload]
     for servers in ("", "a", [], 3, ["a:1", "b"]):
         with pytest.raises(ValueError, match="bootstrap_servers"):

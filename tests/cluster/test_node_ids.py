@@ -51,7 +51,7 @@ async def test_a_node_whose_id_is_in_use_is_refused_with_who_uses_it(cluster: Cl
     other = Node(1, cluster.store, cluster.clock)
     starting = asyncio.ensure_future(other.start())
     await cluster.passes(2 * TERM_MS + 500)
-    with pytest.raises(NodeIdTaken, match=r"node id 1 is taken by the broker at 127\.0\.0\.1:9093"):
+    with pytest.raises(NodeIdTaken, match=r"node id 1 is in use by the broker at 127\.0\.0\.1:9093"):
         await starting
     other.membership.kill()
     assert {lease: node.epoch(lease) for lease in ALL} == epochs
@@ -108,6 +108,21 @@ async def test_a_node_replaced_while_it_claims_begins_nothing(cluster: Cluster) 
     assert old.membership.superseded.is_set()
     cluster.store.answers_claims.set()
     await cluster.passes(TERM_MS)
+    assert old.owns() == old.serves() == set()
+
+
+async def test_a_node_that_was_replaced_learns_of_it_at_its_next_look_and_claims_nothing_more(
+    cluster: Cluster,
+) -> None:
+    """What it claimed would be the other's, since leases are held by node id."""
+    first, old = await cluster.start(1, 2)
+    await cluster.store.remove_node(2, old.row.incarnation)
+    await cluster.store.register_node(Node(2, cluster.store, cluster.clock).row)
+    cluster.store.claims.clear()
+    first.membership.kill()
+    cluster.store.let_pass(TERM_MS, {2})  # all its leases are to be had
+    await until(old.membership.superseded.is_set, "the news")
+    assert cluster.store.claims == []
     assert old.owns() == old.serves() == set()
 
 

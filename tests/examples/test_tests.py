@@ -22,7 +22,8 @@ def run(example: str, folder: Path) -> None:
     program = folder / f"{example}.py"
     program.write_text((EXAMPLES / f"{example}.py").read_text())
     (folder / "pytest.ini").write_text(INI)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", program.name]
+    without = ("-pno:cacheprovider", "-pno:hypothesispytest")  # which takes long to import
+    command = [sys.executable, "-m", "pytest", "-q", *without, program.name]
     ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=LONG_S, check=False)
     assert re.search(r"^\d+ passed in", ended.stdout, re.MULTILINE), ended.stdout + ended.stderr
     assert ended.returncode == 0, ended.stdout + ended.stderr

@@ -14,6 +14,7 @@ from muster.coordinator.storage.store import LeaseKind, Store
 from muster.coordinator.testing import Cluster
 from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.configs import IncrementalAlterConfigsResponse
+from tests.support.leases import TERM_MS
 from tests.support.ports import free_ports
 from tests.support.wire_blocking import WireConnection
 from tests.support.wire_configs import BROKER, SET, altering
@@ -22,8 +23,6 @@ T = TypeVar("T")
 
 COUNT: Final = 3
 _NODE_IDS: Final = tuple(range(1, COUNT + 1))
-TERM_MS: Final = 30_000
-"""No test waits for it, and no stall of the machine lasts that long."""
 DEADLINE_S: Final = 60.0
 _PAUSE_S: Final = 0.005  # between two questions about a fact
 

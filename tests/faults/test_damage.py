@@ -15,8 +15,8 @@ from tests.faults.clients import end_offset, fetch, read_log
 from tests.faults.lived import Lived
 from tests.faults.load import SMALL_TOPIC, Pipe
 
-CUT = "log cut at its last whole batch"
-DAMAGED = "log damaged: records from its end on were put aside"
+CUT = "log truncated after its last complete batch"
+DAMAGED = "log damaged: records from end_offset on were set aside"
 
 
 @pytest.fixture
@@ -168,7 +168,7 @@ async def test_a_segment_that_is_gone_is_named(lived: Lived) -> None:
     lived.served.start()
     async with await Pipe.connect(lived.served.port) as wire:
         assert await read_log(wire, SMALL_TOPIC, 0, int(behind.stem))
-    (said,) = await lived.logged("records are missing: a segment's file is gone")
+    (said,) = await lived.logged("records missing: a segment file is gone")
     assert (said["first"], said["last"]) == (int(gone.stem), int(behind.stem) - 1)
     assert said["folder"] == str(folder)
 
@@ -195,7 +195,7 @@ async def test_an_end_that_is_gone_is_named(lived: Lived) -> None:
     lived.served.start()
     async with await Pipe.connect(lived.served.port) as wire:
         assert await end_offset(wire, SMALL_TOPIC, 0) == int(last.stem)
-    (said,) = await lived.logged("records are missing: the log had gone on further")
+    (said,) = await lived.logged("records missing: the log ended at known_end before")
     assert said["known_end"] > said["end_offset"] == int(last.stem)
 
 
@@ -209,7 +209,7 @@ async def test_a_write_ahead_log_that_rotted_keeps_it_from_starting(lived: Lived
     for _ in range(2):
         said = lived.refusal()
         assert said.startswith(
-            f"muster serve: {path} is damaged at byte {32 + 4_120}, and what was committed"
+            f"muster serve: {path} is damaged at byte {32 + 4_120}; everything committed after"
         )
         assert "backup" in said
         assert "\n" not in said
@@ -230,7 +230,7 @@ async def test_a_store_that_is_gone_or_no_database_keeps_it_from_starting(
         path.write_bytes(contents)
     said = lived.refusal()
     assert str(path) in said
-    assert "put a backup" in said if contents else "put the file back" in said
+    assert "restore the data directory from a backup" in said if contents else "restore the file" in said
     assert "\n" not in said
     path.write_bytes(sound)
     lived.served.start()
@@ -252,4 +252,4 @@ async def test_a_commit_that_rotted_in_the_store_is_not_given_out(lived: Lived) 
             code = (await wire.call(asked, 5)).error_code
         assert code == ErrorCode.NOT_COORDINATOR
     await lived.says(f"reading {path}: record")
-    await lived.says("put a backup of the data directory in its place")
+    await lived.says("restore the data directory from a backup")

@@ -91,7 +91,7 @@ async def test_a_full_disk_refuses_what_would_write_and_nothing_else(lived: Live
         assert "the disk is full" in said
         await is_at_work(wire, lived)
         path = lived.served.data / "store.sqlite"
-        await lived.says(f"writing to {path}: database or disk is full; make some room there")
+        await lived.says(f"writing to {path}: database or disk is full; free some space there")
         disk.make_room()
         await until(wire, committer, refused=False)
         await until_written(wire, producing, refused=False)
@@ -110,7 +110,7 @@ async def test_a_kill_on_a_full_disk_loses_nothing(lived: Lived, disk: SmallDisk
     said = lived.refusal()
     assert str(lived.served.data) in said
     assert "full" in said
-    assert "make some room" in said
+    assert "free some space" in said
     assert "\n" not in said
     disk.make_room()
     lived.served.start()

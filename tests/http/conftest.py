@@ -19,6 +19,7 @@ from muster.coordinator.web.binding import prepare
 from muster.coordinator.web.feed import Feed
 from tests.http.member import Member
 from tests.support.facts import until
+from tests.support.leases import TERM_MS
 
 
 @dataclass
@@ -93,6 +94,7 @@ async def show() -> AsyncIterator[Show]:
                 "test_mode": True,
                 "group_initial_rebalance_delay_ms": 0,
                 "shutdown_grace_ms": 2_000,
+                "lease_term_ms": TERM_MS,
             }
             brokers = Brokers(Settings(**{**defaults, **settings}))
             prepared = await prepare(brokers)

@@ -90,11 +90,11 @@ async def test_nothing_is_sound_too(store: str) -> None:
             "UPDATE muster.batches SET contents = overlay(contents placing '\\x07'::bytea from 8) "
             "WHERE base_offset = 33",
             33,
-            "the batch has the offsets 7 to 9, unlike its row",
+            "the batch has offsets 7 to 9, but its row says otherwise",
         ),
         ("DELETE FROM muster.batches WHERE base_offset = 33", 33, "the batch's offset 36 should be 33"),
-        ("DELETE FROM muster.batches WHERE base_offset = 117", 117, "the log's end is missing"),
-        ("DELETE FROM muster.segments WHERE base_offset = 30", 30, "a segment is gone"),
+        ("DELETE FROM muster.batches WHERE base_offset = 117", 117, "the end of the log is missing"),
+        ("DELETE FROM muster.segments WHERE base_offset = 30", 30, "a segment is missing"),
     ],
 )
 async def test_rows_that_are_not_what_was_written(filled: str, harm: str, offset: int, said: str) -> None:

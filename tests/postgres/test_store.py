@@ -434,7 +434,7 @@ async def test_nothing_is_in_doubt_when_the_end_of_an_idle_connection_came_first
         monkeypatch.setattr(asyncpg.Connection, "fetch", refuse)
         assert await write(store_, grant, b"a") is Outcome.WRITTEN, "on another connection"
         left[0] = 2
-        with pytest.raises(StoreBusy, match="has ended the connection"):
+        with pytest.raises(StoreBusy, match="closed the connection"):
             await write(store_, grant, b"b")
         assert await write(store_, grant, b"c") is Outcome.WRITTEN, "under the same epoch"
         assert await keys(store_) == [b"a", b"c"]
@@ -489,8 +489,8 @@ async def test_a_standby_is_passed_over_and_refused(postgres: Postgres, store: s
             assert await keys(store_) == [b"a"]
         there = store.replace(here, f"127.0.0.1:{standby.port}/")
         for url, why in (
-            (there, "takes no writes, it may be a standby"),
-            (there.replace("@", f"@127.0.0.1:{standby.port},"), "none of them takes writes"),
+            (there, "does not accept writes; it may be a standby"),
+            (there.replace("@", f"@127.0.0.1:{standby.port},"), "none of these hosts accepts writes"),
         ):
             with pytest.raises(StoreBusy, match=why):
                 await PostgresStore(url).open()
@@ -508,7 +508,7 @@ async def test_what_does_not_fit_is_said_to_be_unwritten(postgres: Postgres, sto
             "CREATE TRIGGER full_disk BEFORE INSERT ON muster.records EXECUTE FUNCTION full_disk()",
             database=database,
         )
-        with pytest.raises(StoreFull, match="could not extend file; make some room"):
+        with pytest.raises(StoreFull, match="could not extend file; free some space"):
             await write(store_, grant, b"a")
         assert await keys(store_) == [b"before"]
         assert await store_.renew([grant], TERM_MS) == [TERM_MS]
@@ -607,7 +607,7 @@ def test_which_errors_mean_that_nothing_was_written() -> None:
     ):
         assert type(failure("writing", error)) is kind, error
     assert str(failure("writing", asyncpg.PostgresError("x\nDETAIL:  y"))) == "writing: x"
-    assert "pool by session" in str(failure("writing", asyncpg.InvalidSQLStatementNameError("x")))
+    assert "session pooling" in str(failure("writing", asyncpg.InvalidSQLStatementNameError("x")))
 
 
 async def test_a_shard_of_many_rows_is_loaded_in_the_order_of_their_writes(store: str) -> None:

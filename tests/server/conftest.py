@@ -9,14 +9,15 @@ import pytest
 
 from muster.coordinator.config import Settings
 from muster.coordinator.server.brokers import Brokers
+from tests.support.leases import TERM_MS
 
 StartBrokers = Callable[..., Awaitable[Brokers]]
 
 
 @pytest.fixture
 async def start_brokers() -> AsyncIterator[StartBrokers]:
-    """Start brokers in memory with these settings, their shards loaded; they are stopped at the end of the
-    test."""
+    """Start brokers in memory with these settings, their shards loaded, and leases of `TERM_MS`; they are
+    stopped at the end of the test."""
     started: list[Brokers] = []
 
     async def start(**settings: Any) -> Brokers:
@@ -25,8 +26,7 @@ async def start_brokers() -> AsyncIterator[StartBrokers]:
             "ephemeral": True,
             "group_initial_rebalance_delay_ms": 0,
             "shutdown_grace_ms": 2_000,
-            # Nobody else wants the leases, and a machine may have more to do than to renew them in time.
-            "lease_term_ms": 30_000,
+            "lease_term_ms": TERM_MS,
         }
         brokers = Brokers(Settings(**{**defaults, **settings}))
         started.append(brokers)

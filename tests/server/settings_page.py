@@ -22,34 +22,33 @@ _HEAD: Final = """\
 
 <!-- written by: python -m tests.server.settings_page -->
 
-What brokers, topics and muster's clients can be told. A setting that Kafka has too carries Kafka's name and
-default.
+Settings of brokers, topics and muster's clients. A setting that Kafka has too has Kafka's name and default.
 """
 _OPTIONS: Final = """\
 ## `muster serve`
 
-An option beats its variable, and a variable the default: `--group-max-size 10` is `MUSTER_GROUP_MAX_SIZE=10`.
+Each option is also a variable: `--group-max-size 10` is `MUSTER_GROUP_MAX_SIZE=10`. The option wins.
 """
 _TOPICS: Final = """\
 ## Topics
 
-Set when a topic is created, or later with `muster topics alter`. The broker's setting in the second column
-is the default of topics that do not set theirs.
+Set when a topic is created, or later with `muster topics alter`. The broker setting in the second column
+is the default for topics that do not set their own.
 """
-_IDLE: Final = "Kept and reported, but without effect:"
+_IDLE: Final = "Stored and reported, but without effect:"
 _BROKERS: Final = """\
 ## Brokers while they run
 
-Set with AlterConfigs, for one broker or for all. Beside the defaults of topics, these have an effect:"""
+Set with AlterConfigs, for one broker or for all. Besides the topic defaults, these take effect:"""
 _CONSUMER: Final = """\
 ## `muster.client.Consumer`
 
-Keyword arguments, beside `assignors`, `auto_offset_reset`, `listener` and the deserializers.
+Keyword arguments, besides `assignors`, `auto_offset_reset`, `listener` and the deserializers.
 """
 _PRODUCER: Final = """\
 ## `muster.client.Producer`
 
-Keyword arguments, beside `partitioner` and the serializers.
+Keyword arguments, besides `partitioner` and the serializers.
 """
 
 
@@ -68,7 +67,7 @@ def _options() -> Iterator[str]:
 def _topics() -> Iterator[str]:
     served = [each for _, each in described() if each.served]
     yield _TOPICS
-    yield "| config | default from | it takes | what it says |\n|---|---|---|---|"
+    yield "| config | default from | value | meaning |\n|---|---|---|---|"
     for each in served:
         source = "" if each.default_from is None else f"`{each.default_from}`"
         yield f"| `{each.name}` | {source} | {_cell(each.allowed)} | {_cell(_said(each))} |"
@@ -97,7 +96,7 @@ def _table(
     allowed: Callable[[Setting], str],
     value: Callable[[object], str] = text_of,
 ) -> str:
-    rows = [f"| {head} | default | it takes | what it says |", "|---|---|---|---|"]
+    rows = [f"| {head} | default | value | meaning |", "|---|---|---|---|"]
     for each in settings:
         default = "none" if each.default is None else f"`{value(each.default)}`"
         rows.append(f"| `{name(each)}` | {default} | {_cell(allowed(each))} | {_cell(_said(each))} |")

@@ -485,7 +485,7 @@ async def test_what_clients_send_meanwhile_is_heard_afterwards(start_brokers: St
 
 async def test_time_does_not_go_back(start_brokers: StartBrokers) -> None:
     brokers, _ = await one(start_brokers)
-    with pytest.raises(ValueError, match="time does not go back: -1 ms"):
+    with pytest.raises(ValueError, match="the clock cannot go back: -1 ms"):
         await brokers.advance(-1)
     await brokers.advance(0)
 
@@ -551,7 +551,7 @@ async def test_a_store_that_hangs_is_waited_for_no_longer_than_it_may_take(
         store.hangs = asyncio.Event()
         assert brokers._advancing is not None
         brokers._advancing._rest_s = 0.5
-        with pytest.raises(NotAtRest, match="broker 1: records of groups are being written"):
+        with pytest.raises(NotAtRest, match="broker 1: group records are still being written"):
             await brokers.advance(DAY)
         store.hangs.set()
         # Everybody is heard again.
@@ -587,7 +587,7 @@ async def test_stopping_the_brokers_ends_a_move(start_brokers: StartBrokers) -> 
         move = asyncio.create_task(brokers.advance(DAY))
         await until(lambda: store.waiting)
         stopping = asyncio.create_task(brokers.stop())
-        with pytest.raises(StoreClosed, match="were stopped while time was moved"):
+        with pytest.raises(StoreClosed, match="were stopped while the clock was being advanced"):
             await move
         store.hangs.set()
         await stopping

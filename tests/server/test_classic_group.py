@@ -116,15 +116,17 @@ async def test_session_timeout_bounds_are_settings(start_brokers: StartBrokers) 
 
 
 async def test_a_silent_member_is_evicted_after_its_session(start_brokers: StartBrokers) -> None:
-    brokers = await start_brokers(group_min_session_timeout_ms=50)
+    brokers = await start_brokers(test_mode=True)
     port = brokers.brokers[0].port
     async with await Wire.connect(port) as silent, await Wire.connect(port) as other:
-        member_id = (await silent.call(join(session_timeout_ms=50), 9)).member_id
-        await silent.call(join(member_id=member_id, session_timeout_ms=50), 9)
+        member_id = (await silent.call(join(session_timeout_ms=6_000), 9)).member_id
+        await silent.call(join(member_id=member_id, session_timeout_ms=6_000), 9)
         other_id = (await other.call(join(), 9)).member_id
-        joined = await other.call(
-            join(member_id=other_id), 9
-        )  # answered when the silent one's session is over
+        await other.send(join(member_id=other_id), 9)
+        await second_is_waited_for(silent)
+        brokers.stall("orders", member_id)
+        await brokers.advance(6_000)
+        joined = await other.receive()
         assert joined.error_code == ErrorCode.NONE
         assert [each.member_id for each in joined.members] == [other_id]
 
@@ -144,7 +146,7 @@ async def test_stopping_answers_parked_joins_with_not_coordinator(start_brokers:
 
 
 async def second_is_waited_for(wire: Wire) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while True:
             groups = (await wire.call(DescribeGroupsRequest(groups=["orders"]), 5)).groups
             if groups[0].group_state == "PreparingRebalance" and len(groups[0].members) == 2:

@@ -111,7 +111,7 @@ def test_a_directory_in_use_or_unusable_is_one_line(tmp_path: Path) -> None:
         assert ended.returncode == 1
         assert str(served.data) in ended.stderr
         assert f"process {served.process.pid}" in ended.stderr
-        assert "several processes share a PostgreSQL: --store" in ended.stderr
+        assert "several processes can share a PostgreSQL: --store" in ended.stderr
         assert ended.stderr.count("\n") == 1
     (tmp_path / "logs-unusable").mkdir()
     (tmp_path / "logs-unusable" / "topics").write_text("not a directory")

@@ -24,6 +24,7 @@ from tests.server.conftest import StartBrokers
 from tests.server.test_data import batch
 from tests.server.test_offsets import codes, commit
 from tests.support.facts import until
+from tests.support.leases import TERM_MS, let_pass
 from tests.support.wire import Wire
 
 DEADLINE_S = 20
@@ -207,7 +208,7 @@ async def test_a_broker_whose_node_id_another_has_taken_dies_and_says_who(
     start_brokers: StartBrokers,
 ) -> None:
     """It was paused for longer than its term, and another was started in its place meanwhile."""
-    brokers = await start_brokers(brokers=2, node_id=7, lease_term_ms=2_000)
+    brokers = await start_brokers(brokers=2, node_id=7, shutdown_grace_ms=0)
     first, second = brokers.brokers
     waiting = asyncio.create_task(brokers.superseded())
     async with await Wire.connect(first.port) as wire, await Wire.connect(second.port) as other:
@@ -216,7 +217,7 @@ async def test_a_broker_whose_node_id_another_has_taken_dies_and_says_who(
             why = await waiting
             assert await wire.closed()
         assert isinstance(why, NodeIdTaken)
-        assert "node id 7 is taken by the broker at other.example:9" in str(why)
+        assert "node id 7 is in use by the broker at other.example:9" in str(why)
         assert brokers.running == [second]
         assert not any(map(first.membership.serving, first.topology.holders))
         # It has taken nothing along: neither the other's registration nor the other broker of its process.
@@ -228,7 +229,7 @@ async def test_a_broker_whose_node_id_another_has_taken_dies_and_says_who(
 
 
 async def test_a_process_ends_all_of_whose_brokers_were_replaced(start_brokers: StartBrokers) -> None:
-    brokers = await start_brokers(brokers=2, lease_term_ms=2_000, shutdown_grace_ms=600_000)
+    brokers = await start_brokers(brokers=2, shutdown_grace_ms=600_000)
     for broker in brokers.brokers:
         await replaced(broker)
     store = brokers.brokers[0].store
@@ -241,12 +242,16 @@ async def test_a_process_ends_all_of_whose_brokers_were_replaced(start_brokers: 
 
 async def test_a_node_id_that_is_in_use_is_refused(start_brokers: StartBrokers) -> None:
     """As another process would: with the store of brokers that run, and an incarnation of its own."""
-    brokers = await start_brokers(lease_term_ms=2_000)
+    brokers = await start_brokers(test_mode=True)
     (running,) = brokers.brokers
     late = brokers._make(0, Settings(port=0).listening(0))
-    with pytest.raises(NodeIdTaken, match=f"taken by the broker at 127.0.0.1:{running.port}"):
-        async with asyncio.timeout(DEADLINE_S):
-            await late.register(await late.bind())
+    registering = asyncio.create_task(late.register(await late.bind()))
+    async with asyncio.timeout(DEADLINE_S):
+        while not registering.done():
+            late.missed(TERM_MS)  # and the one that runs has renewed meanwhile
+            await asyncio.sleep(0)
+    with pytest.raises(NodeIdTaken, match=f"in use by the broker at 127.0.0.1:{running.port}"):
+        await registering
     await late.kill()
     assert running.membership.superseded_by is None
 
@@ -256,13 +261,14 @@ async def test_a_broker_that_is_cut_off_from_the_store_sends_its_clients_away(
 ) -> None:
     """A client asks the broker it has for as long as that answers; this one does not know who coordinates its
     groups now."""
-    brokers = await start_brokers(brokers=2, lease_term_ms=2_000)
+    brokers = await start_brokers(brokers=2, test_mode=True)
     cut, other = brokers.brokers
     find = FindCoordinatorRequest(key=group_of(cut))
     async with asyncio.timeout(DEADLINE_S), await Wire.connect(cut.port) as wire:
         assert (await wire.call(find, 3)).node_id == cut.node_id
         with monkeypatch.context() as patched:
             patched.setattr(cut._store, "register_node", unreachable)
+            let_pass(brokers, TERM_MS, cut)
             await until(lambda: cut.membership.cut_off)
             for ask in (find, MetadataRequest(topics=[])):
                 async with await Wire.connect(cut.port) as late:
@@ -272,6 +278,7 @@ async def test_a_broker_that_is_cut_off_from_the_store_sends_its_clients_away(
             async with await Wire.connect(other.port) as asking:
                 while (await asking.call(find, 3)).node_id != other.node_id:
                     pass
+        cut.missed(TERM_MS)  # and the next attempt comes
         await until(lambda: not cut.membership.cut_off)
         async with await Wire.connect(cut.port) as asking:
             assert (await asking.call(MetadataRequest(topics=[]), 12)).brokers
@@ -281,13 +288,13 @@ async def test_a_lone_broker_without_its_store_keeps_its_clients(
     start_brokers: StartBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There is nobody to send them to."""
-    (broker,) = (await start_brokers(lease_term_ms=2_000)).brokers
+    brokers = await start_brokers(test_mode=True)
+    (broker,) = brokers.brokers
     find = FindCoordinatorRequest(key="g")
     async with asyncio.timeout(DEADLINE_S), await Wire.connect(broker.port) as wire:
         assert (await wire.call(find, 3)).error_code == ErrorCode.NONE
         monkeypatch.setattr(broker._store, "register_node", unreachable)
-        while (await wire.call(find, 3)).error_code == ErrorCode.NONE:
-            pass
+        let_pass(brokers, TERM_MS, broker)
         assert (await wire.call(find, 3)).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert not broker.membership.cut_off
 

@@ -44,7 +44,7 @@ async def beats(port: int, member_id: str, generation: int) -> int:
 
 
 async def test_a_group_moves_to_a_broker_without_a_rebalance_and_stays(start_brokers: StartBrokers) -> None:
-    brokers = await start_brokers(brokers=3, lease_term_ms=30_000)
+    brokers = await start_brokers(brokers=3)
     first = index_of_coordinator(brokers)
     target = (first + 1) % 3
     async with await Wire.connect(brokers.brokers[first].port) as wire:
@@ -81,7 +81,7 @@ def index_of_coordinator_or_none(brokers: Brokers, asked: int) -> int | None:
 
 
 async def test_a_group_that_is_unpinned_goes_back_to_its_place(start_brokers: StartBrokers) -> None:
-    brokers = await start_brokers(brokers=2, lease_term_ms=30_000)
+    brokers = await start_brokers(brokers=2)
     home = index_of_coordinator(brokers)
     await brokers.move_coordinator(GROUP, 1 - home)
     assert brokers.shard_faults.pinned() == {
@@ -97,7 +97,7 @@ async def test_a_group_that_is_unpinned_goes_back_to_its_place(start_brokers: St
 async def test_who_cannot_take_a_group_is_told_so(
     start_brokers: StartBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    brokers = await start_brokers(brokers=3, lease_term_ms=30_000)
+    brokers = await start_brokers(brokers=3)
     target = (index_of_coordinator(brokers) + 1) % 3
     node_id = brokers.brokers[target].node_id
     brokers.brokers[target].pause()
@@ -105,7 +105,7 @@ async def test_who_cannot_take_a_group_is_told_so(
         await brokers.move_coordinator(GROUP, target)
     brokers.brokers[target].resume()
     await brokers.stop_one(target)
-    with pytest.raises(FaultError, match=f"broker {node_id} does not run; restart it first"):
+    with pytest.raises(FaultError, match=f"broker {node_id} is not running; restart it first"):
         await brokers.move_coordinator(GROUP, target)
     for wrong in ({"shard": 50}, {"shard": -1}, {}, {"shard": 1, "group": GROUP}):
         with pytest.raises(FaultError, match="shard: "):
@@ -115,7 +115,9 @@ async def test_who_cannot_take_a_group_is_told_so(
     await until(lambda: len(brokers.brokers[target].topology.nodes) == 3, "its registration")
     monkeypatch.setattr(cluster_faults, "MOVE_TIMEOUT_S", 0.1)
     brokers.brokers[index_of_coordinator(brokers)].pause()  # which hands nothing over
-    with pytest.raises(TimeoutError, match=f"broker {node_id} has not taken over shard .* within 0.1 s"):
+    with pytest.raises(
+        TimeoutError, match=f"timed out after 0.1 s waiting for broker {node_id} to take over shard"
+    ):
         await brokers.move_coordinator(GROUP, target)
     assert brokers.shard_faults.pinned() == {}
     brokers.brokers[index_of_coordinator(brokers)].resume()
@@ -149,7 +151,7 @@ async def test_clients_meet_a_coordinator_that_loads_until_it_is_released(
 async def test_a_group_that_moves_can_be_held_open_at_its_new_coordinator(
     start_brokers: StartBrokers,
 ) -> None:
-    brokers = await start_brokers(brokers=2, lease_term_ms=30_000)
+    brokers = await start_brokers(brokers=2)
     target = 1 - index_of_coordinator(brokers)
     await brokers.hold_load(group=GROUP)
     await brokers.move_coordinator(GROUP, target)
@@ -163,7 +165,7 @@ async def test_a_group_that_moves_can_be_held_open_at_its_new_coordinator(
 
 
 async def test_other_shards_load_while_more_are_held_than_load_at_once(start_brokers: StartBrokers) -> None:
-    brokers = await start_brokers(brokers=2, lease_term_ms=30_000)
+    brokers = await start_brokers(brokers=2)
     held = range(30)
     for number in held:
         await brokers.hold_load(shard=number)

@@ -129,7 +129,7 @@ def test_a_kubernetes_service_link_is_not_taken_for_the_port() -> None:
     ],
 )
 def test_a_misspelt_variable_is_refused_without_its_value(misspelt: str, meant: str) -> None:
-    with pytest.raises(SettingError, match=f"^{misspelt}: .* perhaps {meant} was meant") as refusal:
+    with pytest.raises(SettingError, match=f"^{misspelt}: .* did you mean {meant}") as refusal:
         read_settings({}, {misspelt: "postgresql://muster:secret@db/muster"})
     assert "secret" not in str(refusal.value)
 

@@ -423,7 +423,7 @@ async def test_a_request_larger_than_its_api_may_have_is_refused_at_its_api_key(
                 await server.until(lambda splitter=splitter: splitter.announced_bytes == allowed + 4)
             writer.close()
         assert warnings.why == [
-            f"a request is too large: {api.name}: a request of {allowed + 1} bytes; allowed are {allowed}"
+            f"request too large: {api.name}: a request of {allowed + 1} bytes; the limit is {allowed}"
         ]
         assert server.connections.counts.too_large == 1
 

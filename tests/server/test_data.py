@@ -342,7 +342,7 @@ async def test_a_parked_fetch_goes_with_its_connection(topic: Topic) -> None:
     broker = topic.brokers.brokers[0]
     wire = await Wire.connect(broker.port)
     await wire.send(topic.fetching(max_wait_ms=2**31 - 1), 12)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not broker.partitions._fetches:  # noqa: ASYNC110
             await asyncio.sleep(0)
         wire.abort()

@@ -33,6 +33,7 @@ from muster.protocol.types import ZERO_UUID
 from tests.server.conftest import StartBrokers
 from tests.server.test_offsets_topic import codes_in, refusals
 from tests.support.each import each
+from tests.support.leases import TERM_MS
 from tests.support.wire import Wire
 from tests.topics.support import read_records
 
@@ -330,7 +331,7 @@ async def test_a_topic_of_that_name_from_before_is_hidden_until_it_is_deleted_by
     await store.close()
     warned: list[dict[str, object]] = []
     monkeypatch.setattr(Logger, "warning", lambda self, event, **fields: warned.append(fields))
-    brokers = Brokers(Settings(port=0, data=str(tmp_path)))
+    brokers = Brokers(Settings(port=0, data=str(tmp_path), lease_term_ms=TERM_MS))
     await brokers.start()
     try:
         assert warned == [{"topic": EVENTS_TOPIC, "topic_id": str(old.topic_id)}]

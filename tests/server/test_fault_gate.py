@@ -27,6 +27,7 @@ from tests.server.test_classic_group import join, stable_member, sync
 from tests.server.test_data import batch, values_in
 from tests.server.test_offsets import codes, commit
 from tests.support.facts import turns, until
+from tests.support.leases import TERM_MS
 from tests.support.wire import Wire
 
 
@@ -66,6 +67,7 @@ async def started(**settings: Any) -> Brokers:
         "test_mode": True,
         "group_initial_rebalance_delay_ms": 0,
         "shutdown_grace_ms": 60_000,
+        "lease_term_ms": TERM_MS,
         "log_level": "error",
     }
     brokers = Brokers(Settings(**{**defaults, **settings}))

@@ -83,7 +83,7 @@ async def test_a_fetch_that_waits_holds_no_memory(start_brokers: StartBrokers) -
         topic, producer = (Topic(each, created.topic_id, brokers) for each in (wire, producing))
         await producer.produce(batch(b"1"))
         await wire.send(topic.fetching(max_wait_ms=60_000, min_bytes=100), 12)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while not broker.partitions._fetches:  # noqa: ASYNC110 - any turn of the loop may bring it
                 await asyncio.sleep(0)
             while broker.connections.responses.held_bytes:  # noqa: ASYNC110

@@ -25,9 +25,8 @@ from muster.protocol.messages.topics import CreatePartitionsRequest, CreateTopic
 from tests.server.conftest import StartBrokers
 from tests.server.test_data import batch, values_in
 from tests.support.facts import until
+from tests.support.leases import TERM_MS, let_pass
 from tests.support.wire import Wire
-
-TERM_MS = 2_000
 
 Alter = AlterPartitionReassignmentsRequest
 Told = tuple[int, list[int], list[int]]
@@ -207,10 +206,11 @@ async def test_assignments_outlive_all_brokers(start_brokers: StartBrokers, tmp_
 async def test_the_next_live_replica_leads_and_the_preferred_one_when_it_is_back(
     start_brokers: StartBrokers,
 ) -> None:
-    brokers = await start_brokers(brokers=3, lease_term_ms=TERM_MS)
+    brokers = await start_brokers(brokers=3, test_mode=True)
     await create(brokers.brokers[0], assigned=[[3, 1]])
     assert await produce(leader_of(brokers), b"a") == ErrorCode.NONE
     await brokers.kill_one(2)
+    let_pass(brokers, TERM_MS, brokers.brokers[2])
     await until_told(brokers, [(1, [3, 1], [1])])
     assert await produce(leader_of(brokers), b"b") == ErrorCode.NONE
     await brokers.start_one(2)
@@ -220,11 +220,12 @@ async def test_the_next_live_replica_leads_and_the_preferred_one_when_it_is_back
 
 
 async def test_where_no_replica_lives_another_broker_serves_its_records(start_brokers: StartBrokers) -> None:
-    brokers = await start_brokers(brokers=3, lease_term_ms=TERM_MS)
+    brokers = await start_brokers(brokers=3, test_mode=True)
     await create(brokers.brokers[0], assigned=[[3, 1]])
     assert await produce(leader_of(brokers), b"a") == ErrorCode.NONE
     await brokers.kill_one(2)
     await brokers.kill_one(0)
+    let_pass(brokers, TERM_MS, brokers.brokers[0], brokers.brokers[2])
     await until_told(brokers, [(2, [3, 1], [])])
     assert await values(leader_of(brokers)) == [b"a"]
     await brokers.start_one(0)
@@ -256,7 +257,7 @@ async def test_a_drained_broker_leads_nothing_and_is_in_sync(start_brokers: Star
 
 
 async def test_what_an_election_answers(start_brokers: StartBrokers) -> None:
-    brokers = await start_brokers(brokers=3, lease_term_ms=TERM_MS)
+    brokers = await start_brokers(brokers=3, test_mode=True)
     first = brokers.brokers[0]
     await create(first, assigned=[[3, 1]])
     assert await elect(first, 0, 0, 7) == [
@@ -264,6 +265,7 @@ async def test_what_an_election_answers(start_brokers: StartBrokers) -> None:
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ]
     await brokers.kill_one(2)
+    let_pass(brokers, TERM_MS, brokers.brokers[2])
     await until_told(brokers, [(1, [3, 1], [1])])
     assert await elect(first, 0, 0) == [ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE]
     assert await elect(first, 1, 0) == [ErrorCode.ELECTION_NOT_NEEDED]
@@ -364,11 +366,16 @@ async def test_whoever_led_a_partition_stops_before_its_new_leader_begins(
 
 
 async def test_a_dead_leader_is_not_waited_for_beyond_its_lease(start_brokers: StartBrokers) -> None:
-    brokers = await start_brokers(brokers=3, lease_term_ms=TERM_MS)
+    brokers = await start_brokers(brokers=3, test_mode=True)
     first = brokers.brokers[0]
     await create(first, assigned=[[3, 1]])
     assert await produce(leader_of(brokers), b"a") == ErrorCode.NONE
     await brokers.kill_one(2)
-    assert await reassign(first, {0: [2, 1]}, timeout_ms=30_000) == [ErrorCode.NONE]
+    before = first.catalogue.named("t")
+    reassigning = asyncio.create_task(reassign(first, {0: [2, 1]}, timeout_ms=10 * TERM_MS))
+    await until(lambda: first.catalogue.named("t") != before, "the new assignment")
+    assert not reassigning.done()
+    let_pass(brokers, TERM_MS, brokers.brokers[2])
+    assert await reassigning == [ErrorCode.NONE]
     await until_told(brokers, [(2, [2, 1], [2, 1])])
     assert await values(leader_of(brokers)) == [b"a"]

@@ -71,17 +71,17 @@ def test_they_are_told_at_the_default_level() -> None:
         (b"\r\n\r\n\x00\r\nQUIT\n!\x11\x00\x0c", "PROXY protocol header on a Kafka", "load balancer"),
         (b"SSH-2.0-OpenSSH_9.6\r\n", "SSH on a Kafka listener", "SSH server"),
         (b"*1\r\n$4\r\nPING\r\n", "Redis command on a Kafka listener", "Redis server"),
-        (b"\x7f\xff\xff\xff", "no request of Kafka's protocol: a frame of 2147483647 bytes", "Kafka client"),
-        (b"\xff\xff\xff\xff", "no request of Kafka's protocol: a frame of -1 bytes", "Kafka client"),
+        (b"\x7f\xff\xff\xff", "not a Kafka request: a frame of 2147483647 bytes", "Kafka client"),
+        (b"\xff\xff\xff\xff", "not a Kafka request: a frame of -1 bytes", "Kafka client"),
         (
             b"\x00\x00\x00\x04\x00\x03\x00\x0c",
-            "no request of Kafka's protocol: a request of 4",
+            "not a Kafka request: a request of 4",
             "Kafka client",
         ),
         (
             b"\x00\x40\x00\x01\x00\x03",
-            "a request is too large: METADATA: a request of 4194305 bytes; allowed are 4194304",
-            "less at a time",
+            "request too large: METADATA: a request of 4194305 bytes; the limit is 4194304",
+            "less per request",
         ),
     ],
 )
@@ -89,7 +89,7 @@ async def test_bytes_that_are_no_request(
     broker: Broker, lines: Lines, sent: bytes, why: str, remedy: str
 ) -> None:
     async with await Wire.connect(broker.port) as wire:
-        if why.startswith("a request is too large"):
+        if why.startswith("request too large"):
             await wire.call(ApiVersionsRequest(), 0)  # after which frames may be larger
         await wire.send_bytes(sent)
         assert await wire.closed()
@@ -108,7 +108,7 @@ async def test_a_postgresql_client_waits_for_an_answer_and_is_closed_in_time(
         (bytes.fromhex("0000000804d2162f"), "PostgreSQL client on a Kafka listener"),
         (
             bytes.fromhex("0000000c0003"),
-            "a request did not arrive whole within request.receive.timeout.ms (100)",
+            "request incomplete after request.receive.timeout.ms (100)",
         ),
     ]:
         async with await Wire.connect(broker.port) as wire:
@@ -127,21 +127,21 @@ async def test_a_postgresql_client_waits_for_an_answer_and_is_closed_in_time(
             SaslHandshakeRequest(mechanism="PLAIN"),
             1,
             ErrorCode.ILLEGAL_SASL_STATE,
-            "SASL authentication is not served: mechanism PLAIN",
+            "SASL authentication is not supported: mechanism PLAIN",
             "security.protocol=PLAINTEXT",
         ),
         (
             SaslHandshakeRequest(mechanism="X" * 30_000),
             1,
             ErrorCode.ILLEGAL_SASL_STATE,
-            "SASL authentication is not served: mechanism " + "X" * 100,
+            "SASL authentication is not supported: mechanism " + "X" * 100,
             "security.protocol=PLAINTEXT",
         ),
         (
             SaslAuthenticateRequest(auth_bytes=b"\x00user\x00secret"),
             2,
             ErrorCode.ILLEGAL_SASL_STATE,
-            "SASL authentication is not served",
+            "SASL authentication is not supported",
             "security.protocol=PLAINTEXT",
         ),
         (
@@ -217,7 +217,7 @@ async def test_a_version_that_is_not_served(broker: Broker, lines: Lines) -> Non
             await wire.send_bytes(len(frame).to_bytes(4, "big") + frame)
             assert await wire.closed()
     (line,) = lines.fields  # one cause, whatever the version
-    assert line["why"] == "PRODUCE is served in versions 3-13 alone: v0 was asked for"
+    assert line["why"] == "PRODUCE is served only in versions 3-13: the client sent v0"
     assert version_not_served(ApiKey.PRODUCE, 0).remedy == line["remedy"]
 
 

@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 CAUGHT_BY = {
     "reply-before-append": (0, "before it was durable"),
     "lost-records": (0, "before it was durable"),
-    "lost-replies": (0, "neither answered nor closed in time"),
+    "lost-replies": (8, "neither answered nor closed in time"),
     "forgetful-load": (0, "the store would be loaded as|acknowledged before|two owners|two assignments"),
     "secretive": (2, "has no entry"),
     "unfenced-store": (0, "the store would be loaded as|acknowledged before|went back|under epoch"),
@@ -35,7 +35,7 @@ CAUGHT_BY = {
     "generation-not-bumped": (0, "two assignments|two owners"),
     "timers-lost-on-reload": (2, "has not settled"),
     "stale-members-kept": (2, "has not settled"),
-    "commits-of-any-generation": (30, "went back|is not told"),
+    "commits-of-any-generation": (11, "went back|is not told"),
     "instances-not-fenced": (6, "went back|is not told|has not settled"),
     "someone-elses-assignment": (0, "two owners|two assignments|before it was durable"),
     "parked-syncs-forgotten": (40, "neither answered nor closed in time"),

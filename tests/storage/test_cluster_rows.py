@@ -259,7 +259,7 @@ async def test_a_node_id_belongs_to_one_incarnation_for_its_term(store: Store, c
     rival = replace(NODE, host="::1", port=9999, incarnation=UUID(int=22))
     clock.advance(NODE.term_ms - 1_500)
     before = await store.revision()
-    with pytest.raises(NodeIdTaken, match=r"id 1 is taken by the broker at 127\.0\.0\.1:9092") as refusal:
+    with pytest.raises(NodeIdTaken, match=r"id 1 is in use by the broker at 127\.0\.0\.1:9092") as refusal:
         await store.register_node(rival)
     assert (refusal.value.holder, refusal.value.remaining_ms) == (NODE, 1_500)
     await store.remove_node(1, rival.incarnation)

@@ -267,7 +267,9 @@ async def test_a_file_that_is_no_database_any_more_says_what_to_do(tmp_path: Pat
     await filled(left)
     wal(left).unlink()
     (left / "store.sqlite").write_bytes(content)
-    with pytest.raises(StoreDamaged, match=r"opening .*store\.sqlite: .* the file is damaged: put a backup"):
+    with pytest.raises(
+        StoreDamaged, match=r"opening .*store\.sqlite: .* the file is damaged: restore the data"
+    ):
         await SqliteStore(left).open()
 
 
@@ -295,7 +297,7 @@ def test_a_store_that_is_missing_is_not_begun_anew_over_what_it_knew(
     else:
         wal(tmp_path).write_bytes(b"log")
     with pytest.raises(
-        StoreDamaged, match=rf"store\.sqlite is missing or empty, and .*{beside} holds .*put the file"
+        StoreDamaged, match=rf"store\.sqlite is missing or empty, but .*{beside} holds .*restore the file"
     ):
         DataDirectory.acquire(tmp_path)
     shutil.rmtree(tmp_path / beside) if beside == "topics" else wal(tmp_path).unlink()

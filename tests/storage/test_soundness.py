@@ -229,7 +229,7 @@ def test_a_segment_that_is_gone(data: Path) -> None:
     path.unlink()
     (found,) = faults(data)
     assert lost([found]) == [("0", None, first, last)]
-    assert found.what == "records are missing: a segment's file is gone"
+    assert found.what == "records missing: a segment file is gone"
 
 
 def test_a_partition_whose_topic_nobody_knows_is_named_by_its_id(data: Path) -> None:
@@ -256,7 +256,7 @@ def test_an_index_or_a_snapshot_that_is_harmed(
     path.write_bytes(harmed(path.read_bytes()))
     (found,) = faults(data)
     assert (found.place, found.partition) == (str(path), "orders-0")
-    assert found.advice == "remove the file: the next start makes it anew"
+    assert found.advice == "delete the file: the next start rebuilds it"
 
 
 def test_an_index_of_another_segment(data: Path) -> None:
@@ -272,7 +272,7 @@ def test_an_index_of_another_segment(data: Path) -> None:
     ("change", "said"),
     [
         ("UPDATE records SET value = x'00' WHERE key = CAST('key 3' AS BLOB)", "its checksum does not match"),
-        ("UPDATE records SET seq = 99 WHERE seq = 3", "its number 99 was never given out"),
+        ("UPDATE records SET seq = 99 WHERE seq = 3", "its number 99 was never assigned"),
         ("UPDATE journal_rows SET value = x'00' WHERE row_offset = 2", "its checksum does not match"),
         ("DELETE FROM journal_rows WHERE row_offset = 2", "offset 2 should be here"),
         ("DELETE FROM journal_rows WHERE row_offset = 4", "offsets 4 to 4 are missing"),
@@ -311,7 +311,7 @@ def test_a_store_that_is_missing(data: Path) -> None:
 
 
 def test_a_directory_that_is_none(tmp_path: Path) -> None:
-    with pytest.raises(NoDataDirectory, match="there is no such folder"):
+    with pytest.raises(NoDataDirectory, match="there is no such directory"):
         faults(tmp_path / "nowhere")
     with pytest.raises(NoDataDirectory, match=r"neither store\.sqlite nor topics"):
         faults(tmp_path)

@@ -212,7 +212,7 @@ async def test_a_file_that_is_not_ours(tmp_path: Path, content: bytes | int) -> 
     path = tmp_path / "store.sqlite"
     why = ""
     if isinstance(content, int):  # somebody else's version
-        why = ".* not one of muster's"
+        why = ".* not muster's"
         with sqlite3.connect(path) as connection:
             connection.execute("CREATE TABLE recipes (name TEXT)")
             connection.execute(f"PRAGMA user_version = {content}")

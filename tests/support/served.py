@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from tests.support.leases import TERM_MS
 from tests.support.ports import free_ports
 
 READY_S = 60.0
@@ -62,7 +63,7 @@ class Served:
         ]
         with self._log.open("ab") if self._log else nullcontext(subprocess.PIPE) as stderr:
             self._process = subprocess.Popen(
-                [*command, "--group-initial-rebalance-delay-ms", "0", *self._options],
+                [*command, "--group-initial-rebalance-delay-ms", "0", *self._leases(), *self._options],
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 text=True,
@@ -70,6 +71,10 @@ class Served:
             )
         self.ready_line = self._first_line()
         return self
+
+    def _leases(self) -> Sequence[str]:
+        """Alone it has nobody to lose them to. In a database those of one that was killed have to run out."""
+        return () if "--store" in self._options else ("--lease-term-ms", str(TERM_MS))
 
     def _first_line(self) -> str:
         process, deadline = self.process, time.monotonic() + READY_S

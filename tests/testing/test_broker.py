@@ -20,11 +20,10 @@ from muster.protocol.messages.classic_group import HeartbeatRequest
 from muster.protocol.messages.metadata import FindCoordinatorRequest, MetadataRequest
 from muster.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
 from tests.server.test_classic_group import join, stable_member
+from tests.support.leases import TERM_MS
 from tests.support.wire import Wire
 
 DEADLINE_S = 20
-TERM_MS = 60_000
-"""Longer than any stall of the machine: leases run out when the clock is moved, and not before."""
 
 
 async def coordinator(cluster: Cluster, port: int, group_id: str = "orders") -> tuple[int, int]:
@@ -108,9 +107,9 @@ def test_a_wrong_setting_is_refused_before_anything_starts() -> None:
         Broker(group_max_size=0)
     with pytest.raises(TypeError, match=r"^unknown setting no_such_setting"):
         Broker(no_such_setting=1)
-    with pytest.raises(TypeError, match=r"^unknown setting group_max_sise; perhaps group_max_size;"):
+    with pytest.raises(TypeError, match=r"^unknown setting group_max_sise .did you mean group_max_size.*;"):
         Cluster(group_max_sise=1)
-    with pytest.raises(TypeError, match="perhaps group_max_size"):
+    with pytest.raises(TypeError, match="did you mean group_max_size"):
         Cluster(**{"group.max.size": 1})
 
 
@@ -156,11 +155,11 @@ def test_an_index_that_no_broker_has_is_refused() -> None:
 
 def test_what_can_only_be_done_to_a_broker_that_runs_or_that_does_not() -> None:
     with Cluster(2) as cluster:
-        with pytest.raises(FaultError, match=r"^the broker of index 1 runs; stop or kill it first$"):
+        with pytest.raises(FaultError, match=r"^the broker of index 1 is running; stop or kill it first$"):
             cluster.restart(1)
         cluster.stop(1)
         for call in (cluster.stop, cluster.kill, cluster.pause, cluster.resume, partial(cluster.move, "g")):
-            with pytest.raises(FaultError, match=r"^the broker of index 1 does not run; restart it first$"):
+            with pytest.raises(FaultError, match=r"^the broker of index 1 is not running; restart it first$"):
                 call(1)
         cluster.restart(1)
 
@@ -242,7 +241,7 @@ async def test_the_state_of_a_group_can_be_waited_for() -> None:
 
 
 async def test_brokers_share_the_shards_and_lead_clients_to_the_right_one() -> None:
-    with Cluster(3) as cluster:
+    with Cluster(3, lease_term_ms=TERM_MS) as cluster:
         assert len(set(cluster.ports)) == 3
         cluster.create_topic("t", 12)
         index = cluster.coordinator_of("orders")
@@ -296,7 +295,7 @@ async def test_a_killed_broker_is_missed_when_its_leases_run_out_and_may_come_ba
             assert await wire.closed()
         with pytest.raises(ConnectionError):
             await Wire.connect(killed)
-        cluster.clock.advance(TERM_MS / 1000)
+        cluster.clock.advance(TERM_MS / 1_000)
         node_id = await find_coordinator(cluster, port, other_than=index + 1)
         beat = HeartbeatRequest(group_id="orders", generation_id=generation, member_id=member_id)
         async with await Wire.connect(cluster.ports[node_id - 1]) as wire:
@@ -319,7 +318,7 @@ async def test_a_paused_broker_answers_nothing_and_writes_nothing_when_it_wakes_
             await stale.send(
                 commit(2), 9
             )  # it will be read when the broker runs again, and then it is too late
-            cluster.clock.advance(TERM_MS / 1000)
+            cluster.clock.advance(TERM_MS / 1_000)
             port = cluster.ports[(index + 1) % 3]
             node_id = await find_coordinator(cluster, port, other_than=index + 1)
             async with await Wire.connect(cluster.ports[node_id - 1]) as wire:

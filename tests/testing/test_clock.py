@@ -12,6 +12,7 @@ from muster.coordinator.testing.clock import ClockFixed
 from muster.protocol.messages.classic_group import HeartbeatRequest
 from tests.server.test_classic_group import stable_member
 from tests.support.each import each
+from tests.support.leases import TERM_MS
 from tests.support.wire import Wire
 
 DAY = timedelta(days=1)
@@ -66,11 +67,11 @@ async def test_everything_expires_if_that_is_asked_for(tmp_path: Path) -> None:
 
 
 async def test_a_killed_broker_is_missed_at_once_and_may_come_back() -> None:
-    async with Cluster(3, lease_term_ms=60_000) as cluster:
+    async with Cluster(3, lease_term_ms=TERM_MS) as cluster:
         index = cluster.coordinator_of("orders")
         assert index is not None
         await cluster.kill(index)
-        await cluster.clock.advance("1m")
+        await cluster.clock.advance(TERM_MS / 1_000)
         taken_by = cluster.coordinator_of("orders")
         assert taken_by not in (None, index)
         await cluster.restart(index)

@@ -13,6 +13,7 @@ from muster.coordinator.testing import Broker, Cluster, WaitFailed
 from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.classic_group import HeartbeatRequest, HeartbeatResponse
 from tests.client.reading import reading, send
+from tests.support.leases import TERM_MS
 from tests.support.wire import Wire
 from tests.support.wire_blocking import ConnectionClosed, WireConnection
 
@@ -58,9 +59,9 @@ def test_blocking() -> None:
             beat(broker)
         broker.faults.clear()
         assert beat(broker) == ErrorCode.UNKNOWN_MEMBER_ID
-        with pytest.raises(FaultError, match=r"api: 'Heartbeet' .*perhaps Heartbeat"):
+        with pytest.raises(FaultError, match=r"api: 'Heartbeet' .*did you mean Heartbeat"):
             broker.faults.add(api="Heartbeet", close_after=True)
-        with pytest.raises(FaultError, match=r"^broker: 7 is no broker here; there are 1$"):
+        with pytest.raises(FaultError, match=r"^broker: 7 is not a broker here; choose from 1$"):
             broker.faults.add(broker=7, close_after=True)
 
 
@@ -132,7 +133,7 @@ async def test_a_commit_whose_response_is_lost_is_made_again() -> None:
 
 
 async def test_a_member_goes_on_while_its_coordinator_loads_or_moves() -> None:
-    async with Cluster(2) as cluster:
+    async with Cluster(2, lease_term_ms=TERM_MS) as cluster:
         await cluster.create_topic("orders")
         await send(cluster.bootstrap, "orders", 3)
         async with reading(

@@ -12,6 +12,7 @@ from muster.client import Consumer
 from muster.coordinator.journal.explain.vocabulary import Trigger
 from muster.coordinator.testing import AsyncBroker, AsyncCluster, Broker, Cluster, MemberFacts, WaitFailed
 from muster.protocol.errors import KafkaError
+from tests.support.leases import TERM_MS
 
 LONG_S = 60.0
 GROUP = "billing"
@@ -310,7 +311,7 @@ async def test_what_could_only_be_waited_for_in_vain_is_refused(broker: AsyncBro
 
 
 async def test_a_group_is_seen_whoever_coordinates_it() -> None:
-    async with Cluster(3) as cluster:
+    async with Cluster(3, lease_term_ms=TERM_MS) as cluster:
         await cluster.create_topic("orders", 3)
         home = cluster.coordinator_of(GROUP)
         assert home is not None
@@ -320,11 +321,12 @@ async def test_a_group_is_seen_whoever_coordinates_it() -> None:
         assert await cluster.unpin(GROUP)
         await cluster.produce("orders", [b"v"], partition=1)
         await cluster.kill(cluster.leader_of("orders", 1))
+        await cluster.clock.advance(TERM_MS / 1_000)
         assert await cluster.topic("orders").has_records(at_least=1) == 1
 
 
 async def test_what_several_brokers_know_of_a_group_is_told_once() -> None:
-    async with Cluster(3) as cluster:
+    async with Cluster(3, lease_term_ms=TERM_MS) as cluster:
         await cluster.create_topic("orders", 3)
         group = cluster.group(GROUP)
         async with reading(cluster, "web-1"):
@@ -333,7 +335,8 @@ async def test_what_several_brokers_know_of_a_group_is_told_once() -> None:
             assert home is not None
             await cluster.clock.advance("1s")
             await cluster.kill(home)
-            await cluster.clock.advance("2s")  # another takes over, and reads what the dead one has written
+            # Another takes over, and reads what the dead one has written.
+            await cluster.clock.advance(TERM_MS / 1_000)
             assert cluster.coordinator_of(GROUP) not in (None, home)
             lines = str(group.timeline()).splitlines()
     assert lines.count("group created") == 1

@@ -21,7 +21,8 @@ class Run:
         (folder / "test_theirs.py").write_text(program)
         settings = "filterwarnings = error\n" + (PYTEST_ASYNCIO if loops == "asyncio" else "")
         (folder / "pytest.ini").write_text(f"[pytest]\n{settings}")
-        without = [f"-pno:{plugin}" for plugin in ("asyncio", "anyio") if plugin != loops]
+        # hypothesis takes longer to import than all the rest.
+        without = [f"-pno:{plugin}" for plugin in ("asyncio", "anyio", "hypothesispytest") if plugin != loops]
         command = [sys.executable, "-m", "pytest", "-rA", "-pno:cacheprovider", "--strict-markers", *without]
         ended = subprocess.run(
             [*command, *options], cwd=folder, capture_output=True, text=True, timeout=LONG_S, check=False

@@ -10,6 +10,7 @@ import pytest
 from muster.client import Admin, Consumer, Producer, TopicPartition
 from muster.coordinator.testing import AsyncBroker, AsyncCluster, Broker, Cluster
 from muster.protocol.errors import KafkaError
+from tests.support.leases import TERM_MS
 from tests.testing.test_groups import reading
 
 GROUP = "billing"
@@ -18,7 +19,7 @@ FIRST = TopicPartition("orders", 0)
 
 @pytest.fixture(params=[1, 3])
 async def cluster(request: pytest.FixtureRequest) -> AsyncIterator[AsyncCluster]:
-    async with Broker() if request.param == 1 else Cluster(request.param) as running:
+    async with Broker() if request.param == 1 else Cluster(request.param, lease_term_ms=TERM_MS) as running:
         yield running
 
 
@@ -124,7 +125,7 @@ async def test_what_cannot_be_is_refused(tmp_path: Path, broker: AsyncBroker) ->
     snapshot = await broker.snapshot()
     with pytest.raises(TypeError, match=r"^snapshot: it takes what `snapshot` returned, not 5$"):
         await broker.restore(5)  # type: ignore[arg-type]
-    async with Cluster(2) as others:
+    async with Cluster(2, lease_term_ms=TERM_MS) as others:
         with pytest.raises(ValueError, match="taken of other brokers"):
             await others.restore(snapshot)
         await others.stop(1)

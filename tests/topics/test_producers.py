@@ -144,7 +144,7 @@ def test_a_snapshot_that_is_cut_short_is_refused(one: OneLog, cut: int) -> None:
     send(one, 0)
     send(one, 0, producer=10)
     whole = one.log.producers.snapshot()
-    with pytest.raises(ValueError, match="cut short"):
+    with pytest.raises(ValueError, match="is truncated"):
         Producers().restore(whole[:cut])
     again = Producers()
     assert again.restore(whole) == len(whole)

@@ -209,7 +209,7 @@ async def test_a_sweep_that_ends_while_upkeep_is_held_is_followed_by_none() -> N
     await topic_at(brokers)
     brokers.clock.advance(60_000)
     await settled()
-    assert list(node.under_way()) == ["logs are being read or written", "logs are being swept"]
+    assert list(node.under_way()) == ["logs are still being read or written", "log upkeep is still running"]
     node.hold_upkeep()
     while threads.waiting:
         threads.run_one()

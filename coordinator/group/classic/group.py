@@ -210,7 +210,7 @@ class ClassicGroup:
         self.validate_generation(generation_id)
         if self.state is GroupState.COMPLETING_REBALANCE:
             # It has joined this generation but not its assignment; what it commits belongs to an earlier one.
-            raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, f"{self!r} waits for its assignment")
+            raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, f"{self!r} is waiting for its assignment")
 
     def validate_fetch(self, member_id: str | None, member_epoch: int) -> None:
         """Anybody may."""
@@ -409,7 +409,7 @@ class ClassicGroup:
             if holder != member_id:
                 raise KafkaError(
                     ErrorCode.FENCED_INSTANCE_ID,
-                    f"instance {group_instance_id!r} is {holder!r} now, not {member_id!r}",
+                    f"instance {group_instance_id!r} belongs to {holder!r} now, not {member_id!r}",
                 )
         member = self.members.get(member_id)
         if member is None:
@@ -539,7 +539,7 @@ class ClassicGroup:
 
     def park_sync(self, member: ClassicMember, step: Step) -> None:
         if member.parked_sync is not None:
-            asked_again = f"{member.member_id!r} has asked again since"
+            asked_again = f"{member.member_id!r} has sent a newer SyncGroup"
             self.answer_sync(member, KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, asked_again), step)
         member.parked_sync = step.ticket
         self.syncs_parked += 1

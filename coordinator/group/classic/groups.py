@@ -25,7 +25,7 @@ from muster.protocol.messages.classic_group import (
 )
 from muster.protocol.types import STRING_BYTES_MAX
 
-_UNHEARD: Final = "the store did not confirm the group in time, so the client was not told its id"
+_UNHEARD: Final = "the store did not confirm the group in time, so the client was not told its member id"
 
 
 class ClassicGroups:
@@ -101,7 +101,7 @@ class ClassicGroups:
         if not shortest_ms <= request.session_timeout_ms <= longest_ms:
             raise KafkaError(
                 ErrorCode.INVALID_SESSION_TIMEOUT,
-                f"{request.session_timeout_ms} ms is not within {shortest_ms} to {longest_ms} ms",
+                f"session timeout {request.session_timeout_ms} ms is not in {shortest_ms} to {longest_ms} ms",
             )
 
     def sync(self, request: SyncGroupRequest, step: Step) -> None:

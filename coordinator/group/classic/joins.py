@@ -247,7 +247,7 @@ def _replace(group: ClassicGroup, request: JoinGroupRequest, member_id: str, ste
     old, old_silent_ms, old_leader = member.identity, step.now_ms - member.heard_ms, group.leader
     old_connected = member.connection_id not in (None, step.context.connection_id)
     fenced = KafkaError(
-        ErrorCode.FENCED_INSTANCE_ID, f"instance {request.group_instance_id!r} is {member_id!r} now"
+        ErrorCode.FENCED_INSTANCE_ID, f"instance {request.group_instance_id!r} belongs to {member_id!r} now"
     )
     group.refuse_join(member, fenced.code, step)
     group.answer_sync(member, fenced, step)

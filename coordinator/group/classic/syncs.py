@@ -29,7 +29,7 @@ def sync(group: ClassicGroup, request: SyncGroupRequest, step: Step) -> None:
     _validate_protocol(group, request)
     match group.state:
         case GroupState.PREPARING_REBALANCE:
-            raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, f"{group!r} waits for joins")
+            raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, f"{group!r} is waiting for joins")
         case GroupState.COMPLETING_REBALANCE:
             group.heard(member, step)
             group.park_sync(member, step)

@@ -75,7 +75,7 @@ def check_request_size(api_key: int, size: int) -> None:
     api = APIS.get(api_key)
     size_max = LISTING_BYTES_MAX if api is None else api.size_max
     if size_max is not None and size > size_max:
-        raise TooLargeError(f"{_name(api_key)}: a request of {size} bytes; allowed are {size_max}")
+        raise TooLargeError(f"{_name(api_key)}: a request of {size} bytes; the limit is {size_max}")
 
 
 def _name(api_key: int) -> str:

@@ -77,7 +77,7 @@ async def _log_dir(broker: Broker, asked: list[tuple[Topic, list[int]]]) -> LogD
         for start in range(0, len(everything), _MEASURED_AT_ONCE):
             sizes += await broker.partitions.sizes(everything[start : start + _MEASURED_AT_ONCE])
     except OSError as error:
-        _log.warning("the logs cannot be measured", why=str(error))
+        _log.warning("cannot read log sizes", why=str(error))
         return LogDir(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=volume.path, topics=[])
     found = LogDir(
         log_dir=volume.path,
@@ -163,7 +163,7 @@ async def _elect(broker: Broker, topic: Topic, partition: int, election_type: in
     leader = broker.leader(topic, partition).node_id
     preferred = leader if assignment is None else assignment.replicas[0]
     if leader >= 0 and (election_type == _UNCLEAN or leader == preferred):
-        raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED, "the partition has its leader")
+        raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED, "the partition already has this leader")
     if election_type == _UNCLEAN:
         code, why = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, "no live broker holds the partition's lease yet"
         raise KafkaError(code, why)
@@ -171,7 +171,7 @@ async def _elect(broker: Broker, topic: Topic, partition: int, election_type: in
     if assignment is None:
         raise KafkaError(code, "no live broker holds the partition's lease yet")
     if preferred not in placeable(broker.topology.nodes.values()):
-        raise KafkaError(code, f"broker {preferred} is not alive, or it is drained")
+        raise KafkaError(code, f"broker {preferred} is not alive or is drained")
 
     def elected() -> bool:
         return broker.leader(topic, partition).node_id == preferred

@@ -91,7 +91,7 @@ def _topics_known(broker: Broker, resources: Iterable[Any]) -> bool:
 def _check_is_this_broker(broker: Broker, name: str) -> None:
     """INVALID_REQUEST unless `name` is this broker's id; 01 is 1, as in Kafka."""
     if re.fullmatch(r"[+-]?[0-9]{1,10}", name) is None:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"a broker is named by its node id, not {name!r}")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"a broker's resource name is its node id, not {name!r}")
     node_id = int(name)
     if node_id != broker.node_id:
         raise KafkaError(
@@ -174,7 +174,7 @@ class _Describer:
             case ResourceType.GROUP:
                 return self._of_group(asked.resource_name, wanted)
         if not asked.resource_name:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "the name is empty")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "the resource name is empty")
         return []
 
     def _topic(self, topic: Topic, wanted: frozenset[str] | None) -> list[_Described]:
@@ -267,7 +267,9 @@ async def alter_configs(
 
     def changes(asked: AlterConfigsRequest.AlterConfigsResource) -> list[ConfigChange]:
         if asked.resource_type == ResourceType.BROKER_LOGGER:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "log levels are altered incrementally only")
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, "log levels can be altered only with IncrementalAlterConfigs"
+            )
         return [ConfigChange(each.name, Operation.SET, each.value) for each in asked.configs]
 
     refusals = await _alter_each(broker, request, context, changes, replace=True)
@@ -361,7 +363,9 @@ async def _alter(
     match type:
         case ResourceType.TOPIC:
             if not name:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, "there are no configs of all topics")
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST, "the topic name is empty; topics have no cluster-wide configs"
+                )
             await broker.catalogue.alter_configs(name, changes, replace=replace, validate_only=validate_only)
         case ResourceType.BROKER:
             if name:
@@ -385,7 +389,7 @@ def _set_level(changes: Sequence[ConfigChange], validate_only: bool) -> None:
     levels = []
     for name, operation, value in changes:
         if operation in (Operation.APPEND, Operation.SUBTRACT):
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{operation.name} cannot be done to a log level")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"log levels do not support {operation.name}")
         if name != _ROOT:
             raise KafkaError(ErrorCode.INVALID_CONFIG, f"there is no logger {name}, only {_ROOT}")
         if operation is Operation.DELETE:
@@ -403,7 +407,7 @@ def _set_level(changes: Sequence[ConfigChange], validate_only: bool) -> None:
 def _refuse_metrics(name: str, setting: Sequence[ConfigChange]) -> None:
     """Setting what nothing here would follow."""
     if not name:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "the name is empty")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "the resource name is empty")
     if setting:
         names = ", ".join(change.name for change in setting)
         raise KafkaError(

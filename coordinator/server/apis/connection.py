@@ -36,7 +36,7 @@ def _check_endpoint(broker: Broker, request: ApiVersionsRequest) -> None:
     """KIP-1242: a client that reached another cluster or node than it meant to is sent back to its bootstrap
     servers."""
     if (request.cluster_id is None) != (request.node_id == -1):
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "cluster id and node id belong together")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "cluster id and node id must be given together")
     if request.cluster_id is None:
         return
     if request.cluster_id != broker.cluster_id or request.node_id != broker.node_id:

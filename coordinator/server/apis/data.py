@@ -73,7 +73,7 @@ async def produce(broker: Broker, request: ProduceRequest, context: RequestConte
     """Append to each partition, all at once; with acks=0 nothing is answered, and an error closes the
     connection."""
     if request.acks not in (-1, 0, 1):
-        raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks {request.acks}: allowed are -1, 0 and 1")
+        raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {request.acks}")
     if request.transactional_id is not None:
         raise no_transactions()
     version = context.api_version
@@ -338,7 +338,7 @@ async def list_offsets(
                 if each.timestamp < 0 and version < _SPECIAL_TIMESTAMPS.get(each.timestamp, version + 1):
                     raise KafkaError(
                         ErrorCode.UNSUPPORTED_VERSION,
-                        f"ListOffsets v{version} knows no timestamp {each.timestamp}",
+                        f"ListOffsets v{version} does not support timestamp {each.timestamp}",
                     )
                 named = broker.catalogue.named(topic.name)
                 found = await broker.partitions.of(named).list_offsets(
@@ -400,7 +400,7 @@ def _check_written_by_clients(topic: Topic, partition: int) -> None:
     """INVALID_TOPIC_EXCEPTION for an internal topic's partition; one that is not there is refused later."""
     if topic.internal and 0 <= partition < topic.partitions:
         raise KafkaError(
-            ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic.name} is internal; clients do not write to it"
+            ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic.name} is internal; clients cannot write to it"
         )
 
 

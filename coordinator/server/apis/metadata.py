@@ -58,7 +58,7 @@ async def metadata(broker: Broker, request: MetadataRequest, context: RequestCon
             topics.append(_topic(broker, topic, operations))
     else:
         if version < 12 and any(each.topic_id != ZERO_UUID or each.name is None for each in request.topics):
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Metadata v{version} cannot ask by topic id")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Metadata v{version} does not support topic ids")
         # Each once: an answer is large, and a request may repeat a name fifty thousand times.
         for asked in {(each.name, each.topic_id): each for each in request.topics}.values():
             await turns.next()
@@ -156,10 +156,10 @@ async def describe_topic_partitions(
     names = [topic.name for topic in request.topics] or [topic.name for topic in broker.catalogue.topics()]
     if cursor is not None and request.topics and begin not in names:
         raise KafkaError(
-            ErrorCode.INVALID_REQUEST, f"topic {begin} of the cursor is not among those asked for"
+            ErrorCode.INVALID_REQUEST, f"the cursor's topic {begin} is not among the requested topics"
         )
     if cursor is not None and cursor.partition_index < 0:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"partition {cursor.partition_index} of the cursor")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"the cursor's partition is {cursor.partition_index}")
     response = DescribeTopicPartitionsResponse(topics=[])
     room = max(1, min(request.response_partition_limit, _PARTITIONS_DESCRIBED_MAX))
     turns = Turns()
@@ -220,7 +220,9 @@ async def describe_cluster(
     if request.endpoint_type == _CONTROLLERS:
         raise KafkaError(ErrorCode.MISMATCHED_ENDPOINT_TYPE, "this is a broker, not a controller")
     if request.endpoint_type != _BROKERS:
-        raise KafkaError(ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"no endpoint type {request.endpoint_type}")
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"unknown endpoint type {request.endpoint_type}"
+        )
     response = DescribeClusterResponse(
         endpoint_type=_BROKERS,
         cluster_id=broker.cluster_id,
@@ -306,13 +308,15 @@ def _coordinator(broker: Broker, key: str, key_type: int, version: int) -> NodeR
     if kind is not None:
         node = broker.topology.coordinator(key, kind)
         if node is None:
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "its shard has no holder right now")
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "no broker holds its shard right now")
         return node
     if key_type == _TRANSACTIONS:
         raise no_transactions()
     if key_type == _SHARES and version >= 6:
         raise no_share_groups()
-    raise KafkaError(ErrorCode.INVALID_REQUEST, f"FindCoordinator v{version} knows no key type {key_type}")
+    raise KafkaError(
+        ErrorCode.INVALID_REQUEST, f"FindCoordinator v{version} does not support key type {key_type}"
+    )
 
 
 APIS: Final = (

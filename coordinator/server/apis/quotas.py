@@ -33,13 +33,13 @@ async def describe_client_quotas(
         if each.match_type not in (_EXACT, _DEFAULT, _ANY):
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown match type {each.match_type}")
         if (each.match is not None) != (each.match_type == _EXACT):
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "only an exact match names something, and it must")
-        if each.entity_type == "":
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "the type of the entity is empty")
-        if each.entity_type not in _ENTITY_TYPES:
             raise KafkaError(
-                ErrorCode.UNSUPPORTED_VERSION, f"there are no entities of the type {each.entity_type}"
+                ErrorCode.INVALID_REQUEST, "an exact match must name an entity, and no other match type may"
             )
+        if each.entity_type == "":
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "the entity type is empty")
+        if each.entity_type not in _ENTITY_TYPES:
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"unknown entity type {each.entity_type}")
     _check_types([each.entity_type for each in request.components])
     return DescribeClientQuotasResponse(error_message=None, entries=[])
 
@@ -84,17 +84,15 @@ def _check_entity(entity: Sequence[AlterClientQuotasRequest.EntryData.EntityData
         raise KafkaError(ErrorCode.INVALID_REQUEST, "the entity has no type")
     for each in entity:
         if each.entity_type not in _ENTITY_TYPES:
-            raise KafkaError(
-                ErrorCode.INVALID_REQUEST, f"there are no entities of the type {each.entity_type}"
-            )
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"unknown entity type {each.entity_type}")
         if each.entity_name == "":
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"the name of the {each.entity_type} is empty")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"the {each.entity_type} entity's name is empty")
     _check_types([each.entity_type for each in entity])
 
 
 def _check_types(types: Sequence[str]) -> None:
     if len(set(types)) < len(types):
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "a type of entity is named twice")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "an entity type is named twice")
     if _IP in types and len(types) > 1:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "an ip cannot be combined with a user or a client id")
 

@@ -139,12 +139,12 @@ def _checked(
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
             f"the replication factor would change from {factor} to {len(replicas)}, "
-            "and the request does not allow that",
+            "which the request does not allow",
         )
     if not hosts.keeps_replicas:
         raise KafkaError(
             ErrorCode.UNSUPPORTED_VERSION,
-            "a broker of an earlier version is running, which knows no replica lists: upgrade it first",
+            "a running broker is too old to know replica lists: upgrade it first",
         )
     return replicas
 
@@ -159,10 +159,12 @@ async def _reassign(broker: Broker, name: str, lists: dict[int, Replicas], until
         if topic is not None:
             break
         if loop.time() >= until:
-            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "leases are on the move; nothing was reassigned")
+            raise KafkaError(
+                ErrorCode.REQUEST_TIMED_OUT, "leases are moving, so nothing was reassigned; try again"
+            )
         await broker.membership.until(lambda: False, _LOOK_AGAIN_S)
     if not await until_led(broker, [(topic, partition) for partition in lists], until - loop.time()):
-        why = "reassigned, but not led within the request's timeout"
+        why = "reassigned, but the new leader did not take over within the request's timeout"
         raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, why)
 
 

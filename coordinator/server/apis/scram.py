@@ -83,11 +83,11 @@ def _unaltered(asked: _Deletion | _Upsertion) -> KafkaError:
     if asked.iterations not in _ITERATIONS:
         return KafkaError(
             ErrorCode.UNACCEPTABLE_CREDENTIAL,
-            f"{asked.iterations} iterations: it takes {_ITERATIONS[0]} to {_ITERATIONS[-1]}",
+            f"iterations must be {_ITERATIONS[0]} to {_ITERATIONS[-1]}, not {asked.iterations}",
         )
     return KafkaError(
         ErrorCode.UNSUPPORTED_SASL_MECHANISM,
-        "muster offers no SASL mechanism, so credentials would be of no use; none are kept",
+        "muster has no SASL mechanism, so it stores no credentials",
     )
 
 

@@ -90,7 +90,7 @@ class Attempts:
             return task.result()
         self._failure = KafkaError(
             ErrorCode.REQUEST_TIMED_OUT,
-            "the store did not answer within the request's timeout; it may be done all the same",
+            "the store did not answer within the request's timeout; the change may be applied anyway",
         )
         raise self._failure
 

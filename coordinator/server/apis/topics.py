@@ -90,7 +90,7 @@ def _check_created_max(broker: Broker, request: CreateTopicsRequest) -> None:
     if created > CREATED_MAX:
         raise KafkaError(
             ErrorCode.POLICY_VIOLATION,
-            f"one request creates at most {CREATED_MAX} topics, partitions and configs in all, not {created}",
+            f"one request creates at most {CREATED_MAX} topics, partitions and configs, not {created}",
         )
 
 
@@ -176,7 +176,7 @@ def _named_as(broker: Broker, asked: DeleteTopicsRequest.DeleteTopicState) -> tu
 
 def _to_delete(broker: Broker, asked: DeleteTopicsRequest.DeleteTopicState) -> Topic:
     if (asked.name is None) == (asked.topic_id == ZERO_UUID):
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "a topic is deleted by its name or by its id")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "name the topic to delete either by name or by id")
     if not broker.settings.delete_topic_enable:
         raise KafkaError(ErrorCode.TOPIC_DELETION_DISABLED, "delete.topic.enable is false")
     if asked.name is not None:

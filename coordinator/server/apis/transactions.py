@@ -35,11 +35,11 @@ async def init_producer_id(
     keep theirs.
     """
     if request.transactional_id == "":
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "a transactional id is not empty")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
     if request.transactional_id is not None:
         raise no_transactions()
     if (request.producer_id == -1) != (request.producer_epoch == -1):
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "producer id and epoch belong together")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "producer id and epoch must be given together")
     try:
         producer_id = await broker.producer_ids.allocate()
     except StoreError as error:

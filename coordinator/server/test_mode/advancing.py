@@ -84,7 +84,7 @@ class Advancing:
         then only a part of the time has passed.
         """
         if ms < 0:
-            raise ValueError(f"time does not go back: {ms} ms")
+            raise ValueError(f"the clock cannot go back: {ms} ms")
         async with self._moving:
             for _ in range(2):
                 # What sockets have to tell, such as that a client has died, is heard first.
@@ -134,7 +134,7 @@ class Advancing:
 
     def _check_running(self) -> None:
         if self._ended:
-            raise StoreClosed("the brokers were stopped while time was moved")
+            raise StoreClosed("the brokers were stopped while the clock was being advanced")
 
 
 class _Move:
@@ -268,7 +268,7 @@ class _Move:
             under_way = next(self._under_way(), None)
             quiet = quiet + 1 if under_way is None else 0
             if self._loop.time() >= until_s:
-                raise self._not_at_rest(under_way or "there is one deadline after the other")
+                raise self._not_at_rest(under_way or "deadlines keep falling due")
         # What a shard was doing when it stopped is not durable, and it is forgotten once it is loaded again.
         for broker in self._live():
             if broker.runtime.stops > self._stops.get(broker, 0):
@@ -276,7 +276,7 @@ class _Move:
 
     def _not_at_rest(self, why: str) -> NotAtRest:
         left_ms = max(self._end_ms - self._clock.now_ms(), 0)
-        return NotAtRest(f"time was not moved by the last {left_ms} ms: {why}")
+        return NotAtRest(f"the clock stopped {left_ms} ms short: {why}")
 
     def _under_way(self) -> Iterator[str]:
         for broker in self._live():

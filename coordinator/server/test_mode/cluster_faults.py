@@ -34,12 +34,12 @@ class ClusterFaults:
         """The lease of a shard, which either is named or has the group. Raises FaultError."""
         shards = self._shared.counts.leases[LeaseKind.GROUP]
         if (group is None) == (shard is None):
-            raise FaultError("shard: either a group or the number of a shard has to be named")
+            raise FaultError("shard: name either a group or a shard number")
         if group is not None:
             return Lease(LeaseKind.GROUP, shard_of(group, shards))
         assert shard is not None
         if not 0 <= shard < shards:
-            raise FaultError(f"shard: {shard} is not one of the shards, 0 to {shards - 1}")
+            raise FaultError(f"shard: there is no shard {shard}; shards are 0 to {shards - 1}")
         return Lease(LeaseKind.GROUP, shard)
 
     # --- moving ---------------------------------------------------------------------------------------------
@@ -49,13 +49,15 @@ class ClusterFaults:
         broker that runs sends clients there. Raises FaultError when it cannot take it, and TimeoutError; then
         the lease is pinned as it was before."""
         if target not in self._running():
-            raise NotAsThingsAre(f"to: broker {target.node_id} does not run; restart it first")
+            raise NotAsThingsAre(f"to: broker {target.node_id} is not running; restart it first")
         if target.paused:
             raise NotAsThingsAre(
-                f"to: broker {target.node_id} is paused and takes nothing over; resume it first"
+                f"to: broker {target.node_id} is paused and cannot take over; resume it first"
             )
         if target.configs.drained and not all(each.configs.drained for each in self._running()):
-            raise NotAsThingsAre(f"to: broker {target.node_id} is drained and takes nothing over")
+            raise NotAsThingsAre(
+                f"to: broker {target.node_id} is drained and cannot take over; undrain it first"
+            )
         before = self._pin(lease, target.node_id)
 
         def moved() -> bool:
@@ -66,7 +68,8 @@ class ClusterFaults:
         except TimeoutError:
             self._pin(lease, before)
             raise TimeoutError(
-                f"broker {target.node_id} has not taken over shard {lease.number} within {MOVE_TIMEOUT_S:g} s"
+                f"timed out after {MOVE_TIMEOUT_S:g} s waiting for broker {target.node_id} to take over "
+                f"shard {lease.number}"
             ) from None
 
     def unpin(self, lease: Lease) -> bool:
@@ -119,7 +122,8 @@ class ClusterFaults:
         except TimeoutError:
             holds.release(lease.number)
             raise TimeoutError(
-                f"shard {lease.number} was not loaded anew within {MOVE_TIMEOUT_S:g} s: no broker holds it"
+                f"timed out after {MOVE_TIMEOUT_S:g} s waiting for shard {lease.number} to reload: no broker "
+                "holds it"
             ) from None
 
     def release(self, lease: Lease) -> bool:

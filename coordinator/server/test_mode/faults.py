@@ -269,7 +269,7 @@ class Faults:
     def add(self, rule: Rule) -> int:
         """Put a rule into force, behind those there are; its id. Raises FaultError above RULES_MAX."""
         if len(self._rules) >= RULES_MAX:
-            raise FaultError(f"there are {RULES_MAX:,} rules already, as many as there may be: remove some")
+            raise FaultError(f"there are already {RULES_MAX:,} rules, the most allowed: remove some")
         self._last_id += 1
         self._rules[self._last_id] = Fault(self._last_id, rule)
         self._changed()
@@ -292,7 +292,7 @@ class Faults:
         del self._rules[fault.id]
         for _, waiter in fault.waiting:
             if not waiter.done():
-                waiter.set_exception(FaultError(f"rule {fault.id} was removed while it was waited for"))
+                waiter.set_exception(FaultError(f"rule {fault.id} was removed while a call waited for it"))
 
     def rules(self) -> list[RuleStatus]:
         """Every rule that is in force or spent, by id."""
@@ -327,7 +327,7 @@ class Faults:
             there = ", ".join(map(str, islice(self._rules, _SHOWN_MAX))) or "none"
             if len(self._rules) > _SHOWN_MAX:
                 there += f" and {len(self._rules) - _SHOWN_MAX} more"
-            raise FaultError(f"there is no rule {rule_id}; these are there: {there}")
+            raise FaultError(f"there is no rule {rule_id}; existing rules: {there}")
         return fault
 
     # --- for the gates --------------------------------------------------------------------------------------
@@ -406,7 +406,7 @@ def _read_api(given: object) -> ApiKey:
         for name, key in served.items():
             if _plain(name) == wanted:
                 return key
-    raise FaultError(f"api: {_quoted(given)} is none that is served{_perhaps(given, served)}")
+    raise FaultError(f"api: {_quoted(given)} is not a served API{_perhaps(given, served)}")
 
 
 def _read_action(present: Mapping[str, object]) -> Action:
@@ -414,8 +414,8 @@ def _read_action(present: Mapping[str, object]) -> Action:
     given = [kind for kind in Kind if present.get(kind, False) is not False]
     kinds = ", ".join(Kind)
     if len(given) != 1:
-        named = ", ".join(given) if given else "none of them"
-        raise FaultError(f"action: a rule has exactly one of {kinds}; given is {named}")
+        named = ", ".join(given) if given else "none"
+        raise FaultError(f"action: a rule takes exactly one of {kinds}; given: {named}")
     (kind,) = given
     value = present[kind]
     if kind is Kind.ERROR:
@@ -437,9 +437,7 @@ def _read_code(given: object) -> ErrorCode:
                 return code
     elif isinstance(given, str) and given.upper() in known:
         return known[given.upper()]
-    raise FaultError(
-        f"error: {_quoted(given)} is no error code of Kafka's{_perhaps(given, known, show=False)}"
-    )
+    raise FaultError(f"error: {_quoted(given)} is not a Kafka error code{_perhaps(given, known, show=False)}")
 
 
 def read_duration(name: str, given: object, most_ms: int) -> int:
@@ -460,7 +458,7 @@ def _check_names(api: ApiKey, name: str) -> None:
     if _names(APIS[api], name):
         return
     able = ", ".join(each.name for each in APIS.values() if _names(each, name))
-    raise FaultError(f"{name}: requests of {APIS[api].name} name no {name}; those of these do: {able}")
+    raise FaultError(f"{name}: {APIS[api].name} requests name no {name}; these do: {able}")
 
 
 def _names(api: Api, name: str) -> bool:
@@ -503,5 +501,5 @@ def _perhaps(given: object, names: Iterable[str], *, show: bool = True) -> str:
 
     by_plain = {_plain(name): name for name in names}
     close = get_close_matches(_plain(str(given)), by_plain, _CLOSE_MATCHES) if isinstance(given, str) else []
-    meant = f"; perhaps {' or '.join(by_plain[each] for each in close)}" if close else ""
-    return f"{meant}; there are {', '.join(by_plain.values())}" if show else meant
+    meant = f" (did you mean {' or '.join(by_plain[each] for each in close)}?)" if close else ""
+    return f"{meant}; choose from {', '.join(by_plain.values())}" if show else meant

@@ -69,8 +69,8 @@ class Writers:
         numbers = [batch.add(self._writer(one), one) for one in appends]
         if any(writer.in_doubt for writer in batch.writers):
             raise StoreError(
-                "an earlier write under this epoch was not answered and may still be carried out: the lease "
-                "must be claimed anew"
+                "an earlier write in this epoch went unanswered and may still be applied: the lease must be "
+                "claimed again"
             )
         try:
             await self._reserve(link, batch)

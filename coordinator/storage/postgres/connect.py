@@ -80,7 +80,7 @@ def server_of(url: str) -> str:
 
 def parse(url: str) -> Server:
     """Raises StoreError for what is no url of a PostgreSQL database."""
-    usage = "the store's url must be postgresql://user:password@host:port/database"
+    usage = "the store URL must be postgresql://user:password@host:port/database"
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -90,15 +90,14 @@ def parse(url: str) -> Server:
     # An unquoted character of the password has cut the url short: what looks like the host is the password.
     if "@" in parts.path + parts.query + parts.fragment or parts.netloc.count("@") > 1:
         raise StoreError(
-            f"{usage}; in user and password, these must be written in percent: / is %2F, @ is %40, # is %23, "
-            "? is %3F"
+            f"{usage}; in user and password, percent-encode these: / as %2F, @ as %40, # as %23, ? as %3F"
         )
     options = parse_qs(parts.query)
     hosts = (parts.netloc.rpartition("@")[2] or options.get("host", ["localhost"])[0]).split(",")
     ports = options.get("port", [_DEFAULT_PORT])[0].split(",")
     database = unquote(parts.path.lstrip("/"))
     if not database:
-        raise StoreError(f"{usage}; the database is missing")
+        raise StoreError(f"{usage}; the database name is missing")
     named = ",".join(
         unquote(host) if _has_port(host) else f"{unquote(host)}:{ports[min(place, len(ports) - 1)]}"
         for place, host in enumerate(hosts)
@@ -124,7 +123,7 @@ async def connect(
         import asyncpg
     except ImportError:
         raise StoreError(
-            "a store in PostgreSQL needs asyncpg: install it with pip install 'muster-kafka[postgres]'"
+            "a PostgreSQL store needs asyncpg: install it with pip install 'muster-kafka[postgres]'"
         ) from None
     options: dict[str, Any] = {"server_settings": {"application_name": name}}
     if server.is_any_of_several and "target_session_attrs" not in server.url:
@@ -149,11 +148,11 @@ async def connect(
         later = error.sqlstate in _NOT_NOW or error.sqlstate.startswith("08")
         raise (StoreBusy if later else StoreError)(f"connecting to {server.name}: {_said(error)}") from error
     except asyncpg.TargetServerAttributeNotMatched as error:
-        raise StoreBusy(f"connecting to {server.name}: none of them takes writes") from error
+        raise StoreBusy(f"connecting to {server.name}: none of these hosts accepts writes") from error
     except (asyncpg.InterfaceError, ValueError) as error:
         said = _said(error)
         if not any(word in said for word in ("certificate", "authentication")):
-            said = "the url has an option that is not valid"  # what is said may repeat a part of the url
+            said = "the URL has an invalid option"  # what is said may repeat a part of the url
         raise StoreError(f"connecting to {server.name}: {said}") from None
     except Exception as error:  # what is there does not speak as PostgreSQL does
         raise StoreError(f"connecting to {server.name}: {type(error).__name__}: {_said(error)}") from error
@@ -172,7 +171,7 @@ async def _set_up(connection: Connection, server: Server, statement_timeout_ms: 
         "SELECT current_setting('transaction_read_only'), current_setting('synchronous_commit')"
     )
     if read_only == "on":
-        raise StoreBusy(f"connecting to {server.name}: it takes no writes, it may be a standby")
+        raise StoreBusy(f"connecting to {server.name}: it does not accept writes; it may be a standby")
     if synchronous == "off":
         # A server that dies would forget claims, and the next holder would have the same epoch.
         await connection.execute("SET synchronous_commit = on")
@@ -226,7 +225,7 @@ class Link:
             async with asyncio.timeout_at(deadline):
                 await self._turn.acquire()
         except TimeoutError:
-            raise StoreBusy(f"{where}: nothing was answered within {timeout_ms} ms") from None
+            raise StoreBusy(f"{where}: the connection was busy for {timeout_ms} ms") from None
         try:
             try:
                 return await self._run(where, use, deadline, timeout_ms)
@@ -263,7 +262,7 @@ class Link:
             if loop.time() >= deadline:
                 raise StoreError(f"{where}: no answer within {timeout_ms} ms") from error
             if str(error).startswith(_HAD_ENDED):
-                raise _Ended(f"{where}: the server has ended the connection") from error
+                raise _Ended(f"{where}: the server closed the connection") from error
             raise failure(where, error) from error
         finally:
             timer.cancel()
@@ -320,9 +319,9 @@ def failure(where: str, error: Exception) -> StoreError:
     state = getattr(error, "sqlstate", None)
     said = f"{where}: {_said(error)}"
     if state in _NOT_PREPARED:
-        said += "; a pooler in front of the database must pool by session"
+        said += "; a pooler in front of the database must use session pooling"
     if state == _DISK_FULL:
-        return StoreFull(f"{said}; make some room there")
+        return StoreFull(f"{said}; free some space there")
     return StoreBusy(said) if state in _BUSY else StoreError(said)
 
 

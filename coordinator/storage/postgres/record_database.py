@@ -64,9 +64,9 @@ class RecordDatabase:
             return turn.result(_CALL_TIMEOUT_S + 5)
         except NotDone:
             turn.cancel()
-            raise OSError(f"{self.path}: no answer in {_CALL_TIMEOUT_S + 5:g} s") from None
+            raise OSError(f"{self.path}: no answer within {_CALL_TIMEOUT_S + 5:g} s") from None
         except CancelledError:
-            raise OSError(f"{self.path}: closed meanwhile") from None
+            raise OSError(f"{self.path}: closed during the call") from None
 
     def close(self) -> None:
         """Refuse further calls and let go of the connections. Harmless when repeated."""
@@ -108,7 +108,7 @@ class RecordDatabase:
                     await asyncio.sleep(random.uniform(0, 0.02 * attempt))
                     attempt += 1
         except TimeoutError:
-            why = f"{self.path}: no answer in {_CALL_TIMEOUT_S:g} s"
+            why = f"{self.path}: no answer within {_CALL_TIMEOUT_S:g} s"
             self._note_away(why)
             raise OSError(why) from None
         except Exception as error:

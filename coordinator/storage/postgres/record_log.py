@@ -474,7 +474,7 @@ class RowLog:
         if self.failed:
             raise OSError(f"{self.place.path}: an earlier write failed")
         if self._abandoned:
-            raise OSError(f"{self.place.path}: the log was given up")
+            raise OSError(f"{self.place.path}: the log was abandoned")
 
     def sync(self) -> None:
         """Nothing: what is committed is synced."""
@@ -658,4 +658,4 @@ def _refusal(change: Change, written: statements.Changed, path: str) -> OSError 
     if written.epoch != change.epoch:
         kind, number = change.lease
         return Fenced(f"lease {kind} {number} is in epoch {written.epoch}, not {change.epoch}")
-    return OSError(f"{path}: the log was changed by an earlier write that had seemed lost")
+    return OSError(f"{path}: an earlier write that seemed lost has changed the log")

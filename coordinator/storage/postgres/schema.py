@@ -181,12 +181,12 @@ async def migrate(
     except StoreError:
         raise
     except TimeoutError:
-        raise StoreError(f"migrating {server.name}: not done within {_TIMEOUT_MS} ms") from None
+        raise StoreError(f"migrating {server.name}: timed out after {_TIMEOUT_MS} ms") from None
     except Exception as error:
         if getattr(error, "sqlstate", None) == "42501":
             raise StoreError(
-                f"migrating {server.name}: {error}; the user must be allowed to create a schema in the "
-                "database (GRANT CREATE ON DATABASE), or tables in its schema muster if there is one"
+                f"migrating {server.name}: {error}; the user needs permission to create a schema in the "
+                "database (GRANT CREATE ON DATABASE), or tables in the schema muster if it exists"
             ) from error
         raise failure(f"migrating {server.name}", error) from error
     finally:
@@ -281,12 +281,12 @@ async def check(connection: Connection, server: Server) -> None:
             raise
     if version is None:
         raise StoreError(
-            f"the database {server.name} has no tables of muster: make them with "
+            f"the database {server.name} has no muster tables: create them with "
             "muster store migrate --store URL"
         )
     if version < SCHEMA_VERSION:
         raise StoreError(
-            f"the database {server.name} has muster's schema {version}, and this version needs "
+            f"the database {server.name} has muster schema {version}, but this version needs "
             f"{SCHEMA_VERSION}: upgrade it with muster store migrate --store URL"
         )
     if version > SCHEMA_VERSION:
@@ -295,6 +295,6 @@ async def check(connection: Connection, server: Server) -> None:
 
 def _newer(server: Server, version: int) -> StoreError:
     return StoreError(
-        f"the database {server.name} has muster's schema {version}, made by a newer muster (this one knows "
+        f"the database {server.name} has muster schema {version}, created by a newer muster (this one knows "
         f"{SCHEMA_VERSION}): use that version, or another database"
     )

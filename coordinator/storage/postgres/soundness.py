@@ -72,7 +72,7 @@ async def _check_log(
         checked.segments += 1
         base_offset = segment["base_offset"]
         if number and base_offset > expected and not compacted:
-            yield _fault("muster.segments", "a segment is gone", name, expected, base_offset - 1)
+            yield _fault("muster.segments", "a segment is missing", name, expected, base_offset - 1)
         compacted, expected = segment["generation"] > 0, base_offset
         size_bytes = count = 0
         async for place, row in _batches(connection, segment["segment_id"]):
@@ -87,11 +87,13 @@ async def _check_log(
         last = number == len(segments) - 1
         # The counts of the last one stand still while it grows.
         if not last and (size_bytes, count) != (segment["size_bytes"], segment["batch_count"]):
-            what = f"{segment['batch_count']} batches were written, and {count} are there"
+            what = f"{segment['batch_count']} batches were written, but {count} are present"
             yield _fault(f"muster.segments, segment_id {segment['segment_id']}", what, name, None, None)
         expected = max(expected, segment["next_offset"] if not last else expected)
     if segments and expected < log["next_offset"]:
-        yield _fault("muster.batches", "the log's end is missing", name, expected, log["next_offset"] - 1)
+        yield _fault(
+            "muster.batches", "the end of the log is missing", name, expected, log["next_offset"] - 1
+        )
 
 
 async def _batches(connection: Connection, segment_id: UUID) -> AsyncIterator[tuple[str, Record]]:
@@ -118,11 +120,13 @@ def _wrong(row: Record, expected: int, compacted: bool) -> str | None:
     except DecodeError as error:
         return f"the row holds no batch: {error}"
     if header.size != len(contents) or row["size_bytes"] != len(contents):
-        return f"the row has {len(contents)} bytes, and the batch says {header.size}"
+        return f"the row has {len(contents)} bytes, but its batch should have {header.size}"
     if not crc_matches(contents, 0, header):
         return "the batch's checksum does not match"
     if (header.base_offset, header.next_offset) != (row["base_offset"], row["next_offset"]):
-        return f"the batch has the offsets {header.base_offset} to {header.last_offset}, unlike its row"
+        return (
+            f"the batch has offsets {header.base_offset} to {header.last_offset}, but its row says otherwise"
+        )
     if row["base_offset"] < expected or (row["base_offset"] > expected and not compacted):
         return f"the batch's offset {header.base_offset} should be {expected}"
     return None

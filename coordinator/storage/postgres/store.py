@@ -196,7 +196,7 @@ class PostgresStore:
             async with asyncio.timeout(self._statement_timeout_ms / 1000):
                 reader = await self._idle_readers.get()
         except TimeoutError:
-            raise StoreBusy(f"{doing} in {self._server.name}: too many read already") from None
+            raise StoreBusy(f"{doing} in {self._server.name}: too many reads are waiting") from None
         try:
             return await reader.run(doing, query)
         finally:

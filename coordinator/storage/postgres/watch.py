@@ -93,10 +93,10 @@ class Watch:
                 await self._link.run("watching the store", self._poll)
             except StoreError as error:
                 if not away:
-                    self._log.warning("the changes of others are not seen", why=str(error))
+                    self._log.warning("failed to watch the store for changes, retrying", why=str(error))
                 away = True
             except Exception as error:
-                self._log.error("the changes of others are not seen", exc_info=error)
+                self._log.error("failed to watch the store for changes, retrying", exc_info=error)
             else:
                 away = False
             await asyncio.sleep(_PAUSE_S)
@@ -119,7 +119,7 @@ class Watch:
             # Not supported, or no such syntax. Any other failure may be over the next time.
             if not str(getattr(error, "sqlstate", None)).startswith(("0A", "42")):
                 raise
-            self._log.info("the changes of others are found by polling alone", why=str(error))
+            self._log.info("LISTEN is not supported; polling for changes", why=str(error))
             self._listen = False
 
     def _hear(self, *_: Any) -> None:

@@ -126,7 +126,7 @@ def prepare(connection: sqlite3.Connection, path: Path, lease_counts: Mapping[Le
             _create(connection, path, lease_counts)
         (application_id,) = connection.execute("PRAGMA application_id").fetchone()
         if application_id != APPLICATION_ID:
-            raise StoreError(f"{path} is a sqlite database, but not one of muster's")
+            raise StoreError(f"{path} is a sqlite database, but not muster's")
         _add_checksums(connection)
         _add_replicas(connection, lease_counts[LeaseKind.REPLICAS])
         for table in _ADDED:
@@ -144,7 +144,7 @@ def _create(connection: sqlite3.Connection, path: Path, lease_counts: Mapping[Le
     if version:
         return
     if tables:
-        raise StoreError(f"{path} is a sqlite database, but not one of muster's")
+        raise StoreError(f"{path} is a sqlite database, but not muster's")
     for statement in _TABLES.split(";"):
         connection.execute(statement)
     connection.execute(_REPLICA_LISTS)

@@ -18,13 +18,13 @@ def check_store(connection: sqlite3.Connection, counts: Counts) -> Iterator[tupl
     """(where in the file, what is wrong) of each fault. sqlite3.Error where it cannot be read at all."""
     (application_id,) = connection.execute("PRAGMA application_id").fetchone()
     if application_id != APPLICATION_ID:
-        yield "", "it is a sqlite database, but not one of muster's"
+        yield "", "it is a sqlite database, but not muster's"
         return
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version != SCHEMA_VERSION:
         yield (
             "",
-            f"its schema is {version}, and this muster checks {SCHEMA_VERSION}: start a broker on it once",
+            f"its schema is {version}, but this muster checks {SCHEMA_VERSION}: start a broker on it once",
         )
         return
     for (said,) in connection.execute("PRAGMA integrity_check"):
@@ -43,7 +43,7 @@ def check_store(connection: sqlite3.Connection, counts: Counts) -> Iterator[tupl
         if checksum(key, value) != written:
             yield where, "its checksum does not match"
         elif next_seq is None or seq >= next_seq:
-            yield where, f"its number {seq} was never given out"
+            yield where, f"its number {seq} was never assigned"
     yield from _check_journals(connection, leases, counts)
 
 

@@ -356,12 +356,11 @@ def _failure(doing: str, path: Path, error: Exception) -> StoreError:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # without the details
     why = f"{doing} {path}: {error}"
     if code == sqlite3.SQLITE_FULL:
-        return StoreFull(f"{why}; make some room there")
+        return StoreFull(f"{why}; free some space there")
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or type(error) is sqlite3.DatabaseError:
         return StoreDamaged(
-            f"{why}; the file is damaged: put a backup of the data directory in its place, or begin anew "
-            "with another one"
+            f"{why}; the file is damaged: restore the data directory from a backup, or start with a new one"
         )
     if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
-        return StoreError(f"{why}; this process must be able to write there")
+        return StoreError(f"{why}; this process needs write permission there")
     return StoreError(why)

@@ -16,10 +16,11 @@ from muster.client.partitions import TopicPartition
 from muster.client.producer import Producer
 from muster.coordinator import testing
 from muster.protocol.errors import ErrorCode, KafkaError
+from tests.support.leases import TERM_MS
 
 
 async def test_three_brokers(tmp_path: Path) -> None:
-    with testing.Cluster(3, data=tmp_path, rack="r1") as brokers:
+    with testing.Cluster(3, data=tmp_path, rack="r1", lease_term_ms=TERM_MS) as brokers:
         async with Admin(brokers.bootstrap) as admin, Producer[bytes, bytes](brokers.bootstrap) as producer:
             described = await admin.describe_cluster()
             assert described.cluster_id
@@ -98,7 +99,7 @@ async def test_partitions_nobody_numbered(admin: Admin, orders: list[TopicPartit
 
 
 async def test_leases_of_brokers_of_muster() -> None:
-    with testing.Cluster(2, lease_term_ms=30_000) as brokers:
+    with testing.Cluster(2, lease_term_ms=TERM_MS) as brokers:
         async with Cluster(parse_bootstrap(brokers.bootstrap)) as cluster:
             plain = await cluster_calls.describe_cluster(cluster, deadline(30))
             assert plain.leases is None

@@ -8,6 +8,7 @@ from muster.client.admin.client import Admin
 from muster.client.admin.configs import Append, ConfigResource, ConfigSource, ResourceType, Subtract
 from muster.coordinator import testing
 from muster.protocol.errors import ErrorCode, KafkaError
+from tests.support.leases import TERM_MS
 
 ORDERS = ConfigResource.of_topic("orders")
 
@@ -46,7 +47,7 @@ async def test_what_is_only_validated_changes_nothing(admin: Admin) -> None:
 
 
 async def test_a_broker_is_asked_about_itself() -> None:
-    with testing.Cluster(3) as brokers:
+    with testing.Cluster(3, lease_term_ms=TERM_MS) as brokers:
         async with Admin(brokers.bootstrap) as admin:
             each = [ConfigResource.of_broker(node) for node in (1, 2, 3)]
             found = await admin.describe_configs(

@@ -18,6 +18,7 @@ from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.consumer_group import ConsumerGroupDescribeResponse
 from muster.protocol.messages.group_admin import DescribeGroupsResponse
 from tests.client.admin import members
+from tests.support.leases import TERM_MS
 
 
 async def test_an_active_group(admin: Admin, cluster: Cluster, orders: list[TopicPartition]) -> None:
@@ -179,7 +180,7 @@ async def test_groups_are_deleted(admin: Admin, cluster: Cluster, orders: list[T
 
 
 async def test_groups_of_all_brokers() -> None:
-    with testing.Cluster(3) as brokers:
+    with testing.Cluster(3, lease_term_ms=TERM_MS) as brokers:
         async with Admin(brokers.bootstrap) as admin:
             await admin.create_topic("t")
             groups = ["a", "b", "c", "d", "e", "f"]

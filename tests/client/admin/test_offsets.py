@@ -12,6 +12,7 @@ from muster.client.partitions import OffsetAndMetadata, TopicPartition
 from muster.client.producer import Producer
 from muster.coordinator import testing
 from muster.protocol.errors import ErrorCode, KafkaError
+from tests.support.leases import TERM_MS, die
 
 
 async def test_where_logs_begin_and_end(admin: Admin, orders: list[TopicPartition]) -> None:
@@ -99,7 +100,7 @@ async def test_offsets_are_deleted(admin: Admin, orders: list[TopicPartition]) -
 
 
 async def test_each_group_and_each_partition_is_asked_about_where_it_is() -> None:
-    with testing.Cluster(3) as brokers:
+    with testing.Cluster(3, lease_term_ms=TERM_MS) as brokers:
         partitions = [TopicPartition("t", each) for each in range(12)]
         groups = [f"g{each}" for each in range(8)]
         async with Admin(brokers.bootstrap) as admin, Producer[bytes, bytes](brokers.bootstrap) as producer:
@@ -119,7 +120,7 @@ async def test_each_group_and_each_partition_is_asked_about_where_it_is() -> Non
             # What moves is found again.
             index = brokers.coordinator_of(groups[0])
             assert index is not None
-            brokers.kill(index)
+            die(brokers, index)
             found = await admin.list_groups_offsets(groups)
             assert [len(each) for each in found.raise_for_failures().values()] == [12] * 8
             ends = (await admin.list_offsets(dict.fromkeys(partitions, LATEST))).raise_for_failures()
@@ -127,13 +128,14 @@ async def test_each_group_and_each_partition_is_asked_about_where_it_is() -> Non
 
 
 async def test_a_broker_that_hangs_does_not_use_up_the_time_of_a_call() -> None:
-    """The partitions it led are led by others after a while, who are asked then."""
-    with testing.Cluster(3) as brokers:
+    """The partitions it led are led by others by then, who are asked then."""
+    with testing.Cluster(3, lease_term_ms=TERM_MS) as brokers:
         async with Admin(brokers.bootstrap, request_timeout_ms=1_000) as admin:
             await admin.create_topic("t", 12)
             wanted = {TopicPartition("t", each): LATEST for each in range(12)}
             assert len((await admin.list_offsets(wanted)).succeeded) == 12
             brokers.pause(0)
+            brokers.clock.advance(TERM_MS / 1_000)
             try:
                 found = await admin.list_offsets(wanted, timeout=60)
             finally:

@@ -14,6 +14,7 @@ from muster.client.network.cluster import Cluster
 from muster.client.network.connection import Address, deadline
 from muster.coordinator import testing
 from muster.protocol.errors import ErrorCode, KafkaError
+from tests.support.leases import TERM_MS
 
 
 def codes(outcomes: dict[str, object]) -> dict[str, ErrorCode | None]:
@@ -97,7 +98,7 @@ async def test_what_is_only_validated_does_not_come_to_be(admin: Admin) -> None:
 
 
 async def test_replicas_may_be_assigned() -> None:
-    with testing.Cluster(3) as brokers:
+    with testing.Cluster(3, lease_term_ms=TERM_MS) as brokers:
         async with Admin(brokers.bootstrap) as admin:
             await admin.create_topic("orders", replica_assignments={0: [2], 1: [3]})
             await admin.create_partitions({"orders": NewPartitions(3, [[1]])})

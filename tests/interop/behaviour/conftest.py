@@ -1,4 +1,5 @@
-"""Every test of this folder that asks for `place` runs once per target."""
+"""Every test of this folder that asks for `place` runs once per target; those of members of either protocol
+once for each of the two."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import pytest
 
 from muster.client import Admin, Producer
 from tests.interop.behaviour.place import Place
-from tests.interop.behaviour.targets import TARGETS, Target, running
+from tests.interop.behaviour.targets import CONSUMER_PROTOCOL, TARGETS, Target, running
 
 
 @pytest.fixture(scope="package", params=TARGETS)
@@ -19,6 +20,15 @@ def target(request: pytest.FixtureRequest) -> Iterator[Target]:
 
 
 @pytest.fixture
-async def place(target: Target) -> AsyncIterator[Place]:
+def protocol(request: pytest.FixtureRequest, target: Target) -> str:
+    """The group protocol of the test's members: see `place.BOTH`."""
+    protocol: str = getattr(request, "param", "classic")
+    if protocol == "consumer" and target.name not in CONSUMER_PROTOCOL:
+        pytest.skip(f"{target.name} does not serve the consumer protocol yet")
+    return protocol
+
+
+@pytest.fixture
+async def place(target: Target, protocol: str) -> AsyncIterator[Place]:
     async with Admin(target.bootstrap) as admin, Producer(target.bootstrap) as producer:
-        yield Place(target.bootstrap, admin, producer)
+        yield Place(target.bootstrap, admin, producer, protocol)

@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
+import pytest
+
 from muster.client import (
     Admin,
     Consumer,
@@ -20,6 +22,12 @@ from muster.client import (
 
 DEADLINE_S: Final = 60.0
 _LOOK_AGAIN_S: Final = 0.01
+
+BOTH: Final = pytest.mark.parametrize("protocol", ["classic", "consumer"], indirect=True)
+"""The test is of members of either protocol."""
+CONSUMER: Final = pytest.mark.parametrize("protocol", ["consumer"], indirect=True)
+"""The test is of members of the consumer protocol (KIP-848)."""
+_CLASSIC_ALONE: Final = ("heartbeat_interval_ms", "session_timeout_ms")
 
 Told = list[tuple[str, frozenset[int]]]
 """What a listener was told: "assigned", "revoked" or "lost", and the partitions."""
@@ -40,6 +48,11 @@ class Listening(RebalanceListener):
 
     def __init__(self) -> None:
         self.told: Told = []
+
+    @property
+    def changes(self) -> Told:
+        """What it was told of partitions: assignments of nothing new are told as well."""
+        return [(what, partitions) for what, partitions in self.told if partitions]
 
     def on_partitions_assigned(
         self, consumer: Consumer[Any, Any], partitions: Iterable[TopicPartition]
@@ -84,8 +97,9 @@ class Member:
 class Place:
     """A test's own corner of a cluster: no other test has its topics and groups."""
 
-    def __init__(self, bootstrap: str, admin: Admin, producer: Producer) -> None:
+    def __init__(self, bootstrap: str, admin: Admin, producer: Producer, protocol: str = "classic") -> None:
         self.bootstrap = bootstrap
+        self.protocol = protocol
         self.admin = admin
         self.producer = producer
         self.name = f"t{uuid.uuid4().hex[:12]}"
@@ -128,8 +142,12 @@ class Place:
         return values
 
     def consumer(self, **settings: Any) -> Consumer[Any, Any]:
-        """From the earliest record, quick to hear of rebalances; `settings` go over that."""
+        """From the earliest record, quick to hear of rebalances, of the test's protocol; `settings` go over
+        that."""
         given = {"auto_offset_reset": "earliest", "heartbeat_interval_ms": 200, **settings}
+        given.setdefault("group_protocol", self.protocol)
+        if given["group_protocol"] == "consumer":
+            given = {name: value for name, value in given.items() if name not in _CLASSIC_ALONE}
         return Consumer(self.bootstrap, **given)
 
     @asynccontextmanager

@@ -15,6 +15,8 @@ from tests.support.served import Served
 KAFKA: Final = "kafka"
 TARGETS: Final = ("muster", "muster-3", KAFKA)
 """One broker, three in a process, and Apache Kafka."""
+CONSUMER_PROTOCOL: Final = (KAFKA,)
+"""Those that serve the consumer protocol (KIP-848)."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,10 @@ def running(name: str) -> Iterator[Target]:
             "auto.create.topics.enable": "true",
             # So long a broker that was killed is waited for when it registers again.
             "broker.session.timeout.ms": "4000",
+            # Members are quick to hear of what is assigned, and do not wait for others that may come.
+            "group.consumer.min.heartbeat.interval.ms": "100",
+            "group.consumer.heartbeat.interval.ms": "200",
+            "group.consumer.assignment.interval.ms": "0",
         }
         with ApacheKafka(configs) as kafka:
             yield Target(name, kafka.bootstrap, kafka.restart)

@@ -7,13 +7,14 @@ import asyncio
 import pytest
 
 from muster.client import Committed, KafkaError, OffsetAndMetadata, StaleOwner, TopicPartition
-from tests.interop.behaviour.place import DEADLINE_S, Place, take, until, values_of
+from tests.interop.behaviour.place import BOTH, DEADLINE_S, Place, take, until, values_of
 
 pytestmark = pytest.mark.interop
 
 BY_HAND = {"enable_auto_commit": False}
 
 
+@BOTH
 async def test_the_next_consumer_goes_on_at_the_commit(place: Place) -> None:
     topic = await place.topic()
     where = TopicPartition(topic, 0)
@@ -34,6 +35,7 @@ async def test_the_next_consumer_goes_on_at_the_commit(place: Place) -> None:
         assert (await consumer.commit()).ok  # what was handled so far: nothing new
 
 
+@BOTH
 async def test_commit_without_offsets_is_about_what_was_handled(place: Place) -> None:
     topic = await place.topic()
     where = TopicPartition(topic, 0)
@@ -56,6 +58,7 @@ async def test_nothing_is_committed_for_nobody(place: Place) -> None:
         assert (found[one] and found[one].offset, found[two]) == (3, None)
 
 
+@BOTH
 async def test_commits_by_themselves(place: Place) -> None:
     topic = await place.topic()
     where = TopicPartition(topic, 0)
@@ -67,6 +70,7 @@ async def test_commits_by_themselves(place: Place) -> None:
     assert member.values == [b"%d" % number for number in range(11)]
 
 
+@BOTH
 async def test_a_clean_end_commits_what_was_handled(place: Place) -> None:
     topic = await place.topic()
     where = TopicPartition(topic, 0)
@@ -79,6 +83,7 @@ async def test_a_clean_end_commits_what_was_handled(place: Place) -> None:
     assert await place.committed() == {where: 8}
 
 
+@BOTH
 async def test_what_was_in_hand_when_the_block_was_left_by_an_exception_comes_again(place: Place) -> None:
     topic = await place.topic()
     where = TopicPartition(topic, 0)
@@ -97,13 +102,20 @@ async def test_what_was_in_hand_when_the_block_was_left_by_an_exception_comes_ag
         assert await values_of(consumer, 1) == [b"3"]
 
 
-@pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
-async def test_what_was_handled_is_committed_before_partitions_move(place: Place, assignor: str) -> None:
+@pytest.mark.parametrize(
+    ("protocol", "assignor"),
+    [("classic", "range"), ("classic", "cooperative-sticky"), ("consumer", None)],
+    indirect=["protocol"],
+)
+async def test_what_was_handled_is_committed_before_partitions_move(
+    place: Place, assignor: str | None
+) -> None:
     topic = await place.topic(partitions=4)
     sent = await place.spread(topic, 4, 50)
-    async with place.member(topic, assignors=[assignor]) as first:
+    options = {} if assignor is None else {"assignors": [assignor]}
+    async with place.member(topic, **options) as first:
         await until(lambda: len(first.records) == 200, "all records")
-        async with place.member(topic, assignors=[assignor]) as second:
+        async with place.member(topic, **options) as second:
             await until(lambda: len(first.owned) == len(second.owned) == 2, "shared partitions")
             await place.spread(topic, 4, 1, "later ")
             await until(lambda: len(first.records) + len(second.records) >= 204, "the later records")
@@ -112,6 +124,7 @@ async def test_what_was_handled_is_committed_before_partitions_move(place: Place
             assert len(first.records) + len(second.records) == 204
 
 
+@BOTH
 async def test_a_commit_of_a_generation_that_has_passed(place: Place) -> None:
     topic = await place.topic(partitions=4)
     await place.spread(topic, 4, 10)
@@ -130,6 +143,7 @@ async def test_a_commit_of_a_generation_that_has_passed(place: Place) -> None:
     assert set((await place.committed()).values()) == {10}
 
 
+@BOTH
 async def test_a_commit_that_no_broker_takes_is_an_error(place: Place) -> None:
     topic = await place.topic()
     where = TopicPartition(topic, 0)
@@ -141,6 +155,7 @@ async def test_a_commit_that_no_broker_takes_is_an_error(place: Place) -> None:
         assert (await consumer.commit({where: OffsetAndMetadata(1, "x" * 100)})).ok
 
 
+@BOTH
 async def test_commits_from_tasks_beside_the_reader(place: Place) -> None:
     topic = await place.topic(partitions=4)
     await place.spread(topic, 4, 20)
@@ -156,6 +171,7 @@ async def test_commits_from_tasks_beside_the_reader(place: Place) -> None:
         assert set((await place.committed()).values()) == {20}
 
 
+@BOTH
 async def test_offsets_stored_with_the_results(place: Place) -> None:
     """Exactly once, by seeking to what was stored elsewhere when partitions are assigned."""
     topic = await place.topic(partitions=2)

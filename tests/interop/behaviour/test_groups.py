@@ -10,6 +10,7 @@ import pytest
 
 from muster.client import Consumer, StaleOwner, TopicPartition
 from tests.interop.behaviour.place import (
+    BOTH,
     DEADLINE_S,
     Listening,
     Member,
@@ -80,8 +81,7 @@ async def test_what_a_listener_is_told_of_cooperative_rebalances(place: Place) -
             gone = second.owned
         await until(lambda: first.owned == EVERYTHING, "all partitions again")
     # What stays is never revoked; `assigned` tells of every rebalance, with what is new in it.
-    told = [(what, partitions) for what, partitions in listening.told if partitions]
-    assert told == [
+    assert listening.changes == [
         ("assigned", EVERYTHING),
         ("revoked", gone),
         ("assigned", gone),
@@ -89,6 +89,22 @@ async def test_what_a_listener_is_told_of_cooperative_rebalances(place: Place) -
     ]
 
 
+@pytest.mark.parametrize("heartbeat", ["loop", "thread"])
+async def test_auto_is_a_member_whatever_the_brokers_offer(place: Place, heartbeat: str) -> None:
+    topic = await place.topic(partitions=4)
+    auto = {"group_protocol": "auto", "heartbeat": heartbeat}
+    async with place.member(topic, **auto) as first:
+        await until(lambda: first.owned == EVERYTHING, "all partitions for the only member")
+        async with place.member(topic, **auto) as second:
+            await until(lambda: shared(first, second), "shared partitions")
+            sent = await place.spread(topic, 4, 25)
+            await until(lambda: len(first.records) + len(second.records) >= 100, "all records")
+            assert sorted([*first.values, *second.values]) == sorted(sent)
+        await until(lambda: first.owned == EVERYTHING, "all partitions again")
+    assert set((await place.committed()).values()) == {25}
+
+
+@BOTH
 async def test_a_listener_that_rewinds_the_whole_group(place: Place) -> None:
     topic = await place.topic(partitions=2)
     sent = await place.spread(topic, 2, 5)
@@ -124,6 +140,7 @@ async def test_pauses_last_through_cooperative_rebalances(place: Place) -> None:
             await until(lambda: len(first.records) == 10, "the other records")
 
 
+@BOTH
 async def test_a_static_member_comes_back_without_a_rebalance(place: Place) -> None:
     topic = await place.topic(partitions=4)
     listening = Listening()
@@ -156,6 +173,7 @@ async def test_of_two_members_with_one_instance_id_the_first_is_fenced(place: Pl
                 await first.get(timeout=DEADLINE_S)
 
 
+@BOTH
 async def test_a_member_that_does_not_ask_for_records_leaves_and_comes_back(place: Place) -> None:
     topic = await place.topic(partitions=4)
     await place.spread(topic, 4, 10)
@@ -176,21 +194,23 @@ async def test_a_member_that_does_not_ask_for_records_leaves_and_comes_back(plac
         # The next call that reads says so to the listener, and joins again.
         again = await take(slow, 40)
         assert len({(each.partition, each.offset) for each in again}) == 40
-        assert listening.told == [("assigned", EVERYTHING), ("lost", EVERYTHING), ("assigned", EVERYTHING)]
+        assert listening.changes == [("assigned", EVERYTHING), ("lost", EVERYTHING), ("assigned", EVERYTHING)]
 
 
+@BOTH
 async def test_a_member_that_was_removed_learns_that_it_has_lost_its_partitions(place: Place) -> None:
     topic = await place.topic(partitions=4)
     listening = Listening()
     async with place.member(topic, listener=listening) as member:
         await until(lambda: member.owned == EVERYTHING, "all partitions")
         (await place.admin.remove_members(place.group)).raise_for_failures()
-        await until(lambda: len(listening.told) == 3, "a new assignment")
-        assert listening.told == [("assigned", EVERYTHING), ("lost", EVERYTHING), ("assigned", EVERYTHING)]
+        await until(lambda: len(listening.changes) == 3, "a new assignment")
+        assert listening.changes == [("assigned", EVERYTHING), ("lost", EVERYTHING), ("assigned", EVERYTHING)]
         await place.spread(topic, 4, 1)
         await until(lambda: len(member.records) == 4, "records")
 
 
+@BOTH
 async def test_draining_finishes_commits_and_leaves(place: Place) -> None:
     topic = await place.topic(partitions=4)
     await place.spread(topic, 4, 25)
@@ -211,6 +231,7 @@ async def test_draining_finishes_commits_and_leaves(place: Place) -> None:
         await place.until_members(0)
 
 
+@BOTH
 async def test_work_on_a_partition_ends_with_its_assignment(place: Place) -> None:
     topic = await place.topic(partitions=4)
     async with place.member(topic, revocation_grace_ms=0) as first:
@@ -226,6 +247,7 @@ async def test_work_on_a_partition_ends_with_its_assignment(place: Place) -> Non
             assert all(work[each].cancelled() for each in gone)
 
 
+@BOTH
 async def test_health_tells_how_a_member_is(place: Place) -> None:
     topic = await place.topic(partitions=4)
     async with place.member(topic) as member:

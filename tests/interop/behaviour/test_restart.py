@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from muster.coordinator.testing import Cluster
-from tests.interop.behaviour.place import DEADLINE_S, Listening, Place, until
+from tests.interop.behaviour.place import BOTH, DEADLINE_S, Listening, Place, until
 from tests.interop.behaviour.targets import Target
 
 pytestmark = pytest.mark.interop
@@ -15,6 +15,7 @@ pytestmark = pytest.mark.interop
 RECORDS = 3_000
 
 
+@BOTH
 async def test_a_restart_costs_neither_records_nor_the_membership(place: Place, target: Target) -> None:
     topic = await place.topic(partitions=3)
     listening = Listening()
@@ -39,7 +40,7 @@ async def test_a_restart_costs_neither_records_nor_the_membership(place: Place, 
             mine = [int(each.value) for each in member.records if each.partition == partition]
             assert mine == list(range(partition, RECORDS, 3)), "each record once, in order"
         assert member.consumer.group_metadata().generation_id == generation
-        assert listening.told == [("assigned", {0, 1, 2})]
+        assert listening.changes == [("assigned", {0, 1, 2})]
         where = {each: len(range(each.partition, RECORDS, 3)) for each in member.consumer.assignment}
     assert await place.committed() == where
 

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from muster.client import ClientError, TopicPartition
-from tests.interop.behaviour.place import Place, until, values_of
+from tests.interop.behaviour.place import BOTH, Place, until, values_of
 
 pytestmark = pytest.mark.interop
 
@@ -15,6 +15,7 @@ SOON_MS = 300
 """metadata_max_age_ms: how soon new topics and partitions are noticed."""
 
 
+@BOTH
 async def test_a_pattern_means_topics_that_come_later_too(place: Place) -> None:
     one = f"{place.name}-orders-1"
     await place.create(one)
@@ -38,6 +39,7 @@ async def test_a_pattern_means_topics_that_come_later_too(place: Place) -> None:
         await until(lambda: member.values[2:] == [b"third"], "a record after that")
 
 
+@BOTH
 async def test_partitions_that_are_added_are_read_from_their_beginning(place: Place) -> None:
     topic = await place.topic(partitions=1)
     await place.send(topic, b"0")
@@ -49,6 +51,7 @@ async def test_partitions_that_are_added_are_read_from_their_beginning(place: Pl
         await until(lambda: member.values == [b"0", b"2"], "the record of a new partition")
 
 
+@BOTH
 async def test_a_topic_that_does_not_exist_yet(place: Place) -> None:
     topic = f"{place.name}-later"
     async with place.member(topic, metadata_max_age_ms=SOON_MS, allow_auto_create_topics=False) as member:
@@ -59,12 +62,14 @@ async def test_a_topic_that_does_not_exist_yet(place: Place) -> None:
         await until(lambda: member.values == [b"here"], "the record of the topic")
 
 
+@BOTH
 async def test_a_topic_that_is_created_by_subscribing_to_it(place: Place) -> None:
     topic = f"{place.name}-made"
     async with place.member(topic, metadata_max_age_ms=SOON_MS) as member:
         await until(lambda: member.owned == {0}, "the topic's only partition")
 
 
+@BOTH
 async def test_a_topic_that_is_deleted_and_created_anew(place: Place) -> None:
     topic = await place.topic()
     await place.send(topic, b"old 0", b"old 1", b"old 2")
@@ -78,6 +83,7 @@ async def test_a_topic_that_is_deleted_and_created_anew(place: Place) -> None:
         await until(lambda: member.values[3:] == [b"new 0", b"new 1"], "the records of the second")
 
 
+@BOTH
 async def test_unsubscribing_leaves_the_group(place: Place) -> None:
     one, two = await place.topic(), await place.topic()
     await place.send(one, b"one")
@@ -98,6 +104,7 @@ async def test_unsubscribing_leaves_the_group(place: Place) -> None:
         await place.until_members(1)
 
 
+@BOTH
 async def test_another_subscription_in_the_same_group(place: Place) -> None:
     one, two = await place.topic(), await place.topic()
     await place.send(one, b"one")

@@ -33,6 +33,7 @@ WRITE: Final = "write"
 _SETTINGS: Final = {
     "spark.sql.shuffle.partitions": "2",
     "spark.driver.memory": "1g",
+    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
     "spark.log.level": "ERROR",
 }
 _SECONDS_MAX: Final = 600

@@ -47,7 +47,7 @@ async def register(connection: Connection, now_ms: int | None, node: NodeRow) ->
         for holder, remaining_ms in await _registered(connection, now_ms, node.node_id):
             raise NodeIdTaken(holder, remaining_ms)
         # It has run out or left between the two statements.
-    raise StoreConflict(f"registering node {node.node_id}: others come and go with this id all the time")
+    raise StoreConflict(f"registering node {node.node_id}: other brokers keep registering with this id")
 
 
 async def remove(connection: Connection, node_id: int, incarnation: UUID) -> int | None:

@@ -157,4 +157,4 @@ async def add_replica_lists(connection: Connection, lists: Collection[Replicas],
         if revision is not None and new.keys() <= (await replica_lists(connection)).keys():
             return revision
         # Another broker was quicker with one of the numbers.
-    raise StoreConflict("numbering replica lists: others do so all the time")
+    raise StoreConflict("numbering replica lists: other brokers keep doing so at the same time")

@@ -1,0 +1,289 @@
+"""What members of either protocol have in common: their state as the rest of the client sees it, the search
+for the coordinator, and errors that wait to be raised. Pure."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from muster.client.assignors import RebalanceProtocol
+from muster.client.errors import refusal
+from muster.client.group.answers import Action, action_of
+from muster.client.group.heartbeat import Backoff, Heartbeat
+from muster.client.group.membership_types import (
+    NO_GENERATION,
+    NO_NODE,
+    Ask,
+    Generation,
+    GroupSettings,
+    Joined,
+    Kind,
+    Preparation,
+    State,
+)
+from muster.client.partitions import TopicPartition
+from muster.protocol.api import ApiKey
+from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.message import Message
+
+
+class Member(ABC):
+    """A member that subscribes to topics. Times are milliseconds of one monotonic clock; `jitter` returns the
+    factor, about 1, that pauses are multiplied by.
+
+    `due` says what to ask now, `answered` and `failed` take what came of it, `next_deadline_ms` says when to
+    look again. The consumer gives up partitions as `prepare` says, calls `join`, takes the result with
+    `take`, and says `reconciled` once it has done what that says; it says `polled` whenever somebody asks for
+    records.
+    """
+
+    def __init__(self, settings: GroupSettings, jitter: Callable[[], float], state: State) -> None:
+        self.settings = settings
+        self.jitter = jitter
+        self.state = state
+        self.generation = NO_GENERATION
+        self.topics: frozenset[str] = frozenset()
+        self.is_subscribed = False
+        self.owned: frozenset[TopicPartition] = frozenset()
+        """What it may commit in the present generation."""
+        self.lost = False
+        """Whether the membership was lost while the consumer had partitions; until it has given them up."""
+        self.result: Joined | None = None
+        """How joining went, until it is taken."""
+        self.coordinator: int | None = None
+        self.coordinator_users = 0
+        """How many wait for the coordinator beside the member itself."""
+        self.readers = 0
+        """How many wait for the group to be joined: while there is one, the poll deadline stands still."""
+        self.poll_expirations = 0
+        self.last_error: Exception | None = None
+        """What went wrong last; it may have passed."""
+        self._backoff = partial(Backoff, settings.retry_backoff_ms, settings.retry_backoff_max_ms, jitter)
+        self.heartbeat = Heartbeat(
+            session_timeout_ms=settings.session_timeout_ms,
+            interval_ms=settings.heartbeat_interval_ms,
+            max_poll_interval_ms=settings.max_poll_interval_ms,
+            request_timeout_ms=settings.request_timeout_ms,
+            backoff=self._backoff(),
+        )
+        self._accepts: Callable[[str], bool] | None = None
+        self._held: frozenset[TopicPartition] = frozenset()  # what the consumer has
+        self._wants_join = False
+        self._fenced: KafkaError | None = None
+        self._error: Exception | None = None
+        self._find: Ask | None = None
+        self._find_at_ms = 0
+        self._find_backoff = self._backoff()
+        self._beat: Ask | None = None
+        self._leaving: Ask | None = None
+
+    # --- what it is -----------------------------------------------------------------------------------------
+
+    @property
+    def member_id(self) -> str:
+        return self.generation.member_id
+
+    @property
+    def generation_id(self) -> int:
+        return self.generation.generation_id
+
+    @property
+    def is_static(self) -> bool:
+        return self.settings.group_instance_id is not None
+
+    @property
+    def is_leader(self) -> bool:
+        return False
+
+    @property
+    def is_by_pattern(self) -> bool:
+        """Whether the subscription means topics that there are, so that none is to be created for it."""
+        return self._accepts is not None
+
+    @property
+    @abstractmethod
+    def protocol(self) -> RebalanceProtocol:
+        """The rebalance protocol in force."""
+
+    @property
+    @abstractmethod
+    def revokes_first(self) -> bool:
+        """Whether `prepare` may have the consumer revoke partitions before it joins."""
+
+    @property
+    @abstractmethod
+    def rejoin_needed(self) -> bool:
+        """Whether the consumer is to call `join`, or to take what came of it."""
+
+    @property
+    @abstractmethod
+    def is_joining(self) -> bool:
+        """Whether joining goes on by itself."""
+
+    def calls_for_reader(self) -> tuple[object, ...] | None:
+        """What a reading call would find new; None for nothing."""
+        joins = self.rejoin_needed and not self._wants_join
+        if self._error is None and self.result is None and not joins:
+            return None
+        return self._error, self.result, joins
+
+    def stand_in_for(self, other: Member) -> None:
+        """Take the place of another, with its subscription and those who wait for it."""
+        self.lost, self._held = other.lost, other._held
+        self.coordinator, self.coordinator_users = other.coordinator, other.coordinator_users
+        self.readers, self.poll_expirations = other.readers, other.poll_expirations
+        self.last_error = other.last_error
+        self.heartbeat.stand_in_for(other.heartbeat)
+        if other.is_subscribed:
+            self.subscribe(other.topics, other._accepts)
+
+    # --- the consumer's part --------------------------------------------------------------------------------
+
+    @abstractmethod
+    def subscribe(
+        self,
+        topics: frozenset[str],
+        accepts: Callable[[str], bool] | None = None,
+        *,
+        regex: str | None = None,
+    ) -> None:
+        """What to get partitions of. `accepts` says of other topics whether an assignment may have them: a
+        leader may know more topics that fit a pattern. `regex`: the broker finds the topics (KIP-848)."""
+
+    @abstractmethod
+    def request_rejoin(self, reason: str) -> None:
+        """Have the group rebalance, at the next `join`."""
+
+    @abstractmethod
+    def prepare(self, owned: frozenset[TopicPartition]) -> Preparation:
+        """What of `owned` to give up before `join`; it says nothing twice."""
+
+    @abstractmethod
+    def join(self, owned: frozenset[TopicPartition], now_ms: int) -> None:
+        """Join the group, keeping these; it counts as a poll. Nothing happens while a result waits to be
+        taken, nor while the consumer still has what was lost. Raises ClientError without a subscription, and
+        KafkaError for good once another has taken over the group instance id."""
+
+    @abstractmethod
+    def take(self, result: Joined) -> bool:
+        """The consumer has this result now. False when it is void: the membership was lost in between."""
+
+    @abstractmethod
+    def reconciled(self, result: Joined, now_ms: int) -> None:
+        """The consumer has done what the result says."""
+
+    @abstractmethod
+    def leave(self, reason: str, *, static_too: bool = False) -> Message | None:
+        """Be no member any more, and have no subscription. The request that tells the group, where there is
+        something to tell."""
+
+    def polled(self, now_ms: int) -> None:
+        """Somebody asked for records."""
+        self.heartbeat.polled(now_ms)
+
+    @property
+    def has_error(self) -> bool:
+        """Whether there is something for `take_error`."""
+        return self._error is not None
+
+    def take_error(self) -> Exception | None:
+        """What cannot pass and nobody was told yet."""
+        error, self._error = self._error, None
+        return error
+
+    # --- what to do -----------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def due(self, now_ms: int) -> list[Ask]:
+        """What to ask now. Each is to be answered or failed, once."""
+
+    @abstractmethod
+    def next_deadline_ms(self) -> int | None:
+        """When to call `due` again, unless an answer comes first; None: only an answer or a call changes
+        anything."""
+
+    @abstractmethod
+    def answered(self, ask: Ask, answer: Any, now_ms: int) -> None:
+        """What came of it, as `Kind` says. Answers to what is not asked any more change nothing."""
+
+    @abstractmethod
+    def failed(self, ask: Ask, error: Exception, now_ms: int, *, final: bool = False) -> None:
+        """No answer came. `final`: none will come, however often it is asked."""
+
+    def commit_action(self, code: ErrorCode) -> Action:
+        """What an error code in the answer to a commit means."""
+        return action_of(ApiKey.OFFSET_COMMIT, code)
+
+    @property
+    def fetches_as(self) -> Generation | None:
+        """As whom committed offsets are fetched, where the coordinator looks at that."""
+        return None
+
+    @abstractmethod
+    def commit_refused(self, code: ErrorCode, generation: Generation) -> None:
+        """A commit of `generation` was answered so."""
+
+    # --- the coordinator ------------------------------------------------------------------------------------
+
+    def coordinator_lost(self, node: int, now_ms: int) -> None:
+        """This node is not the coordinator, or cannot be reached: look for it, the first time at once."""
+        if node != self.coordinator:
+            return
+        self.coordinator = None
+        if self._find_backoff.failures:
+            self._find_at_ms = now_ms + self._find_backoff.next_ms()
+        else:
+            self._find_at_ms = now_ms
+            self._find_backoff.failures = 1
+
+    def heard(self) -> None:
+        """The coordinator answered as one."""
+        self._find_backoff.reset()
+
+    def _find_is_wanted(self) -> bool:
+        return (
+            self.coordinator is None
+            and self._find is None
+            and (self._wants_join or self.heartbeat.is_on or self.coordinator_users > 0)
+        )
+
+    def _find_if_due(self, now_ms: int) -> list[Ask]:
+        if not self._find_is_wanted() or now_ms < self._find_at_ms:
+            return []
+        self._find = Ask(Kind.FIND_COORDINATOR, self.settings.request_timeout_ms)
+        return [self._find]
+
+    def _found(self, node: int, now_ms: int) -> None:
+        self._find = None
+        self.coordinator = node
+        self.heartbeat.restart_session(now_ms)
+
+    def _not_found(self, now_ms: int) -> None:
+        self._find = None
+        self._find_at_ms = now_ms + self._find_backoff.next_ms()
+
+    # --- small things ---------------------------------------------------------------------------------------
+
+    def _wanted(self, topic: str) -> bool:
+        return topic in self.topics or (self._accepts is not None and self._accepts(topic))
+
+    def _silence(self) -> str:
+        """Why a member leaves that nobody reads with."""
+        return f"nobody asked for records for {self.settings.max_poll_interval_ms} ms (max.poll.interval.ms)"
+
+    def _taken_over(self, code: ErrorCode) -> KafkaError:
+        """Another process has the group instance id now."""
+        return refusal(
+            code,
+            f"group {self.settings.group_id}: another member has taken over the group instance id "
+            f"{self.settings.group_instance_id}; each consumer needs its own",
+        )
+
+    def _refusal(self, error_code: int, why: str | None = None) -> KafkaError:
+        return refusal(error_code, why, about=f"group {self.settings.group_id}")
+
+    def _ask(self, kind: Kind, timeout_ms: int, request: Message | None = None) -> Ask:
+        node = NO_NODE if self.coordinator is None else self.coordinator
+        return Ask(kind, timeout_ms, node, request)

@@ -1,0 +1,28 @@
+"""Leases in tests last longer than any stall of the machine, and run out when a test says so."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from muster.coordinator.server.broker import Broker
+from muster.coordinator.server.brokers import Brokers
+from muster.coordinator.storage.store import Ageing
+from muster.coordinator.testing import Cluster
+
+TERM_MS: Final = 30_000
+
+
+def die(cluster: Cluster, index: int) -> None:
+    """Kill a broker of a cluster with leases of `TERM_MS`, and let them run out: others have taken over."""
+    cluster.kill(index)
+    cluster.clock.advance(TERM_MS / 1_000)
+
+
+def let_pass(brokers: Brokers, ms: int, *of: Broker) -> None:
+    """Let `ms` go by for what these brokers hold, in the store and by their own clocks. Those that run
+    renew as far as they can. Needs test mode."""
+    store = brokers.shared.store
+    assert isinstance(store, Ageing)
+    store.let_pass(ms, {each.node_id for each in brokers.brokers if each not in of})
+    for each in of:
+        each.missed(ms)
