@@ -149,9 +149,17 @@ class Side:
         self._connection.send(request, version)
         return self._connection.receive()
 
-    def ask(self, title: str, request: Message, version: int, *, but: str = "") -> Any:
-        """The answer, which is kept to be compared, `but` for fields of that name; None when the connection
-        was closed instead."""
+    def ask(
+        self,
+        title: str,
+        request: Message,
+        version: int,
+        *,
+        but: str = "",
+        arranged: Callable[[Any], None] = lambda answer: None,
+    ) -> Any:
+        """The answer, which is kept to be compared, `but` for fields of that name, and `arranged` where it is
+        in no order; None when the connection was closed instead."""
         try:
             self._connection.send(request, version)
             answer = self._connection.receive()
@@ -160,6 +168,7 @@ class Side:
             self._connection.close()
             self._connection = WireConnection(*self._address, "story")
             return None
+        arranged(answer)
         self._keep_answer(title, request, version, answer, but=but)
         return answer
 

@@ -330,7 +330,7 @@ class ConsumerGroup:
                     client_id=said.client_id,
                     client_host=said.client_host,
                     subscribed_topic_names=list(said.topics),
-                    subscribed_topic_regex=said.regex,
+                    subscribed_topic_regex=said.regex or "",
                     assignment=self._described(has.assigned, has.revoking),
                     target_assignment=self._described(state.target(member_id)),
                     member_type=0 if said.classic is not None else 1,
@@ -446,10 +446,10 @@ class ConsumerGroup:
     def emit(self, record: Record, step: Step) -> None:
         self.hard.emit(record, step)
 
-    def bump(self, cause: Cause, metadata_hash: int, step: Step) -> None:
+    def bump(self, cause: Cause, metadata_hash: int, step: Step, *, by: int = 1) -> None:
         """A new epoch: the target is to be made anew."""
         self.cause = cause
-        epoch = self.state.epoch + 1
+        epoch = self.state.epoch + by
         self.emit(records.group_epoch(self.group_id, epoch, metadata_hash), step)
         step.events.append(EpochBumped(*self.stamp(step, cause), members=len(self._members)))
 

@@ -56,23 +56,25 @@ def say(group: ConsumerGroup, member: ConsumerMember, said: Subscription, cause:
         trigger = Trigger.METADATA_CHANGED
     elif group.assignor != assignor:
         trigger = Trigger.ASSIGNOR_CHANGED
-    if trigger is not None or group.is_stale:
+    if trigger is not None or group.is_stale or not group.state.epoch:
         _renew_epoch(group, trigger, cause, step)
     return topics_changed or regex_changed
 
 
 def _renew_epoch(group: ConsumerGroup, trigger: Trigger | None, cause: Cause, step: Step) -> None:
-    """A new epoch for a reason, or because the topics that members subscribe to have changed."""
+    """A new epoch for a reason, or because the topics that members subscribe to have changed. A new group has
+    the epoch 1 before anything is said."""
     state = group.state
+    begins = not state.epoch
     metadata_hash = targets.metadata_hash(state.subscribed_topics(), group.topics)
     group.is_stale = False
-    if trigger is None:
+    if trigger is None and not begins:
         if metadata_hash == state.metadata_hash:
             return
         cause = Cause(Trigger.TOPICS_CHANGED)
-    elif cause.trigger in (Trigger.HEARTBEAT, Trigger.MEMBER_REJOINED):
+    elif trigger is not None and cause.trigger in (Trigger.HEARTBEAT, Trigger.MEMBER_REJOINED):
         cause = cause._replace(trigger=trigger)
-    group.bump(cause, metadata_hash, step)
+    group.bump(cause, metadata_hash, step, by=2 if begins and trigger is not None else 1)
 
 
 def make_target(group: ConsumerGroup, step: Step) -> None:
