@@ -32,6 +32,8 @@ CLASSIC: Final = "classic"
 CONSUMER: Final = "consumer"
 """Types of groups."""
 
+_SPEAKS_CLASSIC: Final = 0
+"""The member type of ConsumerGroupDescribe; before v1 there is none."""
 _NAMED_MAX: Final = 5  # members named in an error
 
 
@@ -45,18 +47,26 @@ class GroupListing(NamedTuple):
 
 
 class MemberDescription(NamedTuple):
-    """A member. `assignment` is None when its bytes are no assignment of consumers."""
+    """A member. `assignment` is None when its bytes are no assignment of consumers.
+
+    `protocol` is "classic" or "consumer" (KIP-848). In a consumer group, where members of both may be, each
+    has the `epoch` that it has reached, and its `target`, the assignment that it is to have; None in others.
+    """
 
     member_id: str
     group_instance_id: str | None
     client_id: str
     host: str
     assignment: list[TopicPartition] | None
+    protocol: str = CLASSIC
+    epoch: int | None = None
+    target: list[TopicPartition] | None = None
 
 
 class GroupDescription(NamedTuple):
     """A group, of type "classic" or "consumer" (KIP-848). `assignor` is the selected protocol, "" unless the
-    group is stable."""
+    group is stable. A consumer group has an `epoch`, and the one that its members' targets were computed for,
+    `target_epoch`; None in classic groups."""
 
     group_id: str
     group_type: str
@@ -65,6 +75,8 @@ class GroupDescription(NamedTuple):
     assignor: str
     coordinator: Node
     members: list[MemberDescription]
+    epoch: int | None = None
+    target_epoch: int | None = None
 
     @property
     def member_names(self) -> str:
@@ -117,7 +129,11 @@ async def describe_groups(
         if ApiKey.CONSUMER_GROUP_DESCRIBE in connection.versions:
             asked = ConsumerGroupDescribeRequest(group_ids=missing, include_authorized_operations=False)
             response = await cluster.call(asked, until, node=node)
-            found |= {each.group_id: _described_consumers(cluster, node, each) for each in response.groups}
+            found |= {
+                each.group_id: _described_consumers(cluster, node, each)
+                for each in response.groups
+                if each.error_code != ErrorCode.UNSUPPORTED_VERSION  # the consumer protocol is switched off
+            }
         return found
 
     return await of_coordinators(cluster, group_ids, ask, until, api="DescribeGroups")
@@ -181,14 +197,23 @@ def _described_consumers(
                 each.instance_id,
                 each.client_id,
                 each.client_host,
-                sorted(
-                    TopicPartition(topic.topic_name, partition)
-                    for topic in each.assignment.topic_partitions
-                    for partition in topic.partitions
-                ),
+                _assigned(each.assignment),
+                CLASSIC if each.member_type == _SPEAKS_CLASSIC else CONSUMER,
+                each.member_epoch,
+                _assigned(each.target_assignment),
             )
             for each in told.members
         ],
+        told.group_epoch,
+        told.assignment_epoch,
+    )
+
+
+def _assigned(told: ConsumerGroupDescribeResponse.DescribedGroup.Member.Assignment) -> list[TopicPartition]:
+    return sorted(
+        TopicPartition(topic.topic_name, partition)
+        for topic in told.topic_partitions
+        for partition in topic.partitions
     )
 
 

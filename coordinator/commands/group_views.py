@@ -125,6 +125,9 @@ def as_json(described: Described) -> dict[str, Any]:
         "state": group.state,
         "protocol_type": group.protocol_type,
         "assignor": group.assignor,
+        "type": group.group_type,
+        "epoch": group.epoch,
+        "target_epoch": group.target_epoch,
         "coordinator": {
             "node_id": group.coordinator.node_id,
             "host": group.coordinator.host,
@@ -133,7 +136,7 @@ def as_json(described: Described) -> dict[str, Any]:
         "members": [
             each._asdict()
             | {"name": names.short(each.member_id)}
-            | {"assignment": None if each.assignment is None else [tp._asdict() for tp in each.assignment]}
+            | {"assignment": _partitions(each.assignment), "target": _partitions(each.target)}
             for each in group.members
         ],
         "offsets": [
@@ -142,6 +145,10 @@ def as_json(described: Described) -> dict[str, Any]:
             for each in described.positions
         ],
     }
+
+
+def _partitions(assignment: Sequence[TopicPartition] | None) -> list[dict[str, Any]] | None:
+    return None if assignment is None else [each._asdict() for each in assignment]
 
 
 def offsets_view(described: Sequence[Described], verbose: bool) -> View:
@@ -162,17 +169,18 @@ def offsets_view(described: Sequence[Described], verbose: bool) -> View:
 
 
 def members_view(described: Sequence[Described], verbose: bool) -> View:
-    """Members and their number of partitions; `verbose` lists the partitions."""
+    """Members and their number of partitions; `verbose` lists the partitions, and of consumer groups the
+    epochs and targets."""
     columns = ["group_id", "name", "member_id", "group_instance_id", "host", "client_id", "partitions"]
     rows: list[Sequence[object]] = []
     for group, _ in described:
         names = names_of(group)
         for member in sorted(group.members):
             count = None if member.assignment is None else len(member.assignment)
-            which = [member.assignment] if verbose else []
+            which = [member.assignment, member.protocol, member.epoch, member.target] if verbose else []
             who = [names.short(member.member_id), *member[:2], member.host, member.client_id]
             rows.append([group.group_id, *who, count, *which])
-    return View([*columns, "assignment"] if verbose else columns, rows)
+    return View([*columns, "assignment", "protocol", "epoch", "target"] if verbose else columns, rows)
 
 
 def state_view(described: Sequence[Described], verbose: bool) -> View:
@@ -181,9 +189,10 @@ def state_view(described: Sequence[Described], verbose: bool) -> View:
     rows: list[Sequence[object]] = []
     for group, _ in described:
         at = f"{group.coordinator.address} ({group.coordinator.node_id})"
-        types = [group.group_type, group.protocol_type] if verbose else []
+        types = [group.group_type, group.protocol_type, group.epoch, group.target_epoch] if verbose else []
         rows.append([group.group_id, at, group.assignor, group.state, len(group.members), *types])
-    return View([*columns, "type", "protocol_type"] if verbose else columns, rows)
+    more = ["type", "protocol_type", "epoch", "target_epoch"] if verbose else []
+    return View([*columns, *more], rows)
 
 
 VIEWS: Final = {"offsets": offsets_view, "members": members_view, "state": state_view}
@@ -197,6 +206,7 @@ HEADINGS: Final = {
     "group_instance_id": "INSTANCE",
     "client_id": "CLIENT",
     "protocol_type": "PROTOCOL",
+    "target_epoch": "TARGET EPOCH",
 }
 """Table headings that differ from the column's name."""
 

@@ -19,15 +19,18 @@ JSON: [{"group_id": text, "type": text, "protocol_type": text, "state": text}], 
 
 _DESCRIBE_JSON = """\
 JSON: the same in every view,
-  [{"group_id": text, "state": text, "protocol_type": text, "assignor": text,
+  [{"group_id": text, "state": text, "protocol_type": text, "assignor": text, "type": text,
+    "epoch": number or null, "target_epoch": number or null,
     "coordinator": {"node_id": number, "host": text, "port": number},
     "members": [{"member_id": text, "name": text, "group_instance_id": text or null, "client_id": text,
-                 "host": text,
-                 "assignment": [{"topic": text, "partition": number}] or null}],
+                 "host": text, "protocol": "classic" or "consumer", "epoch": number or null,
+                 "assignment": [{"topic": text, "partition": number}] or null,
+                 "target": [{"topic": text, "partition": number}] or null}],
     "offsets": [{"topic": text, "partition": number, "committed_offset": number or null,
                  "log_end_offset": number or null, "lag": number or null, "metadata": text or null,
                  "member_id": text or null}]}]
-An assignment is null if it is not in the consumer protocol's format."""
+An assignment is null if it is not in the consumer protocol's format. Epochs and targets, the assignments that
+members are to have, are those of consumer groups, and null in classic ones."""
 
 _DELETE_JSON = """\
 JSON: [{"group_id": text, "error": null or {"code": Kafka's name, "message": text}}]"""
@@ -91,7 +94,8 @@ def declare(commands: Any, name: str, summary: str) -> None:
     describe.add_argument(
         "--verbose",
         action="store_true",
-        help="also member ids, assigned partitions, commit metadata, group types",
+        help="also member ids, assigned partitions, commit metadata, group types; epochs and targets of "
+        "consumer groups",
     )
     describe.set_defaults(work=describe_groups, view="offsets")
 

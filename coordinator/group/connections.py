@@ -56,7 +56,6 @@ class Connections:
             del members[member]
             if not members:
                 del self._members[member.connection_id]
-            member.connection_id = None
 
     def removed(self, group_id: str, member: Heard, now_ms: int) -> None:
         """The member is gone; its connection may end later."""
@@ -70,7 +69,7 @@ class Connections:
         if former:
             self._former[connection_id] = former
         else:
-            self._former.pop(connection_id, None)
+            del self._former[connection_id]
 
     def former_member_id(self, group_id: str, connection_id: int) -> str | None:
         """The id of the last member of this group that was removed while it had this connection, and was not

@@ -49,7 +49,7 @@ class Heard:
         """Between two heartbeats, when it was last known."""
         self.late_at_ms: tuple[int, ...] = ()
         """When it was late in the last ten minutes."""
-        self.session_timer: Any = None
+        self.session_timer: Any
         """The key of its session's deadline; set by the group that takes it in."""
         self.connection_id: int | None = None
         """The connection it was last heard on, while that is open. None for a member that was loaded and not
@@ -78,12 +78,19 @@ class Heard:
         self.former_interval_ms = self.heartbeat_interval_ms()
         self.heartbeats, self.heartbeats_from_ms = 0, now_ms
 
+    def begin_anew(self, now_ms: int) -> None:
+        """Another process begins to heartbeat in its place: how the former one did says nothing of it."""
+        self.heartbeats, self.heartbeats_from_ms = 0, now_ms
+        self.former_interval_ms, self.late_at_ms = None, ()
+
     def is_late(self, silent_ms: int) -> bool:
         """Whether so long a silence is a near miss: two thirds of the session, or a third and more than three
         times what is usual."""
+        if silent_ms * 3 < self.session_timeout_ms:
+            return False
         usual_ms = self.heartbeat_interval_ms()
         return silent_ms * 3 >= self.session_timeout_ms * 2 or (
-            silent_ms * 3 >= self.session_timeout_ms and usual_ms is not None and silent_ms > 3 * usual_ms
+            usual_ms is not None and silent_ms > 3 * usual_ms
         )
 
     def late_count(self, now_ms: int) -> int:

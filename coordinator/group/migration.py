@@ -216,7 +216,7 @@ def _classic_of(group: ConsumerGroup, member_ids: list[str], shared: Shared, ste
     """The classic group of these members, Stable with their target; nothing is written yet."""
     state = group.state
     classic = ClassicGroup(group.group_id, shared, step.now_ms)
-    classic.state = classic.previous_state = GroupState.STABLE
+    classic.state = GroupState.STABLE
     classic.generation_id = state.epoch
     classic.protocol_type = CONSUMER
     for member_id in member_ids:
@@ -234,7 +234,7 @@ def _classic_of(group: ConsumerGroup, member_ids: list[str], shared: Shared, ste
         )
         classic.add(member)
         _keep_connection(group.group_id, former, member, shared)
-    classic.protocol_name = classic.select_protocol()
+    classic.protocol_name = classic.select_protocol(classic.votes())
     for member_id, member in classic.members.items():
         metadata = member.metadata(classic.protocol_name)
         member.assignment = encoded_assignment(state.target(member_id), metadata, shared.topics)

@@ -70,8 +70,7 @@ class Presumption:
 
     def disconnected(self, group: Group, member: Heard, now_ms: int) -> None:
         """The member's connection has closed: from now on it is silent, as far as anybody can know."""
-        waits = member.waits or member.is_new
-        if not waits and (group.group_id, member.member_id) not in self._excepted:
+        if not member.is_new and (group.group_id, member.member_id) not in self._excepted:
             group.restart_session(member, now_ms)
 
     def end(self, groups: Iterable[Group], now_ms: int) -> None:

@@ -411,7 +411,7 @@ class Shard:
         sweep_ms = self.deadlines.get(SWEEP)
         if sweep_ms is None:
             return
-        interval_ms = max(self.config.offsets_retention_check_interval_ms, 1)
+        interval_ms = self._sweep_interval_ms
         regular_ms = now_ms + (sweep_ms - now_ms) % interval_ms
         next_ms = regular_ms + max((until_ms - regular_ms) // interval_ms + 1, 0) * interval_ms
         for group in self.groups.values():
@@ -423,7 +423,11 @@ class Shard:
         self.deadlines.set(SWEEP, next_ms)
 
     def _set_sweep(self, now_ms: int) -> None:
-        self.deadlines.set(SWEEP, now_ms + max(self.config.offsets_retention_check_interval_ms, 1))
+        self.deadlines.set(SWEEP, now_ms + self._sweep_interval_ms)
+
+    @property
+    def _sweep_interval_ms(self) -> int:
+        return max(self.config.offsets_retention_check_interval_ms, 1)
 
 
 def _tell_disconnected(

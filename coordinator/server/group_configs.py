@@ -9,7 +9,7 @@ from typing import Final
 
 from muster.coordinator.base.log import Logger
 from muster.coordinator.group.config import GroupConfigs, GroupOverrides
-from muster.coordinator.server.broker_config_specs import BROKER_SPECS
+from muster.coordinator.server.broker_config_specs import BROKER_SPECS, shown
 from muster.coordinator.server.broker_configs import BrokerConfigs, Source, Synonym
 from muster.coordinator.server.config_rows import ConfigRows, Rows
 from muster.coordinator.server.kept_configs import HIDDEN
@@ -83,7 +83,7 @@ class KeptGroupConfigs:
         for name, spec in GROUP_SPECS.items():
             assert spec.default_from is not None
             if name in own:
-                first = [Synonym(name, own[name], Source.GROUP)]
+                first = [Synonym(name, shown(spec, own[name]), Source.GROUP)]
             elif spec.default_from in HIDDEN:
                 continue
             else:

@@ -52,7 +52,7 @@ def test_how_far_a_group_is(muster: Muster) -> None:
         "GROUP  MEMBER  INSTANCE  HOST  CLIENT  PARTITIONS\n"
     )
     row = muster.done("groups", "describe", "billing", "--state", "--verbose").splitlines()[1]
-    assert row.split()[-3:] == ["0", "classic", "consumer"]
+    assert row.split()[-5:] == ["0", "classic", "consumer", "-", "-"]
     assert muster.done("groups", "describe", "--all-groups", "--output", "csv") == (
         "group_id,topic,partition,committed_offset,log_end_offset,lag,member_id,host,client_id\n"
         "billing,orders,0,3,5,2,,,\n"
@@ -78,11 +78,14 @@ def test_members(muster: Muster, broker: Broker) -> None:
             "client_id": "muster",
             "host": "/127.0.0.1",
             "assignment": [{"topic": "orders", "partition": 0}, {"topic": "orders", "partition": 1}],
+            "protocol": "classic",
+            "epoch": None,
+            "target": None,
         }
         assert (described["state"], described["assignor"]) == ("Stable", "range")
         assert muster.done("groups", "describe", "billing", "--members").splitlines()[1].split()[-1] == "2"
         as_csv = muster.done("groups", "describe", "billing", "--members", "--verbose", "--output", "csv")
-        assert as_csv.splitlines()[1].endswith(',/127.0.0.1,muster,2,"orders-0,orders-1"')
+        assert as_csv.splitlines()[1].endswith(',/127.0.0.1,muster,2,"orders-0,orders-1",classic,,')
         columns, row = muster.done("groups", "describe", "billing", "--members", "--verbose").splitlines()
         assert columns.split() == [
             "GROUP",
@@ -94,9 +97,13 @@ def test_members(muster: Muster, broker: Broker) -> None:
             "CLIENT",
             "PARTITIONS",
             "ASSIGNMENT",
+            "PROTOCOL",
+            "EPOCH",
+            "TARGET",
         ]
         assert row.split() == [
             "billing", "muster", found["member_id"], "-", "/127.0.0.1", "muster", "2", "orders-0,orders-1",
+            "classic", "-", "-",
         ]  # fmt: skip
         row = muster.done("groups", "describe", "billing").splitlines()[1]
         assert row.split()[6:] == ["muster", "/127.0.0.1", "muster"]
@@ -154,6 +161,9 @@ def test_json(muster: Muster) -> None:
             "state": "Empty",
             "protocol_type": "consumer",
             "assignor": "",
+            "type": "classic",
+            "epoch": None,
+            "target_epoch": None,
             "coordinator": {"node_id": 1, "host": host, "port": int(port)},
             "members": [],
             "offsets": [

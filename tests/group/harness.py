@@ -6,7 +6,7 @@ import itertools
 import uuid
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from muster.coordinator.base.step import RequestContext, Row, Step, Ticket
 from muster.coordinator.group.classic.group import ClassicGroup
@@ -25,6 +25,7 @@ START_MS = 1_700_000_000_000
 """When every test begins."""
 
 Operation = Callable[[Shard, Any, Step], object]
+E = TypeVar("E", bound=Event)
 
 
 class Answer(NamedTuple):
@@ -116,6 +117,9 @@ class Harness:
     def disconnect(self, connection_id: int) -> None:
         self._step(lambda step: self.shard.connection_closed(connection_id, step))
 
+    def unheard(self, *responses: object) -> None:
+        self._step(lambda step: self.shard.unheard(responses, step))
+
     def topics_changed(self, image: TopicsImage) -> None:
         self._step(lambda step: self.shard.topics_changed(image, step))
 
@@ -201,6 +205,16 @@ class Harness:
                     ticket for ticket in (member.parked_join, member.parked_sync) if ticket is not None
                 ]
         assert sorted(parked) == sorted(self.open), f"parked {parked}, unanswered {self.open}"
+
+
+def told(harness: Harness, kind: type[E]) -> list[E]:
+    """The events of a kind since events were taken last."""
+    return [event for event in harness.take_events() if isinstance(event, kind)]
+
+
+def who(event: Event) -> str | None:
+    """The id of the member an event is about."""
+    return event.member and event.member.member_id
 
 
 def _says_why(refusal: KafkaError) -> bool:

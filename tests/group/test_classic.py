@@ -62,7 +62,7 @@ def test_transitions(before: GroupState, after: GroupState) -> None:
     step = Step(1500)
     if (before, after) in TRANSITIONS:
         group.become(after, CAUSE, step, until_ms=9000)
-        assert (group.previous_state, group.state, group.state_timestamp) == (before, after, 1500)
+        assert (group.state, group.state_timestamp) == (after, 1500)
         assert step.events == [
             StateChanged(
                 1500,
@@ -110,6 +110,16 @@ def test_only_the_dead_are_not_alive(group: ClassicGroup) -> None:
     with pytest.raises(KafkaError) as refusal:
         group.alive()
     assert refusal.value.code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+def test_an_admin_does_not_find_the_dead(group: ClassicGroup) -> None:
+    group.state = DEAD
+    with pytest.raises(KafkaError) as refusal:
+        group.validate_delete()
+    assert (refusal.value.code, refusal.value.why) == (
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        "Group orders not found.",
+    )
 
 
 def test_repr(group: ClassicGroup) -> None:
@@ -359,12 +369,12 @@ def test_other_groups_take_what_all_members_offer(group: ClassicGroup) -> None:
 def test_the_vote(group: ClassicGroup, offers: list[str], chosen: str) -> None:
     for number, offer in enumerate(offers):
         group.add(member(f"m-{number}", protocols=[(name, b"") for name in offer.split(",")]))
-    assert group.select_protocol() == chosen
+    assert group.select_protocol(group.votes()) == chosen
 
 
 def test_nobody_votes_in_a_group_without_members(group: ClassicGroup) -> None:
     with pytest.raises(BrokenInvariant, match="nobody to vote"):
-        group.select_protocol()
+        group.votes()
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,33 @@ def test_stored_and_loaded_again() -> None:
     )
 
 
+def test_a_loaded_member_s_pace_is_not_known_yet() -> None:
+    loaded = ClassicMember.loaded(member().stored("range"), "range", 1_000)
+    loaded.heartbeats += 4
+    assert loaded.heartbeat_interval_ms() is None
+
+
+def test_late_is_forgotten_after_ten_minutes() -> None:
+    alice = member()
+    alice.was_late(20_000, 1_000)
+    assert alice.late_count(600_999) == 1
+    assert alice.late_count(601_000) == 0
+    alice.was_late(20_000, 600_999)
+    assert alice.late_at_ms == (1_000, 600_999)
+    alice.was_late(20_000, 601_000)
+    assert alice.late_at_ms == (600_999, 601_000)
+
+
+def test_another_process_begins_anew() -> None:
+    alice = member()
+    alice.heartbeats, alice.session_from_ms, alice.late_at_ms = 10, 30_000, (9_000,)
+    alice.begin_heartbeats(31_000)
+    assert alice.heartbeat_interval_ms() == 3_000
+    alice.begin_anew(32_000)
+    assert (alice.heartbeats, alice.heartbeats_from_ms, alice.late_count(32_000)) == (0, 32_000, 0)
+    assert alice.heartbeat_interval_ms() is None
+
+
 def test_repr_says_what_one_debugs_with() -> None:
     alice = member()
     assert repr(alice) == "<ClassicMember alice-1 client=alice parked=None>"

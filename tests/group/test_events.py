@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TypeVar
 
 import pytest
 
 from muster.coordinator.base.step import RequestContext, Step
-from muster.coordinator.group.config import GroupConfig
 from muster.coordinator.group.effects import TopicsImage
 from muster.coordinator.group.events import (
     AllSynced,
     Assigned,
-    CommitRefused,
     Event,
     HeartbeatLate,
-    JoinRefused,
     LeaderChanged,
     MemberAdded,
     MemberFenced,
@@ -32,11 +28,9 @@ from muster.coordinator.group.events import (
 from muster.coordinator.group.shard import Shard
 from muster.protocol.api import ApiKey
 from muster.protocol.errors import KafkaError
-from muster.protocol.messages.classic_group import LeaveGroupRequest
-from tests.group.harness import START_MS, Harness
+from tests.group.harness import Harness, told, who
 from tests.group.requests import (
     assignment,
-    commit_request,
     context,
     heartbeat_request,
     join,
@@ -48,7 +42,6 @@ from tests.group.requests import (
 )
 from tests.support import embedded
 
-E = TypeVar("E", bound=Event)
 HEARTBEAT = context(ApiKey.HEARTBEAT)
 SYNC = context(ApiKey.SYNC_GROUP)
 COMMIT = context(ApiKey.OFFSET_COMMIT)
@@ -58,15 +51,6 @@ LEAVE = context(ApiKey.LEAVE_GROUP)
 @pytest.fixture
 def harness() -> Harness:
     return Harness()
-
-
-def told(harness: Harness, kind: type[E]) -> list[E]:
-    """The events of a kind since this was asked last."""
-    return [event for event in harness.take_events() if isinstance(event, kind)]
-
-
-def who(event: Event) -> str | None:
-    return event.member and event.member.member_id
 
 
 # --- joining ------------------------------------------------------------------------------------------------
@@ -96,37 +80,6 @@ def test_a_new_member_is_told_with_what_it_wants(
     assert (added.session_timeout_ms, added.rebalance_timeout_ms) == (10_000, 20_000)
 
 
-def test_a_client_that_was_removed_is_known_by_its_connection(harness: Harness) -> None:
-    [alice] = stable(harness, "alice")
-    harness.ask(Shard.leave, leave_request(alice), LEAVE)
-    join(harness, join_request(), "stranger", version=3)  # over the same connection
-    join(harness, join_request(), "another", version=3)
-    assert [event.former_member_id for event in told(harness, MemberAdded)] == [None, alice, None]
-    elsewhere = context(ApiKey.JOIN_GROUP, "alice", 3, connection_id=9)
-    harness.send(Shard.join, join_request(), elsewhere)
-    assert [event.former_member_id for event in told(harness, MemberAdded)] == [None]
-
-
-def test_a_former_member_of_a_group_that_is_gone_is_not_told_of(harness: Harness) -> None:
-    [alice] = stable(harness, "alice")
-    harness.ask(Shard.leave, leave_request(alice), LEAVE)
-    harness.ask(Shard.delete_group, "orders", context(ApiKey.DELETE_GROUPS))
-    harness.take_events()
-    harness.disconnect(1)
-    assert harness.take_events() == []
-
-
-def test_former_members_of_a_connection_are_bounded(harness: Harness) -> None:
-    members = [harness.answers[join(harness, join_request(group_id=f"g-{n}"))].member_id for n in range(40)]
-    for number, member_id in enumerate(members):
-        request = leave_request(member_id)
-        request.group_id = f"g-{number}"
-        harness.ask(Shard.leave, request, LEAVE)
-    harness.take_events()
-    harness.disconnect(1)
-    assert len(harness.take_events()) == 16
-
-
 def test_rejoining_is_told_in_small_groups(harness: Harness) -> None:
     alice, bob = stable(harness, "alice", "bob")
     harness.take_events()
@@ -137,12 +90,13 @@ def test_rejoining_is_told_in_small_groups(harness: Harness) -> None:
     assert (who(rejoined), rejoined.after_ms) == (bob, 300)
 
 
-def test_rejoining_is_not_told_in_large_groups(harness: Harness) -> None:
-    members = stable(harness, *(f"m{number}" for number in range(101)))
+@pytest.mark.parametrize(("size", "count"), [(100, 4), (101, 0)])
+def test_rejoining_is_not_told_in_large_groups(harness: Harness, size: int, count: int) -> None:
+    members = stable(harness, *(f"m{number}" for number in range(size)))
     harness.take_events()
     for number, member_id in enumerate(members[:5]):
         join(harness, join_request(member_id), f"m{number}")
-    assert told(harness, MemberRejoined) == []
+    assert len(told(harness, MemberRejoined)) == count
 
 
 def test_a_rejoin_that_is_repeated_is_told_once(harness: Harness) -> None:
@@ -151,28 +105,6 @@ def test_a_rejoin_that_is_repeated_is_told_once(harness: Harness) -> None:
     for member_id in (alice, bob, bob):
         join(harness, join_request(member_id))
     assert len(told(harness, MemberRejoined)) == 1
-
-
-def test_a_client_that_finds_the_group_full_is_told_once_a_minute() -> None:
-    harness = Harness(GroupConfig(group_initial_rebalance_delay_ms=0, group_max_size=1))
-    stable(harness, "alice", session_timeout_ms=1_800_000)
-    harness.take_events()
-    for client, after_ms in (("bob", 0), ("bob", 0), ("carol", 20_000), ("bob", 40_000)):
-        harness.advance(after_ms)
-        join(harness, join_request(), client)
-    refused = told(harness, JoinRefused)
-    assert [event.member and event.member.client_id for event in refused] == ["bob", "carol", "bob"]
-    assert (refused[0].error, refused[0].size_max) == ("GROUP_MAX_SIZE_REACHED", 1)
-    assert refused[0].trigger is Trigger.GROUP_FULL
-
-
-def test_a_client_with_other_protocols_is_told(harness: Harness) -> None:
-    stable(harness, "alice")
-    harness.take_events()
-    ticket = join(harness, join_request(protocols=[("sticky", b"")]), "bob")
-    assert isinstance(harness.answers[ticket], KafkaError)
-    [refused] = told(harness, JoinRefused)
-    assert (refused.error, refused.size_max, who(refused)) == ("INCONSISTENT_GROUP_PROTOCOL", None, "")
 
 
 # --- metadata -----------------------------------------------------------------------------------------------
@@ -201,6 +133,17 @@ def test_during_a_rebalance_only_another_subscription_is_news(harness: Harness) 
     assert who(changed) == carol
     assert (changed.topics_added, changed.topics_removed) == (("clicks",), ("orders",))
     assert changed.trigger is Trigger.MEMBER_REJOINED
+
+
+def test_during_a_rebalance_another_protocol_is_news(harness: Harness) -> None:
+    alice, bob = stable(harness, "alice", "bob")
+    join(harness, join_request(alice))
+    harness.take_events()
+    both = [("range", subscription("orders")), ("sticky", subscription("orders"))]
+    join(harness, join_request(bob, protocols=both), "bob")
+    [changed] = told(harness, MetadataChanged)
+    assert (who(changed), changed.trigger) == (bob, Trigger.MEMBER_REJOINED)
+    assert (changed.protocols_before, changed.protocols_after) == (("range",), ("range", "sticky"))
 
 
 def test_what_a_loaded_member_offered_before_is_not_known(harness: Harness) -> None:
@@ -274,6 +217,40 @@ def test_growth_that_was_seen_late_is_told_with_the_assignment(harness: Harness)
     assert events[:2] == [TopicsGrown, Assigned]
 
 
+def test_growth_is_told_again_when_it_goes_on(harness: Harness) -> None:
+    there_are(harness, orders=3)
+    alice, bob = stable(harness, "alice", "bob")
+    there_are(harness, orders=4)
+    join(harness, join_request(alice))
+    there_are(harness, orders=5)
+    join(harness, join_request(bob), "bob")
+    harness.ask(Shard.sync, sync_request(alice, 3), SYNC)
+    assert [event.topics for event in told(harness, TopicsGrown)] == [
+        (("orders", 3, 4),),
+        (("orders", 4, 5),),
+    ]
+
+
+def test_growth_is_not_told_when_another_rejoins_or_the_leader_joins_a_rebalance(harness: Harness) -> None:
+    there_are(harness, orders=3)
+    alice, bob = stable(harness, "alice", "bob")
+    there_are(harness, orders=4)
+    for member_id in (bob, alice):
+        join(harness, join_request(member_id, protocols=[("range", subscription("orders", "clicks"))]))
+        assert told(harness, TopicsGrown) == []
+    harness.ask(Shard.sync, sync_request(alice, 3), SYNC)
+    assert [event.topics for event in told(harness, TopicsGrown)] == [(("orders", 3, 4),)]
+
+
+def test_of_topics_that_nobody_can_read_none_has_grown(harness: Harness) -> None:
+    there_are(harness, orders=3)
+    [alice] = stable(harness, "alice", protocols=[("range", b"garbage")])
+    there_are(harness, orders=4)
+    join(harness, join_request(alice, protocols=[("range", b"garbage")]))
+    harness.ask(Shard.sync, sync_request(alice, 2), SYNC)
+    assert told(harness, TopicsGrown) == []
+
+
 def test_a_loaded_group_counts_from_what_it_is_told_first(harness: Harness) -> None:
     there_are(harness, orders=3)
     alice, bob = stable(harness, "alice", "bob", protocols=[("range", subscription("orders", "clicks"))])
@@ -327,6 +304,15 @@ def test_a_group_that_was_loaded_knows_who_owned_what(harness: Harness) -> None:
     [assigned] = told(harness, Assigned)
     assert assigned.moves == (("orders", 1, bob, alice),)
     assert (assigned.kept, assigned.moved) == (1, 1)
+
+
+def test_a_group_that_was_loaded_knows_who_led_it(harness: Harness) -> None:
+    alice, bob = stable(harness, "alice", "bob")
+    harness.reload()
+    harness.ask(Shard.leave, leave_request(alice), LEAVE)
+    join(harness, join_request(bob), "bob")
+    [changed] = told(harness, LeaderChanged)
+    assert (who(changed), changed.old_member_id) == (bob, alice)
 
 
 def test_an_assignment_that_never_came_moves_nothing(harness: Harness) -> None:
@@ -529,41 +515,7 @@ def test_a_heartbeat_returns_its_answer_and_tells_events_at_most(harness: Harnes
     assert [type(event) for event in told] == [HeartbeatLate, MemberFenced, HeartbeatLate]
 
 
-# --- fencing, leaving, commits ------------------------------------------------------------------------------
-
-
-def test_each_kind_of_request_of_a_fenced_process_is_told(harness: Harness) -> None:
-    old = harness.answers[join(harness, join_request(instance_id="s"))].member_id
-    harness.ask(Shard.sync, sync_request(old, 1), SYNC)
-    new = harness.answers[join(harness, join_request(instance_id="s"))].member_id
-    away = {"client_id": "zombie", "connection_id": 7}
-    commit = commit_request({("orders", 0): 1}, member_id=old, generation_id=1)
-    commit.group_instance_id = "s"
-    leave = LeaveGroupRequest(
-        group_id="orders",
-        members=[LeaveGroupRequest.MemberIdentity(member_id=old, group_instance_id="s")],
-    )
-    sync = sync_request(old, 1, group_instance_id="s")
-    requests = [
-        (Shard.join, join_request(old, instance_id="s"), ApiKey.JOIN_GROUP, "JoinGroup"),
-        (Shard.sync, sync, ApiKey.SYNC_GROUP, "SyncGroup"),
-        (Shard.heartbeat, heartbeat_request(old, 1, "s"), ApiKey.HEARTBEAT, "Heartbeat"),
-        (Shard.commit_offsets, commit, ApiKey.OFFSET_COMMIT, "OffsetCommit"),
-        (Shard.leave, leave, ApiKey.LEAVE_GROUP, "LeaveGroup"),
-    ]
-    for operation, request, api, name in requests:
-        harness.take_events()
-        for after_ms in (0, 1_000):
-            harness.advance(after_ms)
-            harness.ask(Shard.heartbeat, heartbeat_request(new, 1, "s"), HEARTBEAT)
-            harness.send(operation, request, context(api, **away))  # type: ignore[arg-type]
-        [fenced] = told(harness, MemberFenced)
-        assert fenced.member == MemberIdentity(new, "alice", "/10.0.0.1", "s")
-        assert (fenced.api, fenced.old_member_id) == (name, old)
-        assert (fenced.old_client_id, fenced.old_client_host) == ("zombie", "/10.0.0.1")
-        for _ in range(2):
-            harness.advance(30_000)
-            harness.ask(Shard.heartbeat, heartbeat_request(new, 1, "s"), HEARTBEAT)
+# --- leaving ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -583,72 +535,3 @@ def test_who_let_a_member_go(
     harness.ask(Shard.leave, leave_request(alice), RequestContext(5, client_id, host, connection_id))
     [removed] = told(harness, MemberRemoved)
     assert removed.requested_by == told_by
-
-
-def test_a_refused_commit_says_who_has_the_partition_now(harness: Harness) -> None:
-    alice, bob = stable(harness, "alice", "bob")  # orders-0, orders-1
-    bob_identity = harness.group().members[bob].identity
-    harness.advance(1_000)
-    harness.ask(Shard.leave, leave_request(alice), LEAVE)
-    harness.advance(500)
-    join(harness, join_request(bob), "bob")
-    harness.advance(200)
-    harness.ask(Shard.sync, sync_request(bob, 3, {bob: assignment(0, 1)}), SYNC)
-    harness.take_events()
-    commit = commit_request({("orders", 0): 5, ("orders", 1): 6}, member_id=alice, generation_id=2)
-    harness.ask(Shard.commit_offsets, commit, COMMIT)
-    assert told(harness, CommitRefused) == [
-        CommitRefused(
-            START_MS + 1_700,
-            "orders",
-            3,
-            Trigger.REQUESTED,
-            MemberIdentity(alice, "alice", "/10.0.0.1"),
-            None,
-            error="UNKNOWN_MEMBER_ID",
-            committed_generation_id=2,
-            partitions=2,
-            superseded_ms=200,
-            owner=bob_identity,
-            topic="orders",
-            partition=0,
-        )
-    ]
-
-
-def test_a_commit_refused_while_nobody_has_the_partition(harness: Harness) -> None:
-    alice, bob = stable(harness, "alice", "bob")
-    harness.ask(Shard.leave, leave_request(alice), LEAVE)
-    for offsets in ({("orders", 0): 5}, {}):
-        harness.take_events()
-        commit = commit_request(offsets, member_id=alice, generation_id=2)
-        harness.ask(Shard.commit_offsets, commit, COMMIT)
-        [refused] = told(harness, CommitRefused)
-        assert (refused.owner, refused.superseded_ms) == (None, None)
-    assert (refused.partitions, refused.topic, refused.partition) == (0, "", -1)
-    assert bob in harness.group().members
-
-
-def test_the_generation_of_a_commit_may_be_too_long_ago_to_say_when_it_ended(harness: Harness) -> None:
-    [alice] = stable(harness, "alice")
-    for generation_id in range(2, 21):
-        harness.advance(10)
-        join(harness, join_request(alice))
-        harness.ask(Shard.sync, sync_request(alice, generation_id), SYNC)
-    harness.take_events()
-    for generation_id in (3, 4, 19, 20):
-        commit = commit_request({("orders", 0): 5}, member_id=alice, generation_id=generation_id)
-        harness.ask(Shard.commit_offsets, commit, COMMIT)
-    assert [event.superseded_ms for event in told(harness, CommitRefused)] == [None, 150, 0]
-
-
-def test_refused_commits_are_told_twenty_times_in_ten_seconds(harness: Harness) -> None:
-    stable(harness, "alice")
-    harness.take_events()
-    commit = commit_request({("orders", 0): 5}, member_id="ghost", generation_id=1)
-    for _ in range(30):
-        harness.ask(Shard.commit_offsets, commit, COMMIT)
-    assert len(told(harness, CommitRefused)) == 20
-    harness.advance(10_000)
-    harness.ask(Shard.commit_offsets, commit, COMMIT)
-    assert len(told(harness, CommitRefused)) == 1

@@ -98,6 +98,7 @@ def test_tombstones_delete_and_what_is_not_there_they_ignore() -> None:
         records.offset_tombstone("archive", "clicks", 1),
     ):
         assert tombstone.value_version == 0
+        assert Record.from_row(*tombstone.row()) == tombstone
         hard.apply(through_bytes(tombstone))
     assert hard.durable() == ({"clicks": GROUP}, {}, {"orders": {("clicks", 1): OFFSET}})
     assert repr(hard) == "<HardState groups=1 offsets=1 in 1 groups>"

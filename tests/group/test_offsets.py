@@ -100,11 +100,19 @@ def test_too_much_metadata_concerns_its_partition_alone(harness: Harness) -> Non
     request = commit_request({("orders", 0): 1, ("clicks", 0): 2})
     request.topics[0].partitions[0].committed_metadata = "x" * 4097
     response = harness.ask(Shard.commit_offsets, request, COMMIT)
-    assert [topic.partitions[0].error_code for topic in response.topics] == [
-        ErrorCode.OFFSET_METADATA_TOO_LARGE,
-        ErrorCode.NONE,
+    assert [(topic.name, topic.partitions[0].error_code) for topic in response.topics] == [
+        ("orders", ErrorCode.OFFSET_METADATA_TOO_LARGE),
+        ("clicks", ErrorCode.NONE),
     ]
     assert fetch_all(harness) == {("clicks", 0): 2}
+
+
+def test_commits_of_the_same_partition_have_the_same_answer(harness: Harness) -> None:
+    answers = [
+        harness.ask(Shard.commit_offsets, commit_request({("orders", 0): offset}), COMMIT)
+        for offset in (1, 2)
+    ]
+    assert answers[0] is answers[1]
 
 
 def test_a_commit_of_nothing_is_answered(harness: Harness) -> None:

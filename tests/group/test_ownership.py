@@ -78,23 +78,29 @@ def test_garbage_is_not_compared(garbage: bytes) -> None:
     assert owner({alice: garbage, **of(bob={"orders": [0]})}, "orders", 0) is None
 
 
-def test_many_moves_are_told_in_part_and_counted_in_full() -> None:
-    count = MOVES_MAX + 1
-    told = compare(of(alice={"orders": list(range(count))}), of(bob={"orders": list(range(count))}))
-    assert (told.moved, told.truncated) == (count, True)
+@each("count, truncated", [(MOVES_MAX, False), (MOVES_MAX + 1, True)])
+def test_many_moves_are_told_in_part_and_counted_in_full(count: int, truncated: bool) -> None:
+    many = {"orders": list(range(count))}
+    told = compare(of(alice=many), of(bob=many))
+    assert (told.moved, told.truncated) == (count, truncated)
+    assert told.moves == tuple(
+        Move("orders", partition, "alice-1", "bob-1") for partition in range(MOVES_MAX)
+    )
+
+
+@each("count, truncated", [(MOVES_MAX, False), (MOVES_MAX + 1, True)])
+def test_of_what_is_new_and_what_is_lost_as_many_are_told(count: int, truncated: bool) -> None:
+    told = compare(of(alice={"clicks": [0], "orders": [7]}), of(alice={"orders": list(range(count))}))
+    assert (told.kept, told.moved, told.lost, told.truncated) == (1, 0, 1, truncated)
     assert told.moves is not None
     assert len(told.moves) == MOVES_MAX
 
 
-def test_of_many_members_some_are_told() -> None:
-    members = {member(f"m-{number}"): assigned({"orders": [number]}) for number in range(MOVES_MAX + 1)}
+@each("count, truncated", [(MOVES_MAX, False), (MOVES_MAX + 1, True)])
+def test_of_many_members_some_are_told(count: int, truncated: bool) -> None:
+    members = {member(f"m-{number}"): assigned({"orders": [number]}) for number in range(count)}
     told = compare(members, members)
-    assert (told.partitions, told.kept, told.moves, told.truncated) == (
-        MOVES_MAX + 1,
-        MOVES_MAX + 1,
-        (),
-        True,
-    )
+    assert (told.partitions, told.kept, told.moves, told.truncated) == (count, count, (), truncated)
     assert told.owned is not None
     assert len(told.owned) == MOVES_MAX
 
@@ -137,6 +143,28 @@ def quickly(blob: bytes) -> list[tuple[str, tuple[int, ...]]] | None:
         return assigned_partitions(blob)
     except ownership._Unreadable:
         return None
+
+
+@each(
+    "blob",
+    [
+        struct.pack(">hii", 0, -1, -1),
+        struct.pack(">hihiii", 0, 1, -1, 0, 0, -1),
+        struct.pack(">hihii", 0, 1, 0, -1, -1),
+        struct.pack(">hii", 0, 0, -2),
+    ],
+    ids=["topics", "the length of a name", "partitions", "user data"],
+)
+def test_a_number_below_zero_is_no_assignment(blob: bytes) -> None:
+    assert quickly(blob) is slowly(blob) is None
+
+
+@each("topics", [{"orders": []}, {"orders": [0], "clicks": []}])
+def test_topics_and_partitions_count_alike(topics: Topics) -> None:
+    room = len(topics) + sum(map(len, topics.values()))
+    assert assigned_partitions(assigned(topics), room)
+    with pytest.raises(ownership._Unreadable):
+        assigned_partitions(assigned(topics), room - 1)
 
 
 @given(topics, st.integers(0, 32_767), st.none() | st.binary(max_size=4), st.binary(max_size=3))

@@ -8,8 +8,9 @@ from muster.coordinator.group.classic.states import GroupState
 from muster.coordinator.group.config import GroupConfig
 from muster.coordinator.group.events import HeartbeatLate, MemberRemoved
 from muster.coordinator.group.shard import Shard
+from muster.coordinator.group.timers import PRESUMPTION
 from muster.protocol.api import ApiKey
-from tests.group.harness import Harness
+from tests.group.harness import START_MS, Harness
 from tests.group.requests import (
     assignment,
     context,
@@ -70,7 +71,7 @@ def test_a_week_takes_few_deadlines(harness: Harness) -> None:
     while (deadline_ms := harness.shard.next_deadline()) is not None and deadline_ms <= until_ms:
         harness.advance(deadline_ms - harness.now_ms)
         deadlines += 1
-    assert deadlines <= sweeps + 1
+    assert deadlines == sweeps  # with the last of them it ends
 
 
 def test_a_stalled_member_goes(harness: Harness) -> None:
@@ -138,6 +139,28 @@ def test_a_connection_that_closes_meanwhile_ends_it(harness: Harness) -> None:
     harness.advance(1)
     assert removed(harness) == [(bob, 145_000)]
     assert list(harness.group().members) == [alice]
+
+
+def test_a_connection_that_closes_gives_the_stalled_no_more_time(harness: Harness) -> None:
+    alice, bob = stable(harness, "alice", "bob")
+    beat(harness, bob, "bob", connection_id=2)
+    presume(harness, WEEK_MS, bob)
+    harness.advance(30_000)
+    harness.disconnect(2)
+    harness.advance(15_000)
+    assert removed(harness) == [(bob, 45_000)]
+    assert list(harness.group().members) == [alice]
+
+
+def test_a_connection_that_closes_takes_no_time_from_a_new_member() -> None:
+    harness = Harness(GroupConfig(group_initial_rebalance_delay_ms=400_000))
+    join(harness, join_request(rebalance_timeout_ms=500_000), "alice")
+    presume(harness, WEEK_MS)
+    harness.disconnect(1)
+    harness.advance(299_999)
+    assert harness.group().members
+    harness.advance(1)
+    assert not harness.group().members
 
 
 def test_what_was_rebalanced_meanwhile_lives_on(harness: Harness) -> None:
@@ -217,6 +240,27 @@ def test_the_second_replaces_the_first(harness: Harness) -> None:
     presume(harness, 0)
     harness.advance(45_000)
     assert removed(harness) == [(alice, 45_000)]
+
+
+def test_none_is_begun_for_a_time_that_has_come(harness: Harness) -> None:
+    stable(harness, "alice")
+    harness.advance(10_000)
+    presume(harness, 0)
+    assert harness.shard.next_deadline() == START_MS + 45_000
+
+
+def test_one_that_is_over_early_leaves_no_deadline(harness: Harness) -> None:
+    stable(harness, "alice")
+    presume(harness, WEEK_MS)
+    presume(harness, 0)
+    assert PRESUMPTION not in harness.shard.deadlines
+
+
+def test_a_session_of_no_length_is_no_endless_loop() -> None:
+    harness = Harness(GroupConfig(group_initial_rebalance_delay_ms=0, group_min_session_timeout_ms=0))
+    presume(harness, 60_000)
+    [alice] = stable(harness, "alice", session_timeout_ms=0)
+    assert harness.shard.deadlines.get(harness.group().session_timer(alice)) == START_MS + 60_001
 
 
 def test_a_shard_that_is_given_up_has_nothing_left_to_end(harness: Harness) -> None:

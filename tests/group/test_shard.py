@@ -15,7 +15,6 @@ from muster.coordinator.group.events import (
     Assigned,
     GroupCreated,
     MemberAdded,
-    MemberDisconnected,
     MemberIdentity,
     MemberIdIssued,
     MemberRejoined,
@@ -55,11 +54,11 @@ def harness() -> Harness:
     return Harness()
 
 
-@pytest.mark.parametrize("character", ["a", "é"])
+@pytest.mark.parametrize("character", ["a", "é", "𝄞"])  # the last one is cut in two, and goes
 def test_a_client_id_of_any_length_gives_a_member_id(harness: Harness, character: str) -> None:
     longest = character * (STRING_BYTES_MAX // len(character.encode()))
     [member_id] = stable(harness, longest)
-    assert STRING_BYTES_MAX - 1 <= len(member_id.encode()) <= STRING_BYTES_MAX
+    assert STRING_BYTES_MAX - 3 <= len(member_id.encode()) <= STRING_BYTES_MAX
     assert member_id.rstrip("0123456789abcdef-").strip(character) == ""
 
 
@@ -467,40 +466,6 @@ def test_pending_members_are_told_with_how_long_they_were_waited_for(harness: Ha
     event = harness.take_events()[-1]
     assert isinstance(event, PendingMemberRemoved)
     assert (event.waited_ms, event.trigger) == (1_234, Trigger.MEMBER_LEFT)
-
-
-def test_the_end_of_a_connection_concerns_those_last_heard_over_it(harness: Harness) -> None:
-    alice, bob = stable(harness, "alice", "bob")  # both over connection 1
-    harness.ask(Shard.heartbeat, heartbeat_request(bob, 2), context(ApiKey.HEARTBEAT, "bob", connection_id=2))
-    harness.take_events()
-    harness.disconnect(7)
-    assert harness.take_events() == []
-    harness.disconnect(1)
-    [event] = harness.take_events()
-    assert isinstance(event, MemberDisconnected)
-    assert event.member is not None
-    assert event.member.member_id == alice
-    harness.disconnect(1)
-    assert harness.take_events() == []
-    harness.disconnect(2)
-    assert len(harness.take_events()) == 1
-    assert harness.group().state is GroupState.STABLE
-    assert repr(harness.group().connections) == "<Connections 0 of members, 0 of former ones>"
-
-
-def test_the_connection_of_who_left_is_told_with_how_long_ago_it_left(harness: Harness) -> None:
-    alice, bob = stable(harness, "alice", "bob")  # both over connection 1
-    harness.advance(500)
-    harness.ask(Shard.leave, leave_request(alice), context(ApiKey.LEAVE_GROUP))
-    harness.take_events()
-    harness.advance(20)
-    harness.disconnect(1)
-    assert [
-        (event.member and event.member.member_id, event.silent_ms, event.after_removal_ms)
-        for event in harness.take_events()
-        if isinstance(event, MemberDisconnected)
-    ] == [(bob, 520, None), (alice, 520, 20)]
-    assert not harness.shard.knows_connection(1)
 
 
 # --- timers -------------------------------------------------------------------------------------------------

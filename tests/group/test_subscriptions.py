@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,7 +18,7 @@ from muster.coordinator.group.classic.subscriptions import (
 from muster.protocol.embedded import ConsumerProtocolSubscription, encode_subscription
 
 
-def protocols(*names: str, **fields: object) -> Protocols:
+def protocols(*names: str, **fields: Any) -> Protocols:
     return tuple((name, metadata(**fields)) for name in names or ("range",))
 
 
@@ -49,6 +51,20 @@ def test_topics_are_those_of_the_protocol_wanted_most() -> None:
     assert topics(protocols(of=many)) == tuple(many.split())
 
 
+def test_short_subscriptions_are_remembered() -> None:
+    """Members of one application have one tuple, however many there are."""
+    shared = padded(1_024)
+    assert topics(shared) == ("orders",)
+    assert topics(shared) is topics(shared)
+    assert topics(padded(1_025)) is not topics(padded(1_025))
+
+
+def padded(size: int) -> Protocols:
+    """A subscription of so many bytes."""
+    blob = metadata(user_data=b"")
+    return (("range", metadata(user_data=bytes(size - len(blob)))),)
+
+
 def test_a_changed_subscription() -> None:
     changed = difference(protocols(of="a b c"), protocols(of="d c b"), consumers=True)
     assert changed == NOTHING._replace(topics_added=("d",), topics_removed=("a",))
@@ -75,6 +91,16 @@ def test_what_a_cooperative_member_owns() -> None:
 def test_the_data_of_an_assignor() -> None:
     changed = difference(protocols(user_data=None), protocols(user_data=b"1"), consumers=True)
     assert changed == NOTHING._replace(user_data_changed=True)
+
+
+def test_one_protocol_of_several_is_enough() -> None:
+    before = (("range", metadata()), ("sticky", metadata()))
+    after = (
+        ("range", metadata(user_data=b"1", owned="orders-0")),
+        ("sticky", metadata(of="orders", generation=2)),
+    )
+    changed = difference(before, after, consumers=True)
+    assert (changed.user_data_changed, changed.owned_changed) == (True, True)
 
 
 def test_bytes_that_nobody_can_read() -> None:

@@ -44,8 +44,11 @@ async def test_a_group_of_the_consumer_protocol(kafka_of_configs: KafkaOfConfigs
         await heartbeat(0)
         described = await admin.describe_group(group)
         assert (described.group_type, described.protocol_type) == ("consumer", "consumer")
+        assert described.epoch == described.target_epoch
         (member,) = described.members
         assert (member.member_id, member.client_id) == (member_id, "muster")
+        assert (member.protocol, member.epoch) == ("consumer", described.epoch)
+        assert member.assignment == member.target == [where]
         assert (group, "consumer") in [(each[0], each[1]) for each in await admin.list_groups()]
         with pytest.raises(KafkaError) as refused:
             await admin.reset_group_offsets(group, Earliest(), topics=[topic])

@@ -65,7 +65,7 @@ _ONE_REPLICA: Final = (
     "Kafka's replication sets this cluster-wide when it is made (ELR); the store has one copy"
 )
 _NEEDS_SETTING: Final = "the tests' Kafka has this in its file; in muster it is the default, or not a setting"
-_NO_GROUP_CONFIGS: Final = "muster has classic groups only, to which Kafka's group configs do not apply"
+_OTHER_GROUPS: Final = "muster has no share groups and no streams groups"
 _NO_CLIENT_METRICS: Final = "muster collects no client metrics"
 _EVENTS: Final = "muster has one topic more: __group_events"
 _CHECKED: Final = "muster refuses what it would not follow, or could only misunderstand"
@@ -108,8 +108,13 @@ DIFFERENCES: Final[Mapping[tuple[str, str], str]] = {
     ("a retention below -1", "*"): _CHECKED,
     ("a level that muster has not", "*"): "muster has four levels",
     ("the loggers", "org.apache.kafka.*"): "a logger of Kafka's own",
-    ("a group", "*.*"): _NO_GROUP_CONFIGS,
-    ("a group's config is set", "*"): _NO_GROUP_CONFIGS,
+    **{
+        ("a group*", f"{name} *"): _OTHER_GROUPS
+        for name in ("share.*", "streams.*", "errors.deadletterqueue.*")
+    },
+    ("share.session.timeout.ms* on a group", "*"): _OTHER_GROUPS,
+    ("a group's name with NUL", "*"): "PostgreSQL's text cannot have it",
+    ("the broker*", "group.coordinator.rebalance.protocols *"): _OTHER_GROUPS,
     ("a client metrics subscription", "*"): _NO_CLIENT_METRICS,
     ("client metrics are set", "*"): _NO_CLIENT_METRICS,
     ("list ()", "resources"): _EVENTS,
@@ -484,14 +489,67 @@ def tell_of_the_rest(story: Story, broker: str) -> None:
     for types in ((), (TOPIC,), (BROKER,), (BROKER, BROKER_LOGGER), (GROUP,), (0,), (TOPIC, 99)):
         story.list(f"list {types}", types)
     story.list("list, v0", version=0)
-    story.describe("a group", GROUP, "g")
-    story.alter("nothing is set for a group", GROUP, "g")
-    story.alter("a group's config is deleted", GROUP, "g", ("consumer.session.timeout.ms", DELETE, None))
-    story.alter("a group's config is set", GROUP, "g", ("consumer.session.timeout.ms", SET, "50000"))
-    story.alter("a group config that nobody knows", GROUP, "g", ("no.such.config", SET, "5"))
+    tell_of_groups(story, broker)
     story.describe("a client metrics subscription", CLIENT_METRICS, "m")
     story.alter("client metrics are set", CLIENT_METRICS, "m", ("interval.ms", SET, "50000"))
     story.alter("a client metric that nobody knows", CLIENT_METRICS, "m", ("no.such.config", SET, "5"))
+
+
+def tell_of_groups(story: Story, broker: str) -> None:
+    session, heartbeat, assignment, offload = _GROUP_VALUES
+    story.describe("a group", GROUP, "g")
+    story.alter("nothing is set for a group", GROUP, "g")
+    story.alter("a group's config is deleted", GROUP, "g", (session, DELETE, None))
+    story.alter("a group's configs are set", GROUP, "g", (session, SET, "50000"), (offload, SET, "false"))
+    story.describe("a group with configs", GROUP, "g", until={session: "50000", offload: "false"})
+    story.list("list groups with configs", (GROUP,))
+    story.alter("an interval of all groups", BROKER, "", (f"group.{assignment}", SET, "2000"))
+    story.describe("a group of that interval", GROUP, "g", until={assignment: "2000"})
+    story.alter("it goes again", BROKER, "", (f"group.{assignment}", DELETE, None))
+    story.replace("a group's configs are replaced", GROUP, "g", {heartbeat: " 6000 "})
+    story.describe("a group then", GROUP, "g", until={heartbeat: "6000", session: "45000"})
+    story.replace("a group's configs are replaced, validated only", GROUP, "g", {}, validate_only=True)
+    for name, values in _GROUP_VALUES.items():
+        for value in values:
+            title = f"{name}={value!r} on a group"
+            story.alter(title, GROUP, "g", (name, SET, value), validate_only=True)
+            story.replace(f"{title}, replacing", GROUP, "g", {name: value}, validate_only=True)
+        for operation in (APPEND, SUBTRACT):
+            story.alter(f"{name} {operation} on a group", GROUP, "g", (name, operation, "1"))
+        story.alter(f"{name} is null on a group", GROUP, "g", (name, SET, None))
+    story.alter("share.session.timeout.ms on a group", GROUP, "g", ("share.session.timeout.ms", SET, "50000"))
+    for operation, value in ((SET, "5"), (DELETE, None), (APPEND, "5")):
+        title = f"a group config that nobody knows, {operation}"
+        story.alter(title, GROUP, "g", ("no.such.config", operation, value))
+    story.alter("a group's config twice", GROUP, "g", (session, SET, "50000"), (session, SET, "50001"))
+    story.alter_twice("a group twice", GROUP, "g", (session, SET, "50000"))
+    story.alter("a group's name with NUL", GROUP, "a\0b", (session, SET, "50000"), validate_only=True)
+    for name in ("", " ", "x" * 300):
+        story.alter(f"alter group {name!r}", GROUP, name, (session, SET, "50000"), validate_only=True)
+        story.replace(f"replace group {name!r}", GROUP, name, {session: "50000"}, validate_only=True)
+    for name, value in (
+        ("group.consumer.session.timeout.ms", "50000"),
+        ("group.consumer.max.size", "5"),
+        ("group.consumer.assignors", "range"),
+        ("group.consumer.migration.policy", "disabled"),
+        ("group.consumer.regex.refresh.interval.ms", "20000"),
+        ("group.coordinator.rebalance.protocols", "classic"),
+        (f"group.{assignment}", "15000"),
+        (f"group.{assignment}", "15001"),
+        (f"group.{assignment}", "-1"),
+        (f"group.{offload}", "false"),
+    ):
+        for where in (broker, ""):
+            title = f"{name}={value!r} on {where!r}, of groups"
+            story.alter(title, BROKER, where, (name, SET, value), validate_only=True)
+
+
+_GROUP_VALUES: Final = {
+    "consumer.session.timeout.ms": ("44999", "45000", "60000", "60001", "x", "", " 50000 ", "-1", "5e4"),
+    "consumer.heartbeat.interval.ms": ("4999", "5000", "15000", "15001", "0"),
+    "consumer.assignment.interval.ms": ("-1", "0", "15000", "15001"),
+    "consumer.assignor.offload.enable": ("false", "TRUE", "x", ""),
+}
 
 
 _OF_THE_PLACE: Final = (

@@ -1,5 +1,5 @@
-"""ConsumerGroupHeartbeat and ConsumerGroupDescribe between the wire and the shard, which is played here: what
-the group does with them is the core's, and tested there."""
+"""What consumer groups (KIP-848) are asked, between the wire and the shard, which is played here: what the
+group does is the core's, and tested there."""
 
 from __future__ import annotations
 

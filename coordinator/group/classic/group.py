@@ -1,7 +1,8 @@
 """The classic group: its state, its members, and the rules that hold whatever the request.
 
 What requests and timers do with it stands beside: `joins`, `syncs`, `sessions` (heartbeats, leaving, expiry)
-and `rebalance`, which carries a group from one generation to the next.
+and `rebalance`, which carries a group from one generation to the next. So does what is told of it: `views` to
+those who ask, `refusals` as events.
 """
 
 from __future__ import annotations
@@ -9,19 +10,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from muster.coordinator.base.step import BrokenInvariant, Step
 from muster.coordinator.group import records
-from muster.coordinator.group.classic import ownership
+from muster.coordinator.group.classic import refusals, views
 from muster.coordinator.group.classic.member import ClassicMember, Protocols
 from muster.coordinator.group.classic.ownership import Ownership
 from muster.coordinator.group.classic.states import TRANSITIONS, GroupState
 from muster.coordinator.group.classic.subscriptions import PartitionCounts, partition_counts
 from muster.coordinator.group.events import (
     Cause,
-    CommitRefused,
-    MemberFenced,
     MemberIdentity,
     Stamp,
     StateChanged,
@@ -31,7 +30,6 @@ from muster.coordinator.group.group import (
     GroupView,
     MemberView,
     PendingMember,
-    RebalanceView,
     RetentionBase,
     committed_at,
     group_not_found,
@@ -75,13 +73,8 @@ class InitialDelay(NamedTuple):
 
     delay_ms: int
     remaining_ms: int
-
-
-class Fenceable(Protocol):
-    """What names a member, and perhaps its instance."""
-
-    member_id: str
-    group_instance_id: str | None
+    member_came: bool = False
+    """Since it was set."""
 
 
 class ClassicGroup:
@@ -103,13 +96,11 @@ class ClassicGroup:
         "joins_parked",
         "last_joins",
         "leader",
-        "member_added_during_delay",
         "members",
         "ownership",
         "partition_counts",
         "pending_members",
         "pending_syncs",
-        "previous_state",
         "protocol_name",
         "protocol_type",
         "rate_limiters",
@@ -131,7 +122,6 @@ class ClassicGroup:
         self.topics = shared.topics
         self.rate_limiters = shared.rate_limiters
         self.state = GroupState.EMPTY
-        self.previous_state = GroupState.EMPTY
         self.state_timestamp = now_ms
         self.generation_id = 0
         self.protocol_type = ""
@@ -150,7 +140,6 @@ class ClassicGroup:
         self.last_joins: tuple[tuple[MemberIdentity, int], ...] = ()
         """Whose JoinGroups came last in the rebalance under way, and when, the last one last."""
         self.initial_delay: InitialDelay | None = None
-        self.member_added_during_delay = False
         self.rebalance: Rebalance | None = None
         # What the events compare a generation with.
         self.former_leader: str | None = None
@@ -174,7 +163,7 @@ class ClassicGroup:
     def loaded(cls, group_id: str, stored: StoredGroup, shared: Shared, now_ms: int) -> ClassicGroup:
         """The group as its last GroupMetadata says: Stable if it has members, else Empty."""
         group = cls(group_id, shared, now_ms)
-        group.state = group.previous_state = GroupState.STABLE if stored.members else GroupState.EMPTY
+        group.state = GroupState.STABLE if stored.members else GroupState.EMPTY
         group.state_timestamp = stored.state_timestamp
         group.generation_id = stored.generation_id
         group.protocol_type = stored.protocol_type
@@ -203,8 +192,8 @@ class ClassicGroup:
         try:
             self._validate_committer(request)
         except KafkaError as refusal:
-            self.tell_fenced("OffsetCommit", request, refusal, step)
-            self._tell_commit_refused(request, refusal, step)
+            refusals.tell_fenced(self, "OffsetCommit", request, refusal, step)
+            refusals.tell_commit_refused(self, request, refusal, step)
             raise
         member = self.members.get(request.member_id)
         if member is not None:
@@ -217,41 +206,11 @@ class ClassicGroup:
         if generation_id < 0 and self.state is GroupState.EMPTY:
             # An admin, or a consumer that assigns its partitions itself.
             return
-        if generation_id >= 0 or request.member_id != "" or request.group_instance_id is not None:
-            self.validate(request.member_id, request.group_instance_id)
-            self.validate_generation(generation_id)
-        else:
-            raise KafkaError(
-                ErrorCode.UNKNOWN_MEMBER_ID, f"{self!r} has members, and the commit comes from none of them"
-            )
+        self.validate(request.member_id, request.group_instance_id)
+        self.validate_generation(generation_id)
         if self.state is GroupState.COMPLETING_REBALANCE:
             # It has joined this generation but not its assignment; what it commits belongs to an earlier one.
             raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, f"{self!r} waits for its assignment")
-
-    def _tell_commit_refused(self, request: OffsetCommitRequest, refusal: KafkaError, step: Step) -> None:
-        if not self.rate_limiters.commits_refused.allows(self.group_id, step.now_ms):
-            return
-        context, generation_id = step.context, request.generation_id_or_member_epoch
-        identity = MemberIdentity(
-            request.member_id, context.client_id, context.client_host, request.group_instance_id
-        )
-        ended_ms = self._ended_ms(generation_id)
-        topic, partition = _first_partition(request)
-        owner = ownership.owner(self.ownership, topic, partition)
-        if owner is not None and self.members.get(owner.member_id) is not owner:
-            owner = None  # it has gone
-        step.events.append(
-            CommitRefused(
-                *self.stamp(step, Cause(Trigger.REQUESTED, identity)),
-                error=refusal.code.name,
-                committed_generation_id=generation_id,
-                partitions=sum(len(topic.partitions) for topic in request.topics),
-                superseded_ms=None if ended_ms is None else step.now_ms - ended_ms,
-                owner=None if owner is None else owner.identity,
-                topic=topic,
-                partition=partition,
-            )
-        )
 
     def validate_fetch(self, member_id: str | None, member_epoch: int) -> None:
         """Anybody may."""
@@ -307,27 +266,7 @@ class ClassicGroup:
         self.cancel_timers()
 
     def described(self) -> DescribeGroupsResponse.DescribedGroup:
-        """What members subscribe to is told only of a Stable group: before, their metadata may be of a
-        protocol that will not be chosen."""
-        stable = self.state is GroupState.STABLE
-        protocol_name = self.protocol_name or ""
-        return DescribeGroupsResponse.DescribedGroup(
-            group_id=self.group_id,
-            group_state=self.state,
-            protocol_type=self.protocol_type,
-            protocol_data=protocol_name if stable else "",
-            members=[
-                DescribeGroupsResponse.DescribedGroup.DescribedGroupMember(
-                    member_id=member.member_id,
-                    group_instance_id=member.group_instance_id,
-                    client_id=member.client_id,
-                    client_host=member.client_host,
-                    member_metadata=member.metadata(protocol_name) if stable else b"",
-                    member_assignment=member.assignment,
-                )
-                for member in self.members.values()
-            ],
-        )
+        return views.described(self)
 
     def listed(self) -> ListGroupsResponse.ListedGroup:
         return ListGroupsResponse.ListedGroup(
@@ -341,39 +280,10 @@ class ClassicGroup:
         return [member.identity for member in self.members.values()]
 
     def view(self) -> GroupView:
-        waiting = self.state in (GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE)
-        rebalance = None
-        if self.rebalance is not None and waiting:
-            owing = sum(self._owes(member) is not None for member in self.members.values())
-            rebalance = RebalanceView(
-                self.rebalance.started_ms, self.rebalance.cause.trigger, owing + len(self.pending_members)
-            )
-        return GroupView(
-            self.group_id,
-            self.state,
-            self.state_timestamp,
-            waiting,
-            self.state is GroupState.STABLE,
-            self.generation_id,
-            self.protocol_type,
-            self.protocol_name,
-            self.leader,
-            self.subscribed_topics or frozenset(),
-            rebalance,
-            len(self.members),
-            tuple(self.pending_members.values()),
-        )
+        return views.view(self)
 
     def member_views(self) -> Iterator[MemberView]:
-        for member in list(self.members.values()):
-            yield member.view(self.protocol_name, self._owes(member))
-
-    def _owes(self, member: ClassicMember) -> str | None:
-        if self.state is GroupState.PREPARING_REBALANCE and member.parked_join is None:
-            return "JoinGroup"
-        if self.state is GroupState.COMPLETING_REBALANCE and member.member_id in self.pending_syncs:
-            return "SyncGroup"
-        return None
+        return views.member_views(self)
 
     # --- states ---------------------------------------------------------------------------------------------
 
@@ -381,24 +291,24 @@ class ClassicGroup:
         """Enter a state, which lasts until `until_ms` at most. The only writer of `state`."""
         if (self.state, to_state) not in TRANSITIONS:
             raise BrokenInvariant(f"{self!r} cannot become {to_state}")
-        self.previous_state, self.state = self.state, to_state
+        from_state, self.state = self.state, to_state
         entered_ms, self.state_timestamp = self.state_timestamp, step.now_ms
         step.events.append(
             StateChanged(
                 *self.stamp(step, cause),
-                from_state=self.previous_state,
+                from_state=from_state,
                 to_state=to_state,
                 # The time may be from the store: by the clock of another broker, which may be ahead of ours.
                 phase_ms=0 if entered_ms == UNKNOWN_TIME else max(step.now_ms - entered_ms, 0),
-                waiting_for=self._waited_for(),
+                waiting_for=self._waited_for(from_state),
                 pending_member_ids=tuple(self.pending_members),
                 until_ms=until_ms,
             )
         )
 
-    def _waited_for(self) -> tuple[MemberIdentity, ...]:
+    def _waited_for(self, from_state: GroupState) -> tuple[MemberIdentity, ...]:
         """Whose JoinGroup or SyncGroup the transition just made leaves out or still waits for."""
-        if GroupState.PREPARING_REBALANCE in (self.state, self.previous_state):
+        if GroupState.PREPARING_REBALANCE in (self.state, from_state):
             dropped = self.rebalance.dropped if self.rebalance is not None else ()
             return (
                 *dropped,
@@ -412,7 +322,7 @@ class ClassicGroup:
         self.generation_id += 1
         self._generations = (*self._generations[1 - _GENERATIONS_MAX :], (self.generation_id, now_ms))
 
-    def _ended_ms(self, generation_id: int) -> int | None:
+    def ended_ms(self, generation_id: int) -> int | None:
         """When a generation ended: when the next began. None: it has not, or nobody remembers."""
         for began_id, began_ms in self._generations:
             if began_id == generation_id + 1:
@@ -478,7 +388,6 @@ class ClassicGroup:
             self.pending_syncs.remove(member.member_id)
             self.pending_syncs.add(member_id)
         member.member_id, member.identity = member_id, identity
-        member.late_at_ms, member.heartbeats, member.former_interval_ms = (), 0, None
         member.session_timer = self.session_timer(member_id)
         member.is_new = False
 
@@ -496,20 +405,23 @@ class ClassicGroup:
         """The member a request speaks for. Raises UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID when its instance
         id belongs to a newer member id (KIP-345)."""
         if group_instance_id is not None:
-            owner = self.static_members.get(group_instance_id)
-            if owner is None:
-                raise KafkaError(
-                    ErrorCode.UNKNOWN_MEMBER_ID, f"{self!r} has no instance {group_instance_id!r}"
-                )
-            if owner != member_id:
+            holder = self.holder(group_instance_id)
+            if holder != member_id:
                 raise KafkaError(
                     ErrorCode.FENCED_INSTANCE_ID,
-                    f"instance {group_instance_id!r} is {owner!r} now, not {member_id!r}",
+                    f"instance {group_instance_id!r} is {holder!r} now, not {member_id!r}",
                 )
         member = self.members.get(member_id)
         if member is None:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"{self!r} has no member {member_id!r}")
         return member
+
+    def holder(self, group_instance_id: str) -> str:
+        """The member id of an instance. Raises UNKNOWN_MEMBER_ID."""
+        member_id = self.static_members.get(group_instance_id)
+        if member_id is None:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"{self!r} has no instance {group_instance_id!r}")
+        return member_id
 
     def validate_generation(self, generation_id: int) -> None:
         if generation_id != self.generation_id:
@@ -543,10 +455,9 @@ class ClassicGroup:
         candidates = {name for name, count in self._supporters.items() if count == len(self.members)}
         return Counter(member.vote(candidates) for member in self.members.values())
 
-    def select_protocol(self, votes: Counter[str] | None = None) -> str:
+    def select_protocol(self, votes: Counter[str]) -> str:
         """Of the protocols with the most votes Kafka takes the first in a hash table's order, which nobody
         chose but which everybody sees."""
-        votes = self.votes() if votes is None else votes
         return max(hash_map_order(votes), key=votes.__getitem__)
 
     def subscriptions(self) -> frozenset[str] | None:
@@ -687,26 +598,6 @@ class ClassicGroup:
         if member.connection_id != step.context.connection_id:
             self.connections.heard(self.group_id, member, step.context.connection_id)
 
-    def tell_fenced(self, api: str, request: Fenceable, refusal: KafkaError, step: Step) -> None:
-        """Tell, once a minute, of a request that is refused with FENCED_INSTANCE_ID."""
-        instance_id = request.group_instance_id
-        owner = self.members.get(self.static_members.get(instance_id or "", ""))
-        if (
-            refusal.code is not ErrorCode.FENCED_INSTANCE_ID
-            or owner is None
-            or not self.rate_limiters.fenced.allows((self.group_id, instance_id), step.now_ms)
-        ):
-            return
-        step.events.append(
-            MemberFenced(
-                *self.stamp(step, Cause(Trigger.REQUESTED, owner.identity)),
-                api=api,
-                old_member_id=request.member_id,
-                old_client_id=step.context.client_id,
-                old_client_host=step.context.client_host,
-            )
-        )
-
     # --- hard state -----------------------------------------------------------------------------------------
 
     def stored(self) -> StoredGroup:
@@ -728,11 +619,3 @@ def refused_join(code: ErrorCode, member_id: str) -> JoinGroupResponse:
     """A JoinGroup answered with an error and a member id, which is not always the one it was asked with. No
     protocol is null, which the server turns into "" for versions that lack null."""
     return JoinGroupResponse(error_code=code, protocol_name=None, leader="", member_id=member_id, members=[])
-
-
-def _first_partition(request: OffsetCommitRequest) -> tuple[str, int]:
-    """The first partition of a commit; ("", -1) if it has none."""
-    for topic in request.topics:
-        for partition in topic.partitions:
-            return topic.name, partition.partition_index
-    return "", -1

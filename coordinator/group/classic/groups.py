@@ -7,7 +7,7 @@ from typing import Final
 
 from muster.coordinator.base.step import Step
 from muster.coordinator.group import records
-from muster.coordinator.group.classic import joins, rebalance, sessions, syncs
+from muster.coordinator.group.classic import joins, rebalance, refusals, sessions, syncs
 from muster.coordinator.group.classic.group import ClassicGroup
 from muster.coordinator.group.events import Cause, GroupCreated, Trigger
 from muster.coordinator.group.group import Group
@@ -78,7 +78,7 @@ class ClassicGroups:
             try:
                 joins.join(group, request, new_member_id, step)
             except KafkaError as refusal:
-                group.tell_fenced("JoinGroup", request, refusal, step)
+                refusals.tell_fenced(group, "JoinGroup", request, refusal, step)
                 raise
             return
         if request.member_id != "":
@@ -111,18 +111,16 @@ class ClassicGroups:
         try:
             syncs.sync(group, request, step)
         except KafkaError as refusal:
-            group.tell_fenced("SyncGroup", request, refusal, step)
+            refusals.tell_fenced(group, "SyncGroup", request, refusal, step)
             raise
 
     def heartbeat(self, request: HeartbeatRequest, step: Step) -> HeartbeatResponse:
         """Heartbeat: the answer. Raises, beside what `sessions.heartbeat` raises, INVALID_GROUP_ID."""
-        group = self._groups.get(request.group_id)
-        if not isinstance(group, ClassicGroup):
-            group = self._of_member(request.group_id)
+        group = self._of_member(request.group_id)
         try:
             return sessions.heartbeat(group, request, step)
         except KafkaError as refusal:
-            group.tell_fenced("Heartbeat", request, refusal, step)
+            refusals.tell_fenced(group, "Heartbeat", request, refusal, step)
             raise
 
     def leave(self, request: LeaveGroupRequest, step: Step) -> None:

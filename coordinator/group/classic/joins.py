@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from muster.coordinator.base.step import BrokenInvariant, RequestContext, Step
-from muster.coordinator.group.classic import rebalance, subscriptions
+from muster.coordinator.group.classic import rebalance, refusals, subscriptions
 from muster.coordinator.group.classic.group import CONSUMER, ClassicGroup, refused_join
 from muster.coordinator.group.classic.member import ClassicMember, Protocols
 from muster.coordinator.group.classic.states import GroupState
 from muster.coordinator.group.config import NEW_MEMBER_JOIN_TIMEOUT_MS
 from muster.coordinator.group.events import (
     Cause,
-    JoinRefused,
     MemberAdded,
     MemberIdentity,
     MemberIdIssued,
@@ -43,7 +42,7 @@ def join(group: ClassicGroup, request: JoinGroupRequest, new_member_id: str, ste
     if not _admits(group, request.member_id):
         _refuse_full(group, request, step)
     elif not group.supports(request.protocol_type, [protocol.name for protocol in request.protocols]):
-        _tell_refused(group, request, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, step)
+        refusals.tell_join_refused(group, request, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, step)
         raise KafkaError(
             ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
             f"{group!r} of type {group.protocol_type!r} has no protocol in common with "
@@ -68,8 +67,6 @@ def _admits(group: ClassicGroup, member_id: str) -> bool:
     member = group.members.get(member_id)
     size_max = group.config.group_max_size
     match group.state:
-        case GroupState.EMPTY:
-            return True
         case GroupState.PREPARING_REBALANCE:
             # Who has joined counts, not who is a member: in a group that is too large (the limit was
             # lowered), the last to rejoin are the ones to go.
@@ -83,30 +80,13 @@ def _refuse_full(group: ClassicGroup, request: JoinGroupRequest, step: Step) -> 
     member_id = request.member_id
     member = group.members.get(member_id)
     if member is not None:
-        rebalance.remove(group, member, Cause(Trigger.GROUP_FULL, member.identity), step)
+        rebalance.remove(group, member, Cause(Trigger.GROUP_FULL), step)
     elif member_id in group.pending_members:
         pending = group.pending_members[member_id]
         rebalance.remove_pending(group, member_id, Cause(Trigger.GROUP_FULL, pending.identity), step)
     else:
-        _tell_refused(group, request, ErrorCode.GROUP_MAX_SIZE_REACHED, step)
+        refusals.tell_join_refused(group, request, ErrorCode.GROUP_MAX_SIZE_REACHED, step)
     step.reply(refused_join(ErrorCode.GROUP_MAX_SIZE_REACHED, ""))
-
-
-def _tell_refused(group: ClassicGroup, request: JoinGroupRequest, error: ErrorCode, step: Step) -> None:
-    full = error is ErrorCode.GROUP_MAX_SIZE_REACHED
-    who = (group.group_id, step.context.client_id, step.context.client_host)
-    if group.rate_limiters.joins_refused.allows(who, step.now_ms):
-        identity = MemberIdentity(
-            request.member_id, step.context.client_id, step.context.client_host, request.group_instance_id
-        )
-        cause = Cause(Trigger.GROUP_FULL if full else Trigger.REQUESTED, identity, request.reason)
-        step.events.append(
-            JoinRefused(
-                *group.stamp(step, cause),
-                error=error.name,
-                size_max=group.config.group_max_size if full else None,
-            )
-        )
 
 
 # --- new members --------------------------------------------------------------------------------------------
@@ -150,7 +130,7 @@ def _add(group: ClassicGroup, request: JoinGroupRequest, member_id: str, step: S
     group.add(member)
     group.heard(member, step)
     if group.initial_delay is not None:
-        group.member_added_during_delay = True
+        group.initial_delay = group.initial_delay._replace(member_came=True)
     cause = Cause(Trigger.MEMBER_JOINED, member.identity, request.reason)
     step.events.append(
         MemberAdded(
@@ -289,10 +269,10 @@ def _replace(group: ClassicGroup, request: JoinGroupRequest, member_id: str, ste
     group.replace(member, identity)
     group.update(member, protocols, *_timeouts(request, step.context))
     group.heard(member, step)
-    member.begin_heartbeats(step.now_ms)
+    member.begin_anew(step.now_ms)
     group.restart_session(member, step.now_ms)
     match group.state:
-        case GroupState.STABLE if group.select_protocol() == group.protocol_name:
+        case GroupState.STABLE if group.select_protocol(group.votes()) == group.protocol_name:
             # The assignment stands, even if the subscription has changed.
             group.store(step)
             if step.context.api_version >= _SKIP_ASSIGNMENT_FROM:

@@ -51,7 +51,7 @@ def compare(before: Ownership, after: Ownership) -> Compared:
         new, counts = _owners(after)
     except _Unreadable:
         return UNREADABLE
-    kept = moved = lost = changed = 0
+    kept = moved = lost = 0
     moves: list[Move] = []
     for topic, owners in new.items():
         had = old.get(topic, {})
@@ -60,25 +60,25 @@ def compare(before: Ownership, after: Ownership) -> Compared:
             if former is owner:
                 kept += 1
                 continue
-            changed += 1
             moved += former is not None
-            if changed <= MOVES_MAX:
+            if len(moves) < MOVES_MAX:
                 from_id = None if former is None else former.member_id
                 moves.append(Move(topic, partition, from_id, owner.member_id))
     for topic, owners in old.items():
         has = new.get(topic, {})
         for partition in owners.keys() - has.keys():
             lost += 1
-            changed += 1
-            if changed <= MOVES_MAX:
+            if len(moves) < MOVES_MAX:
                 moves.append(Move(topic, partition, owners[partition].member_id, None))
     owned = {member.member_id: count for member, count in counts[:MOVES_MAX]}
+    partitions = sum(map(len, new.values()))
+    changed = partitions - kept + lost
     return Compared(
-        partitions=sum(map(len, new.values())),
+        partitions=partitions,
         kept=kept,
         moved=moved,
         lost=lost,
-        moves=tuple(sorted(moves, key=lambda move: move[:2])),
+        moves=tuple(sorted(moves)),  # by partition: no two are of the same one
         owned=owned,
         truncated=changed > MOVES_MAX or len(counts) > MOVES_MAX,
     )

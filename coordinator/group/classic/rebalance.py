@@ -56,7 +56,6 @@ def prepare(group: ClassicGroup, cause: Cause, step: Step) -> None:
     if first:
         # A new group: more members are probably starting up (KIP-134).
         group.initial_delay = InitialDelay(delay_ms, max(group.rebalance_timeout_ms - delay_ms, 0))
-        group.member_added_during_delay = False
         group.deadlines.set(group.join_timer, step.now_ms + delay_ms)
     elif group.all_joined:
         complete(group, Cause(Trigger.ALL_JOINED), step)
@@ -84,9 +83,8 @@ def join_timer_fired(group: ClassicGroup, step: Step) -> None:
     delay = group.initial_delay
     if delay is None:
         complete(group, Cause(Trigger.REBALANCE_TIMED_OUT), step)
-    elif group.member_added_during_delay and delay.remaining_ms > 0:
+    elif delay.member_came and delay.remaining_ms > 0:
         # Members keep coming: wait again, but not beyond the rebalance timeout altogether.
-        group.member_added_during_delay = False
         delay_ms = min(group.config.group_initial_rebalance_delay_ms, delay.remaining_ms)
         group.initial_delay = InitialDelay(delay_ms, max(delay.remaining_ms - delay.delay_ms, 0))
         group.deadlines.set(group.join_timer, step.now_ms + delay_ms)

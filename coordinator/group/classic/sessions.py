@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from muster.coordinator.base.step import BrokenInvariant, RequestContext, Step
-from muster.coordinator.group.classic import rebalance
+from muster.coordinator.group.classic import rebalance, refusals
 from muster.coordinator.group.classic.group import ClassicGroup
 from muster.coordinator.group.classic.member import ClassicMember
 from muster.coordinator.group.classic.states import GroupState
@@ -50,7 +50,7 @@ def heartbeat(group: ClassicGroup, request: HeartbeatRequest, step: Step) -> Hea
     else:
         raise BrokenInvariant(f"{group!r} has {member!r} in {state}")
     silent_ms = step.now_ms - member.session_from_ms
-    if silent_ms * 3 >= member.session_timeout_ms and member.is_late(silent_ms):
+    if member.is_late(silent_ms):
         _tell_late(group, member, silent_ms, step)
     member.heartbeats += 1
     group.heard(member, step)
@@ -87,7 +87,7 @@ def leave(group: ClassicGroup, request: LeaveGroupRequest, step: Step) -> None:
             left = _leave(group, identity, step)
         except KafkaError as refusal:
             outcomes.append(refusal.code)
-            group.tell_fenced("LeaveGroup", identity, refusal, step)
+            refusals.tell_fenced(group, "LeaveGroup", identity, refusal, step)
         else:
             outcomes.append(ErrorCode.NONE)
             cause = cause or left
@@ -102,7 +102,7 @@ def _leave(group: ClassicGroup, identity: LeaveGroupRequest.MemberIdentity, step
     member_id = identity.member_id
     if member_id == "" and identity.group_instance_id is not None:
         # An admin names a static member by its instance alone.
-        member_id = group.static_members.get(identity.group_instance_id, "")
+        member_id = group.holder(identity.group_instance_id)
     elif (pending := group.pending_members.get(member_id)) is not None:
         cause = Cause(Trigger.MEMBER_LEFT, pending.identity, identity.reason)
         rebalance.remove_pending(group, member_id, cause, step)

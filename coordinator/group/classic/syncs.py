@@ -99,7 +99,7 @@ def _assign(group: ClassicGroup, leader: ClassicMember, request: SyncGroupReques
     """
     assignments = {assignment.member_id: assignment.assignment for assignment in request.assignments}
     for member in group.members.values():
-        member.assignment = assignments.get(member.member_id, b"") or _forgotten(group)
+        member.assignment = assignments.get(member.member_id) or _forgotten(group)
     cause = Cause(Trigger.LEADER_SYNCED, leader.identity)
     _tell_assigned(group, cause, step)
     group.become(GroupState.STABLE, cause, step)

@@ -250,7 +250,7 @@ class ConsumerGroups:
         self.remove(group, [member], Cause(trigger, member.identity), step)
 
 
-def _require_regex(group: ConsumerGroup, before: str | None, after: str | None) -> None:
+def _require_regex(group: ConsumerGroup, before: str, after: str) -> None:
     """A regular expression that is new to the group must be one. Raises INVALID_REGULAR_EXPRESSION."""
     if after and after != before and after not in group.state.regex_users:
         require_valid(after)

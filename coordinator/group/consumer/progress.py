@@ -108,7 +108,7 @@ def reconcile(
 # --- regular expressions ------------------------------------------------------------------------------------
 
 
-def _say_regex(group: ConsumerGroup, before: str | None, after: str | None, step: Step) -> tuple[bool, bool]:
+def _say_regex(group: ConsumerGroup, before: str, after: str, step: Step) -> tuple[bool, bool]:
     """After the member's record was written: whether its regular expression is another, and whether that is
     resolved already, or none."""
     state = group.state

@@ -214,7 +214,7 @@ class _Describer:
 
     def _of_group(self, name: str, wanted: frozenset[str] | None) -> list[_Described]:
         return [
-            self._config(each, shown(spec, synonyms[0].value or ""), synonyms, spec)
+            self._config(each, synonyms[0].value, synonyms, spec)
             for each, spec, synonyms in self._broker.group_configs.described(name)
             if wanted is None or each in wanted
         ]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+from uuid import UUID
+
 import pytest
 
 from muster.client.admin.client import Admin
@@ -9,7 +12,11 @@ from muster.client.admin.reset import Earliest
 from muster.client.network.cluster import Cluster
 from muster.client.partitions import TopicPartition
 from muster.coordinator import testing
+from muster.coordinator.base.step import Step
+from muster.coordinator.group.shard import Shard
 from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.messages.consumer_group import ConsumerGroupDescribeResponse
+from muster.protocol.messages.group_admin import DescribeGroupsResponse
 from tests.client.admin import members
 
 
@@ -20,7 +27,11 @@ async def test_an_active_group(admin: Admin, cluster: Cluster, orders: list[Topi
     assert (described.state, described.protocol_type, described.assignor) == ("Stable", "consumer", "range")
     assert described.coordinator == (await admin.describe_cluster()).brokers[0]
     (member,) = described.members
-    assert member == (member_id, "i1", "muster", "/127.0.0.1", [orders[0]])
+    assert member == (
+        *(member_id, "i1", "muster", "/127.0.0.1", [orders[0]]),
+        *("classic", None, None),
+    )
+    assert (described.group_type, described.epoch, described.target_epoch) == ("classic", None, None)
     assert [each.group_id for each in await admin.list_groups()] == ["billing", "idle"]
     (listed,) = await admin.list_groups(states=["Stable"])
     assert listed == ("billing", "classic", "consumer", "Stable")
@@ -28,6 +39,79 @@ async def test_an_active_group(admin: Admin, cluster: Cluster, orders: list[Topi
         "idle"
     ]
     assert await admin.list_groups(types=["consumer"]) == []
+
+
+async def test_a_consumer_group(admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a member of each protocol, whose first partition the other has to give up yet."""
+    Described = ConsumerGroupDescribeResponse.DescribedGroup
+    topic_id = UUID(int=1)
+
+    def assignment(*partitions: int) -> Described.Member.Assignment:
+        topic = Described.Member.Assignment.TopicPartitions(
+            topic_id=topic_id, topic_name="orders", partitions=list(partitions)
+        )
+        return Described.Member.Assignment(topic_partitions=[topic] if partitions else [])
+
+    def member(name: str, type: int, epoch: int, assigned: Any, target: Any) -> Described.Member:
+        return Described.Member(
+            member_id=name,
+            member_epoch=epoch,
+            client_id="app",
+            client_host="/10.0.0.1",
+            subscribed_topic_names=["orders"],
+            assignment=assigned,
+            target_assignment=target,
+            member_type=type,
+        )
+
+    def describe(shard: Shard, group_id: str, step: Step) -> None:
+        step.reply(
+            DescribeGroupsResponse.DescribedGroup(
+                error_code=ErrorCode.GROUP_ID_NOT_FOUND,
+                error_message=f"Group {group_id} is not a classic group.",
+                group_id=group_id,
+                group_state="Dead",
+                protocol_type="",
+                protocol_data="",
+                members=[],
+            )
+        )
+
+    def describe_consumer(shard: Shard, group_id: str, step: Step) -> None:
+        step.reply(
+            Described(
+                group_id=group_id,
+                group_state="Reconciling",
+                group_epoch=7,
+                assignment_epoch=6,
+                assignor_name="uniform",
+                members=[
+                    member("new", 1, 6, assignment(1), assignment(0, 1)),
+                    member("old", 0, 5, assignment(0), assignment()),
+                ],
+            )
+        )
+
+    monkeypatch.setattr(Shard, "describe", describe)
+    monkeypatch.setattr(Shard, "describe_consumer", describe_consumer)
+    described = await admin.describe_group("billing")
+    assert (described.group_type, described.state, described.assignor) == ("consumer", "Reconciling", "")
+    assert (described.epoch, described.target_epoch) == (7, 6)
+    first, second = TopicPartition("orders", 0), TopicPartition("orders", 1)
+    assert [(each.member_id, *each[4:]) for each in described.members] == [
+        ("new", [second], "consumer", 6, [first, second]),
+        ("old", [first], "classic", 5, []),
+    ]
+
+
+async def test_a_group_that_is_not_there_where_the_consumer_protocol_is_switched_off() -> None:
+    async with (
+        testing.Broker(group_coordinator_rebalance_protocols=("classic",)) as broker,
+        Admin(broker.bootstrap) as admin,
+    ):
+        with pytest.raises(KafkaError) as refused:
+            await admin.describe_group("billing")
+    assert refused.value.code == ErrorCode.GROUP_ID_NOT_FOUND
 
 
 async def test_an_active_group_is_left_alone(

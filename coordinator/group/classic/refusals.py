@@ -1,0 +1,103 @@
+"""What a group tells of requests that it refuses, each kind only so often: clients repeat them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from muster.coordinator.base.step import Step
+from muster.coordinator.group.classic import ownership
+from muster.coordinator.group.events import (
+    Cause,
+    CommitRefused,
+    JoinRefused,
+    MemberFenced,
+    MemberIdentity,
+    Trigger,
+)
+from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.messages.classic_group import JoinGroupRequest
+from muster.protocol.messages.offsets import OffsetCommitRequest
+
+if TYPE_CHECKING:
+    from muster.coordinator.group.classic.group import ClassicGroup
+
+
+class Fenceable(Protocol):
+    """What names a member, and perhaps its instance."""
+
+    member_id: str
+    group_instance_id: str | None
+
+
+def tell_fenced(group: ClassicGroup, api: str, request: Fenceable, refusal: KafkaError, step: Step) -> None:
+    """Tell, once a minute, of a request that is refused with FENCED_INSTANCE_ID."""
+    instance_id = request.group_instance_id
+    if refusal.code is not ErrorCode.FENCED_INSTANCE_ID or instance_id is None:
+        return
+    if not group.rate_limiters.fenced.allows((group.group_id, instance_id), step.now_ms):
+        return
+    holder = group.members[group.static_members[instance_id]]
+    step.events.append(
+        MemberFenced(
+            *group.stamp(step, Cause(Trigger.REQUESTED, holder.identity)),
+            api=api,
+            old_member_id=request.member_id,
+            old_client_id=step.context.client_id,
+            old_client_host=step.context.client_host,
+        )
+    )
+
+
+def tell_join_refused(group: ClassicGroup, request: JoinGroupRequest, error: ErrorCode, step: Step) -> None:
+    """Tell, once a minute of a client, that a group is full or has other protocols."""
+    full = error is ErrorCode.GROUP_MAX_SIZE_REACHED
+    who = (group.group_id, step.context.client_id, step.context.client_host)
+    if group.rate_limiters.joins_refused.allows(who, step.now_ms):
+        identity = MemberIdentity(
+            request.member_id, step.context.client_id, step.context.client_host, request.group_instance_id
+        )
+        cause = Cause(Trigger.GROUP_FULL if full else Trigger.REQUESTED, identity, request.reason)
+        step.events.append(
+            JoinRefused(
+                *group.stamp(step, cause),
+                error=error.name,
+                size_max=group.config.group_max_size if full else None,
+            )
+        )
+
+
+def tell_commit_refused(
+    group: ClassicGroup, request: OffsetCommitRequest, refusal: KafkaError, step: Step
+) -> None:
+    """Tell, twenty times in ten seconds, of a commit that is refused, and who owns what it was for."""
+    if not group.rate_limiters.commits_refused.allows(group.group_id, step.now_ms):
+        return
+    context, generation_id = step.context, request.generation_id_or_member_epoch
+    identity = MemberIdentity(
+        request.member_id, context.client_id, context.client_host, request.group_instance_id
+    )
+    ended_ms = group.ended_ms(generation_id)
+    topic, partition = _first_partition(request)
+    owner = ownership.owner(group.ownership, topic, partition)
+    if owner is not None and group.members.get(owner.member_id) is not owner:
+        owner = None  # it has gone
+    step.events.append(
+        CommitRefused(
+            *group.stamp(step, Cause(Trigger.REQUESTED, identity)),
+            error=refusal.code.name,
+            committed_generation_id=generation_id,
+            partitions=sum(len(topic.partitions) for topic in request.topics),
+            superseded_ms=None if ended_ms is None else step.now_ms - ended_ms,
+            owner=None if owner is None else owner.identity,
+            topic=topic,
+            partition=partition,
+        )
+    )
+
+
+def _first_partition(request: OffsetCommitRequest) -> tuple[str, int]:
+    """The first partition of a commit; ("", -1) if it has none."""
+    for topic in request.topics:
+        for partition in topic.partitions:
+            return topic.name, partition.partition_index
+    return "", -1

@@ -1,0 +1,78 @@
+"""What is shown of a classic group: to admins, on the page, to tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from muster.coordinator.group.classic.member import ClassicMember
+from muster.coordinator.group.classic.states import GroupState
+from muster.coordinator.group.group import GroupView, MemberView, RebalanceView
+from muster.protocol.messages.group_admin import DescribeGroupsResponse
+
+if TYPE_CHECKING:
+    from muster.coordinator.group.classic.group import ClassicGroup
+
+
+def described(group: ClassicGroup) -> DescribeGroupsResponse.DescribedGroup:
+    """The answer to DescribeGroups. What members subscribe to is told only of a Stable group: before, their
+    metadata may be of a protocol that will not be chosen."""
+    protocol_name = group.protocol_name if group.state is GroupState.STABLE else None
+    return DescribeGroupsResponse.DescribedGroup(
+        group_id=group.group_id,
+        group_state=group.state,
+        protocol_type=group.protocol_type,
+        protocol_data=protocol_name or "",
+        members=[
+            DescribeGroupsResponse.DescribedGroup.DescribedGroupMember(
+                member_id=member.member_id,
+                group_instance_id=member.group_instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                member_metadata=b"" if protocol_name is None else member.metadata(protocol_name),
+                member_assignment=member.assignment,
+            )
+            for member in group.members.values()
+        ],
+    )
+
+
+def view(group: ClassicGroup) -> GroupView:
+    """What is told of it on the page, and to tests."""
+    waiting = group.state in (GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE)
+    rebalance = None
+    if group.rebalance is not None and waiting:
+        owing = sum(_owes(group, member) is not None for member in group.members.values())
+        rebalance = RebalanceView(
+            group.rebalance.started_ms, group.rebalance.cause.trigger, owing + len(group.pending_members)
+        )
+    return GroupView(
+        group.group_id,
+        group.state,
+        group.state_timestamp,
+        waiting,
+        group.state is GroupState.STABLE,
+        group.generation_id,
+        group.protocol_type,
+        group.protocol_name,
+        group.leader,
+        group.subscribed_topics or frozenset(),
+        rebalance,
+        len(group.members),
+        tuple(group.pending_members.values()),
+    )
+
+
+def member_views(group: ClassicGroup) -> Iterator[MemberView]:
+    """What is told of its members, in the order in which they joined. Read as it goes on."""
+    for member in list(group.members.values()):
+        yield member.view(group.protocol_name, _owes(group, member))
+
+
+def _owes(group: ClassicGroup, member: ClassicMember) -> str | None:
+    """The request of a member that its group waits for."""
+    if group.state is GroupState.PREPARING_REBALANCE and member.parked_join is None:
+        return "JoinGroup"
+    if group.state is GroupState.COMPLETING_REBALANCE and member.member_id in group.pending_syncs:
+        return "SyncGroup"
+    return None
