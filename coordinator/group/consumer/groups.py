@@ -70,6 +70,8 @@ class ConsumerGroups:
         heartbeats.require_valid(request, step.context.api_version, config)
         group = self._groups.get(request.group_id)
         if request.member_epoch < JOINING:
+            if group is None:
+                raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {request.group_id} not found.")
             return self._leave(self._require(group, request.group_id), request, step)
         owned = heartbeats.owned(request.topic_partitions)
         if request.member_epoch != JOINING:
