@@ -221,8 +221,9 @@ class ConsumerState:
             for topic_id, partitions in held.items():
                 owners = self.owners.setdefault(topic_id, {})
                 for partition in partitions:
+                    before_epoch = owners.get(partition)
                     # A log that was compacted may show the next owner before the last has given it up.
-                    if current.epoch >= owners.get(partition, NOBODY):
+                    if before_epoch is None or current.epoch >= before_epoch:
                         owners[partition] = current.epoch
         if current.state is MemberState.STABLE:
             _count(self.settled, current.epoch, 1)
