@@ -22,10 +22,14 @@ def partition(word: str) -> tuple[str, int]:
     return topic, int(index)
 
 
-def subscription(topics: Sequence[str], user_data: str | None, cast: Cast) -> bytes:
+def subscription(
+    topics: Sequence[str], user_data: str | None, cast: Cast, owned: Sequence[str] = ()
+) -> bytes:
+    """`owned` as in `assignment`."""
     return embedded.subscription(
         map(cast.real, topics),
         _SUBSCRIPTION_VERSION,
+        owned=[(cast.real(topic), index) for topic, index in map(partition, owned)],
         user_data=None if user_data is None else user_data.encode(),
     )
 
