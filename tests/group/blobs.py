@@ -43,12 +43,13 @@ def subscription_text(blob: bytes, cast: Cast) -> str:
 
 
 def assignment(text: str, cast: Cast) -> bytes:
-    """`orders-0,orders-1`, `none`, or `raw:x`."""
+    """`orders-0,orders-1`, `none`, either with user data as `none:x`, or `raw:x`."""
     if text.startswith("raw:"):
         return text[4:].encode()
+    text, _, user_data = text.partition(":")
     parts = [partition(word) for word in text.split(",")] if text != "none" else []
     by_topic = embedded.by_topic((cast.real(topic), index) for topic, index in parts)
-    return embedded.assignment(by_topic, _ASSIGNMENT_VERSION)
+    return embedded.assignment(by_topic, _ASSIGNMENT_VERSION, user_data=user_data.encode() or None)
 
 
 def assignment_text(blob: bytes, cast: Cast) -> str:
