@@ -376,9 +376,10 @@ class Shard:
 
     def _remove(self, group: Group, cause: Cause, step: Step) -> None:
         """Forget an empty group, and who was told an id of it."""
+        removed = GroupRemoved(*group.stamp(step, cause))  # in its last generation
         group.delete(step)
         del self.groups[group.group_id]
-        step.events.append(GroupRemoved(*group.stamp(step, cause)))
+        step.events.append(removed)
 
     def _remove_offsets(
         self, group: Group, partitions: list[TopicPartition], cause: Cause, step: Step

@@ -22,10 +22,14 @@ def partition(word: str) -> tuple[str, int]:
     return topic, int(index)
 
 
-def subscription(topics: Sequence[str], user_data: str | None, cast: Cast) -> bytes:
+def subscription(
+    topics: Sequence[str], user_data: str | None, cast: Cast, owned: Sequence[str] = ()
+) -> bytes:
+    """`owned` as in `assignment`."""
     return embedded.subscription(
         map(cast.real, topics),
         _SUBSCRIPTION_VERSION,
+        owned=[(cast.real(topic), index) for topic, index in map(partition, owned)],
         user_data=None if user_data is None else user_data.encode(),
     )
 
@@ -39,12 +43,13 @@ def subscription_text(blob: bytes, cast: Cast) -> str:
 
 
 def assignment(text: str, cast: Cast) -> bytes:
-    """`orders-0,orders-1`, `none`, or `raw:x`."""
+    """`orders-0,orders-1`, `none`, either with user data as `none:x`, or `raw:x`."""
     if text.startswith("raw:"):
         return text[4:].encode()
+    text, _, user_data = text.partition(":")
     parts = [partition(word) for word in text.split(",")] if text != "none" else []
     by_topic = embedded.by_topic((cast.real(topic), index) for topic, index in parts)
-    return embedded.assignment(by_topic, _ASSIGNMENT_VERSION)
+    return embedded.assignment(by_topic, _ASSIGNMENT_VERSION, user_data=user_data.encode() or None)
 
 
 def assignment_text(blob: bytes, cast: Cast) -> str:

@@ -118,3 +118,8 @@ class Cast:
             return member_id
         self.bind(member_id)
         return self._symbols[member_id]
+
+    def member(self, member_id: str, instance_id: str | None) -> str:
+        """`$alice`, or `$alice/instance` of a static member."""
+        symbol = self.symbol(member_id)
+        return symbol if instance_id is None else f"{symbol}/{instance_id}"

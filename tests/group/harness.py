@@ -78,7 +78,7 @@ class Harness:
             assert self.shard.durable() == before, f"refused after changes: {refusal!r}"
             step.reply(refusal)
         elif answer is not None:
-            assert not step.replies
+            assert all(reply.ticket != ticket for reply in step.replies)
             step.reply(answer)
         self.last = step
         self._finish(step)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from muster.coordinator.group import events as happenings
@@ -35,10 +35,10 @@ from muster.protocol.messages.offsets import OffsetCommitResponse, OffsetDeleteR
 from muster.protocol.types import ZERO_UUID
 from tests.group import blobs
 from tests.group.cast import Cast
+from tests.group.consumer import prints as consumer
 from tests.group.scenario import Answer
 
 _OK = "ok"
-_USUAL_INTERVAL_MS = 5_000
 _ERROR_NAMES: dict[int, str] = {code.value: code.name for code in ErrorCode}
 
 
@@ -86,18 +86,13 @@ def _error(code: int) -> list[str]:
     return [f"error={error_name(code)}"]
 
 
-def _member(member_id: str, instance_id: str | None, cast: Cast) -> str:
-    symbol = cast.symbol(member_id)
-    return symbol if instance_id is None else f"{symbol}/{instance_id}"
-
-
 def _join(response: JoinGroupResponse, cast: Cast, version: int) -> list[str]:
     if response.error_code != ErrorCode.NONE:
         if response.error_code == ErrorCode.MEMBER_ID_REQUIRED:
             return [f"error=MEMBER_ID_REQUIRED member={cast.symbol(response.member_id)}"]
         return _error(response.error_code)
     members = sorted(
-        f"{_member(member.member_id, member.group_instance_id, cast)}"
+        f"{cast.member(member.member_id, member.group_instance_id)}"
         f"({blobs.subscription_text(member.metadata, cast)})"
         for member in response.members
     )
@@ -125,37 +120,11 @@ def _heartbeat(response: HeartbeatResponse, cast: Cast, version: int) -> list[st
     return [_OK] if response.error_code == ErrorCode.NONE else _error(response.error_code)
 
 
-def _beat(response: ConsumerGroupHeartbeatResponse, cast: Cast, version: int) -> list[str]:
-    if response.error_code != ErrorCode.NONE:
-        return _explained(response, cast)
-    words = [f"epoch={response.member_epoch}"]
-    if version < 1:
-        words.append(f"member={cast.symbol(response.member_id or '')}")
-    if response.heartbeat_interval_ms != _USUAL_INTERVAL_MS and response.member_epoch >= 0:
-        words.append(f"interval={_span(response.heartbeat_interval_ms)}")
-    if response.assignment is not None:
-        words.append(f"assignment={_partitions(response.assignment.topic_partitions, cast)}")
-    return [" ".join(words)]
-
-
-def _explained(response: Any, cast: Cast) -> list[str]:
-    text = cast.text(response.error_message or "")
-    return [f"error={error_name(response.error_code)}" + (f' "{text}"' if text else "")]
-
-
-def _partitions(topics: Iterable[Any], cast: Cast) -> str:
-    """`orders-0,orders-1` of topics by id, sorted by name."""
-    named = sorted(
-        (cast.told(cast.topic_names[topic.topic_id]), index) for topic in topics for index in topic.partitions
-    )
-    return ",".join(f"{name}-{index}" for name, index in named) or "none"
-
-
 def _leave(response: LeaveGroupResponse, cast: Cast, version: int) -> list[str]:
     if response.error_code != ErrorCode.NONE:
         return _error(response.error_code)
     members = [
-        f"{_member(member.member_id, member.group_instance_id, cast)}={_outcome(member.error_code)}"
+        f"{cast.member(member.member_id, member.group_instance_id)}={_outcome(member.error_code)}"
         for member in response.members
     ]
     return [" ".join(members) or _OK]
@@ -235,44 +204,12 @@ def _describe(response: DescribeGroupsResponse, cast: Cast, version: int) -> lis
             f"protocol={group.protocol_data or 'none'}"
         )
         printed += sorted(
-            f"{name} {_member(member.member_id, member.group_instance_id, cast)} client={member.client_id} "
+            f"{name} {cast.member(member.member_id, member.group_instance_id)} client={member.client_id} "
             f"host={member.client_host} ({blobs.subscription_text(member.member_metadata, cast)}) "
             f"assignment={blobs.assignment_text(member.member_assignment, cast)}"
             for member in group.members
         )
     return printed
-
-
-def _describe_consumer(response: ConsumerGroupDescribeResponse, cast: Cast, version: int) -> list[str]:
-    printed: list[str] = []
-    for group in response.groups:
-        name = cast.told(group.group_id)
-        if group.error_code != ErrorCode.NONE:
-            printed += [f"{name} {text}" for text in _explained(group, cast)]
-            continue
-        printed.append(
-            f"{name} state={group.group_state} epoch={group.group_epoch} target={group.assignment_epoch} "
-            f"assignor={group.assignor_name}"
-        )
-        printed += sorted(f"{name} {_described_member(member, cast, version)}" for member in group.members)
-    return printed
-
-
-def _described_member(member: ConsumerGroupDescribeResponse.Member, cast: Cast, version: int) -> str:
-    words = [
-        f"{_member(member.member_id, member.instance_id, cast)} epoch={member.member_epoch} "
-        f"client={member.client_id} host={member.client_host}"
-    ]
-    if member.rack_id is not None:
-        words.append(f"rack={member.rack_id}")
-    if version >= 1:
-        words.append(f"type={member.member_type}")
-    words.append(f"({','.join(map(cast.told, member.subscribed_topic_names)) or 'none'})")
-    if member.subscribed_topic_regex:
-        words.append(f"regex={member.subscribed_topic_regex}")
-    words.append(f"assignment={_partitions(member.assignment.topic_partitions, cast)}")
-    words.append(f"target={_partitions(member.target_assignment.topic_partitions, cast)}")
-    return " ".join(words)
 
 
 def _list(response: ListGroupsResponse, cast: Cast, version: int) -> list[str]:
@@ -301,13 +238,13 @@ _PRINTERS: dict[ApiKey, Callable[[Any, Cast, int], list[str]]] = {
     ApiKey.JOIN_GROUP: _join,
     ApiKey.SYNC_GROUP: _sync,
     ApiKey.HEARTBEAT: _heartbeat,
-    ApiKey.CONSUMER_GROUP_HEARTBEAT: _beat,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: consumer.beat,
     ApiKey.LEAVE_GROUP: _leave,
     ApiKey.OFFSET_COMMIT: _commit,
     ApiKey.OFFSET_FETCH: _fetch,
     ApiKey.OFFSET_DELETE: _delete_offsets,
     ApiKey.DESCRIBE_GROUPS: _describe,
-    ApiKey.CONSUMER_GROUP_DESCRIBE: _describe_consumer,
+    ApiKey.CONSUMER_GROUP_DESCRIBE: consumer.describe,
     ApiKey.LIST_GROUPS: _list,
     ApiKey.DELETE_GROUPS: _delete_group,
 }
@@ -317,6 +254,9 @@ _PRINTERS: dict[ApiKey, Callable[[Any, Cast, int], list[str]]] = {
 
 
 def record_line(record: Record, cast: Cast) -> str:
+    of_consumers = consumer.record(record, cast)
+    if of_consumers is not None:
+        return of_consumers
     match record.key, record.value:
         case OffsetCommitKey() as key, None:
             return f"offset {key.group} {key.topic}-{key.partition} deleted"
@@ -335,7 +275,7 @@ def record_line(record: Record, cast: Cast) -> str:
             return f"group {key.group} deleted"
         case GroupMetadataKey() as key, GroupMetadataValue() as value:
             members = sorted(
-                f"{_member(member.member_id, member.group_instance_id, cast)}"
+                f"{cast.member(member.member_id, member.group_instance_id)}"
                 f"({blobs.subscription_text(member.subscription, cast)})="
                 f"{blobs.assignment_text(member.assignment, cast)}"
                 for member in value.members
@@ -363,7 +303,7 @@ def event_line(event: Event, since_ms: int, cast: Cast) -> str:
         return "nobody" if each is None else cast.symbol(each)
 
     def names(identities: tuple[happenings.MemberIdentity, ...]) -> str:
-        return ", ".join(_member(each.member_id, each.group_instance_id, cast) for each in identities)
+        return ", ".join(cast.member(each.member_id, each.group_instance_id) for each in identities)
 
     who = f" {names((event.member,))}" if event.member is not None else ""
     reason = f' "{event.reason}"' if event.reason else ""
@@ -478,6 +418,8 @@ def event_line(event: Event, since_ms: int, cast: Cast) -> str:
                 what += f", {_span(event.superseded_ms)} after it ended"
             if event.owner is not None:
                 what += f", owned by {names((event.owner,))}"
+        case happenings.ProtocolMigrated():
+            what = f"{event.from_type} -> {event.to_type} with {event.members} members"
         case happenings.GroupCreated():
             what = "created"
         case happenings.GroupRemoved():

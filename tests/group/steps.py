@@ -126,7 +126,8 @@ def _join(words: _Words) -> JoinGroupRequest:
     else:
         topics = words.option("topics", "")
         user_data = words.step.options.get("userdata")
-        metadata = blobs.subscription(topics.split(",") if topics else [], user_data, words.cast)
+        owned = words.listed("owned", []) or []
+        metadata = blobs.subscription(topics.split(",") if topics else [], user_data, words.cast, owned)
     protocols: list[JoinGroupRequest.Protocol] = []
     offered = words.option("protocols", "range")
     for protocol in offered.split(",") if offered != "none" else []:
@@ -184,6 +185,8 @@ def _beat(words: _Words) -> ConsumerGroupHeartbeatRequest:
         member_id = words.cast.own_id(words.actor)
     topics = words.listed("topics", None)
     regex = words.step.options.get("regex")
+    if regex:
+        regex = words.cast.real(regex)
     owned = words.listed("owned", [] if joins else None)
     rebalance = words.option("rebalance", "5m" if joins else _UNSAID)
     by_topic: dict[str, list[int]] = {}

@@ -19,6 +19,7 @@ from tests.support.wire_blocking import WireConnection, readable
 from tests.support.wire_topics import (
     await_coordinators,
     await_in_coordinator,
+    await_look_ups,
     create_topics,
     delete_topic,
     grow_topic,
@@ -56,6 +57,7 @@ class WireDriver(Driver):
         self._group_id = group_id
         self._groups = {group_id}
         self._speaks_consumer = False
+        self._looks_up = False
         self._control = self._connect("control")
         try:
             self._partitions = dict(partitions)
@@ -87,6 +89,7 @@ class WireDriver(Driver):
         if api is ApiKey.CONSUMER_GROUP_HEARTBEAT and not self._speaks_consumer:
             self._speaks_consumer = True
             self._await_known(self._partitions)
+        self._looks_up |= bool(getattr(message, "subscribed_topic_regex", None))
         connection = self._idle_connection(actor)
         connection.send(message, version)
         self._in_flight[connection] = _InFlight(next(self._numbers), actor, api, version)
@@ -97,6 +100,9 @@ class WireDriver(Driver):
         while len(arrived) < expected and time.monotonic() < deadline:
             self._receive(arrived, deadline - time.monotonic())
         self.see_all_done()
+        if self._looks_up:
+            await_look_ups(self._control, self._group_id, next(iter(self._partitions)))
+            self._looks_up = False
         while self._receive(arrived, 0):
             pass
         return [arrived[number] for number in sorted(arrived)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -97,6 +98,32 @@ def await_in_coordinator(connection: WireConnection, group: str, partitions: Map
     until(lambda: _assigned(connection, beside, partitions) == dict(partitions), f"topics of {group}")
 
 
+def await_look_ups(connection: WireConnection, group: str, topic: str) -> None:
+    """Wait until the coordinator of `group` has looked up all regular expressions that it was told so far. It
+    looks them up one after the other; the last one is that of a group beside it, for a `topic`."""
+    beat = _first_beat(_beside(group))
+    beat.subscribed_topic_regex = re.escape(topic)
+
+    def looked_up() -> bool:
+        answer = connection.call(beat, 1, ConsumerGroupHeartbeatResponse)
+        beat.member_epoch = answer.member_epoch
+        return answer.assignment is not None and bool(answer.assignment.topic_partitions)
+
+    until(looked_up, f"topics of regular expressions of {group}")
+    _leave(connection, beat)
+
+
+def _first_beat(group: str) -> ConsumerGroupHeartbeatRequest:
+    return ConsumerGroupHeartbeatRequest(
+        group_id=group, member_id="probe", member_epoch=0, rebalance_timeout_ms=60_000, topic_partitions=[]
+    )
+
+
+def _leave(connection: WireConnection, beat: ConsumerGroupHeartbeatRequest) -> None:
+    beat.member_epoch = -1
+    connection.call(beat, 1, ConsumerGroupHeartbeatResponse)
+
+
 def _beside(group: str) -> str:
     names = (f"beside-{uuid.uuid4()}" for _ in itertools.count())
     return next(name for name in names if shard_of(name) == shard_of(group))
@@ -106,20 +133,13 @@ def _assigned(connection: WireConnection, group: str, names: Iterable[str]) -> d
     """How many partitions of each topic the first member of a group is assigned."""
     found = {}
     for name in names:
-        beat = ConsumerGroupHeartbeatRequest(
-            group_id=group,
-            member_id="probe",
-            member_epoch=0,
-            rebalance_timeout_ms=60_000,
-            subscribed_topic_names=[name],
-            topic_partitions=[],
-        )
+        beat = _first_beat(group)
+        beat.subscribed_topic_names = [name]
         answer = connection.call(beat, 1, ConsumerGroupHeartbeatResponse)
         if answer.error_code != ErrorCode.NONE or answer.assignment is None:
             raise RuntimeError(f"group {group}: error {answer.error_code} {answer.error_message}")
         found[name] = sum(len(topic.partitions) for topic in answer.assignment.topic_partitions)
-        beat.member_epoch = -1
-        connection.call(beat, 1, ConsumerGroupHeartbeatResponse)
+        _leave(connection, beat)
     return found
 
 

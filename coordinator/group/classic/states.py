@@ -54,7 +54,13 @@ TRANSITIONS: Final[Mapping[tuple[GroupState, GroupState], frozenset[Trigger]]] =
     (_PREPARING, _EMPTY): _JOINS_OVER,  # nobody is left
     (_COMPLETING, _STABLE): frozenset({Trigger.LEADER_SYNCED}),
     (_COMPLETING, _PREPARING): _MEMBERS_CHANGED,
-    (_STABLE, _PREPARING): _MEMBERS_CHANGED | {Trigger.LEADER_REJOINED, Trigger.LOADED_OVERSIZE},
+    (_STABLE, _PREPARING): _MEMBERS_CHANGED
+    | {
+        Trigger.LEADER_REJOINED,
+        Trigger.LOADED_OVERSIZE,
+        # The last member of the consumer protocol went for it, and left a classic group.
+        Trigger.REVOCATION_TIMED_OUT,
+    },
     (_EMPTY, _DEAD): _UNLOADED,
     (_PREPARING, _DEAD): _UNLOADED,
     (_COMPLETING, _DEAD): _UNLOADED,

@@ -70,6 +70,8 @@ class ConsumerGroups:
         heartbeats.require_valid(request, step.context.api_version, config)
         group = self._groups.get(request.group_id)
         if request.member_epoch < JOINING:
+            if group is None:
+                raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {request.group_id} not found.")
             return self._leave(self._require(group, request.group_id), request, step)
         owned = heartbeats.owned(request.topic_partitions)
         if request.member_epoch != JOINING:
@@ -250,7 +252,7 @@ class ConsumerGroups:
         self.remove(group, [member], Cause(trigger, member.identity), step)
 
 
-def _require_regex(group: ConsumerGroup, before: str | None, after: str | None) -> None:
+def _require_regex(group: ConsumerGroup, before: str, after: str) -> None:
     """A regular expression that is new to the group must be one. Raises INVALID_REGULAR_EXPRESSION."""
     if after and after != before and after not in group.state.regex_users:
         require_valid(after)

@@ -122,12 +122,14 @@ def reconcile(
 # --- regular expressions ------------------------------------------------------------------------------------
 
 
-def _say_regex(group: ConsumerGroup, before: str | None, after: str | None, step: Step) -> tuple[bool, bool]:
+def _say_regex(group: ConsumerGroup, before: str, after: str, step: Step) -> tuple[bool, bool]:
     """After the member's record was written: whether its regular expression is another, and whether that is
     resolved already, or none."""
     state = group.state
     changed, resolved, wanted = before != after, False, False
     had_regexes = bool(state.regex_users) or bool(before)
+    # One that goes now still counts, as in Kafka: else members that change theirs could have any number.
+    last_ms = max((each.at_ms for each in state.regexes.values()), default=None)
     if changed:
         if before and before not in state.regex_users:
             group.emit(records.regex_tombstone(group.group_id, before), step)
@@ -137,16 +139,16 @@ def _say_regex(group: ConsumerGroup, before: str | None, after: str | None, step
         else:
             resolved = bool(before)
     if wanted or had_regexes:
-        _look_up(group, wanted, step)
+        _look_up(group, wanted, last_ms, step)
     return changed, resolved
 
 
-def _look_up(group: ConsumerGroup, wanted: bool, step: Step) -> None:
-    """Have the topics of the group's regular expressions looked up, if that is due."""
+def _look_up(group: ConsumerGroup, wanted: bool, last_ms: int | None, step: Step) -> None:
+    """Have the topics of the group's regular expressions looked up, if that is due. `last_ms`: when they were
+    last."""
     state = group.state
     if group.looking_up or not state.regex_users:
         return
-    last_ms = max((each.at_ms for each in state.regexes.values()), default=None)
     if last_ms is not None and step.now_ms <= last_ms + REFRESH_MIN_MS:
         return
     refresh_ms = group.config.group_consumer_regex_refresh_interval_ms

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from muster.coordinator.group.consumer.assignors.assignor import Assignment
 from muster.coordinator.group.consumer.state import (
+    INITIAL_EPOCH,
     ClassicProtocols,
     ConsumerState,
     Current,
@@ -168,7 +169,7 @@ def _put_epoch(state: ConsumerState, _: object, value: ConsumerGroupMetadataValu
 
 
 def _delete_epoch(state: ConsumerState, _: object) -> None:
-    state.epoch, state.metadata_hash = 0, 0
+    state.epoch, state.metadata_hash = INITIAL_EPOCH, 0
 
 
 def _put_subscription(
@@ -187,7 +188,7 @@ def _put_subscription(
             value.client_id,
             value.client_host,
             tuple(sorted(value.subscribed_topic_names)),
-            value.subscribed_topic_regex,
+            value.subscribed_topic_regex or "",
             value.rebalance_timeout_ms,
             value.server_assignor,
             classic,
@@ -202,7 +203,7 @@ def _put_target_epoch(
 
 
 def _delete_target_epoch(state: ConsumerState, _: object) -> None:
-    state.assignment_epoch, state.assigned_at_ms = 0, 0
+    state.assignment_epoch, state.assigned_at_ms = INITIAL_EPOCH, 0
 
 
 def _put_target(

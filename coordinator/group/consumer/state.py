@@ -25,6 +25,8 @@ JOINING: Final = 0
 LEFT: Final = -1
 LEFT_FOR_A_WHILE: Final = -2
 """Member epochs that are none: in requests and, but for the first two, in records."""
+INITIAL_EPOCH: Final = 1
+"""Of a group and its target before anything has changed; the first change makes it 2."""
 NOBODY: Final = -1
 """The epoch of a partition that no member holds."""
 
@@ -59,8 +61,8 @@ class Subscription(NamedTuple):
     client_host: str = ""
     topics: tuple[str, ...] = ()
     """By name; sorted."""
-    regex: str | None = None
-    """None or "": it subscribes by name alone."""
+    regex: str = ""
+    """"": it subscribes by name alone."""
     rebalance_timeout_ms: int = -1
     server_assignor: str | None = None
     classic: ClassicProtocols | None = None
@@ -118,9 +120,9 @@ class ConsumerState:
     )
 
     def __init__(self) -> None:
-        self.epoch = 0
+        self.epoch = INITIAL_EPOCH
         self.metadata_hash = 0
-        self.assignment_epoch = 0
+        self.assignment_epoch = INITIAL_EPOCH
         self.assigned_at_ms = 0
         """When the target was made; 0: since then the group was empty."""
         self.subscriptions: dict[str, Subscription] = {}
@@ -153,8 +155,8 @@ class ConsumerState:
     def is_gone(self) -> bool:
         """Whether no record of it is left."""
         return not (
-            self.epoch
-            or self.assignment_epoch
+            self.epoch > INITIAL_EPOCH
+            or self.assignment_epoch > INITIAL_EPOCH
             or self.subscriptions
             or self.current
             or self.targets
@@ -219,8 +221,9 @@ class ConsumerState:
             for topic_id, partitions in held.items():
                 owners = self.owners.setdefault(topic_id, {})
                 for partition in partitions:
+                    before_epoch = owners.get(partition)
                     # A log that was compacted may show the next owner before the last has given it up.
-                    if current.epoch >= owners.get(partition, NOBODY):
+                    if before_epoch is None or current.epoch >= before_epoch:
                         owners[partition] = current.epoch
         if current.state is MemberState.STABLE:
             _count(self.settled, current.epoch, 1)
