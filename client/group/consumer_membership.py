@@ -348,11 +348,10 @@ class ConsumerMembership(Member):
                 for topic in response.assignment.topic_partitions
                 for partition in topic.partitions
             )
-            used = {topic_id for topic_id, _ in self._target | self._current}
+            used = {topic_id for topic_id, _ in self._target}
             self._names = {each: name for each, name in self._names.items() if each in used}
             self._nameless = frozenset()
             self._look_up_at_ms = now_ms
-            self._look_up = None  # What was asked for an earlier target tells too little.
         if self.state is State.JOINING:
             self.state = State.RECONCILING
         self._reconcile()

@@ -297,6 +297,8 @@ class Driver:
                 self._exchange.cancel()
                 self._close_soon(self._join_connection)
                 self._join_connection = None
+        elif isinstance(ask.request, ConsumerGroupHeartbeatRequest) and not ask.request.member_epoch:
+            _LOG.info("group %s: joining by the consumer protocol", self._group_id)
         task = self._spawn(self._do(ask), f"{ask.kind.name} of group {self._group_id}")
         if ask.kind in (Kind.JOIN, Kind.SYNC):
             self._exchange = task

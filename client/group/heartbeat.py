@@ -121,11 +121,6 @@ class Heartbeat:
         """Somebody asked for records."""
         self._poll_ends_ms = now_ms + self._max_poll_interval_ms
 
-    def stand_in_for(self, other: Heartbeat) -> None:
-        """The consumer of another member has this one now."""
-        self.last_sent_ms, self.last_answered_ms = other.last_sent_ms, other.last_answered_ms
-        self._poll_ends_ms = other._poll_ends_ms
-
     def is_due(self, now_ms: int) -> bool:
         return self.is_on and not self.in_flight and now_ms >= self._due_ms
 

@@ -135,7 +135,6 @@ class Member(ABC):
         self.coordinator, self.coordinator_users = other.coordinator, other.coordinator_users
         self.readers, self.poll_expirations = other.readers, other.poll_expirations
         self.last_error = other.last_error
-        self.heartbeat.stand_in_for(other.heartbeat)
         if other.is_subscribed:
             self.subscribe(other.topics, other._accepts)
 

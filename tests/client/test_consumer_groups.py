@@ -583,7 +583,7 @@ async def test_a_commit_that_is_refused_for_good_is_raised_and_the_consumer_clos
     await consumer.start()
     assert await consumer.get() is not None
 
-    async def refuse(*_: Any) -> Any:
+    async def refuse(*_: Any, **__: Any) -> Any:
         raise refused
 
     monkeypatch.setattr(Group, "commit", refuse)

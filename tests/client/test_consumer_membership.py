@@ -305,6 +305,31 @@ def test_one_that_has_nothing_rejoins_at_once_but_not_again_and_again() -> None:
     assert hand.wait(1) == [Kind.HEARTBEAT]
 
 
+def test_one_that_was_in_for_a_while_rejoins_at_once_again() -> None:
+    hand = Hand().joining()
+    for _ in range(3):
+        hand.told(1, [])
+        hand.taken()
+        hand.wait(INTERVAL_MS)
+        hand.told(1)
+        hand.wait(INTERVAL_MS)
+        hand.told(code=ErrorCode.UNKNOWN_MEMBER_ID)
+        assert hand.beat().member_epoch == 0
+
+
+def test_what_was_looked_up_for_an_earlier_assignment() -> None:
+    hand = Hand().joining()
+    hand.told(1, [(T, 0)])
+    early = hand.asks(Kind.NAMES)
+    hand.wait(INTERVAL_MS)
+    hand.told(1, [(U, 0)])
+    hand.membership.answered(early, {T: "t"}, hand.now_ms)
+    hand.asked.remove(early)
+    assert hand.membership.result is None
+    hand.named()
+    assert hand.done().assigned == partitions(0, topic="u")
+
+
 def test_being_fenced_while_an_assignment_is_taken() -> None:
     hand = Hand().stable(0, 1)
     hand.wait(INTERVAL_MS)
@@ -361,6 +386,16 @@ def test_leaving(options: dict[str, str], static_too: bool, epoch: int) -> None:
     assert hand.membership.result is None
     assert hand.wait(100_000) == []
     assert hand.membership.leave("bye") is None
+
+
+@pytest.mark.parametrize(
+    ("code", "tells"), [(ErrorCode.FENCED_MEMBER_EPOCH, True), (ErrorCode.UNKNOWN_MEMBER_ID, False)]
+)
+def test_a_fenced_member_leaves_where_the_group_still_knows_it(code: ErrorCode, tells: bool) -> None:
+    hand = Hand().stable(0)
+    hand.wait(INTERVAL_MS)
+    hand.told(code=code)
+    assert (hand.membership.leave("bye") is not None) == tells
 
 
 def test_who_never_joined_has_nothing_to_tell() -> None:

@@ -183,6 +183,21 @@ async def test_what_does_not_pass_in_time_is_said_to_be_tried_again() -> None:
         assert code_of(result[P0]) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
+async def test_who_waits_for_no_topics_hears_at_once_which_there_are_not() -> None:
+    broker = Coordinator()
+    broker.answers[ApiKey.OFFSET_COMMIT] = answers(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    async with stable(broker) as alone, asyncio.timeout(LONG_S):
+        waits = asyncio.create_task(alone.commit(4, P1, seconds=3_600))
+        await until(lambda: commits(broker))
+        offsets = {P0: OffsetAndMetadata(5)}
+        result = await alone.group.commit(offsets, deadline(3_600), waits_for_topics=False)
+        assert isinstance(result[P0], Retry)
+        assert code_of(result[P0]) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert not waits.done()
+        broker.answers[ApiKey.OFFSET_COMMIT] = answers(0)
+        assert (await waits).ok
+
+
 @pytest.mark.parametrize("fault", [SILENT, HANGS, CUTS], ids=["silent", "hangs", "cuts"])
 async def test_an_answer_that_does_not_come_is_asked_for_again(fault: Any) -> None:
     broker = Coordinator()

@@ -15,9 +15,10 @@ from muster.client.consume.listener import Calls
 from muster.client.consume.rebalancing import Rebalancing
 from muster.client.consume.scope import Scopes
 from muster.client.consume.subscription import Subscription
-from muster.client.errors import RequestTimedOut
+from muster.client.errors import ClientError, RequestTimedOut
 from muster.client.group.group import Group, Joined, Preparation, State
 from muster.client.network.connection import deadline
+from muster.protocol.errors import ErrorCode, KafkaError
 from tests.client.reading import LONG_S, until
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
@@ -97,6 +98,7 @@ class Stage:
         self.story: list[Any] = []
         self.group = FakeGroup(protocol)
         self.may_commit: Callable[[], Awaitable[bool]] | None = None
+        self.why: KafkaError | ClientError = RequestTimedOut("late")
         self.failures: list[BaseException] = []
         subscription = Subscription()
         subscription.subscribe("t")
@@ -131,7 +133,7 @@ class Stage:
     async def _commit(self, offsets: dict[TopicPartition, OffsetAndMetadata], until: float) -> CommitResult:
         self.story.append(("commit", *sorted(map(str, offsets))))
         if self.may_commit is not None and not await self.may_commit():
-            return CommitResult({where: Retry(7, RequestTimedOut("late")) for where in offsets})
+            return CommitResult({where: Retry(7, self.why) for where in offsets})
         result = CommitResult({where: Committed(7) for where in offsets})
         self.auto_commit.known(dict.fromkeys(offsets, 7))
         return result
@@ -241,6 +243,18 @@ async def test_a_commit_is_tried_again_until_the_rebalance_cannot_wait() -> None
     story = await stage.go_on()
     assert story.count(("commit", "t-0")) > 1
     assert story[-2:] == [("revoked", "t-0"), ("read",)]
+
+
+async def test_a_topic_that_is_gone_is_not_waited_for() -> None:
+    stage = Stage()
+    stage.own(T0)
+    stage.why = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+    async def never() -> bool:
+        return False
+
+    stage.may_commit = never
+    assert await stage.go_on() == [("hold", "t-0"), ("commit", "t-0"), ("revoked", "t-0"), ("read",)]
 
 
 async def test_what_is_lost_is_not_committed() -> None:
