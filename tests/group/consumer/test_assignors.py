@@ -183,9 +183,21 @@ def test_topics_no_longer_subscribed_go_to_others() -> None:
 
 @pytest.mark.parametrize("homogeneous", [False, True])
 def test_what_does_not_exist_or_belongs_to_another_is_dropped(homogeneous: bool) -> None:
-    members = {"a": (topics(1), {1: [0, 7]}), "b": (topics(1), {1: [0, 1]}), "c": (topics(1), {1: [0, 9]})}
-    given = spec({1: 3}, members, homogeneous=homogeneous)
-    check("uniform", given, a={1: [0]}, b={1: [1]}, c={1: [2]})
+    members: Members = {
+        "a": (topics(1), {1: [0, 7]}),
+        "b": (topics(1), {1: [0, 1]}),
+        "c": (topics(1), {1: [0]}),
+        "d": (topics(1), {1: [4]}),
+    }
+    given = spec({1: 4}, members, homogeneous=homogeneous)
+    check("uniform", given, a={1: [0]}, b={1: [1]}, c={1: [2]}, d={1: [3]})
+
+
+@pytest.mark.parametrize("homogeneous", [False, True])
+def test_a_topic_without_partitions_in_a_target_is_dropped(homogeneous: bool) -> None:
+    both = topics(1, 2)
+    given = spec({1: 1, 2: 1}, {"a": (both, {1: [], 2: [0]}), "b": (both, {1: [0]})}, homogeneous=homogeneous)
+    check("uniform", given, a={2: [0]}, b={1: [0]})
 
 
 @pytest.mark.parametrize("name", ASSIGNORS)
@@ -221,6 +233,8 @@ def test_ids_compare_as_utf_16() -> None:
     """A character beyond the first plane is two units, which come before the last letters of that plane."""
     beyond, last = "\N{GRINNING FACE}", "\N{FULLWIDTH TILDE}"
     check("range", alike({1: 2}, **{last: {}, beyond: {}}), **{beyond: {1: [0]}, last: {1: [1]}})
+    half = beyond.encode("utf-16-le")[:2].decode("utf-16-le", "surrogatepass")
+    check("range", alike({1: 2}, **{beyond: {}, half: {}}), **{half: {1: [0]}, beyond: {1: [1]}})
 
 
 def test_each_topic_is_divided_among_its_own_subscribers() -> None:
