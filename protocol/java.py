@@ -5,6 +5,10 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable
 from struct import unpack
+from typing import Final
+
+_FIBONACCI: Final = 0x9E37_79B9_7F4A_7C15
+"""2^64 over the golden ratio."""
 
 
 def java_hash(text: str) -> int:
@@ -45,6 +49,27 @@ def buckets_when_grown(keys: int) -> int:
 def buckets_when_copied(keys: int) -> int:
     """Of `new HashSet<>(collection)`, which doubles already when it is three quarters full."""
     return buckets_when_grown(keys + (keys % 3 == 0))
+
+
+def hash_set_order(keys: Iterable[str]) -> list[str]:
+    """Distinct keys in the order in which a HashSet iterates them that was made of a list of them."""
+    keys = list(keys)
+    mask = buckets_when_copied(len(keys)) - 1
+    return sorted(keys, key=lambda key: spread(java_hash(key)) & mask)
+
+
+def timeline_map_order(keys: Iterable[str], most: int = 0) -> list[str]:
+    """The order in which Kafka's TimelineHashMap iterates keys that were put as given, each more than once.
+
+    `most` is how many it had at once at most, if that is more: it never shrinks. A bucket has the last first.
+    """
+    keys = list(keys)
+    buckets = 2
+    while (max(most, len(keys)) + 1) * 3 > buckets * 4:
+        buckets *= 2
+    shift = 65 - buckets.bit_length()
+    keys.reverse()
+    return sorted(keys, key=lambda key: (java_hash(key) * _FIBONACCI & 0xFFFF_FFFF_FFFF_FFFF) >> shift)
 
 
 def hash_map_order(keys: Iterable[str]) -> list[str]:

@@ -13,6 +13,7 @@ import pytest
 from muster.coordinator.group.consumer.assignors import ASSIGNORS, Assignment, Spec, Subscriber
 
 Target = Mapping[int, Iterable[int]]
+Members = Mapping[str, tuple[frozenset[UUID], Target]]
 
 
 def topics(*numbers: int) -> frozenset[UUID]:
@@ -30,7 +31,7 @@ def alike(counts: Mapping[int, int], **members: Target) -> Spec:
 
 def spec(
     counts: Mapping[int, int],
-    members: Mapping[str, tuple[frozenset[UUID], Target]],
+    members: Members,
     *,
     homogeneous: bool = False,
     static: Mapping[str, str] | None = None,
@@ -98,7 +99,7 @@ def test_topics_that_are_gone_still_count_for_the_size_of_a_table() -> None:
     # In a table of 16 buckets topic 17 comes before topic 2, in one of 32 after it.
     few: Target = {2: [0], 17: [0]}
     check("uniform", alike({2: 1, 17: 1}, a=few, b={}), a={17: [0]}, b={2: [0]})
-    many = few | {topic: [0] for topic in range(50, 61)}
+    many = {**few, **{topic: [0] for topic in range(50, 61)}}
     check("uniform", alike({2: 1, 17: 1}, a=many, b={}), a={2: [0]}, b={17: [0]})
 
 
@@ -146,7 +147,7 @@ def test_of_equal_topics_the_lowest_id_comes_first_as_a_signed_number() -> None:
 
 def test_the_lowest_load_rises_first() -> None:
     # Topic 1 has the most partitions per subscriber; of the others, 2 comes before 3.
-    members = {"a": (topics(2, 3), {}), "b": (topics(2, 3), {}), "c": (topics(1, 2, 3), {})}
+    members: Members = {"a": (topics(2, 3), {}), "b": (topics(2, 3), {}), "c": (topics(1, 2, 3), {})}
     given = spec({1: 2, 2: 3, 3: 3}, members)
     check("uniform", given, a={2: [0, 2], 3: [2]}, b={2: [1], 3: [0, 1]}, c={1: [0, 1]})
 
@@ -182,9 +183,21 @@ def test_topics_no_longer_subscribed_go_to_others() -> None:
 
 @pytest.mark.parametrize("homogeneous", [False, True])
 def test_what_does_not_exist_or_belongs_to_another_is_dropped(homogeneous: bool) -> None:
-    members = {"a": (topics(1), {1: [0, 7]}), "b": (topics(1), {1: [0, 1]}), "c": (topics(1), {1: [0, 9]})}
-    given = spec({1: 3}, members, homogeneous=homogeneous)
-    check("uniform", given, a={1: [0]}, b={1: [1]}, c={1: [2]})
+    members: Members = {
+        "a": (topics(1), {1: [0, 7]}),
+        "b": (topics(1), {1: [0, 1]}),
+        "c": (topics(1), {1: [0]}),
+        "d": (topics(1), {1: [4]}),
+    }
+    given = spec({1: 4}, members, homogeneous=homogeneous)
+    check("uniform", given, a={1: [0]}, b={1: [1]}, c={1: [2]}, d={1: [3]})
+
+
+@pytest.mark.parametrize("homogeneous", [False, True])
+def test_a_topic_without_partitions_in_a_target_is_dropped(homogeneous: bool) -> None:
+    both = topics(1, 2)
+    given = spec({1: 1, 2: 1}, {"a": (both, {1: [], 2: [0]}), "b": (both, {1: [0]})}, homogeneous=homogeneous)
+    check("uniform", given, a={2: [0]}, b={1: [0]})
 
 
 @pytest.mark.parametrize("name", ASSIGNORS)
@@ -211,7 +224,7 @@ def test_later_members_get_nothing_when_there_are_too_few_partitions() -> None:
 
 
 def test_static_members_come_first_in_the_order_of_their_instances() -> None:
-    members = {each: (topics(1), {}) for each in "abcd"}
+    members: Members = {each: (topics(1), {}) for each in "abcd"}
     given = spec({1: 4}, members, homogeneous=True, static={"c": "second", "d": "first"})
     check("range", given, d={1: [0]}, c={1: [1]}, a={1: [2]}, b={1: [3]})
 
@@ -220,6 +233,8 @@ def test_ids_compare_as_utf_16() -> None:
     """A character beyond the first plane is two units, which come before the last letters of that plane."""
     beyond, last = "\N{GRINNING FACE}", "\N{FULLWIDTH TILDE}"
     check("range", alike({1: 2}, **{last: {}, beyond: {}}), **{beyond: {1: [0]}, last: {1: [1]}})
+    half = beyond.encode("utf-16-le")[:2].decode("utf-16-le", "surrogatepass")
+    check("range", alike({1: 2}, **{beyond: {}, half: {}}), **{half: {1: [0]}, beyond: {1: [1]}})
 
 
 def test_each_topic_is_divided_among_its_own_subscribers() -> None:

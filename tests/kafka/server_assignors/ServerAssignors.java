@@ -15,6 +15,7 @@ import java.util.Set;
 import java.util.TreeSet;
 import java.util.stream.Collectors;
 import org.apache.kafka.common.Uuid;
+import org.apache.kafka.common.utils.internals.LogContext;
 import org.apache.kafka.coordinator.group.api.assignor.ConsumerGroupPartitionAssignor;
 import org.apache.kafka.coordinator.group.api.assignor.GroupSpec;
 import org.apache.kafka.coordinator.group.api.assignor.MemberAssignment;
@@ -25,6 +26,8 @@ import org.apache.kafka.coordinator.group.assignor.UniformAssignor;
 import org.apache.kafka.coordinator.group.modern.Assignment;
 import org.apache.kafka.coordinator.group.modern.GroupSpecImpl;
 import org.apache.kafka.coordinator.group.modern.MemberSubscriptionAndAssignmentImpl;
+import org.apache.kafka.timeline.SnapshotRegistry;
+import org.apache.kafka.timeline.TimelineHashMap;
 
 /**
  * Kafka's server-side assignors, asked line by line. A line is a word and its values, with tabs between them; "-" is
@@ -34,6 +37,10 @@ import org.apache.kafka.coordinator.group.modern.MemberSubscriptionAndAssignment
  *   member   ID  INSTANCE  RACK  TOPICS  TARGET         "t,u", "t:0,1;u:2"
  *   assign   ASSIGNOR  TYPE    what was named since the last assign; answers a line "ID TARGET" for each member that the
  *                              assignor names, then "took" and the nanoseconds of CPU
+ *
+ *   members  CHANGES...        "+ID" joins, "-ID" leaves, "=ID" joins with the heartbeat that computes targets; answers ids
+ *                              in the order in which they are handed to an assignor
+ *   names    NAME...           of topics in a record of a member; answers them in the order of its subscription
  *
  * A target is made as the coordinator makes it of a record, and members are put into a HashMap in the order of
  * their lines.
@@ -89,9 +96,38 @@ public class ServerAssignors {
                     group.assign(out, assignor(values[1]), SubscriptionType.valueOf(values[2]));
                     group = new Group();
                 }
+                case "members" -> answer(out, members(values));
+                case "names" -> answer(out, new HashSet<>(List.of(values).subList(1, values.length)));
                 default -> throw new IllegalArgumentException(line);
             }
         }
+    }
+
+    private static void answer(PrintStream out, Set<String> texts) {
+        out.println(String.join("\t", texts));
+        out.flush();
+    }
+
+    /** The coordinator puts a member once for each of its two records. */
+    private static Set<String> members(String[] changes) {
+        TimelineHashMap<String, Integer> group = new TimelineHashMap<>(new SnapshotRegistry(new LogContext()), 0);
+        Map<String, Integer> handed = new HashMap<>();
+        List<String> newcomers = new ArrayList<>();
+        for (String change : List.of(changes).subList(1, changes.length)) {
+            String id = change.substring(1);
+            switch (change.charAt(0)) {
+                case '+' -> {
+                    group.put(id, 1);
+                    group.put(id, 2);
+                }
+                case '-' -> group.remove(id);
+                case '=' -> newcomers.add(id);
+                default -> throw new IllegalArgumentException(change);
+            }
+        }
+        group.forEach(handed::put);
+        newcomers.forEach(id -> handed.put(id, 1));
+        return handed.keySet();
     }
 
     private static ConsumerGroupPartitionAssignor assignor(String name) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -37,3 +38,14 @@ class JavaServerAssignors(JavaProgram):
             if member_id == "took":
                 return Answer(targets, int(value) / 1e9)
             targets[member_id] = read_target(value)
+
+    def members(self, changes: Iterable[str]) -> list[str]:
+        """In the order in which an assignor gets them: "+id" joins, "-id" leaves, and "=id" joins with the
+        heartbeat that computes targets."""
+        self.say("\t".join(("members", *changes)))
+        return self.hear().split("\t")
+
+    def names(self, names: Iterable[str]) -> list[str]:
+        """In the order of the subscription of a member whose record has them so."""
+        self.say("\t".join(("names", *names)))
+        return self.hear().split("\t")

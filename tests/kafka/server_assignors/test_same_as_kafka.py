@@ -6,11 +6,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from random import Random
 from typing import Final
+from uuid import UUID
 
 import pytest
 
 from muster.coordinator.group.consumer.assignors import ASSIGNORS, Assignment, Spec
+from muster.coordinator.group.consumer.assignors.order import member_order, topic_order
 from tests.kafka.server_assignors.cases import chain, group
 from tests.kafka.server_assignors.java import JavaServerAssignors
 
@@ -47,6 +50,33 @@ def test_chains_of_subscriptions(java: JavaServerAssignors, links: int, count: i
     """Some of them take more rounds than there may be."""
     spec = chain(links, count, backwards)
     assert ASSIGNORS["uniform"](spec) == java.assign("uniform", spec).targets
+
+
+def test_the_order_of_members(java: JavaServerAssignors) -> None:
+    for seed in range(SEED, SEED + CASES):
+        random = Random(seed)
+        changes: list[str] = []
+        present: list[str] = []
+        most = 0
+        for _ in range(random.randint(1, random.choice((5, 20, 150)))):
+            if present and random.random() < 0.3:
+                changes.append(f"-{present.pop(random.randrange(len(present)))}")
+            else:
+                present.append(f"{UUID(int=random.getrandbits(128))}")
+                changes.append(f"+{present[-1]}")
+            most = max(most, len(present))
+        newcomer = random.choice((None, "newcomer"))
+        if newcomer is not None:
+            changes.append(f"={newcomer}")
+        if present or newcomer:
+            assert member_order(present, newcomer, most) == java.members(changes), f"SEED={seed} CASES=1"
+
+
+def test_the_order_of_topics(java: JavaServerAssignors) -> None:
+    for seed in range(SEED, SEED + CASES):
+        random = Random(seed)
+        names = [f"topic-{random.randrange(10_000)}" for _ in range(random.randint(1, 60))]
+        assert topic_order(set(names)) == java.names(sorted(set(names))), f"SEED={seed} CASES=1"
 
 
 @pytest.mark.parametrize(("name", "other"), [("uniform", "range"), ("range", "uniform")])

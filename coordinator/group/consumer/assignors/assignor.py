@@ -3,10 +3,8 @@
 Results are those of Apache Kafka 4.4 partition by partition, for the same orders. Kafka goes through hash
 tables, so three orders count, and callers who want Kafka's result give them:
 
-- `Spec.members` in the order in which `uniform` serves members. Kafka's TargetAssignmentBuilder has them in a
-  HashMap: `protocol.java.hash_map_order` of the ids. Where ids share a bucket, Kafka follows the table of the
-  group's members, whose order depends on the group's past.
-- `Spec.partitions`: topics that share a bucket are dealt out in this order.
+- `Spec.members`: `uniform` serves members in this order. `order.member_order` is Kafka's.
+- `Spec.partitions`: topics that share a bucket are dealt out in this order. `order.topic_order` is Kafka's.
 - `Subscriber.assigned`: topics that share a bucket are given up in this order. Kafka's is that of the
   target's record, and so is an assignor's result.
 

@@ -33,7 +33,7 @@ def kept(spec: Spec) -> Kept:
             keeps = {topic: numbers for topic, numbers in keeps.items() if topic in subscriber.topics}
         for topic, numbers in keeps.items():
             taken = by_topic[topic]
-            if max(numbers, default=-1) >= spec.partitions[topic] or not taken.isdisjoint(numbers):
+            if not numbers or max(numbers) >= spec.partitions[topic] or not taken.isdisjoint(numbers):
                 keeps = _sound(keeps, spec.partitions, by_topic)
                 break
         for topic, numbers in keeps.items():
