@@ -134,8 +134,8 @@ async def test_what_is_only_validated_is_not_made(broker: Broker, wire: Wire) ->
         ((OFFLOAD, SET, "x"), f"Invalid value x for configuration {OFFLOAD}: it takes true or false"),
         (("no.such.config", SET, "1"), "Unknown group config name: no.such.config"),
         (("share.session.timeout.ms", SET, "50000"), "muster has no share groups"),
-        ((SESSION, APPEND, "1"), f"{SESSION} is no list"),
-        ((SESSION, SUBTRACT, "1"), f"{SESSION} is no list"),
+        ((SESSION, APPEND, "1"), f"{SESSION} is not a list"),
+        ((SESSION, SUBTRACT, "1"), f"{SESSION} is not a list"),
     ],
 )
 async def test_bad_values_and_unknown_names_are_refused_in_words(

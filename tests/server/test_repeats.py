@@ -27,6 +27,7 @@ from muster.protocol.messages.classic_group import (
     LeaveGroupRequest,
     SyncGroupRequest,
 )
+from muster.protocol.messages.consumer_group import ConsumerGroupHeartbeatRequest
 from muster.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
 from tests.server.conftest import StartBrokers
 from tests.server.test_connection import framed
@@ -222,6 +223,46 @@ def story_of_members() -> list[bytes]:
     return story.frames
 
 
+def story_of_consumers(topic_id: uuid.UUID) -> list[bytes]:
+    """Members of the consumer protocol, in every version: what they repeat, what they say but once, and what
+    is refused."""
+    story = Story()
+    Owned = ConsumerGroupHeartbeatRequest.TopicPartitions
+    for version in range(versions(ApiKey.CONSUMER_GROUP_HEARTBEAT).last + 1):
+        group = f"consumers-{version}"
+
+        def beat(epoch: int, *, client_id: str = "bench", member: str = "m", **fields: Any) -> None:
+            request = ConsumerGroupHeartbeatRequest(
+                group_id=fields.pop("group_id", group),  # noqa: B023
+                member_id=member,
+                member_epoch=epoch,
+                **fields,
+            )
+            story.send(request, version, client_id=client_id)  # noqa: B023
+
+        said = {"rebalance_timeout_ms": 60_000, "subscribed_topic_names": ["orders"], "topic_partitions": []}
+        beat(2)
+        beat(0, **said)
+        for _ in range(3):
+            beat(2)
+        beat(2, client_id="another")
+        for _ in range(2):
+            beat(2, topic_partitions=[Owned(topic_id=topic_id, partitions=[0, 1, 2])])
+        for epoch in (1, 2, 3, 2, -3, 2):
+            beat(epoch)
+        beat(2, member="nobody")
+        beat(2, group_id="")
+        beat(2, server_assignor="none")
+        for _ in range(2):
+            beat(2, subscribed_topic_names=["orders", "others"])
+        for epoch in (2, 3, 3):
+            beat(epoch)
+        for _ in range(2):
+            beat(-1)
+        beat(3)
+    return story.frames
+
+
 def story_of_commits(topic_id: uuid.UUID) -> list[bytes]:
     story = Story()
     for version in range(versions(ApiKey.OFFSET_COMMIT).first, versions(ApiKey.OFFSET_COMMIT).last + 1):
@@ -256,6 +297,18 @@ async def test_members_are_answered_with_the_same_bytes(
     answers = await fast.play(monkeypatch, frames)
     assert answers == await plain.play(monkeypatch, frames)
     assert None not in answers
+
+
+async def test_consumers_are_answered_with_the_same_bytes(
+    start_brokers: StartBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers: list[list[bytes]] = []
+    for twin in await both(start_brokers, monkeypatch):
+        topic_id = twin.broker.catalogue.named("orders").topic_id
+        played = await twin.play(monkeypatch, story_of_consumers(topic_id))
+        assert None not in played
+        answers.append([(answer or b"").replace(topic_id.bytes, b"<topic id>") for answer in played])
+    assert answers[0] == answers[1]
 
 
 async def test_commits_are_answered_with_the_same_bytes(
