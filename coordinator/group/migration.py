@@ -197,6 +197,8 @@ def downgrade_by(
 ) -> None:
     """A static member of the classic protocol takes the place of the last one that speaks the consumer
     protocol. Where nothing has changed by that, the classic group does not rebalance."""
+    # Members know this one, and are told to rejoin in it should there be another now.
+    generation_id = group.state.epoch
     member = classic_members.admit(group, joining, step)
     progress.say(group, member, joining.said, joining.cause, step)
     state = group.state
@@ -206,6 +208,7 @@ def downgrade_by(
     epoch = group.current(member.member_id).epoch
     group.heard(member, step)
     classic = _classic_of(group, list(group.members), shared, step)
+    classic.generation_id = generation_id
     _put_in_place(group, classic, groups, joining.cause, step)
     step.reply(classic_members.joined_response(epoch, joining))
     if stale:

@@ -37,6 +37,7 @@ from tests.group import blobs
 from tests.group.cast import Cast
 from tests.group.consumer import prints as consumer
 from tests.group.scenario import Answer
+from tests.group.scenario import span as _span
 
 _OK = "ok"
 _ERROR_NAMES: dict[int, str] = {code.value: code.name for code in ErrorCode}
@@ -289,13 +290,6 @@ def record_line(record: Record, cast: Cast) -> str:
             raise AssertionError(f"an unknown record: {key!r} {value!r}")
 
 
-def _span(duration_ms: int) -> str:
-    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)):
-        if duration_ms and duration_ms % size == 0:
-            return f"{duration_ms // size}{unit}"
-    return f"{duration_ms}ms"
-
-
 def event_line(event: Event, since_ms: int, cast: Cast) -> str:
     """`+45s orders 1 session expired $alice: Stable -> PreparingRebalance after 45s, waiting for $bob`"""
 
@@ -305,9 +299,12 @@ def event_line(event: Event, since_ms: int, cast: Cast) -> str:
     def names(identities: tuple[happenings.MemberIdentity, ...]) -> str:
         return ", ".join(cast.member(each.member_id, each.group_instance_id) for each in identities)
 
+    of_consumers = consumer.event(event, since_ms, cast)
     who = f" {names((event.member,))}" if event.member is not None else ""
     reason = f' "{event.reason}"' if event.reason else ""
     match event:
+        case _ if of_consumers is not None:
+            what = of_consumers
         case happenings.StateChanged():
             what = f"{event.from_state} -> {event.to_state} after {_span(event.phase_ms)}"
             if event.waiting_for:
@@ -418,8 +415,6 @@ def event_line(event: Event, since_ms: int, cast: Cast) -> str:
                 what += f", {_span(event.superseded_ms)} after it ended"
             if event.owner is not None:
                 what += f", owned by {names((event.owner,))}"
-        case happenings.ProtocolMigrated():
-            what = f"{event.from_type} -> {event.to_type} with {event.members} members"
         case happenings.GroupCreated():
             what = "created"
         case happenings.GroupRemoved():

@@ -148,6 +148,14 @@ def milliseconds(text: str) -> int:
     return int(match[1]) * _UNITS[match[2]]
 
 
+def span(duration_ms: int) -> str:
+    """The way back: in the largest unit that leaves nothing over."""
+    for unit in ("d", "h", "m", "s"):
+        if duration_ms and duration_ms % _UNITS[unit] == 0:
+            return f"{duration_ms // _UNITS[unit]}{unit}"
+    return f"{duration_ms}ms"
+
+
 def parse(path: Path) -> Scenario:
     """Read a file. Raises ScenarioError."""
     return parse_lines(path, path.read_text(encoding="utf-8").splitlines())

@@ -114,7 +114,7 @@ def _add(group: ClassicGroup, request: JoinGroupRequest, member_id: str, step: S
     """Take a new member in and rebalance."""
     if not group.members:
         group.protocol_type = request.protocol_type
-    rebalance_timeout_ms, session_timeout_ms = _timeouts(request, step.context)
+    rebalance_timeout_ms, session_timeout_ms = timeouts(request, step.context)
     member = ClassicMember(
         member_id=member_id,
         group_instance_id=request.group_instance_id,
@@ -190,7 +190,7 @@ def _join_known(group: ClassicGroup, request: JoinGroupRequest, step: Step) -> N
     cause = Cause(trigger, member.identity, request.reason)
     _tell_rejoined(group, member, protocols, cause, step)
     group.heard(member, step)
-    group.update(member, protocols, *_timeouts(request, step.context))
+    group.update(member, protocols, *timeouts(request, step.context))
     _park_and_rebalance(group, member, cause, step)
 
 
@@ -267,7 +267,7 @@ def _replace(group: ClassicGroup, request: JoinGroupRequest, member_id: str, ste
     protocols = _protocols(request)
     _tell_metadata(group, member, protocols, cause, step)
     group.replace(member, identity)
-    group.update(member, protocols, *_timeouts(request, step.context))
+    group.update(member, protocols, *timeouts(request, step.context))
     group.heard(member, step)
     member.begin_anew(step.now_ms)
     group.restart_session(member, step.now_ms)
@@ -299,7 +299,7 @@ def _protocols(request: JoinGroupRequest) -> Protocols:
     return tuple((protocol.name, protocol.metadata) for protocol in request.protocols)
 
 
-def _timeouts(request: JoinGroupRequest, context: RequestContext) -> tuple[int, int]:
+def timeouts(request: JoinGroupRequest, context: RequestContext) -> tuple[int, int]:
     """The rebalance and the session timeout. JoinGroup v0 has one for both; later versions may ask for none
     at all, also by a number below zero, as the definition's default is."""
     if context.api_version == 0:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from muster.coordinator.base.step import Step
-from muster.coordinator.group.classic import sessions
+from muster.coordinator.group.classic import joins, sessions, syncs
 from muster.coordinator.group.config import MigrationPolicy
 from muster.coordinator.group.consumer import membership, progress
 from muster.coordinator.group.consumer.assignors.assignor import Assignment
@@ -101,6 +101,7 @@ def joining(
         raise _inconsistent(
             "Malformed embedded consumer protocol in subscription deserialization."
         ) from error
+    rebalance_timeout_ms, session_timeout_ms = joins.timeouts(request, context)
     identity = MemberIdentity(member_id, context.client_id, context.client_host, instance_id)
     trigger = Trigger.MEMBER_JOINED if known is None else Trigger.MEMBER_REJOINED
     return Joining(
@@ -114,15 +115,15 @@ def joining(
             context.client_host,
             tuple(sorted(set(said.topics))),
             "",
-            request.rebalance_timeout_ms,
+            rebalance_timeout_ms,
             before.server_assignor,
             ClassicProtocols(
-                request.session_timeout_ms, tuple((each.name, each.metadata) for each in request.protocols)
+                session_timeout_ms, tuple((each.name, each.metadata) for each in request.protocols)
             ),
         ),
         owned_partitions(said, group.topics),
         Cause(Trigger.STATIC_MEMBER_REPLACED if old is not None else trigger, identity, request.reason),
-        request.rebalance_timeout_ms,
+        rebalance_timeout_ms,
     )
 
 
@@ -183,6 +184,7 @@ def joined_response(epoch: int, joining: Joining) -> JoinGroupResponse:
 
 def sync(group: ConsumerGroup, request: SyncGroupRequest, step: Step) -> None:
     """Answer with the member's assignment."""
+    syncs.require_protocol(request, step.context)
     member = _speaker(group, request.member_id, request.group_instance_id)
     member_id = member.member_id
     has = group.current(member_id)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from muster.coordinator.group import events as happenings
 from muster.coordinator.group.consumer.state import MemberState
 from muster.coordinator.group.effects import Record
+from muster.coordinator.group.events import Event
 from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.consumer_group import (
     ConsumerGroupDescribeResponse,
@@ -24,6 +26,7 @@ from muster.protocol.messages.coordinator_records import (
 )
 from tests.group import blobs
 from tests.group.cast import Cast
+from tests.group.scenario import span
 
 _USUAL_INTERVAL_MS = 5_000
 _EPOCHS_OF_GROUPS = {
@@ -39,7 +42,7 @@ def beat(response: ConsumerGroupHeartbeatResponse, cast: Cast, version: int) -> 
     if version < 1:
         words.append(f"member={cast.symbol(response.member_id or '')}")
     if response.heartbeat_interval_ms != _USUAL_INTERVAL_MS and response.member_epoch >= 0:
-        words.append(f"interval={response.heartbeat_interval_ms}ms")
+        words.append(f"interval={span(response.heartbeat_interval_ms)}")
     if response.assignment is not None:
         words.append(f"assignment={_partitions(response.assignment.topic_partitions, cast)}")
     return [" ".join(words)]
@@ -88,6 +91,48 @@ def _partitions(topics: Iterable[Any], cast: Cast) -> str:
         (cast.told(cast.topic_names[topic.topic_id]), index) for topic in topics for index in topic.partitions
     )
     return ",".join(f"{name}-{index}" for name, index in named) or "none"
+
+
+# --- events -------------------------------------------------------------------------------------------------
+
+
+def event(event: Event, since_ms: int, cast: Cast) -> str | None:
+    """What happened; None: nothing that only consumer groups know."""
+    match event:
+        case happenings.ProtocolMigrated():
+            return f"{event.from_type} -> {event.to_type} with {event.members} members"
+        case happenings.EpochBumped():
+            return f"new epoch, {event.members} members"
+        case happenings.TargetAssigned():
+            owned = ", ".join(f"{cast.symbol(each)} has {count}" for each, count in event.owned.items())
+            moves = [
+                f"{move.topic}-{move.partition} "
+                f"{' -> '.join(_who(each, cast) for each in (move.from_member_id, move.to_member_id))}"
+                for move in event.moves
+            ]
+            return (
+                f"target of {event.assignor}: {event.partitions} ({owned}), kept {event.kept}, moved "
+                f"{event.moved}, lost {event.lost}" + (f": {', '.join(moves)}" if moves else "")
+            )
+        case happenings.RevocationRequested():
+            until = "" if event.until_ms is None else f", until +{span(event.until_ms - since_ms)}"
+            return f"is to give up {_named(event.partitions)}{until}"
+        case happenings.PartitionsRevoked():
+            after = "" if event.after_ms is None else f" after {span(event.after_ms)}"
+            return f"has given up {_named(event.partitions)}{after}"
+        case happenings.PartitionsAssigned():
+            waiting = f", waiting for {_named(event.waiting_for)}" if event.waiting_for else ""
+            return f"has {_named(event.partitions)} in epoch {event.member_epoch}{waiting}"
+        case _:
+            return None
+
+
+def _who(member_id: str | None, cast: Cast) -> str:
+    return "nobody" if member_id is None else cast.symbol(member_id)
+
+
+def _named(partitions: Sequence[tuple[str, int]]) -> str:
+    return ",".join(f"{topic}-{index}" for topic, index in sorted(partitions)) or "nothing more"
 
 
 # --- records ------------------------------------------------------------------------------------------------
@@ -143,7 +188,7 @@ def _member(value: ConsumerGroupMemberMetadataValue, cast: Cast) -> list[str]:
             f"{each.name}({blobs.subscription_text(each.metadata, cast)})"
             for each in classic.supported_protocols
         ]
-        words.append(f"classic={','.join(protocols)} session={classic.session_timeout_ms}ms")
+        words.append(f"classic={','.join(protocols)} session={span(classic.session_timeout_ms)}")
     return words
 
 
