@@ -23,9 +23,8 @@ Fields = dict[str, str]
 
 AROUND_THE_CORE = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))
 """Stories about what the server does before it asks the core."""
-OF_THE_CORE = sorted((Path(__file__).parent.parent / "group" / "scenarios").glob("*.txt"))
-OF_CONSUMER_GROUPS = sorted((Path(__file__).parent.parent / "group" / "scenarios").glob("*/*.txt"))
-"""Of the core, too: the consumer protocol, and migration between the two."""
+OF_THE_CORE = sorted((Path(__file__).parent.parent / "group" / "scenarios").rglob("*.txt"))
+"""Of classic groups, of consumer groups, and of the way between the two."""
 SCENARIOS = AROUND_THE_CORE + OF_THE_CORE
 
 OUT_OF_CLIENTS_HANDS = frozenset({"advance", "reload", "unload", "config"})

@@ -11,10 +11,8 @@ from tests.kafka.conftest import KafkaOfConfigs
 from tests.kafka.differences import Difference, differences, listed
 from tests.kafka.our_server import running_driver
 from tests.kafka.recording import (
-    OF_CONSUMER_GROUPS,
     SCENARIOS,
     record,
-    record_core,
     replayable_part,
 )
 from tests.kafka.stories import is_told
@@ -42,7 +40,7 @@ def _replayable() -> list[Scenario]:
 
     What is `not-on-kafka` because it is a race there has no outcome to compare.
     """
-    scenarios = [replayable_part(parse(path)) for path in SCENARIOS + OF_CONSUMER_GROUPS]
+    scenarios = [replayable_part(parse(path)) for path in SCENARIOS]
     return sorted(
         (
             scenario
@@ -58,11 +56,8 @@ def _replay(scenario: Scenario, kafka: ApacheKafka) -> list[Difference]:
     partitions = {name + suffix: count for name, count in scenario.topics.items()}
     with WireDriver(kafka.host, kafka.port, partitions, scenario.group + suffix) as driver:
         theirs = record(scenario, driver, topic_id=driver.topic_id, suffix=suffix)
-    if scenario.path in OF_CONSUMER_GROUPS:
-        ours = record_core(scenario)
-    else:
-        with running_driver(scenario) as ours_driver:
-            ours = record(scenario, ours_driver, topic_id=ours_driver.topic_id)
+    with running_driver(scenario) as ours_driver:
+        ours = record(scenario, ours_driver, topic_id=ours_driver.topic_id)
     assert [replies.lines for replies in ours] == [step.expected for step in scenario.steps]
     return differences(scenario, theirs, ours)
 

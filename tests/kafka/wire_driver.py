@@ -58,6 +58,7 @@ class WireDriver(Driver):
         self._groups = {group_id}
         self._speaks_consumer = False
         self._looks_up = False
+        """Whether anybody has subscribed by a regular expression: from then on each beat may look them up."""
         self._control = self._connect("control")
         try:
             self._partitions = dict(partitions)
@@ -102,7 +103,6 @@ class WireDriver(Driver):
         self.see_all_done()
         if self._looks_up:
             await_look_ups(self._control, self._group_id, next(iter(self._partitions)))
-            self._looks_up = False
         while self._receive(arrived, 0):
             pass
         return [arrived[number] for number in sorted(arrived)]

@@ -14,7 +14,13 @@ from tests.group.scenario import Scenario, parse
 from tests.kafka.covering import covering
 from tests.kafka.differences import differences
 from tests.kafka.our_server import running_driver
-from tests.kafka.recording import AROUND_THE_CORE, OF_THE_CORE, record, record_core, replayable_part
+from tests.kafka.recording import (
+    AROUND_THE_CORE,
+    OF_THE_CORE,
+    record,
+    record_core,
+    replayable_part,
+)
 
 # Without its lease the server answers before the core is asked; settings are for the start of a process.
 _ONLY_THE_CORE_CAN = frozenset({"unload", "config"})

@@ -16,7 +16,12 @@ from muster.protocol.messages.consumer_group import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
-from muster.protocol.messages.group_admin import DescribeGroupsRequest, DescribeGroupsResponse
+from muster.protocol.messages.group_admin import (
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
 from muster.protocol.messages.metadata import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
@@ -120,8 +125,10 @@ def _first_beat(group: str) -> ConsumerGroupHeartbeatRequest:
 
 
 def _leave(connection: WireConnection, beat: ConsumerGroupHeartbeatRequest) -> None:
+    """And nothing is left of the group."""
     beat.member_epoch = -1
     connection.call(beat, 1, ConsumerGroupHeartbeatResponse)
+    connection.call(DeleteGroupsRequest(groups_names=[beat.group_id]), 2, DeleteGroupsResponse)
 
 
 def _beside(group: str) -> str:
