@@ -18,7 +18,7 @@ from muster.coordinator.group.events import Event, StateChanged
 from muster.coordinator.group.hard_state import HardState
 from muster.coordinator.group.shard import Shard
 from muster.protocol.errors import KafkaError
-from tests.group.consumer.invariants import check_consumer_group
+from tests.group.consumer.invariants import check_consumer_group, check_counted
 from tests.group.reader import Reader
 
 START_MS = 1_700_000_000_000
@@ -189,6 +189,8 @@ class Harness:
         for row in replayed(self.log):
             replica.apply(_decoded(*row))
         assert replica.durable() == self.shard.durable()
+        for state in replica.consumers.values():
+            check_counted(state)
 
     def check(self) -> None:
         self.reader.check(self.shard)
