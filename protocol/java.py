@@ -51,13 +51,6 @@ def buckets_when_copied(keys: int) -> int:
     return buckets_when_grown(keys + (keys % 3 == 0))
 
 
-def hash_set_order(keys: Iterable[str]) -> list[str]:
-    """Distinct keys in the order in which a HashSet iterates them that was made of a list of them."""
-    keys = list(keys)
-    mask = buckets_when_copied(len(keys)) - 1
-    return sorted(keys, key=lambda key: spread(java_hash(key)) & mask)
-
-
 def timeline_map_order(keys: Iterable[str], most: int = 0) -> list[str]:
     """The order in which Kafka's TimelineHashMap iterates keys that were put as given, each more than once.
 

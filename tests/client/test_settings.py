@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from datetime import timedelta
-from typing import Any, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 import pytest
 
-from muster.client import Consumer, RebalanceListener
+from muster.client import Consumer, RebalanceListener, SubscriptionPattern
 from muster.client.assignors import assignor
 from muster.client.consume.settings import ConsumerOptions, ConsumerSettings, parse_reset
 from muster.client.fetch.positions import EARLIEST, LATEST, ResetStrategy
 from muster.client.network.connection import Address
 from tests.support.each import each
+
+Protocol = Literal["classic", "consumer", "auto"]
 
 
 def test_the_options_are_the_settings() -> None:
@@ -132,3 +134,28 @@ def test_other_mistakes_of_a_constructor() -> None:
 def test_settings_are_frozen() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         ConsumerSettings.of("a:1", {}).group_id = "g"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("name", ["assignors", "session_timeout_ms", "heartbeat_interval_ms"])
+def test_what_the_broker_says_in_the_consumer_protocol_is_not_given(name: str) -> None:
+    given: dict[str, Any] = {name: ["range"] if name == "assignors" else 6_000}
+    with pytest.raises(ValueError, match=f"{name} is given with group_protocol='consumer'"):
+        Consumer("a:1", group_id="g", group_protocol="consumer", **given)
+    protocols: tuple[Protocol, ...] = ("classic", "auto")
+    for protocol in protocols:
+        Consumer("a:1", group_id="g", group_protocol=protocol, **given)
+
+
+def test_who_assigns_goes_with_the_protocol() -> None:
+    with pytest.raises(ValueError, match="group_protocol='next'"):
+        Consumer("a:1", group_protocol="next")  # type: ignore[call-overload]
+    with pytest.raises(ValueError, match="group_remote_assignor=' '"):
+        Consumer("a:1", group_protocol="consumer", group_remote_assignor=" ")
+    with pytest.raises(ValueError, match="group_remote_assignor is given with group_protocol='classic'"):
+        Consumer("a:1", group_remote_assignor="uniform")
+    with pytest.raises(ValueError, match=r"set group_protocol='consumer' or 'auto', or give re.compile"):
+        Consumer("a:1", group_id="g", topics=SubscriptionPattern("t.*"))
+    protocols: tuple[Protocol, ...] = ("consumer", "auto")
+    for protocol in protocols:
+        Consumer("a:1", group_id="g", group_protocol=protocol, group_remote_assignor="uniform")
+        Consumer("a:1", group_id="g", group_protocol=protocol, topics=SubscriptionPattern("t.*"))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from muster.client import ClientError, TopicPartition
+from muster.client import ClientError, SubscriptionPattern, TopicPartition
 from muster.client.consume.subscription import Subscription
 from tests.support.each import each
 
@@ -80,6 +80,33 @@ def test_a_subscription_changes_only_within_its_kind() -> None:
         subscription.subscribe("b")
     subscription.clear()
     assert (subscription.topics, subscription.assigned, subscription.pattern) == (set(), set(), None)
+
+
+def test_what_a_pattern_of_the_brokers_means_its_assignments_tell() -> None:
+    subscription = subscribed(SubscriptionPattern("t|u"))
+    assert (subscription.topics, subscription.by_group) == (set(), True)
+    assert subscription.covers(T0)
+    assert not subscription.follow([("t", False)], exclude_internal=True)
+    subscription.adopt([T0])
+    assert str(subscription) == "topics like 't|u': t"
+    subscription.subscribe(SubscriptionPattern("t|u"))
+    assert subscription.topics == {"t"}
+    subscription.subscribe(SubscriptionPattern("v"))
+    assert subscription.topics == set()
+    for other in ("t", re.compile("t")):
+        with pytest.raises(ClientError, match="by pattern: unsubscribe before"):
+            subscription.subscribe(other)
+    subscription.clear()
+    assert subscription.remote is None
+    for first in ("t", re.compile("t")):
+        with pytest.raises(ClientError, match="unsubscribe before subscribing by pattern"):
+            subscribed(first).subscribe(SubscriptionPattern("t"))
+
+
+@each("pattern", ["", None, re.compile("t")])
+def test_what_is_no_pattern_for_brokers(pattern: Any) -> None:
+    with pytest.raises(ValueError, match="SubscriptionPattern"):
+        SubscriptionPattern(pattern)
 
 
 @each("wanted", [[], "", "a b", ["ok", 3], "..", "x" * 250, ["^a"], re.compile(b"a")])

@@ -1,11 +1,11 @@
-"""The orders in which Kafka hands members and topics to its assignors, as its own tables gave them
+"""The order in which Kafka hands members to its assignors, as its own tables gave them
 (tests/kafka/server_assignors asks them about more)."""
 
 from __future__ import annotations
 
 import pytest
 
-from muster.coordinator.group.consumer.assignors.order import member_order, topic_order
+from muster.coordinator.group.consumer.assignors.order import member_order
 
 ONE_BUCKET = ["member-0", "member-16", "member-27", "member-38"]
 """Of the HashMap; of the group's own table they share fewer the more members it has had."""
@@ -23,8 +23,3 @@ def test_a_group_that_was_larger_has_them_in_another_order() -> None:
 def test_who_joins_now_is_the_last_of_its_bucket(present: list[str]) -> None:
     order = member_order(present, newcomer="member-0")
     assert order == ["member-38", "member-27", "member-16", "member-0"]
-
-
-def test_topics_come_in_the_order_of_a_set_made_of_sorted_names() -> None:
-    expected = [6, 7, 8, 9, 0, 1, 2, 10, 3, 11, 4, 5]
-    assert topic_order({f"topic-{number}" for number in range(12)}) == [f"topic-{each}" for each in expected]

@@ -40,7 +40,6 @@ import org.apache.kafka.timeline.TimelineHashMap;
  *
  *   members  CHANGES...        "+ID" joins, "-ID" leaves, "=ID" joins with the heartbeat that computes targets; answers ids
  *                              in the order in which they are handed to an assignor
- *   names    NAME...           of topics in a record of a member; answers them in the order of its subscription
  *
  * A target is made as the coordinator makes it of a record, and members are put into a HashMap in the order of
  * their lines.
@@ -97,7 +96,6 @@ public class ServerAssignors {
                     group = new Group();
                 }
                 case "members" -> answer(out, members(values));
-                case "names" -> answer(out, new HashSet<>(List.of(values).subList(1, values.length)));
                 default -> throw new IllegalArgumentException(line);
             }
         }

@@ -44,8 +44,3 @@ class JavaServerAssignors(JavaProgram):
         heartbeat that computes targets."""
         self.say("\t".join(("members", *changes)))
         return self.hear().split("\t")
-
-    def names(self, names: Iterable[str]) -> list[str]:
-        """In the order of the subscription of a member whose record has them so."""
-        self.say("\t".join(("names", *names)))
-        return self.hear().split("\t")

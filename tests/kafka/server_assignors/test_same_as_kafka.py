@@ -13,7 +13,7 @@ from uuid import UUID
 import pytest
 
 from muster.coordinator.group.consumer.assignors import ASSIGNORS, Assignment, Spec
-from muster.coordinator.group.consumer.assignors.order import member_order, topic_order
+from muster.coordinator.group.consumer.assignors.order import member_order
 from tests.kafka.server_assignors.cases import chain, group
 from tests.kafka.server_assignors.java import JavaServerAssignors
 
@@ -70,13 +70,6 @@ def test_the_order_of_members(java: JavaServerAssignors) -> None:
             changes.append(f"={newcomer}")
         if present or newcomer:
             assert member_order(present, newcomer, most) == java.members(changes), f"SEED={seed} CASES=1"
-
-
-def test_the_order_of_topics(java: JavaServerAssignors) -> None:
-    for seed in range(SEED, SEED + CASES):
-        random = Random(seed)
-        names = [f"topic-{random.randrange(10_000)}" for _ in range(random.randint(1, 60))]
-        assert topic_order(set(names)) == java.names(sorted(set(names))), f"SEED={seed} CASES=1"
 
 
 @pytest.mark.parametrize(("name", "other"), [("uniform", "range"), ("range", "uniform")])

@@ -1,12 +1,13 @@
 """What a server-side assignor is: a pure function from a group to the target of each of its members.
 
 Results are those of Apache Kafka 4.4 partition by partition, for the same orders. Kafka goes through hash
-tables, so three orders count, and callers who want Kafka's result give them:
+tables, so three orders count:
 
 - `Spec.members`: `uniform` serves members in this order. `order.member_order` is Kafka's.
-- `Spec.partitions`: topics that share a bucket are dealt out in this order. `order.topic_order` is Kafka's.
+- `Spec.partitions`: topics that share a bucket are dealt out in this order. A broker's is not known, so that
+  in homogeneous groups members get as many partitions as in Kafka, but may get others.
 - `Subscriber.assigned`: topics that share a bucket are given up in this order. Kafka's is that of the
-  target's record, and so is an assignor's result.
+  target's record.
 
 Everything else is decided by numbers and ids. Neither of Kafka's assignors looks at racks.
 """

@@ -1,11 +1,11 @@
-"""The order in which Kafka's coordinator has the members and topics of a group: who is served first by
-`uniform` where numbers do not decide."""
+"""The order in which Kafka's coordinator has the members of a group: who is served first by `uniform` where
+numbers do not decide."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from muster.protocol.java import hash_map_order, hash_set_order, timeline_map_order
+from muster.protocol.java import hash_map_order, timeline_map_order
 
 
 def member_order(present: Iterable[str], newcomer: str | None = None, most: int = 0) -> list[str]:
@@ -14,9 +14,3 @@ def member_order(present: Iterable[str], newcomer: str | None = None, most: int 
     had at once since it was loaded, if that is more."""
     before = timeline_map_order((each for each in present if each != newcomer), most)
     return hash_map_order(before if newcomer is None else [*before, newcomer])
-
-
-def topic_order(names: Iterable[str]) -> list[str]:
-    """For `Spec.partitions`: the names of the topics that a member subscribes to; in a homogeneous group
-    those of the first in `member_order`. In others the order does not matter."""
-    return hash_set_order(sorted(names))
