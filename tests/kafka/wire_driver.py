@@ -114,15 +114,18 @@ class WireDriver(Driver):
 
     def create_topic(self, topic: str, partitions: int) -> uuid.UUID:
         self._topic_ids |= create_topics(self._control, {topic: partitions})
+        self._partitions[topic] = partitions
         self._await_known({topic: partitions})
         return self._topic_ids[topic]
 
     def grow_topic(self, topic: str, partitions: int) -> None:
         grow_topic(self._control, topic, partitions)
+        self._partitions[topic] = partitions
         self._await_known({topic: partitions})
 
     def delete_topic(self, topic: str) -> None:
         delete_topic(self._control, topic)
+        del self._partitions[topic]
         if self._speaks_consumer:
             self._await_known({topic: 0})
         # Its coordinators hear of it later. One that never forgets is left to the next step to report.
