@@ -175,7 +175,7 @@ class ConsumerGroupTargetAssignmentMetadataValue(Message):
     became empty)."""
 
     assignment_epoch: int = field(Int32, "0+")
-    assignment_timestamp: int = field(Int64, "0+", tag=0, default=0)
+    assignment_timestamp: int = field(Int64, "0+", tag=0, default=0, ignorable=True)
 
 
 @record(versions="0")

@@ -145,7 +145,7 @@ def _kafka_default(field: Definition) -> object:
     if "default" not in field:
         return _implicit_default(kafka_type)
     default = field["default"]
-    if default == "null":
+    if default in ("null", None):
         return None
     if kafka_type == "bool":
         return str(default).lower() == "true"

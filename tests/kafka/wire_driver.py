@@ -102,7 +102,8 @@ class WireDriver(Driver):
             self._receive(arrived, deadline - time.monotonic())
         self.see_all_done()
         if self._looks_up:
-            await_look_ups(self._control, self._group_id, next(iter(self._partitions)))
+            topic = next(name for name, partitions in self._partitions.items() if partitions)
+            await_look_ups(self._control, self._group_id, topic)
         while self._receive(arrived, 0):
             pass
         return [arrived[number] for number in sorted(arrived)]
@@ -125,7 +126,7 @@ class WireDriver(Driver):
 
     def delete_topic(self, topic: str) -> None:
         delete_topic(self._control, topic)
-        del self._partitions[topic]
+        self._partitions[topic] = 0
         if self._speaks_consumer:
             self._await_known({topic: 0})
         # Its coordinators hear of it later. One that never forgets is left to the next step to report.
