@@ -1,5 +1,5 @@
-"""`python -m tests.group.mutation`: mutation testing of coordinator/group with the tests of this folder; of some
-of its files with `--only consumer/heartbeats,migration`.
+"""`python -m tests.group.mutation`: mutation testing of coordinator/group with the tests of this folder; with
+`--only consumer/heartbeats,migration` of some of its files.
 
 mutmut rewrites the tree it works in and does not follow the symbolic links of `muster/`, so it gets a copy.
 `MUTATION.md` says who survived last time, and why.
