@@ -184,7 +184,7 @@ def downgrade(
 ) -> None:
     """Members go, and a classic group is left, which rebalances at once."""
     for member in leaving:
-        step.events.append(membership.removed(group, member, cause, step, None))
+        step.events.append(membership.removed(group, member, cause, step))
         group.connections.removed(group.group_id, member, step.now_ms)
     gone = {member.member_id for member in leaving}
     classic = _classic_of(group, [each for each in group.members if each not in gone], shared, step)

@@ -20,9 +20,9 @@ from muster.coordinator.group.consumer.state import (
 from muster.coordinator.group.events import (
     Cause,
     MemberAdded,
-    MemberIdentity,
     MemberRemoved,
     MemberReplaced,
+    Trigger,
 )
 from muster.protocol.errors import ErrorCode, KafkaError
 
@@ -160,14 +160,12 @@ def remove(
     members: Collection[ConsumerMember],
     cause: Cause,
     step: Step,
-    *,
-    requested_by: MemberIdentity | None = None,
 ) -> None:
     """Let members go, whose partitions are free then; one new epoch for all of them."""
     if not members:
         return
     for member in members:
-        step.events.append(removed(group, member, cause, step, requested_by))
+        step.events.append(removed(group, member, cause, step))
         _forget_records(group, member.member_id, step)
         forget(group, member, step.now_ms)
     state, group_id = group.state, group.group_id
@@ -197,7 +195,6 @@ def removed(
     member: ConsumerMember,
     cause: Cause,
     step: Step,
-    requested_by: MemberIdentity | None,
 ) -> MemberRemoved:
     disconnected_ms = member.disconnected_at_ms
     return MemberRemoved(
@@ -208,5 +205,5 @@ def removed(
         late=member.late_count(step.now_ms),
         heartbeat_interval_ms=member.heartbeat_interval_ms(),
         session_timeout_ms=member.session_timeout_ms,
-        requested_by=requested_by,
+        requested_by=member.requested_by(step.context) if cause.trigger is Trigger.MEMBER_LEFT else None,
     )
