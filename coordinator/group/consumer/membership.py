@@ -173,7 +173,8 @@ def remove(
         group.emit(records.regex_tombstone(group_id, regex), step)
     group.bump(cause, targets.metadata_hash(state.subscribed_topics(), group.topics), step)
     if not group.members:
-        group.emit(records.target_epoch(group_id, state.epoch, 0), step)
+        # A group in its first epoch had no record left before it got this one.
+        group.emit(records.target_epoch(group_id, group.state.epoch, 0), step)
 
 
 def forget(group: ConsumerGroup, member: ConsumerMember, now_ms: int) -> None:
