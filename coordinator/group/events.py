@@ -415,7 +415,7 @@ class PartitionsAssigned(Event):
     """`member` has partitions that it had not."""
 
     partitions: tuple[tuple[str, int], ...]
-    waiting_for: tuple[tuple[str, int], ...]
+    still_held: tuple[tuple[str, int], ...]
     """Those of its target that another member still holds."""
     member_epoch: int
 

@@ -23,8 +23,17 @@ _COUNT: Final[Shape] = {"type": "integer", "minimum": 0}
 _FLAG: Final[Shape] = {"type": "boolean"}
 _MEMBER: Final[Shape] = {"$ref": "#/$defs/member"}
 _GROUP_STATE: Final[Shape] = {
-    "enum": ["Empty", "PreparingRebalance", "CompletingRebalance", "Stable", "Dead"],
+    "enum": [
+        "Empty",
+        "PreparingRebalance",
+        "CompletingRebalance",
+        "Assigning",
+        "Reconciling",
+        "Stable",
+        "Dead",
+    ],
 }
+_GROUP_TYPE: Final[Shape] = {"enum": ["classic", "consumer"]}
 
 
 def _or_null(shape: Shape) -> Shape:
@@ -65,6 +74,8 @@ class EntryType(NamedTuple):
     """False if it concerns a whole shard or broker; None if it may."""
 
 
+_MOVES: Final[Shape] = _list_of(_row(_TEXT, _COUNT, _or_null(_TEXT), _or_null(_TEXT)))
+_PARTITIONS: Final[Shape] = _list_of(_row(_TEXT, _COUNT))
 _POSITIONS: Final[Shape] = _list_of(_row(_TEXT, _COUNT, _COUNT, _COUNT))
 
 
@@ -96,7 +107,8 @@ TYPES: Final = (
     _type("group_removed", "An empty group was removed."),
     _type(
         "state_changed",
-        "The group changed its state.",
+        "The group changed its state. Consumer groups (KIP-848) are Empty, Assigning, Reconciling or Stable, "
+        "and wait for nobody as a whole.",
         Field("from_state", _GROUP_STATE, "before"),
         Field("to_state", _GROUP_STATE, "now"),
         Field("phase_ms", _COUNT, "how long the group was in from_state"),
@@ -226,7 +238,7 @@ TYPES: Final = (
         Field("lost", _or_null(_COUNT), "partitions that had an owner and have none now"),
         Field(
             "moves",
-            _or_null(_list_of(_row(_TEXT, _COUNT, _or_null(_TEXT), _or_null(_TEXT)))),
+            _or_null(_MOVES),
             "[topic, partition, former member id, new member id], null for no owner; at most 1,000",
         ),
         Field("owned", _or_null(_table(_COUNT)), "number of partitions of each member id; at most 1,000"),
@@ -261,6 +273,63 @@ TYPES: Final = (
         ),
     ),
     _type(
+        "epoch_bumped",
+        "A consumer group (KIP-848) has a new epoch, `generation`: its target assignment is to be computed "
+        "anew. `trigger`, `member` and `reason` say why.",
+        Field("members", _COUNT, "number of members now"),
+    ),
+    _type(
+        "target_assigned",
+        "The coordinator computed a consumer group's target assignment; its members reach it one by one. "
+        "Trigger, member and reason are those of the epoch.",
+        Field("assignor", _TEXT, "the server-side assignor"),
+        Field("partitions", _COUNT, "partitions that have an owner in it"),
+        Field("kept", _COUNT, "partitions with the same owner as in the previous target"),
+        Field("moved", _COUNT, "partitions with another owner; the others are newly assigned"),
+        Field("lost", _COUNT, "partitions that had an owner in the previous target and have none in this"),
+        Field(
+            "moves",
+            _MOVES,
+            "[topic, partition, former member id, new member id], null for no owner; at most 1,000",
+        ),
+        Field("owned", _table(_COUNT), "number of partitions of each member id; at most 1,000"),
+        Field("truncated", _FLAG, "whether moves or owned was cut"),
+    ),
+    _type(
+        "revocation_requested",
+        "A member of a consumer group has to revoke partitions; their next owners wait for it.",
+        Field("partitions", _PARTITIONS, "[topic, partition]; at most 1,000"),
+        Field(
+            "until_ms",
+            _or_null(_COUNT),
+            "when it is removed unless it has, epoch ms; null: it speaks the classic protocol, and rejoins",
+        ),
+    ),
+    _type(
+        "partitions_revoked",
+        "A member of a consumer group has revoked partitions: they are free for their next owners.",
+        Field("partitions", _PARTITIONS, "[topic, partition]; at most 1,000"),
+        Field("after_ms", _or_null(_COUNT), "time since it had to; null: unknown"),
+    ),
+    _type(
+        "partitions_assigned",
+        "A member of a consumer group was assigned partitions that it did not have.",
+        Field("partitions", _PARTITIONS, "[topic, partition]; at most 1,000"),
+        Field(
+            "still_held",
+            _PARTITIONS,
+            "[topic, partition] of its target that another member has yet to revoke; at most 1,000",
+        ),
+        Field("member_epoch", _NUMBER, "the member's epoch now"),
+    ),
+    _type(
+        "protocol_migrated",
+        "A group that had members became one of the other type (KIP-848).",
+        Field("from_type", _GROUP_TYPE, "before"),
+        Field("to_type", _GROUP_TYPE, "now"),
+        Field("members", _COUNT, "number of members, before and now"),
+    ),
+    _type(
         "heartbeat_late",
         "A near miss: a member was silent until close to its session timeout, or far longer than its "
         "usual interval.",
@@ -283,7 +352,7 @@ TYPES: Final = (
     _type(
         "offsets_removed",
         "Committed offsets were removed without a new commit.",
-        Field("partitions", _list_of(_row(_TEXT, _COUNT)), "[topic, partition]; at most 1,000"),
+        Field("partitions", _PARTITIONS, "[topic, partition]; at most 1,000"),
     ),
     _type(
         "lag_at_commit",

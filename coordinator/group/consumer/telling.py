@@ -101,7 +101,7 @@ def progress(group: ConsumerGroup, member: ConsumerMember, had: Current, has: Cu
             PartitionsAssigned(
                 *group.stamp(step, cause),
                 partitions=_named(group, got),
-                waiting_for=_named(group, _waited_for(group, member.member_id, has)),
+                still_held=_named(group, _still_held(group, member.member_id, has)),
                 member_epoch=has.epoch,
             )
         )
@@ -121,7 +121,7 @@ def _without(held: Held, other: Held) -> dict[uuid.UUID, Collection[int]]:
     return left
 
 
-def _waited_for(group: ConsumerGroup, member_id: str, has: Current) -> dict[uuid.UUID, Collection[int]]:
+def _still_held(group: ConsumerGroup, member_id: str, has: Current) -> dict[uuid.UUID, Collection[int]]:
     state = group.state
     return {
         topic_id: held

@@ -121,7 +121,7 @@ def event(event: Event, since_ms: int, cast: Cast) -> str | None:
             after = "" if event.after_ms is None else f" after {span(event.after_ms)}"
             return f"has given up {_named(event.partitions)}{after}"
         case happenings.PartitionsAssigned():
-            waiting = f", waiting for {_named(event.waiting_for)}" if event.waiting_for else ""
+            waiting = f", waiting for {_named(event.still_held)}" if event.still_held else ""
             return f"has {_named(event.partitions)} in epoch {event.member_epoch}{waiting}"
         case _:
             return None
