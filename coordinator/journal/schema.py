@@ -194,22 +194,32 @@ TYPES: Final = (
     _type(
         "member_fenced",
         "A request came under a former member id of a static member, or under an instance id that "
-        "belongs to another (FENCED_INSTANCE_ID); recorded once a minute per instance. `member` is the "
-        "current owner.",
+        "belongs to another (FENCED_INSTANCE_ID), or under an epoch that the member of a consumer group "
+        "does not have (FENCED_MEMBER_EPOCH); recorded once a minute per instance or member. `member` is "
+        "the current owner.",
         Field("api", _TEXT, "Kafka's name of the request"),
         Field("old_member_id", _TEXT, "the member id it came under"),
         Field("old_client_id", _TEXT, "client id of its sender"),
         Field("old_client_host", _TEXT, "host of its sender"),
+        Field("error", _TEXT, "Kafka's name of the error"),
+        Field("sent_epoch", _or_null(_NUMBER), "the member epoch in the request, if that is why"),
+        Field("member_epoch", _or_null(_NUMBER), "the epoch the member has"),
     ),
     _type(
         "metadata_changed",
-        "A member joined with changed metadata.",
+        "A member joined with changed metadata; in a consumer group, its heartbeat changed its subscription "
+        "or the server-side assignor it asks for.",
         Field("topics_added", _list_of(_TEXT), "newly subscribed topics"),
         Field("topics_removed", _list_of(_TEXT), "topics no longer subscribed"),
         Field("protocols_before", _list_of(_TEXT), "the assignors it supported before; empty if unknown"),
         Field("protocols_after", _list_of(_TEXT), "the assignors it supports now"),
         Field("user_data_changed", _FLAG, "whether the assignor's own data changed"),
         Field("owned_changed", _FLAG, "whether its owned partitions changed (KIP-429)"),
+        Field(
+            "regex",
+            _or_null(_TEXT),
+            "the regular expression it now subscribes to (KIP-848); null: unchanged",
+        ),
     ),
     _type(
         "topics_grown",
@@ -252,16 +262,42 @@ TYPES: Final = (
     ),
     _type(
         "rebalance_completed",
-        "The group is Stable in a new generation, or Empty. Trigger, member and reason are those of "
-        "the rebalance's last start.",
+        "The group is Stable in a new generation, or Empty; every member of a consumer group has its target "
+        "assignment. Trigger, member and reason are those of the rebalance's last start.",
         Field("started_ms", _COUNT, "when it began, epoch ms"),
-        Field("join_ms", _COUNT, "how long the group waited for JoinGroups"),
-        Field("assignment_ms", _COUNT, "how long it then waited for the leader's assignment"),
+        Field("join_ms", _COUNT, "how long the group waited for JoinGroups; 0 for a consumer group"),
+        Field(
+            "assignment_ms",
+            _COUNT,
+            "how long it then waited for the leader's assignment; 0 for a consumer group",
+        ),
         Field("restarts", _COUNT, "how often it restarted before it completed"),
         Field("members", _COUNT, "number of members now"),
-        Field("dropped", _list_of(_MEMBER), "members that did not rejoin in time; at most 100"),
-        Field("last_joined", _or_null(_MEMBER), "the last to send JoinGroup"),
-        Field("joins", _list_of(_row(_MEMBER, _COUNT)), "[member, time it took to join], the slowest five"),
+        Field(
+            "dropped",
+            _list_of(_MEMBER),
+            "members that did not rejoin, or revoke partitions, in time; at most 100",
+        ),
+        Field(
+            "last_joined",
+            _or_null(_MEMBER),
+            "the last to send JoinGroup, or in a consumer group to reach its target",
+        ),
+        Field(
+            "joins",
+            _list_of(_row(_MEMBER, _COUNT)),
+            "[member, time it took to join, or to reach its target], the slowest five",
+        ),
+        Field(
+            "target_ms",
+            _or_null(_COUNT),
+            "how long a consumer group waited for its target assignment; null: a classic group, or Empty",
+        ),
+        Field(
+            "reconcile_ms",
+            _or_null(_COUNT),
+            "how long it then took until every member had its target",
+        ),
         Field("lag_before", _COUNT, "the group's lag in records at the start, if known", optional=True),
         Field("lag", _COUNT, "the group's lag in records now, if known", optional=True),
         Field(
@@ -277,6 +313,11 @@ TYPES: Final = (
         "A consumer group (KIP-848) has a new epoch, `generation`: its target assignment is to be computed "
         "anew. `trigger`, `member` and `reason` say why.",
         Field("members", _COUNT, "number of members now"),
+        Field(
+            "restarts",
+            _COUNT,
+            "number of epochs since the group was last Stable or Empty; 0: a rebalance begins",
+        ),
     ),
     _type(
         "target_assigned",

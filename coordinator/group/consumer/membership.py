@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Final
 
 from muster.coordinator.base.step import Step
 from muster.coordinator.group.consumer import records, targets
@@ -23,9 +24,13 @@ from muster.coordinator.group.events import (
     MemberIdentity,
     MemberRemoved,
     MemberReplaced,
+    Trigger,
 )
 from muster.protocol.errors import ErrorCode, KafkaError
 
+_TOO_SLOW: Final = frozenset(
+    {Trigger.REVOCATION_TIMED_OUT, Trigger.REBALANCE_TIMED_OUT, Trigger.SYNC_TIMED_OUT}
+)
 _REJOIN = "The member must abandon all its partitions and rejoin."
 
 
@@ -174,6 +179,8 @@ def remove(
     for regex in [each for each in state.regexes if each not in state.regex_users]:
         group.emit(records.regex_tombstone(group_id, regex), step)
     group.bump(cause, targets.metadata_hash(state.subscribed_topics(), group.topics), step)
+    if group.course is not None and cause.trigger in _TOO_SLOW:
+        group.course.dropped += [member.identity for member in members]
     if not group.members:
         group.emit(records.target_epoch(group_id, state.epoch, 0), step)
 

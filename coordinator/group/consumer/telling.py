@@ -10,10 +10,11 @@ from muster.coordinator.base.step import Step
 from muster.coordinator.group.consumer.assignors.assignor import Assignment
 from muster.coordinator.group.consumer.group import ConsumerGroup
 from muster.coordinator.group.consumer.member import ConsumerMember
-from muster.coordinator.group.consumer.state import NOBODY, Current, Held
+from muster.coordinator.group.consumer.state import NOBODY, Current, Held, Subscription
 from muster.coordinator.group.events import (
     MOVES_MAX,
     Cause,
+    MetadataChanged,
     Move,
     PartitionsAssigned,
     PartitionsRevoked,
@@ -59,6 +60,27 @@ def target(
         moves=tuple(sorted(moves)),
         owned=told,
         truncated=changed > len(moves) or len(after) > len(told),
+    )
+
+
+def metadata(
+    group: ConsumerGroup, member: ConsumerMember, before: Subscription, after: Subscription, step: Step
+) -> None:
+    """What a member subscribes to, or the assignor it asks for, is another now."""
+    had, has = before.server_assignor, after.server_assignor
+    if before.topics == after.topics and before.regex == after.regex and had == has:
+        return
+    step.events.append(
+        MetadataChanged(
+            *group.stamp(step, Cause(Trigger.METADATA_CHANGED, member.identity)),
+            topics_added=tuple(sorted(set(after.topics) - set(before.topics))),
+            topics_removed=tuple(sorted(set(before.topics) - set(after.topics))),
+            protocols_before=() if had is None else (had,),
+            protocols_after=() if has is None else (has,),
+            user_data_changed=False,
+            owned_changed=False,
+            regex=None if before.regex == after.regex else after.regex,
+        )
     )
 
 

@@ -123,6 +123,15 @@ def event(event: Event, since_ms: int, cast: Cast) -> str | None:
         case happenings.PartitionsAssigned():
             waiting = f", waiting for {_named(event.still_held)}" if event.still_held else ""
             return f"has {_named(event.partitions)} in epoch {event.member_epoch}{waiting}"
+        case happenings.RebalanceCompleted() if (
+            event.target_ms is not None and event.reconcile_ms is not None
+        ):
+            last = "" if event.last_joined is None else f", last {cast.symbol(event.last_joined.member_id)}"
+            return (
+                f"rebalanced, members={event.members} target={span(event.target_ms)} "
+                f"reconcile={span(event.reconcile_ms)} restarts={event.restarts} "
+                f"since +{span(event.started_ms - since_ms)}{last}"
+            )
         case _:
             return None
 
