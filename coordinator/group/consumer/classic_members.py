@@ -285,6 +285,8 @@ class Leaving(NamedTuple):
 
     members: list[ConsumerMember]
     reason: str | None
+    requested_by: MemberIdentity | None
+    """Who let the first of them go, if that is another client."""
     response: LeaveGroupResponse
 
 
@@ -308,4 +310,10 @@ def leaving(group: ConsumerGroup, request: LeaveGroupRequest, step: Step) -> Lea
             outcomes.append(ErrorCode.NONE)
             members[member.member_id] = member
             reason = reason or identity.reason
-    return Leaving(list(members.values()), reason, sessions.left_response(identities, outcomes, step.context))
+    left = list(members.values())
+    return Leaving(
+        left,
+        reason,
+        sessions.requested_by(left[0], step.context) if left else None,
+        sessions.left_response(identities, outcomes, step.context),
+    )

@@ -10,6 +10,7 @@ from typing import Final
 
 from muster.coordinator.base.step import BrokenInvariant, Step
 from muster.coordinator.group.consumer import records, refusals
+from muster.coordinator.group.consumer.assignors.assignor import Assignment
 from muster.coordinator.group.consumer.course import Course, Reached
 from muster.coordinator.group.consumer.member import ConsumerMember
 from muster.coordinator.group.consumer.state import (
@@ -85,6 +86,7 @@ class ConsumerGroup:
         "course",
         "dead",
         "deadlines",
+        "departed",
         "group_id",
         "hard",
         "is_stale",
@@ -112,6 +114,8 @@ class ConsumerGroup:
         """Of its present epoch."""
         self.course: Course | None = None
         """The rebalance under way."""
+        self.departed: dict[str, Assignment] = {}
+        """The targets of members that have gone since the last target was made."""
         self.sizes: Mapping[str, int] | None = None
         """How many partitions each topic it subscribes to had at the last epoch. None: not known."""
         self.is_stale = True

@@ -190,7 +190,9 @@ class ConsumerGroups:
     ) -> None:
         """Members go; when nobody is left who speaks the consumer protocol, a classic group is left."""
         if members and migration.downgrades_without(group, members):
-            migration.downgrade(group, members, self._groups, self._shared, cause, step)
+            migration.downgrade(
+                group, members, self._groups, self._shared, cause, step, requested_by=requested_by
+            )
         else:
             membership.remove(group, members, cause, step, requested_by=requested_by)
             group.settle(cause, step)
@@ -257,7 +259,7 @@ class ConsumerGroups:
             break
         else:
             cause = Cause(Trigger.MEMBER_LEFT)
-        self.remove(group, leaving.members, cause, step)
+        self.remove(group, leaving.members, cause, step, requested_by=leaving.requested_by)
         step.reply(leaving.response)
 
     # --- timers ---------------------------------------------------------------------------------------------

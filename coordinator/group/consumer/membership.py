@@ -173,6 +173,7 @@ def remove(
         return
     for member in members:
         step.events.append(removed(group, member, cause, step, requested_by))
+        group.departed[member.member_id] = group.state.target(member.member_id)
         _forget_records(group, member.member_id, step)
         forget(group, member, step.now_ms)
     state, group_id = group.state, group.group_id
@@ -182,6 +183,7 @@ def remove(
     if group.course is not None and cause.trigger in _TOO_SLOW:
         group.course.dropped += [member.identity for member in members]
     if not group.members:
+        group.departed.clear()
         group.emit(records.target_epoch(group_id, state.epoch, 0), step)
 
 

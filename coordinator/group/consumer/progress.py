@@ -85,7 +85,8 @@ def make_target(group: ConsumerGroup, step: Step) -> None:
     interval_ms = group.configs.of(group_id).consumer_assignment_interval_ms
     if state.assigned_at_ms and interval_ms and step.now_ms - state.assigned_at_ms < interval_ms:
         return
-    before, assignor = dict(state.targets), group.assignor
+    before, assignor = {**group.departed, **state.targets}, group.assignor
+    group.departed.clear()
     made = targets.make(state, assignor, group.topics)
     for member_id, assignment in made.items():
         if member_id not in state.targets or state.targets[member_id] != assignment:
