@@ -319,6 +319,8 @@ class MemberReplaced(Event):
     """How long ago its former self was last heard of."""
     old_connected: bool
     """Whether the connection of its former self was open, and another one than its own."""
+    protocol: str = "classic"
+    """Which it speaks now: classic or consumer."""
 
 
 @dataclass(frozen=True, slots=True)

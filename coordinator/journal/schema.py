@@ -190,6 +190,7 @@ TYPES: Final = (
         Field("old_client_host", _TEXT, "its former host"),
         Field("old_silent_ms", _COUNT, "how long ago the former process was last heard of"),
         Field("old_connected", _FLAG, "whether its connection was still open"),
+        Field("protocol", _GROUP_TYPE, "the protocol it speaks now"),
     ),
     _type(
         "member_fenced",

@@ -148,7 +148,9 @@ def join(group: ConsumerGroup, joining: Joining, step: Step) -> None:
 def admit(group: ConsumerGroup, joining: Joining, step: Step) -> ConsumerMember:
     member = joining.member
     if joining.old is not None:
-        member = membership.replace(group, joining.old, joining.member_id, joining.cause, step)
+        member = membership.replace(
+            group, joining.old, joining.member_id, joining.cause, step, protocol="classic"
+        )
     if member is None:
         member = membership.add(group, joining.member_id, joining.said, joining.cause, step)
     return member

@@ -14,6 +14,7 @@ from muster.coordinator.group.consumer.assignors.assignor import Assignment
 from muster.coordinator.group.consumer.course import Course, Reached
 from muster.coordinator.group.consumer.member import ConsumerMember
 from muster.coordinator.group.consumer.state import (
+    LEFT_FOR_A_WHILE,
     NOBODY,
     ConsumerState,
     Current,
@@ -92,6 +93,7 @@ class ConsumerGroup:
         "is_stale",
         "looked_in",
         "looking_up",
+        "names",
         "rate_limiters",
         "shown_state",
         "sizes",
@@ -116,6 +118,8 @@ class ConsumerGroup:
         """The rebalance under way."""
         self.departed: dict[str, Assignment] = {}
         """The targets of members that have gone since the last target was made."""
+        self.names: dict[uuid.UUID, str] = {}
+        """The topics it subscribed to at the last two epochs: one that is gone is still told by its name."""
         self.sizes: Mapping[str, int] | None = None
         """How many partitions each topic it subscribes to had at the last epoch. None: not known."""
         self.is_stale = True
@@ -139,8 +143,8 @@ class ConsumerGroup:
             group._members[member_id] = ConsumerMember(group_id, identity(member_id, said), 0, now_ms)
         group.shown_state = group.kafka_state()
         group.state_since_ms = UNKNOWN_TIME
-        if group.shown_state in (GroupState.ASSIGNING, GroupState.RECONCILING):
-            group.course = Course(now_ms)
+        if group._is_on_its_way():
+            group.course, group.cause = Course(now_ms), Cause(Trigger.SHARD_UNLOADED)
         return group
 
     # --- what it knows --------------------------------------------------------------------------------------
@@ -173,6 +177,15 @@ class ConsumerGroup:
         if state.settled[state.assignment_epoch] < len(self._members):
             return GroupState.RECONCILING
         return GroupState.STABLE
+
+    def _is_on_its_way(self) -> bool:
+        """Whether somebody has yet to come to the target; not a static member that is away."""
+        state = self.state
+        return state.epoch > state.assignment_epoch or any(
+            has.epoch != LEFT_FOR_A_WHILE
+            and (has.state is not MemberState.STABLE or has.epoch != state.assignment_epoch)
+            for has in map(self.current, self._members)
+        )
 
     def subscription(self, member_id: str) -> Subscription:
         return self.state.subscriptions[member_id]
@@ -489,6 +502,8 @@ class ConsumerGroup:
         """Which topics made for the new epoch, where topics did."""
         before, after = self.sizes, sizes(self.state.subscribed_topics(), self.topics)
         self.sizes = after
+        kept = {topic_id: name for topic_id, name in self.names.items() if name in (before or ())}
+        self.names = kept | {self.topics.ids[name]: name for name in after}
         if before is None or before == after or cause.trigger not in _BY_TOPICS:
             return
         changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))

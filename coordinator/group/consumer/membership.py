@@ -119,7 +119,13 @@ def add(group: ConsumerGroup, member_id: str, said: Subscription, cause: Cause, 
 
 
 def replace(
-    group: ConsumerGroup, old: ConsumerMember, member_id: str, cause: Cause, step: Step
+    group: ConsumerGroup,
+    old: ConsumerMember,
+    member_id: str,
+    cause: Cause,
+    step: Step,
+    *,
+    protocol: str = "consumer",
 ) -> ConsumerMember:
     """A static member comes back under another id, and has what its former self had (KIP-345)."""
     state, group_id = group.state, group.group_id
@@ -143,6 +149,7 @@ def replace(
             old_client_host=old.identity.client_host,
             old_silent_ms=silent_ms,
             old_connected=connected,
+            protocol=protocol,
         )
     )
     return member

@@ -35,7 +35,6 @@ def target(
     owners = dict(_owners(before))
     kept = moved = 0
     moves: list[Move] = []
-    names = group.topics.names
     for (topic_id, partition), member_id in _owners(after):
         former = owners.pop((topic_id, partition), None)
         if former == member_id:
@@ -43,11 +42,11 @@ def target(
             continue
         moved += former is not None
         if len(moves) < MOVES_MAX:
-            moves.append(Move(names.get(topic_id, str(topic_id)), partition, former, member_id))
+            moves.append(Move(_name(group, topic_id), partition, former, member_id))
     everything = sum(len(each) for target in after.values() for each in target.values())
     for (topic_id, partition), former in owners.items():
         if len(moves) < MOVES_MAX:
-            moves.append(Move(names.get(topic_id, str(topic_id)), partition, former, None))
+            moves.append(Move(_name(group, topic_id), partition, former, None))
     told = {member_id: _count(after[member_id]) for member_id in list(after)[:MOVES_MAX]}
     changed = everything - kept + len(owners)
     return TargetAssigned(
@@ -57,7 +56,8 @@ def target(
         kept=kept,
         moved=moved,
         lost=len(owners),
-        moves=tuple(sorted(moves)),
+        # Of a topic that was made anew, what is lost comes first.
+        moves=tuple(sorted(moves, key=lambda each: (each.topic, each.partition, each[2] is None))),
         owned=told,
         truncated=changed > len(moves) or len(after) > len(told),
     )
@@ -162,12 +162,14 @@ def _still_held(group: ConsumerGroup, member_id: str, has: Current) -> dict[uuid
 def _named(
     group: ConsumerGroup, partitions: Mapping[uuid.UUID, Collection[int]]
 ) -> tuple[tuple[str, int], ...]:
-    """By name, in order; a topic that is gone by its id."""
-    names = group.topics.names
+    """By name, in order."""
     return tuple(
         sorted(
-            (names.get(topic_id, str(topic_id)), number)
-            for topic_id, numbers in partitions.items()
-            for number in numbers
+            (_name(group, topic_id), number) for topic_id, numbers in partitions.items() for number in numbers
         )
     )
+
+
+def _name(group: ConsumerGroup, topic_id: uuid.UUID) -> str:
+    """The topic's name, also just after it has gone; else its id."""
+    return group.topics.names.get(topic_id) or group.names.get(topic_id) or str(topic_id)
