@@ -82,8 +82,7 @@ def _renew_epoch(group: ConsumerGroup, trigger: Trigger | None, cause: Cause, st
 def make_target(group: ConsumerGroup, step: Step) -> None:
     """A new target, unless the last one is too young: then a later heartbeat makes it."""
     state, group_id = group.state, group.group_id
-    interval_ms = group.configs.of(group_id).consumer_assignment_interval_ms
-    if state.assigned_at_ms and interval_ms and step.now_ms - state.assigned_at_ms < interval_ms:
+    if not may_make_target(group, step.now_ms):
         return
     before, assignor = {**group.departed, **state.targets}, group.assignor
     group.departed.clear()
@@ -95,6 +94,19 @@ def make_target(group: ConsumerGroup, step: Step) -> None:
     if group.course is not None:
         group.course.target_ms = step.now_ms
     step.events.append(telling.target(group, before, assignor, step))
+
+
+def may_make_target(group: ConsumerGroup, now_ms: int) -> bool:
+    """Whether the last target is old enough for another one."""
+    made_ms = group.state.assigned_at_ms
+    interval_ms = group.configs.of(group.group_id).consumer_assignment_interval_ms
+    return not made_ms or not _is_young(made_ms, interval_ms - 1, now_ms)
+
+
+def _is_young(at_ms: int, age_max_ms: int, now_ms: int) -> bool:
+    """Whether something that was stored is no older than that. What seems to be yet to come is not: another
+    broker's clock was ahead of this one's."""
+    return 0 <= now_ms - at_ms <= age_max_ms
 
 
 def reconcile(
@@ -154,7 +166,7 @@ def _look_up(group: ConsumerGroup, wanted: bool, last_ms: int | None, step: Step
     state = group.state
     if group.looking_up or not state.regex_users:
         return
-    if last_ms is not None and step.now_ms <= last_ms + REFRESH_MIN_MS:
+    if last_ms is not None and _is_young(last_ms, REFRESH_MIN_MS, step.now_ms):
         return
     refresh_ms = group.config.group_consumer_regex_refresh_interval_ms
     due = (
