@@ -1,16 +1,16 @@
-"""One member of a classic group, as a pure state machine: what to do next, from answers and times alone.
+"""One member of a classic group, as a pure state machine: what to do next, from responses and times alone.
 
     UNJOINED --JoinGroup--> PREPARING_REBALANCE --in--> COMPLETING_REBALANCE --assigned--> STABLE
        ^                            |                          |                             |
        +----------------------------+--------------------------+-----------------------------+
 
-`due` says what to ask now, `answered` and `failed` take what came of it, `next_deadline_ms` says when to look
-again. The consumer gives up partitions as `prepare` says, calls `join`, and takes the result with `take`; it
-says `polled` whenever somebody asks for records. Kafka's AbstractCoordinator and ConsumerCoordinator are the
-models.
+`due` returns the requests to make now, `answered` and `failed` take their outcomes, `next_deadline_ms` tells
+when to call `due` again. The consumer gives up partitions as `prepare` says, calls `join`, and gets the
+result with `take`; it calls `polled` whenever the reader asks for records. Modelled on Kafka's
+AbstractCoordinator and ConsumerCoordinator.
 
-What an error code means depends on the request that it answers; `ACTIONS` says so in one place. Of others,
-those that may pass are tried again, and the rest is raised.
+What an error code means depends on the request; `ACTIONS` lists that in one place. Other retriable codes are
+retried, the rest are raised.
 """
 
 from __future__ import annotations
@@ -55,16 +55,16 @@ from muster.protocol.message import Message
 from muster.protocol.messages.classic_group import JoinGroupResponse, LeaveGroupRequest, SyncGroupResponse
 
 JOIN_EXTRA_MS: Final = 5_000
-"""What a JoinGroup gets beyond the rebalance timeout, as in Kafka's clients."""
+"""The request timeout of a JoinGroup beyond the rebalance timeout, as in Kafka's clients."""
 PROMPT_REJOINS: Final = 8
-"""So many times in a row the group is joined again at once; then after a pause, whatever the answers."""
+"""How many times in a row to rejoin at once; after that, with a pause, whatever the responses."""
 
 _EAGER: Final = RebalanceProtocol.EAGER
 
 
 class Membership:
-    """A member that subscribes to topics. Times are milliseconds of one monotonic clock; `jitter` returns the
-    factor, about 1, that pauses are multiplied by."""
+    """A member that subscribes to topics. Times are milliseconds of one monotonic clock; `jitter` returns a
+    factor of about 1 for pauses."""
 
     def __init__(
         self, settings: GroupSettings, *, jitter: Callable[[], float] = lambda: random.uniform(0.8, 1.2)
@@ -72,27 +72,28 @@ class Membership:
         self.settings = settings
         self.jitter = jitter
         self.protocol = common_protocol(settings.assignors)
-        """The rebalance protocol in force: the highest that all assignors support."""
+        """The current rebalance protocol: the highest that all assignors support."""
         self.state = State.UNJOINED
         self.generation = NO_GENERATION
         self.topics: frozenset[str] = frozenset()
         self.is_subscribed = False
         self.assignment: frozenset[TopicPartition] = frozenset()
-        """What the present generation gave this member."""
+        """This member's partitions in the current generation."""
         self.owned: frozenset[TopicPartition] = frozenset()
-        """What it may commit in the present generation."""
+        """The partitions it may commit in the current generation."""
         self.lost = False
-        """Whether the membership was lost while the consumer had partitions; until it has given them up."""
+        """Whether the membership was lost while the consumer owned partitions; reset once it has given them
+        up."""
         self.result: Joined | None = None
-        """How joining went, until it is taken."""
+        """The result of a join, until taken."""
         self.coordinator: int | None = None
         self.coordinator_users = 0
-        """How many wait for the coordinator beside the member itself."""
+        """How many callers besides the member itself wait for the coordinator."""
         self.readers = 0
-        """How many wait for the group to be joined: while there is one, the poll deadline stands still."""
+        """How many callers wait for the join: while there is one, the poll deadline is paused."""
         self.poll_expirations = 0
         self.last_error: Exception | None = None
-        """What went wrong last; it may have passed."""
+        """The last error; it may have passed."""
         backoff = partial(Backoff, settings.retry_backoff_ms, settings.retry_backoff_max_ms, jitter)
         self.heartbeat = Heartbeat(
             session_timeout_ms=settings.session_timeout_ms,
@@ -156,29 +157,29 @@ class Membership:
 
     @property
     def rejoin_needed(self) -> bool:
-        """Whether the consumer is to call `join`, or to take what came of it."""
+        """Whether the consumer must call `join`, or take its result."""
         return self.is_subscribed and (
             self.state is not State.STABLE or self._rejoin_reason is not None or self.result is not None
         )
 
     @property
     def is_by_pattern(self) -> bool:
-        """Whether the subscription means topics that there are, so that none is to be created for it."""
+        """Whether the subscription only matches existing topics, so that none must be created for it."""
         return self._accepts is not None
 
     @property
     def is_joining(self) -> bool:
-        """Whether joining goes on by itself."""
+        """Whether a join is in progress."""
         return self._wants_join
 
     @property
     def awaited(self) -> list[Ask]:
-        """What was asked and is neither answered nor given up."""
+        """Requests neither answered nor abandoned."""
         asked = self._exchange, self._find, self._beat, self._watch, self._probe, self._leaving
         return [each for each in asked if each is not None]
 
     def calls_for_reader(self) -> tuple[object, ...] | None:
-        """What a reading call would find new; None for nothing."""
+        """What is new for a reading call; None for nothing."""
         joins = self.rejoin_needed and not self._wants_join
         if self._error is None and self.result is None and not joins:
             return None
@@ -187,8 +188,8 @@ class Membership:
     # --- the consumer's part --------------------------------------------------------------------------------
 
     def subscribe(self, topics: frozenset[str], accepts: Callable[[str], bool] | None = None) -> None:
-        """What to get partitions of. `accepts` says of other topics whether an assignment may have them: a
-        leader may know more topics that fit a pattern."""
+        """Set the subscribed topics. `accepts` tells whether an assignment may have another topic: a leader
+        may know more topics that match a pattern."""
         self._accepts = accepts
         self.topics = topics
         self.is_subscribed = True
@@ -196,12 +197,12 @@ class Membership:
             self.request_rejoin("the subscription has changed")
 
     def request_rejoin(self, reason: str) -> None:
-        """Have the group rebalance, at the next `join`."""
+        """Trigger a rebalance, at the next `join`."""
         if self.state is State.STABLE and self._rejoin_reason is None:
             self._rejoin_reason = reason
 
     def prepare(self, owned: frozenset[TopicPartition]) -> Preparation:
-        """What of `owned` to give up before `join`; it says nothing twice."""
+        """What of `owned` to give up before `join`; never repeated."""
         if self._prepared or self.result is not None:
             return Preparation(None, None, owned)
         if not self.generation.is_valid:
@@ -212,9 +213,9 @@ class Membership:
         return Preparation(revoked or None, None, owned - revoked)
 
     def join(self, owned: frozenset[TopicPartition], now_ms: int) -> None:
-        """Join the group, keeping these; it counts as a poll. Nothing happens while a result waits to be
-        taken, nor while the consumer still has what was lost. Raises ClientError without a subscription, and
-        KafkaError for good once another has taken over the group instance id."""
+        """Join the group, keeping these partitions; counts as a poll. Nothing happens while a result waits to
+        be taken, or while the consumer still owns lost partitions. Raises ClientError without a subscription,
+        and always KafkaError once another member has taken over the group instance id."""
         if not self.is_subscribed:
             raise ClientError(f"group {self.settings.group_id}: there is no subscription to join with")
         if self._fenced is not None:
@@ -229,7 +230,7 @@ class Membership:
             self._wants_join = True
 
     def take(self, result: Joined) -> bool:
-        """The consumer has this result now. False when it is void: the membership was lost in between."""
+        """The consumer takes this result. False if it is void: the membership was lost meanwhile."""
         if self.result is not result:
             return False
         self.result = None
@@ -238,22 +239,22 @@ class Membership:
         return True
 
     def polled(self, now_ms: int) -> None:
-        """Somebody asked for records."""
+        """The reader polled."""
         self.heartbeat.polled(now_ms)
 
     @property
     def has_error(self) -> bool:
-        """Whether there is something for `take_error`."""
+        """Whether `take_error` has an error."""
         return self._error is not None
 
     def take_error(self) -> Exception | None:
-        """What cannot pass and nobody was told yet."""
+        """A permanent error not reported yet."""
         error, self._error = self._error, None
         return error
 
     def leave(self, reason: str, *, static_too: bool = False) -> LeaveGroupRequest | None:
-        """Be no member any more, and have no subscription. The request that tells the group, where there is
-        something to tell: a static member stays until its session ends."""
+        """Leave the group and drop the subscription. Returns the LeaveGroup request, if one is needed: a
+        static member stays until its session expires."""
         request = self._leave_request(reason, static_too=static_too)
         self._forget("the group was left", member_too=True)
         self.is_subscribed = self.lost = self._wants_join = False
@@ -265,7 +266,7 @@ class Membership:
     # --- what to do -----------------------------------------------------------------------------------------
 
     def due(self, now_ms: int) -> list[Ask]:
-        """What to ask now. Each is to be answered or failed, once."""
+        """The requests to make now. Each must be answered or failed, once."""
         asks: list[Ask] = []
         self._expire(now_ms, asks)
         if self._find_is_wanted() and now_ms >= self._find_at_ms:
@@ -287,7 +288,7 @@ class Membership:
         return asks
 
     def next_deadline_ms(self) -> int | None:
-        """When to call `due` again, unless an answer comes first; None: only an answer or a call changes
+        """When to call `due` again, unless a response comes first; None: only a response or a call changes
         anything."""
         deadlines = []
         if self._find_is_wanted():
@@ -304,7 +305,7 @@ class Membership:
         return min(deadlines, default=None)
 
     def answered(self, ask: Ask, answer: Any, now_ms: int) -> None:
-        """What came of it, as `Kind` says. Answers to what is not asked any more change nothing."""
+        """The response, as `Kind` defines it. Responses to outdated requests change nothing."""
         match ask.kind:
             case Kind.FIND_COORDINATOR if ask is self._find:
                 self._find = None
@@ -339,7 +340,7 @@ class Membership:
                 self._leaving = None
 
     def failed(self, ask: Ask, error: Exception, now_ms: int, *, final: bool = False) -> None:
-        """No answer came. `final`: none will come, however often it is asked."""
+        """There was no response. `final`: retrying cannot help."""
         self.last_error = error
         if ask.node != NO_NODE:
             self.coordinator_lost(ask.node, now_ms)
@@ -371,7 +372,7 @@ class Membership:
             self._give_up(error)
 
     def coordinator_lost(self, node: int, now_ms: int) -> None:
-        """This node is not the coordinator, or cannot be reached: look for it, the first time at once."""
+        """This node is not the coordinator, or cannot be reached: look it up, the first time at once."""
         if node != self.coordinator:
             return
         self.coordinator = None
@@ -382,7 +383,7 @@ class Membership:
             self._find_backoff.failures = 1
 
     def heard(self) -> None:
-        """The coordinator answered as one."""
+        """The coordinator responded."""
         self._find_backoff.reset()
 
     def commit_refused(self, code: ErrorCode, generation: Generation) -> None:
@@ -391,7 +392,7 @@ class Membership:
         if action is Action.REJOIN:
             self.request_rejoin(reason_of(ErrorCode.REBALANCE_IN_PROGRESS))
         elif generation != self.generation or self.state is State.PREPARING_REBALANCE:
-            return  # While a JoinGroup is on its way, its answer says more.
+            return  # While a JoinGroup is in flight, its response tells more.
         elif action is Action.FENCED:
             self._fence(code)
         elif action in (Action.FORGET_GENERATION, Action.FORGET_MEMBER):
@@ -412,9 +413,9 @@ class Membership:
                 self._leaving = self._ask(Kind.LEAVE, self.settings.request_timeout_ms, request)
                 asks.append(self._leaving)
             self._forget(reason, member_too=True)
-            self._wants_join = False  # The next call of `join` is the sign of life that was missing.
+            self._wants_join = False  # The next `join` is the missing poll.
         elif self.heartbeat.session_is_over(now_ms):
-            # The generation stays: only the coordinator can say that it is over.
+            # The generation stays: only the coordinator can end it.
             self.heartbeat.restart_session(now_ms)
             if self.coordinator is not None:
                 self.coordinator_lost(self.coordinator, now_ms)
@@ -469,7 +470,7 @@ class Membership:
                 self._joined_topics, self._accepted_topics = self.topics, frozenset()
                 self.state = State.PREPARING_REBALANCE
                 self.heartbeat.end()
-                self._beat = None  # Answers to heartbeats of an earlier generation tell nothing.
+                self._beat = None  # Responses to heartbeats of an earlier generation do not count.
                 self._rejoin_reason = None
                 self._lead = self._watch = None
             self._probe_at_ms = now_ms + self.settings.request_timeout_ms
@@ -501,7 +502,7 @@ class Membership:
             return
         generation = Generation(response.generation_id, response.member_id, name)
         if generation.member_id == self.member_id and generation.generation_id < self._synced_generation_id:
-            # A coordinator that has lost generations: what the member had may be anybody's.
+            # The coordinator has lost generations: the member's partitions may be owned by others.
             self._forget("the coordinator has gone back to an earlier generation", member_too=True)
             self._rejoin_promptly(now_ms)
             return
@@ -638,7 +639,7 @@ class Membership:
                 self._join_at_ms = now_ms + self._join_backoff.next_ms()
 
     def _rejoin_promptly(self, now_ms: int) -> None:
-        """At once, but not for ever: some broker might answer the same again and again."""
+        """At once, but not forever: a broker might repeat the same response."""
         if self._prompt_left:
             self._prompt_left -= 1
             self._join_at_ms = now_ms
@@ -646,14 +647,14 @@ class Membership:
             self._join_at_ms = now_ms + self._join_backoff.next_ms()
 
     def _stand_back(self) -> None:
-        """Out of an exchange that came to nothing; the generation stays as it is."""
+        """Abandon a failed exchange; the generation stays as it is."""
         self.state = State.UNJOINED
         self.heartbeat.end()
         self._beat = None
         self._lead = self._watch = None
 
     def _forget(self, reason: str, *, member_too: bool) -> None:
-        """The generation is over, for this member at least."""
+        """The generation has ended, at least for this member."""
         self._stand_back()
         self.generation = Generation(member_id="" if member_too else self.member_id)
         self._exchange = None
@@ -665,10 +666,10 @@ class Membership:
             self._synced_generation_id = NO_GENERATION.generation_id
         if self._held:
             self.lost = True
-            self._wants_join = False  # The consumer first has to give up what it has.
+            self._wants_join = False  # The consumer must first give up its partitions.
 
     def _fence(self, code: ErrorCode) -> None:
-        """Another process has this group instance id now; to go on would take it from that one again."""
+        """Another process has this group instance id now; going on would take it back."""
         self._fenced = refusal(
             code,
             f"group {self.settings.group_id}: another member has taken over the group instance id "
@@ -678,7 +679,7 @@ class Membership:
         self._give_up(self._fenced)
 
     def _give_up(self, error: Exception) -> None:
-        """Joining cannot go on; `join` may begin anew."""
+        """The join failed; `join` may start over."""
         if self.state is not State.STABLE:
             self._stand_back()
             self._exchange = None
