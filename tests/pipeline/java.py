@@ -15,5 +15,5 @@ QUICK: Final = " ".join(
         "-XX:-BytecodeVerificationRemote",
     )
 )
-"""Options for a quick start: one thread collects, only the first compiler compiles, and the bytecode of Spark's
-classes is not verified."""
+"""Options for a quick start: one thread collects, only the first compiler compiles, and the bytecode of
+Spark's classes is not verified."""
