@@ -1,4 +1,4 @@
-"""What a broker in Java does without saying so and its clients see: hashes, and the order of a hash table."""
+"""Java behaviour that clients of a broker can see: hashes, and the order of a hash table."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from typing import Final
 
 from muster.coordinator.base.step import Step
 from muster.coordinator.group import migration
@@ -13,7 +14,7 @@ from muster.coordinator.group.consumer.member import ConsumerMember
 from muster.coordinator.group.consumer.regexes import Look, require_valid
 from muster.coordinator.group.consumer.state import JOINING, LEFT_FOR_A_WHILE, MemberState
 from muster.coordinator.group.events import Cause, GroupCreated, MemberIdentity, Trigger
-from muster.coordinator.group.group import Group
+from muster.coordinator.group.group import Group, remove
 from muster.coordinator.group.shared import Shared
 from muster.coordinator.group.timers import TimerKey, TimerKind
 from muster.protocol.errors import ErrorCode, KafkaError
@@ -28,6 +29,8 @@ from muster.protocol.messages.consumer_group import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
+
+_MADE_WAY: Final = Cause(Trigger.MADE_WAY)
 
 
 class ConsumerGroups:
@@ -132,8 +135,7 @@ class ConsumerGroups:
                 old = None if instance_id is None else group.member_of_instance(instance_id)
             else:
                 if found is not None:
-                    found.delete(step)
-                    del self._groups[request.group_id]
+                    remove(found, self._groups, _MADE_WAY, step)
                 group = self.create(request.group_id, step)
         member = group.members.get(member_id)
         trigger = Trigger.MEMBER_JOINED if member is None else Trigger.MEMBER_REJOINED
@@ -194,8 +196,7 @@ class ConsumerGroups:
                 raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"{group!r} has no members")
             self._classic.require_valid_join(request)
             # An empty group is of the kind that its next member is.
-            group.alive().delete(step)
-            del self._groups[group.group_id]
+            remove(group.alive(), self._groups, _MADE_WAY, step)
             self._classic.join(request, step)
             return
         self._classic.require_valid_join(request)
