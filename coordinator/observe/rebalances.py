@@ -58,11 +58,20 @@ class RebalanceLog:
             "cause": cause(event, names, expired),
             "generation": event.generation_id,
             "members": event.members,
-            "took_ms": event.join_ms + event.assignment_ms,
-            "join_ms": event.join_ms,
-            "sync_ms": event.assignment_ms,
-            "shard": shard,
         }
+        if event.target_ms is None:
+            fields |= {
+                "took_ms": event.join_ms + event.assignment_ms,
+                "join_ms": event.join_ms,
+                "sync_ms": event.assignment_ms,
+            }
+        else:
+            fields |= {
+                "took_ms": event.at_ms - event.started_ms,
+                "target_ms": event.target_ms,
+                "reconcile_ms": event.reconcile_ms,
+            }
+        fields["shard"] = shard
         if event.restarts:
             fields["restarts"] = event.restarts
         if event.dropped:

@@ -110,11 +110,9 @@ class Recovery:
                 entry.data["to_state"] == "PreparingRebalance"
                 and entry.data["from_state"] != "CompletingRebalance"  # it merely restarted
             ):
-                watched = self._watch(group_id)
-                if watched is not None:
-                    watched.before = self._lag.total(group_id)
-                    watched.completed_ms, watched.grew = None, False  # the previous one no longer counts
-                    self._put(group_id, watched, entry.at_ms)  # read the unknown ends
+                self._begins(group_id, entry)
+            case "epoch_bumped" if not entry.data["restarts"]:
+                self._begins(group_id, entry)
             case "rebalance_completed":
                 watched = self._watch(group_id)
                 if watched is not None:
@@ -128,6 +126,14 @@ class Recovery:
                     self._put(group_id, watched, watched.write_ms)
             case "group_removed":
                 self._watched.pop(group_id, None)
+
+    def _begins(self, group_id: str, entry: Entry) -> None:
+        """A rebalance of the group has begun."""
+        watched = self._watch(group_id)
+        if watched is not None:
+            watched.before = self._lag.total(group_id)
+            watched.completed_ms, watched.grew = None, False  # the one before is past
+            self._put(group_id, watched, entry.at_ms)  # have the ends read that are not known
 
     def _loaded(self, shard: int) -> None:
         now_ms = self._clock.now_ms()

@@ -35,10 +35,16 @@ EVICTIONS: Final = frozenset(
         "sync timed out",
         "rebalance timed out",
         "group full",
+        "revocation timed out",
         REQUESTED,
     }
 )
 """Triggers of removals that the member did not ask for."""
+
+
+_OF_CLASSIC: Final = (("join", "join_ms"), ("assignment", "assignment_ms"))
+_OF_CONSUMERS: Final = (("target", "target_ms"), ("reconcile", "reconcile_ms"))
+"""Phases of rebalances, and the fields that have their times."""
 
 
 class Histogram:
@@ -195,7 +201,7 @@ class Tallies:
                 self.lateness.observe(_seconds(entry.data, "late_ms"))
             case "commit_refused":
                 _count(tally.commits_refused, str(entry.data.get("error", OTHER)), OTHER)
-            case "assigned":
+            case "assigned" | "target_assigned":
                 moved = entry.data.get("moved")
                 tally.moved += moved if isinstance(moved, int) else 0
 
@@ -205,7 +211,7 @@ class Tallies:
         if len(tally.unexplained) >= _UNEXPLAINED_MAX:
             tally.give_up_on_the_oldest()
         tally.unexplained.append(Unexplained(entry.generation, trigger))
-        for phase, name in (("join", "join_ms"), ("assignment", "assignment_ms")):
+        for phase, name in _OF_CONSUMERS if entry.data.get("target_ms") is not None else _OF_CLASSIC:
             seconds = _seconds(entry.data, name)
             count, total = tally.phases.get(phase, (0, 0.0))
             tally.phases[phase] = count + 1, total + seconds

@@ -47,6 +47,8 @@ def say(group: ConsumerGroup, member: ConsumerMember, said: Subscription, cause:
     before = group.state.subscriptions.get(member_id, NOBODY_SAID)
     assignor = group.assignor
     if said != before or member_id not in group.state.subscriptions:
+        if member_id in group.state.subscriptions:
+            telling.metadata(group, member, before, said, step)
         group.emit(records.subscription(group_id, member_id, said), step)
         member.identity = member.identity._replace(client_id=said.client_id, client_host=said.client_host)
     topics_changed = before.topics != said.topics
@@ -83,12 +85,15 @@ def make_target(group: ConsumerGroup, step: Step) -> None:
     interval_ms = group.configs.of(group_id).consumer_assignment_interval_ms
     if state.assigned_at_ms and interval_ms and step.now_ms - state.assigned_at_ms < interval_ms:
         return
-    before, assignor = dict(state.targets), group.assignor
+    before, assignor = {**group.departed, **state.targets}, group.assignor
+    group.departed.clear()
     made = targets.make(state, assignor, group.topics)
     for member_id, assignment in made.items():
         if member_id not in state.targets or state.targets[member_id] != assignment:
             group.emit(records.target(group_id, member_id, assignment), step)
     group.emit(records.target_epoch(group_id, state.epoch, step.now_ms), step)
+    if group.course is not None:
+        group.course.target_ms = step.now_ms
     step.events.append(telling.target(group, before, assignor, step))
 
 

@@ -8,9 +8,7 @@ from hashlib import blake2b
 
 from muster.coordinator.group.consumer.assignors import ASSIGNORS
 from muster.coordinator.group.consumer.assignors.assignor import Assignment, Spec, Subscriber
-from muster.coordinator.group.consumer.state import (
-    ConsumerState,
-)
+from muster.coordinator.group.consumer.state import ConsumerState
 from muster.coordinator.group.topics import Topics
 from muster.protocol.java import hash_map_order
 
@@ -26,6 +24,11 @@ def metadata_hash(names: Collection[str], topics: Topics) -> int:
             some = True
             digest.update(topic_id.bytes + topics.count(topic_id).to_bytes(4, "big"))
     return int.from_bytes(digest.digest(), "big", signed=True) if some else 0
+
+
+def sizes(names: Collection[str], topics: Topics) -> dict[str, int]:
+    """How many partitions each of the topics has that exist."""
+    return {name: topics.count(topics.ids[name]) for name in names if name in topics.ids}
 
 
 def preferred_assignor(state: ConsumerState, default: str) -> str:
