@@ -68,11 +68,12 @@ def timeline_map_order(keys: Iterable[str], most: int = 0) -> list[str]:
     return sorted(keys, key=lambda key: (java_hash(key) * _FIBONACCI & 0xFFFF_FFFF_FFFF_FFFF) >> shift)
 
 
-def hash_map_order(keys: Iterable[str]) -> list[str]:
+def hash_map_order(keys: Iterable[str], most: int = 0) -> list[str]:
     """Distinct keys in the order in which a java.util.HashMap iterates them when they were inserted as given.
 
-    A bucket keeps the order of insertion.
+    A bucket keeps the order of insertion. `most` is how many there were at once, if that is more: the table
+    never shrinks.
     """
     keys = list(keys)
-    mask = buckets_when_grown(len(keys)) - 1
+    mask = buckets_when_grown(max(most, len(keys))) - 1
     return sorted(keys, key=lambda key: spread(java_hash(key)) & mask)

@@ -61,9 +61,10 @@ class Upgrade:
 
     def _converted(self, member: ClassicMember) -> tuple[Subscription, Assignment]:
         group_id = self._group.group_id
-        name = self._group.protocol_name or member.protocols[0][0]
+        # While members join, some need not offer the protocol of the last generation.
+        metadata = dict(member.protocols).get(self._group.protocol_name or "", member.protocols[0][1])
         try:
-            said = decode_subscription(member.metadata(name))
+            said = decode_subscription(metadata)
             assignment = decode_assignment(member.assignment) if member.assignment else None
         except DecodeError as error:
             raise _cannot_upgrade(group_id, "the embedded consumer protocol is malformed.") from error

@@ -36,7 +36,7 @@ def advance(
     """All of it."""
     changed = say(group, member, said, cause, step)
     if group.state.epoch > group.state.assignment_epoch:
-        make_target(group, step)
+        make_target(group, member, cause, step)
     reconcile(group, member, owned, step, subscription_changed=changed)
 
 
@@ -79,15 +79,18 @@ def _renew_epoch(group: ConsumerGroup, trigger: Trigger | None, cause: Cause, st
     group.bump(cause, metadata_hash, step, by=2 if begins and trigger is not None else 1)
 
 
-def make_target(group: ConsumerGroup, step: Step) -> None:
-    """A new target, unless the last one is too young: then a later heartbeat makes it."""
+def make_target(group: ConsumerGroup, member: ConsumerMember, cause: Cause, step: Step) -> None:
+    """A new target, unless the last one is too young: then a later heartbeat makes it. `member` is who
+    speaks, and may join with that."""
     state, group_id = group.state, group.group_id
     interval_ms = group.configs.of(group_id).consumer_assignment_interval_ms
     if state.assigned_at_ms and interval_ms and step.now_ms - state.assigned_at_ms < interval_ms:
         return
     before, assignor = {**group.departed, **state.targets}, group.assignor
     group.departed.clear()
-    made = targets.make(state, assignor, group.topics)
+    replaces = cause.trigger is Trigger.STATIC_MEMBER_REPLACED
+    newcomer = member.member_id if replaces or cause.trigger is Trigger.MEMBER_JOINED else None
+    made = targets.make(state, assignor, group.topics, newcomer, replaces=replaces)
     for member_id, assignment in made.items():
         if member_id not in state.targets or state.targets[member_id] != assignment:
             group.emit(records.target(group_id, member_id, assignment), step)
