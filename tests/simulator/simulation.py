@@ -253,7 +253,7 @@ class _World:
         self._durable_first = checkers.DurableFirst(self._disk)
         self._answered = checkers.Answered(self._call_later, by_address)
         self._expected_codes = checkers.ExpectedCodes()
-        self._coverage = Coverage(by_address)
+        self._coverage = Coverage(by_address, self._disk)
         self._outcome.seen = self._coverage.seen
         self._settling = Settling(
             self._crowd,
@@ -328,8 +328,10 @@ class _World:
             else:
                 self._held_once.written(key, value)
                 self._whole_groups.written(key, value)
+                self._coverage.epochs.written(key, value, written.at_s)
 
     def _append_done(self) -> None:
+        self._coverage.epochs.appended(self._disk.consumers.touched)
         with self._checking():
             self._whole_groups.appended()
 
