@@ -76,7 +76,12 @@ class Disk:
         self.offsets: dict[tuple[str, Partition], list[OffsetCommitValue | None]] = defaultdict(list)
         self.groups: dict[str, list[GroupMetadataValue | None]] = defaultdict(list)
 
-    def written(self, key: Any, value: Any) -> tuple[str, Partition] | None:
+    def written(self, written: Written) -> tuple[str, Partition] | None:
+        """As `take`, of a record as it was stored."""
+        decoded: Any = decode_record(written.key, written.value)
+        return self.take(*decoded)
+
+    def take(self, key: Any, value: Any) -> tuple[str, Partition] | None:
         """Take a record in; group and partition if it is a committed offset."""
         match key:
             case OffsetCommitKey():

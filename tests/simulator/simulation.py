@@ -320,7 +320,7 @@ class _World:
         with self._checking():
             self._only_grows.written(written)
             key, value = decoded
-            committed = self._disk.written(key, value)
+            committed = self._disk.take(key, value)
             if committed is not None:
                 self._commits_kept.written(committed)
                 self._only_grows.committed(committed)

@@ -80,7 +80,8 @@ def _renew_epoch(group: ConsumerGroup, trigger: Trigger | None, cause: Cause, st
 def make_target(group: ConsumerGroup, step: Step) -> None:
     """A new target, unless the last one is too young: then a later heartbeat makes it."""
     state, group_id = group.state, group.group_id
-    if not may_make_target(group, step.now_ms):
+    interval_ms = group.configs.of(group_id).consumer_assignment_interval_ms
+    if state.assigned_at_ms and _is_young(state.assigned_at_ms, interval_ms - 1, step.now_ms):
         return
     before, assignor = dict(state.targets), group.assignor
     made = targets.make(state, assignor, group.topics)
@@ -89,13 +90,6 @@ def make_target(group: ConsumerGroup, step: Step) -> None:
             group.emit(records.target(group_id, member_id, assignment), step)
     group.emit(records.target_epoch(group_id, state.epoch, step.now_ms), step)
     step.events.append(telling.target(group, before, assignor, step))
-
-
-def may_make_target(group: ConsumerGroup, now_ms: int) -> bool:
-    """Whether the last target is old enough for another one."""
-    made_ms = group.state.assigned_at_ms
-    interval_ms = group.configs.of(group.group_id).consumer_assignment_interval_ms
-    return not made_ms or not _is_young(made_ms, interval_ms - 1, now_ms)
 
 
 def _is_young(at_ms: int, age_max_ms: int, now_ms: int) -> bool:
