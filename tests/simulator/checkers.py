@@ -104,6 +104,25 @@ class Disk:
             for member in group.members
         )
 
+    def is_had(self, request: Any, response: Any) -> bool:
+        """Whether a member of a consumer group was written to have what a SyncGroup is answered with."""
+        told = {
+            (topic.topic, number)
+            for topic in decode_assignment(response.assignment).assigned_partitions
+            for number in topic.partitions
+        }
+        for has in self.consumers.history[request.group_id, request.member_id]:
+            had = {(self.names.of.get(topic_id, ""), number) for topic_id, number in assigned(has)}
+            if has.member_epoch == request.generation_id and told <= had:
+                left_out = {name for name, _ in had - told}
+                if left_out <= self.names.deleted:
+                    return True
+        return False
+
+    def is_classic(self, request: Any, response: Any) -> bool:
+        """Whether a SyncGroup is answered by a classic group."""
+        return self.is_synced(request, response) or not self.is_had(request, response)
+
     def incarnation(self, group_id: str) -> int:
         """A group that was removed and made again counts its generations from the start."""
         return self.groups[group_id].count(None)
@@ -157,8 +176,8 @@ class OneOwner:
         if exchange.api is not ApiKey.SYNC_GROUP or response.error_code != 0:
             return
         request = exchange.request
-        if not self._disk.is_synced(request, response):
-            return  # of a consumer group, or for `DurableFirst` to tell
+        if not self._disk.is_classic(request, response):
+            return
         generation = (request.group_id, self._disk.incarnation(request.group_id), request.generation_id)
         # A static member that is replaced within a generation passes on its partitions to its successor.
         owner = request.group_instance_id or request.member_id
@@ -382,27 +401,11 @@ class DurableFirst:
             self._find_assignment(request, response)
 
     def _find_assignment(self, request: Any, response: Any) -> None:
-        if not (self._disk.is_synced(request, response) or self._is_had(request, response)):
+        if not (self._disk.is_synced(request, response) or self._disk.is_had(request, response)):
             raise Violation(
                 f"an assignment was handed out before it was durable: {request.member_id} of "
                 f"{request.group_id!r}, generation {request.generation_id}"
             )
-
-    def _is_had(self, request: Any, response: Any) -> bool:
-        """Whether a member of a consumer group was written to have what a SyncGroup is answered with."""
-        names = self._disk.names
-        told = {
-            (topic.topic, number)
-            for topic in decode_assignment(response.assignment).assigned_partitions
-            for number in topic.partitions
-        }
-        for has in self._disk.consumers.history[request.group_id, request.member_id]:
-            had = {(names.of.get(topic_id, ""), number) for topic_id, number in assigned(has)}
-            if has.member_epoch == request.generation_id and told <= had:
-                left_out = {name for name, _ in had - told}
-                if left_out <= names.deleted:
-                    return True
-        return False
 
     def _find(self, group_id: str, partition: Partition, offset: int, metadata: str, what: str) -> None:
         history = self._disk.offsets[group_id, partition]
@@ -453,7 +456,7 @@ class OnlyGrows:
                 return  # members of a consumer group have epochs of their own
             if not exchange.while_loading:
                 self._check(exchange, request.generation_id, self._newest(request.group_id))
-            if exchange.api is ApiKey.SYNC_GROUP and self._disk.is_synced(request, response):
+            if exchange.api is ApiKey.SYNC_GROUP and self._disk.is_classic(request, response):
                 self._synced[self._group(request.group_id)] = request.generation_id
         elif exchange.api is ApiKey.OFFSET_COMMIT:
             acknowledged = acknowledged_partitions(response)

@@ -1,0 +1,439 @@
+"""The checkers of consumer groups on their own: what each lets pass and what it does not."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, cast
+
+import pytest
+
+from muster.protocol.api import ApiKey
+from muster.protocol.errors import ErrorCode
+from muster.protocol.message import Message
+from muster.protocol.messages.classic_group import (
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from muster.protocol.messages.consumer_group import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from muster.protocol.messages.coordinator_records import (
+    ConsumerGroupCurrentMemberAssignmentKey,
+    ConsumerGroupCurrentMemberAssignmentValue,
+    ConsumerGroupMemberMetadataKey,
+    ConsumerGroupMemberMetadataValue,
+    ConsumerGroupMetadataKey,
+    ConsumerGroupMetadataValue,
+    ConsumerGroupTargetAssignmentMemberKey,
+    ConsumerGroupTargetAssignmentMemberValue,
+    ConsumerGroupTargetAssignmentMetadataKey,
+    ConsumerGroupTargetAssignmentMetadataValue,
+    GroupMetadataKey,
+    GroupMetadataValue,
+    OffsetCommitKey,
+    OffsetCommitValue,
+)
+from muster.protocol.messages.offsets import OffsetCommitRequest, OffsetCommitResponse
+from tests.simulator.checkers import Disk, Exchange, Violation
+from tests.simulator.consumer_checkers import CommitsInEpoch, HeldOnce, ToldAsWritten, WholeGroups
+from tests.simulator.consumer_disk import TopicNames
+from tests.simulator.member import Asked
+from tests.support import embedded
+
+ORDERS = uuid.UUID(int=1)
+OLD_ORDERS = uuid.UUID(int=9)
+
+
+class Row(NamedTuple):
+    topic_id: uuid.UUID
+    name: str
+
+
+class FakeLink:
+    def __init__(self) -> None:
+        self.open = True
+        self.loses_replies = False
+
+
+class World:
+    """A group "g", told to the checkers as the simulator tells of it."""
+
+    def __init__(self) -> None:
+        self.topics = [Row(ORDERS, "orders")]
+        self.names = TopicNames(lambda: self.topics)
+        self.names.look()
+        self.disk = Disk(self.names)
+        self.held_once = HeldOnce(self.disk, self.names)
+        self.commits = CommitsInEpoch(self.disk, self.names)
+        self.whole = WholeGroups(self.disk)
+        self.told = ToldAsWritten(self.disk, self.names)
+
+    # --- the disk -----------------------------------------------------------------------------------------
+
+    def write(self, key: Message, value: Message | None) -> None:
+        committed = self.disk.take(key, value)
+        if committed is not None:
+            self.commits.committed(committed)
+        else:
+            self.held_once.written(key, value)
+            self.whole.written(key, value)
+
+    def epoch(self, epoch: int | None) -> None:
+        value = None if epoch is None else ConsumerGroupMetadataValue(epoch=epoch)
+        self.write(ConsumerGroupMetadataKey(group_id="g"), value)
+
+    def target_epoch(self, epoch: int) -> None:
+        value = ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=epoch)
+        self.write(ConsumerGroupTargetAssignmentMetadataKey(group_id="g"), value)
+
+    def subscription(self, member_id: str) -> None:
+        value = ConsumerGroupMemberMetadataValue(
+            instance_id=None,
+            rack_id=None,
+            client_id="",
+            client_host="",
+            subscribed_topic_names=["orders"],
+            subscribed_topic_regex="",
+            rebalance_timeout_ms=1,
+            server_assignor=None,
+        )
+        self.write(ConsumerGroupMemberMetadataKey(group_id="g", member_id=member_id), value)
+
+    def target(self, member_id: str) -> None:
+        value = ConsumerGroupTargetAssignmentMemberValue(topic_partitions=[])
+        self.write(ConsumerGroupTargetAssignmentMemberKey(group_id="g", member_id=member_id), value)
+
+    def current(
+        self,
+        member_id: str,
+        epoch: int,
+        has: Mapping[int, int],
+        revoking: Mapping[int, int] | None = None,
+    ) -> None:
+        """Partitions, with the epochs at which they were assigned."""
+        parts = ConsumerGroupCurrentMemberAssignmentValue.TopicPartitions
+        value = ConsumerGroupCurrentMemberAssignmentValue(
+            member_epoch=epoch,
+            previous_member_epoch=epoch - 1,
+            state=0,
+            assigned_partitions=[
+                parts(topic_id=ORDERS, partitions=[*has], assignment_epochs=[*has.values()])
+            ],
+            partitions_pending_revocation=[
+                parts(topic_id=ORDERS, partitions=[*revoking], assignment_epochs=[*revoking.values()])
+            ]
+            if revoking
+            else [],
+        )
+        self.write(ConsumerGroupCurrentMemberAssignmentKey(group_id="g", member_id=member_id), value)
+
+    def gone(self, member_id: str) -> None:
+        self.write(ConsumerGroupCurrentMemberAssignmentKey(group_id="g", member_id=member_id), None)
+
+    def member(self, member_id: str, epoch: int, has: Mapping[int, int]) -> None:
+        self.subscription(member_id)
+        self.current(member_id, epoch, has)
+
+    def classic(self, generation: int | None, *member_ids: str) -> None:
+        stored = GroupMetadataValue.MemberMetadata
+        value = None
+        if generation is not None:
+            value = GroupMetadataValue(
+                protocol_type="consumer",
+                generation=generation,
+                protocol="range",
+                leader=None,
+                members=[
+                    stored(
+                        member_id=member_id,
+                        client_id="",
+                        client_host="",
+                        session_timeout=1,
+                        subscription=b"",
+                        assignment=b"",
+                    )
+                    for member_id in member_ids
+                ],
+            )
+        self.write(GroupMetadataKey(group="g"), value)
+
+    # --- the wire -----------------------------------------------------------------------------------------
+
+    def exchange(self, api: ApiKey, request: Message) -> Exchange:
+        return Exchange(Asked(api, 1, 1, request), cast(Any, FakeLink()), 0.0)
+
+    def beat(self, member_id: str, epoch: int = 2, owned: Sequence[int] | None = None) -> Exchange:
+        parts = ConsumerGroupHeartbeatRequest.TopicPartitions
+        request = ConsumerGroupHeartbeatRequest(
+            group_id="g",
+            member_id=member_id,
+            member_epoch=epoch,
+            topic_partitions=None if owned is None else [parts(topic_id=ORDERS, partitions=[*owned])],
+        )
+        exchange = self.exchange(ApiKey.CONSUMER_GROUP_HEARTBEAT, request)
+        self.held_once.asked(exchange)
+        return exchange
+
+    def told_to(
+        self,
+        exchange: Exchange,
+        *assigned: int,
+        epoch: int = 2,
+        topic_id: uuid.UUID = ORDERS,
+        code: ErrorCode = ErrorCode.NONE,
+    ) -> ConsumerGroupHeartbeatResponse:
+        parts = ConsumerGroupHeartbeatResponse.Assignment.TopicPartitions
+        assignment = ConsumerGroupHeartbeatResponse.Assignment(
+            topic_partitions=[parts(topic_id=topic_id, partitions=[*assigned])]
+        )
+        return ConsumerGroupHeartbeatResponse(
+            error_code=code,
+            member_id=exchange.request.member_id,
+            member_epoch=epoch,
+            heartbeat_interval_ms=1,
+            assignment=None if code else assignment,
+        )
+
+    def give(self, member_id: str, *assigned: int, epoch: int = 2) -> None:
+        exchange = self.beat(member_id)
+        self.held_once.replied(exchange, self.told_to(exchange, *assigned, epoch=epoch))
+
+    def sync(self, member_id: str, *assigned: int, generation: int = 1) -> None:
+        request = SyncGroupRequest(
+            group_id="g", generation_id=generation, member_id=member_id, assignments=[]
+        )
+        response = SyncGroupResponse(assignment=embedded.assignment({"orders": assigned}))
+        self.held_once.replied(self.exchange(ApiKey.SYNC_GROUP, request), response)
+
+    def commit(self, member_id: str, epoch: int, partition: int = 0, offset: int = 5) -> None:
+        """It is stored, and acknowledged."""
+        self.write(
+            OffsetCommitKey(group="g", topic="orders", partition=partition),
+            OffsetCommitValue(offset=offset, metadata="m", commit_timestamp=0),
+        )
+        each = OffsetCommitRequest.Partition(
+            partition_index=partition, committed_offset=offset, committed_metadata="m"
+        )
+        request = OffsetCommitRequest(
+            group_id="g",
+            generation_id_or_member_epoch=epoch,
+            member_id=member_id,
+            topics=[OffsetCommitRequest.Topic(name="orders", partitions=[each])],
+        )
+        done = OffsetCommitResponse.Partition(partition_index=partition, error_code=0)
+        topic = OffsetCommitResponse.Topic(name="orders", partitions=[done])
+        self.commits.replied(
+            self.exchange(ApiKey.OFFSET_COMMIT, request), OffsetCommitResponse(topics=[topic])
+        )
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+# --- held once --------------------------------------------------------------------------------------------
+
+
+def test_a_partition_is_given_when_nobody_has_it(world: World) -> None:
+    world.give("a", 0, 1)
+    world.give("a", 0)  # 1 is to be given up
+    world.give("b", 2)
+    with pytest.raises(Violation, match=r"\('orders', 1\).*has not given them up"):
+        world.give("b", 1, 2)
+
+
+def test_a_member_gives_up_by_saying_so(world: World) -> None:
+    world.give("a", 0, 1)
+    world.beat("a")  # says nothing of what it has
+    with pytest.raises(Violation, match="has not given them up"):
+        world.give("b", 1)
+    world.beat("a", owned=[0])
+    world.give("b", 1)
+    world.beat("a", -1)
+    world.give("b", 0, 1)
+
+
+@pytest.mark.parametrize("code", [ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID])
+def test_a_member_that_is_told_that_it_is_none_has_nothing(world: World, code: ErrorCode) -> None:
+    world.give("a", 0)
+    exchange = world.beat("a")
+    world.held_once.replied(exchange, world.told_to(exchange, code=code))
+    world.give("b", 0)
+
+
+def test_a_member_that_is_gone_from_the_disk_has_nothing(world: World) -> None:
+    world.give("a", 0)
+    world.gone("a")
+    world.give("b", 0)
+
+
+def test_what_a_member_is_not_told_it_does_not_have(world: World) -> None:
+    exchange = world.beat("a")
+    exchange.link.open = False
+    world.held_once.replied(exchange, world.told_to(exchange, 0))
+    world.give("b", 0)
+
+
+def test_a_member_of_the_classic_protocol_gives_up_by_joining(world: World) -> None:
+    world.sync("a", 0, 1)
+    with pytest.raises(Violation, match="has not given them up"):
+        world.give("b", 0)
+    protocol = JoinGroupRequest.Protocol(
+        name="range", metadata=embedded.subscription(["orders"], owned=[("orders", 1)])
+    )
+    request = JoinGroupRequest(
+        group_id="g", session_timeout_ms=1, member_id="a", protocol_type="consumer", protocols=[protocol]
+    )
+    world.held_once.asked(world.exchange(ApiKey.JOIN_GROUP, request))
+    world.give("b", 0)
+    with pytest.raises(Violation, match="has not given them up"):
+        world.give("b", 0, 1)
+    leaving = LeaveGroupRequest.MemberIdentity(member_id="a")
+    world.held_once.asked(
+        world.exchange(ApiKey.LEAVE_GROUP, LeaveGroupRequest(group_id="g", members=[leaving]))
+    )
+    world.give("b", 0, 1)
+
+
+def test_a_generation_ends_what_members_had_in_the_last(world: World) -> None:
+    world.sync("a", 0)
+    world.sync("b", 1)
+    world.classic(2, "b")
+    world.sync("b", 0, 1, generation=2)
+    world.classic(2, "b")  # the same one again
+    with pytest.raises(Violation, match="has not given them up"):
+        world.sync("c", 0, generation=2)
+
+
+def test_a_group_that_becomes_a_consumer_group_has_dropped_who_is_not_among_its_members(world: World) -> None:
+    world.sync("a", 0)
+    world.sync("b", 1)
+    world.classic(None)
+    world.subscription("b")
+    world.epoch(1)
+    world.give("c", 0)
+    with pytest.raises(Violation, match="has not given them up"):
+        world.give("c", 0, 1)
+
+
+def test_of_a_name_that_two_topics_had_nothing_is_said(world: World) -> None:
+    world.topics = [Row(OLD_ORDERS, "orders")]
+    world.names.look()
+    assert world.names.deleted == {"orders"}
+    world.sync("a", 0)
+    world.give("b", 0)
+
+
+# --- commits ----------------------------------------------------------------------------------------------
+
+
+def test_commits_of_the_present_epoch_are_taken(world: World) -> None:
+    world.member("a", 4, {0: 2})
+    world.commit("a", 4)
+    world.commit("a", 4, partition=3)  # whatever the partition, as in Kafka
+    with pytest.raises(Violation, match="stale epoch"):
+        world.commit("a", 5)
+    with pytest.raises(Violation, match="stale epoch"):
+        world.commit("b", 4)
+
+
+def test_commits_of_an_earlier_epoch_are_for_what_the_member_has_had_since(world: World) -> None:
+    world.member("a", 4, {0: 2, 1: 4})
+    world.current("a", 4, {0: 2, 1: 4}, {2: 3})
+    world.commit("a", 3)
+    world.commit("a", 3, partition=2)
+    with pytest.raises(Violation, match="stale epoch"):
+        world.commit("a", 3, partition=1)
+    with pytest.raises(Violation, match="stale epoch"):
+        world.commit("a", 1)
+
+
+def test_anybody_commits_for_a_group_without_members(world: World) -> None:
+    world.epoch(3)
+    world.commit("", -1)
+    world.member("a", 3, {})
+    with pytest.raises(Violation, match="stale epoch"):
+        world.commit("", -1, offset=6)
+
+
+def test_what_counts_is_the_moment_when_a_commit_is_stored(world: World) -> None:
+    world.member("a", 4, {0: 4})
+    world.write(
+        OffsetCommitKey(group="g", topic="orders", partition=0),
+        OffsetCommitValue(offset=5, metadata="m", commit_timestamp=0),
+    )
+    world.current("a", 5, {})
+    world.commit("a", 4)  # the same once more
+
+
+# --- the disk ---------------------------------------------------------------------------------------------
+
+
+def test_a_whole_group(world: World) -> None:
+    world.member("a", 2, {0: 2})
+    world.member("b", 2, {1: 2})
+    world.target("a")
+    world.epoch(3)
+    world.target_epoch(2)
+    world.whole.appended()
+
+
+def test_a_group_of_both_kinds(world: World) -> None:
+    world.classic(1, "a")
+    world.member("a", 1, {})
+    with pytest.raises(Violation, match="of both kinds"):
+        world.whole.appended()
+    world.classic(None)
+    world.whole.appended()
+
+
+@pytest.mark.parametrize(
+    ("what", "fault"),
+    [
+        (lambda world: world.subscription("c"), "assignments of"),
+        (lambda world: world.current("c", 2, {}), "assignments of"),
+        (lambda world: world.target("c"), "targets of"),
+        (lambda world: world.member("c", 2, {0: 2}), "two owners"),
+        (lambda world: world.member("c", 3, {}), "is in epoch 3, the target in 2"),
+        (lambda world: world.target_epoch(4), "its target is of epoch 4, it is in 3"),
+    ],
+)
+def test_a_group_that_is_not_whole(world: World, what: Any, fault: str) -> None:
+    test_a_whole_group(world)
+    what(world)
+    with pytest.raises(Violation, match=fault):
+        world.whole.appended()
+
+
+def test_epochs_only_grow(world: World) -> None:
+    test_a_whole_group(world)
+    world.epoch(2)
+    with pytest.raises(Violation, match="goes back from epochs"):
+        world.whole.appended()
+    with pytest.raises(Violation, match="goes back from epoch 2"):
+        world.current("a", 1, {})
+    world.current("a", -2, {})  # it leaves for a while
+    world.gone("a")
+    world.current("a", 1, {})
+
+
+# --- the wire ---------------------------------------------------------------------------------------------
+
+
+def test_a_heartbeat_is_answered_with_what_was_written(world: World) -> None:
+    exchange = world.beat("a")
+    with pytest.raises(Violation, match="before it was durable"):
+        world.told.replied(exchange, world.told_to(exchange, 0))
+    world.current("a", 2, {0: 2})
+    world.told.replied(exchange, world.told_to(exchange, 0))
+    unchanged = ConsumerGroupHeartbeatResponse(member_id="a", member_epoch=2, heartbeat_interval_ms=1)
+    world.told.replied(exchange, unchanged)
+    with pytest.raises(Violation, match="before it was durable"):
+        world.told.replied(exchange, world.told_to(exchange, 0, 1))
+    with pytest.raises(Violation, match="before it was durable"):
+        world.told.replied(exchange, world.told_to(exchange, 0, epoch=3))
