@@ -23,8 +23,9 @@ from muster.protocol.messages.coordinator_records import (
     GroupMetadataValue,
     decode_record,
 )
-from tests.simulator.checkers import Disk, Exchange, codes
+from tests.simulator.checkers import Disk, Exchange
 from tests.simulator.epoch_coverage import EPOCH_SITUATIONS, EpochCoverage
+from tests.simulator.expected import codes
 from tests.simulator.network import Address, Link
 from tests.simulator.store import Fault, Written
 from tests.simulator.stream import CLIENT_HOST

@@ -18,7 +18,8 @@ from muster.protocol.messages.coordinator_records import (
     GroupMetadataKey,
     decode_record,
 )
-from tests.simulator.checkers import Disk, Exchange, codes
+from tests.simulator.checkers import Disk, Exchange
+from tests.simulator.expected import codes
 from tests.simulator.network import Address
 from tests.simulator.store import Fault
 from tests.simulator.stream import CLIENT_HOST

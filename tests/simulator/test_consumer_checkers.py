@@ -39,7 +39,7 @@ from muster.protocol.messages.coordinator_records import (
 )
 from muster.protocol.messages.offsets import OffsetCommitRequest, OffsetCommitResponse
 from tests.simulator.checkers import Disk, Exchange, Violation
-from tests.simulator.consumer_checkers import CommitsInEpoch, HeldOnce, ToldAsWritten, WholeGroups
+from tests.simulator.consumer_checkers import CommitsInEpoch, FencedLate, HeldOnce, ToldAsWritten, WholeGroups
 from tests.simulator.consumer_disk import TopicNames
 from tests.simulator.member import Asked
 from tests.support import embedded
@@ -71,6 +71,7 @@ class World:
         self.commits = CommitsInEpoch(self.disk, self.names)
         self.whole = WholeGroups(self.disk)
         self.told = ToldAsWritten(self.disk, self.names)
+        self.fenced_late = FencedLate(self.disk, 8.0)
 
     # --- the disk -----------------------------------------------------------------------------------------
 
@@ -81,6 +82,7 @@ class World:
         else:
             self.held_once.written(key, value)
             self.whole.written(key, value)
+            self.fenced_late.written(key, value)
 
     def epoch(self, epoch: int | None) -> None:
         value = None if epoch is None else ConsumerGroupMetadataValue(epoch=epoch)
@@ -90,9 +92,9 @@ class World:
         value = ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=epoch)
         self.write(ConsumerGroupTargetAssignmentMetadataKey(group_id="g"), value)
 
-    def subscription(self, member_id: str) -> None:
+    def subscription(self, member_id: str, instance_id: str | None = None) -> None:
         value = ConsumerGroupMemberMetadataValue(
-            instance_id=None,
+            instance_id=instance_id,
             rack_id=None,
             client_id="",
             client_host="",
@@ -420,6 +422,50 @@ def test_epochs_only_grow(world: World) -> None:
     world.current("a", -2, {})  # it leaves for a while
     world.gone("a")
     world.current("a", 1, {})
+
+
+# --- fenced late ------------------------------------------------------------------------------------------
+
+
+def hear(world: World, at_s: float, instance_id: str | None = None) -> None:
+    """Of member "a", which is in the group then."""
+    world.subscription("a", instance_id)
+    exchange = world.beat("a")
+    exchange.sent_s = at_s
+    world.fenced_late.replied(exchange, world.told_to(exchange))
+
+
+def remove(world: World) -> None:
+    world.write(ConsumerGroupMemberMetadataKey(group_id="g", member_id="a"), None)
+
+
+def test_a_member_is_removed_when_its_session_has_run_out(world: World) -> None:
+    hear(world, 3.0)
+    remove(world)
+    world.fenced_late.appended(11.0)
+    hear(world, 12.0)
+    remove(world)
+    with pytest.raises(Violation, match=r"removed 7\.9 s after it was heard of"):
+        world.fenced_late.appended(19.9)
+
+
+def test_a_member_that_leaves_is_removed_at_once(world: World) -> None:
+    hear(world, 3.0)
+    world.fenced_late.asked(world.beat("a", -1))
+    remove(world)
+    world.fenced_late.appended(3.1)
+    hear(world, 4.0)
+    world.fenced_late.asked(world.beat("a", 0))
+    remove(world)
+    with pytest.raises(Violation, match="after it was heard of"):
+        world.fenced_late.appended(4.1)
+
+
+def test_a_static_member_is_removed_when_its_successor_comes(world: World) -> None:
+    hear(world, 3.0, "i")
+    remove(world)
+    world.subscription("b", "i")
+    world.fenced_late.appended(3.1)
 
 
 # --- the wire ---------------------------------------------------------------------------------------------
