@@ -189,8 +189,19 @@ def resolved(
         known = state.regexes.get(regex)
         bump |= topics != (frozenset() if known is None else known.topics)
         group.emit(records.regex(group_id, regex, ResolvedRegex(topics, look.version, look.at_ms)), step)
+        bump |= known is None and not topics and _is_to_have_others(group, regex)
     group.looked_in = look.version
     metadata_hash = targets.metadata_hash(state.subscribed_topics(), group.topics)
     if bump or metadata_hash != state.metadata_hash:
         group.bump(cause if bump else Cause(Trigger.TOPICS_CHANGED), metadata_hash, step)
     group.settle(cause, step)
+
+
+def _is_to_have_others(group: ConsumerGroup, regex: str) -> bool:
+    """Whether a member that subscribes by this regular expression is still to have what it subscribed to
+    before: partitions that nobody would have, since it has given them up."""
+    state = group.state
+    return any(
+        said.regex == regex and not state.target(member_id).keys() <= group.subscribed_ids(member_id)
+        for member_id, said in state.subscriptions.items()
+    )
