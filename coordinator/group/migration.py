@@ -31,7 +31,7 @@ from muster.coordinator.group.consumer.state import (
     Subscription,
     held_at,
 )
-from muster.coordinator.group.events import Cause, ProtocolMigrated
+from muster.coordinator.group.events import Cause, MemberIdentity, ProtocolMigrated
 from muster.coordinator.group.group import Group
 from muster.coordinator.group.shared import Shared
 from muster.protocol.embedded import decode_assignment, decode_subscription
@@ -61,9 +61,10 @@ class Upgrade:
 
     def _converted(self, member: ClassicMember) -> tuple[Subscription, Assignment]:
         group_id = self._group.group_id
-        name = self._group.protocol_name or member.protocols[0][0]
+        # While members join, some need not offer the protocol of the last generation.
+        metadata = dict(member.protocols).get(self._group.protocol_name or "", member.protocols[0][1])
         try:
-            said = decode_subscription(member.metadata(name))
+            said = decode_subscription(metadata)
             assignment = decode_assignment(member.assignment) if member.assignment else None
         except DecodeError as error:
             raise _cannot_upgrade(group_id, "the embedded consumer protocol is malformed.") from error
@@ -181,10 +182,12 @@ def downgrade(
     shared: Shared,
     cause: Cause,
     step: Step,
+    *,
+    requested_by: MemberIdentity | None = None,
 ) -> None:
     """Members go, and a classic group is left, which rebalances at once."""
     for member in leaving:
-        step.events.append(membership.removed(group, member, cause, step, None))
+        step.events.append(membership.removed(group, member, cause, step, requested_by))
         group.connections.removed(group.group_id, member, step.now_ms)
     gone = {member.member_id for member in leaving}
     classic = _classic_of(group, [each for each in group.members if each not in gone], shared, step)

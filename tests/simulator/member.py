@@ -360,7 +360,7 @@ class Member:
         if former_generation_id not in (-1, self.generation_id) and self._rng.random() < 0.15:
             await self._commit_out_of_turn(former_generation_id)
         if joined.leader == joined.member_id and self._rng.random() < 0.1:
-            await self._commit_out_of_turn(self.generation_id)
+            await self._commit_before_its_assignment()
         sync = SyncGroupRequest(
             group_id=self.group_id,
             generation_id=self.generation_id,
@@ -460,12 +460,18 @@ class Member:
         return asyncio.get_running_loop().time() - self._last_link_ended_s < UNDER_WAY_MAX_S
 
     async def _commit_out_of_turn(self, generation_id: int) -> None:
-        """Commit what it had before: in the name of the former generation, as what was under way when the
-        rebalance began; or in that of the one to come before it has assigned it, as its leader. Neither may
-        be taken, since others may have gone on from there.
-        """
+        """Commit what it had before in the name of its former generation, as what was under way when the
+        rebalance began. This may not be taken: others may have gone on from there."""
         if self._positions:
             await self._ask(ApiKey.OFFSET_COMMIT, self._versions.commit, self._commit_request(generation_id))
+
+    async def _commit_before_its_assignment(self) -> None:
+        """Commit in the name of a generation it leads but has not assigned. This is refused, except when the
+        next rebalance has begun: Kafka then takes any commit of the generation. So it commits what is
+        committed already, which does no harm."""
+        if self._positions:
+            self._positions = await self._committed(list(self._positions))
+            await self._commit_out_of_turn(self.generation_id)
 
     def _commit_request(self, generation_id: int) -> OffsetCommitRequest:
         metadata = f"{self.name}#{next(self._commit_numbers)}"

@@ -10,6 +10,7 @@ from muster.coordinator.group.classic.group import ClassicGroup
 from muster.coordinator.group.classic.member import ClassicMember
 from muster.coordinator.group.classic.states import GroupState
 from muster.coordinator.group.events import Cause, HeartbeatLate, MemberIdentity, Trigger
+from muster.coordinator.group.heard import Heard
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.classic_group import (
     HeartbeatRequest,
@@ -109,11 +110,11 @@ def _leave(group: ClassicGroup, identity: LeaveGroupRequest.MemberIdentity, step
         return cause
     member = group.validate(member_id, identity.group_instance_id)
     cause = Cause(Trigger.MEMBER_LEFT, member.identity, identity.reason)
-    rebalance.remove(group, member, cause, step, requested_by=_requested_by(member, step.context))
+    rebalance.remove(group, member, cause, step, requested_by=requested_by(member, step.context))
     return cause
 
 
-def _requested_by(member: ClassicMember, context: RequestContext) -> MemberIdentity | None:
+def requested_by(member: Heard, context: RequestContext) -> MemberIdentity | None:
     """Who lets the member go, if it is another client than itself. A client may leave over a new
     connection."""
     if context.connection_id == member.connection_id:

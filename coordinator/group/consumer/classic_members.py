@@ -148,7 +148,9 @@ def join(group: ConsumerGroup, joining: Joining, step: Step) -> None:
 def admit(group: ConsumerGroup, joining: Joining, step: Step) -> ConsumerMember:
     member = joining.member
     if joining.old is not None:
-        member = membership.replace(group, joining.old, joining.member_id, joining.cause, step)
+        member = membership.replace(
+            group, joining.old, joining.member_id, joining.cause, step, protocol="classic"
+        )
     if member is None:
         member = membership.add(group, joining.member_id, joining.said, joining.cause, step)
     return member
@@ -285,6 +287,8 @@ class Leaving(NamedTuple):
 
     members: list[ConsumerMember]
     reason: str | None
+    requested_by: MemberIdentity | None
+    """Who let the first of them go, if that is another client."""
     response: LeaveGroupResponse
 
 
@@ -308,4 +312,10 @@ def leaving(group: ConsumerGroup, request: LeaveGroupRequest, step: Step) -> Lea
             outcomes.append(ErrorCode.NONE)
             members[member.member_id] = member
             reason = reason or identity.reason
-    return Leaving(list(members.values()), reason, sessions.left_response(identities, outcomes, step.context))
+    left = list(members.values())
+    return Leaving(
+        left,
+        reason,
+        sessions.requested_by(left[0], step.context) if left else None,
+        sessions.left_response(identities, outcomes, step.context),
+    )

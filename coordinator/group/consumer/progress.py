@@ -36,7 +36,7 @@ def advance(
     """All of it."""
     changed = say(group, member, said, cause, step)
     if group.state.epoch > group.state.assignment_epoch:
-        make_target(group, step)
+        make_target(group, member, cause, step)
     reconcile(group, member, owned, step, subscription_changed=changed)
 
 
@@ -47,6 +47,8 @@ def say(group: ConsumerGroup, member: ConsumerMember, said: Subscription, cause:
     before = group.state.subscriptions.get(member_id, NOBODY_SAID)
     assignor = group.assignor
     if said != before or member_id not in group.state.subscriptions:
+        if member_id in group.state.subscriptions:
+            telling.metadata(group, member, before, said, step)
         group.emit(records.subscription(group_id, member_id, said), step)
         member.identity = member.identity._replace(client_id=said.client_id, client_host=said.client_host)
     topics_changed = before.topics != said.topics
@@ -77,18 +79,24 @@ def _renew_epoch(group: ConsumerGroup, trigger: Trigger | None, cause: Cause, st
     group.bump(cause, metadata_hash, step, by=2 if begins and trigger is not None else 1)
 
 
-def make_target(group: ConsumerGroup, step: Step) -> None:
-    """A new target, unless the last one is too young: then a later heartbeat makes it."""
+def make_target(group: ConsumerGroup, member: ConsumerMember, cause: Cause, step: Step) -> None:
+    """A new target, unless the last one is too young: then a later heartbeat makes it. `member` is who
+    speaks, and may join with that."""
     state, group_id = group.state, group.group_id
     interval_ms = group.configs.of(group_id).consumer_assignment_interval_ms
     if state.assigned_at_ms and _is_young(state.assigned_at_ms, interval_ms - 1, step.now_ms):
         return
-    before, assignor = dict(state.targets), group.assignor
-    made = targets.make(state, assignor, group.topics)
+    before, assignor = {**group.departed, **state.targets}, group.assignor
+    group.departed.clear()
+    replaces = cause.trigger is Trigger.STATIC_MEMBER_REPLACED
+    newcomer = member.member_id if replaces or cause.trigger is Trigger.MEMBER_JOINED else None
+    made = targets.make(state, assignor, group.topics, newcomer, replaces=replaces)
     for member_id, assignment in made.items():
         if member_id not in state.targets or state.targets[member_id] != assignment:
             group.emit(records.target(group_id, member_id, assignment), step)
     group.emit(records.target_epoch(group_id, state.epoch, step.now_ms), step)
+    if group.course is not None:
+        group.course.target_ms = step.now_ms
     step.events.append(telling.target(group, before, assignor, step))
 
 

@@ -85,12 +85,16 @@ def _explained(response: Any, cast: Cast) -> list[str]:
     return [f"error={ErrorCode(response.error_code).name}" + (f' "{text}"' if text else "")]
 
 
-def _partitions(topics: Iterable[Any], cast: Cast) -> str:
-    """`orders-0,orders-1` of topics by id, sorted by name."""
+def partitions(topics: Iterable[Any], cast: Cast) -> list[str]:
+    """`orders-0`, `orders-1` of topics by id, sorted by name."""
     named = sorted(
         (cast.told(cast.topic_names[topic.topic_id]), index) for topic in topics for index in topic.partitions
     )
-    return ",".join(f"{name}-{index}" for name, index in named) or "none"
+    return [f"{name}-{index}" for name, index in named]
+
+
+def _partitions(topics: Iterable[Any], cast: Cast) -> str:
+    return ",".join(partitions(topics, cast)) or "none"
 
 
 # --- events -------------------------------------------------------------------------------------------------
@@ -121,8 +125,17 @@ def event(event: Event, since_ms: int, cast: Cast) -> str | None:
             after = "" if event.after_ms is None else f" after {span(event.after_ms)}"
             return f"has given up {_named(event.partitions)}{after}"
         case happenings.PartitionsAssigned():
-            waiting = f", waiting for {_named(event.waiting_for)}" if event.waiting_for else ""
+            waiting = f", waiting for {_named(event.still_held)}" if event.still_held else ""
             return f"has {_named(event.partitions)} in epoch {event.member_epoch}{waiting}"
+        case happenings.RebalanceCompleted() if (
+            event.target_ms is not None and event.reconcile_ms is not None
+        ):
+            last = "" if event.last_joined is None else f", last {cast.symbol(event.last_joined.member_id)}"
+            return (
+                f"rebalanced, members={event.members} target={span(event.target_ms)} "
+                f"reconcile={span(event.reconcile_ms)} restarts={event.restarts} "
+                f"since +{span(event.started_ms - since_ms)}{last}"
+            )
         case _:
             return None
 

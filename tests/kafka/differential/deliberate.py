@@ -30,6 +30,8 @@ class Met(NamedTuple):
     ours: Fields
     steps: Sequence[Step]
     """Those up to it."""
+    answers: Sequence[Sequence[str]] = ()
+    """What Kafka answered to each, as a transcript says it."""
 
 
 class Deliberate(NamedTuple):
@@ -38,6 +40,8 @@ class Deliberate(NamedTuple):
     what: str
     why: str
     covers: Covers
+    ends: bool = False
+    """Whether there is nothing to compare after it."""
 
 
 def _unanswered_by_kafka(api: str, code: ErrorCode) -> Covers:
@@ -80,6 +84,54 @@ def _left_in_memory(met: Met) -> bool:
     return api.startswith("OFFSET_DELETE") and codes == ("0", "69")
 
 
+def _id_repeated(met: Met) -> bool:
+    return (
+        " JOIN_GROUP" in met.difference.reply
+        and met.difference.field == "member_id"
+        and met.difference.theirs == "none"
+        and met.theirs.get("error_code") != "0"
+    )
+
+
+def _topics_in_another_order(met: Met) -> bool:
+    one, other = met.difference.theirs, met.difference.ours
+    return met.difference.field == "assignment" and sorted(one.split(",")) == sorted(other.split(","))
+
+
+def _failed_in_an_upgrade(met: Met) -> bool:
+    return (
+        " CONSUMER_GROUP_HEARTBEAT" in met.difference.reply
+        and met.theirs.get("error_code") == str(ErrorCode.UNKNOWN_SERVER_ERROR.value)
+        and any(step.verb == "join" for step in met.steps)
+    )
+
+
+def _woken_by_a_refused_upgrade(met: Met) -> bool:
+    api = met.difference.reply.partition(" ")[2]
+    return (
+        met.steps[-1].verb == "beat"
+        and api in ("JOIN_GROUP", "SYNC_GROUP")
+        and met.difference.ours == NO_REPLY
+        and any("error=GROUP_ID_NOT_FOUND" in line for line in met.answers[-1])
+    )
+
+
+_FORGOTTEN: Final = re.compile(r"epoch$|error_code$|error_message$|state$|count$|there$|assignor_name$")
+
+
+def _empty_group_forgotten(met: Met) -> bool:
+    """Its epochs begin anew in Kafka."""
+    return bool(_FORGOTTEN.search(met.difference.field)) and any(
+        step.verb == "join" and any("error=UNKNOWN_MEMBER_ID" in line for line in answers)
+        for step, answers in zip(met.steps, met.answers, strict=True)
+    )
+
+
+def _words_of_a_regex(met: Met) -> bool:
+    words = met.difference.theirs, met.difference.ours
+    return met.difference.field == "error_message" and all("SubscribedTopicRegex" in each for each in words)
+
+
 RULES: Final[Sequence[Deliberate]] = (
     Deliberate(
         "a parked JoinGroup that its member repeats is answered with REBALANCE_IN_PROGRESS",
@@ -107,6 +159,40 @@ RULES: Final[Sequence[Deliberate]] = (
         "while, not even once clients ask to join it",
         _left_in_memory,
     ),
+    Deliberate(
+        "a refused JoinGroup repeats the member id that it was sent",
+        "Kafka does so too, but for classic members of consumer groups",
+        _id_repeated,
+    ),
+    Deliberate(
+        "an assignment to a classic member of a consumer group has its topics in an order of its own",
+        "Kafka's is that of a hash table, and means nothing to clients",
+        _topics_in_another_order,
+    ),
+    Deliberate(
+        "a group goes over while somebody joins who does not offer the protocol of the last generation",
+        "Kafka has told its members to rejoin by the time that it fails, and stays a classic group",
+        _failed_in_an_upgrade,
+        ends=True,
+    ),
+    Deliberate(
+        "members go on waiting in a classic group whose upgrade is refused",
+        "Kafka answers them with REBALANCE_IN_PROGRESS before it looks whether the group can go over",
+        _woken_by_a_refused_upgrade,
+        ends=True,
+    ),
+    Deliberate(
+        "a refused JoinGroup leaves an empty consumer group as it is",
+        "Kafka forgets the group in memory before it looks at the member id; its records stay, and a reload "
+        "has it again",
+        _empty_group_forgotten,
+        ends=True,
+    ),
+    Deliberate(
+        "a regular expression that is none is refused in other words",
+        "they are those of the library that reads it",
+        _words_of_a_regex,
+    ),
 )
 
 
@@ -116,9 +202,6 @@ def is_forgotten_by_kafka(answer: Answer) -> bool:
     return isinstance(response, JoinGroupResponse) and response.error_code == ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def reason(met: Met) -> str | None:
+def reason(met: Met) -> Deliberate | None:
     """What the difference is an instance of; None: of nothing that is meant."""
-    for rule in RULES:
-        if rule.covers(met):
-            return rule.what
-    return None
+    return next((rule for rule in RULES if rule.covers(met)), None)
