@@ -263,7 +263,7 @@ class ShardHost(Generic[M]):
             return self._not_coordinator()
         if answered is not None and (step.rows or step.replies or step.reads_hard_state):
             return self._answer_in_turn(step, answer, answered)
-        if step.events:
+        if step.events or step.jobs:
             self._spare = Step(0)
             try:
                 self._finish(step)
