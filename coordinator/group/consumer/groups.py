@@ -138,7 +138,7 @@ class ConsumerGroups:
             membership.require_room(group, member_id, instance_id)
             old = None if instance_id is None else group.member_of_instance(instance_id)
             if old is not None and not group.speaks_classic(old.member_id):
-                _require_released(group, old, member_id)
+                _require_released(group, old, member_id, instance_id)
             if member_id in group.members and instance_id is None:
                 owned = heartbeats.owned(request.topic_partitions)
                 membership.require_epoch(group.current(member_id), JOINING, owned)
@@ -228,7 +228,8 @@ class ConsumerGroups:
             raise
         if joining is None:
             return  # answered: the client is to come back with its id
-        if joining.old is not None and migration.downgrades_by(group, joining.old):
+        static = joining.old or (joining.member if request.group_instance_id is not None else None)
+        if static is not None and migration.downgrades_by(group, static):
             migration.downgrade_by(group, joining, self._groups, self._shared, step)
         else:
             classic_members.join(group, joining, step)
@@ -292,11 +293,13 @@ def _require_regex(group: ConsumerGroup, before: str, after: str) -> None:
         require_valid(after)
 
 
-def _require_released(group: ConsumerGroup, old: ConsumerMember, member_id: str) -> None:
+def _require_released(
+    group: ConsumerGroup, old: ConsumerMember, member_id: str, instance_id: str | None
+) -> None:
     """Whether a static member has left its instance to the next one. Raises UNRELEASED_INSTANCE_ID."""
     if group.current(old.member_id).epoch != LEFT_FOR_A_WHILE:
         raise KafkaError(
             ErrorCode.UNRELEASED_INSTANCE_ID,
-            f"Static member {member_id} with instance id {old.identity.group_instance_id} cannot join the "
-            f"group because the instance id is owned by {old.member_id} member.",
+            f"Static member {member_id} with instance id {instance_id} cannot join the group because the "
+            f"instance id is owned by {old.member_id} member.",
         )

@@ -52,7 +52,9 @@ def servers(kafka_port: int | None = None) -> Iterator[tuple[Connections, Connec
     with ids.of_brokers():
         broker = muster().__enter__()
     try:
-        yield theirs, with_topics(broker.port, ids)
+        ours = with_topics(broker.port, ids)
+        with ours.watched.brokers():
+            yield theirs, ours
     finally:
         broker.close()
 
