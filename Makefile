@@ -207,8 +207,8 @@ sim-night: $(VENV)/.installed-test  ## the simulator for hours; also every plant
 	$(BIN)/python -m tests.simulator --for-seconds $$(awk 'BEGIN { print 3600 * $(or $(HOURS),8) }') --processes $$(nproc) --quiet --covered $(if $(SEED),--seed $(SEED))
 
 .PHONY: mutation
-mutation: $(VENV)/.installed-mutation $(VENV)/.installed-test  ## mutation tests of coordinator/group (ten minutes; not in CI)
-	$(BIN)/python -m tests.group.mutation
+mutation: $(VENV)/.installed-mutation $(VENV)/.installed-test  ## mutation tests of coordinator/group (half an hour; not in CI): make mutation ONLY=consumer/heartbeats,migration SHOW=1
+	$(BIN)/python -m tests.group.mutation $(if $(ONLY),--only $(ONLY)) $(if $(SHOW),--show)
 
 .PHONY: clean
 clean:  ## remove what the targets created (not ./data)

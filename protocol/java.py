@@ -1,9 +1,10 @@
-"""What a broker in Java does without saying so and its clients see: hashes, and the order of a hash table."""
+"""Java behaviour that clients of a broker can see: hashes, and the order of a hash table."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable
+from functools import lru_cache
 from struct import unpack
 from typing import Final
 
@@ -11,8 +12,10 @@ _FIBONACCI: Final = 0x9E37_79B9_7F4A_7C15
 """2^64 over the golden ratio."""
 
 
+@lru_cache(maxsize=1 << 16)
 def java_hash(text: str) -> int:
-    """String.hashCode: over UTF-16 code units, as a signed 32-bit number."""
+    """String.hashCode: over UTF-16 code units, as a signed 32-bit number. Member ids are asked for again and
+    again, so the newest answers are kept."""
     value = 0
     units = text.encode("utf-16-le", "surrogatepass")
     for unit in unpack(f"<{len(units) // 2}H", units):
@@ -65,11 +68,12 @@ def timeline_map_order(keys: Iterable[str], most: int = 0) -> list[str]:
     return sorted(keys, key=lambda key: (java_hash(key) * _FIBONACCI & 0xFFFF_FFFF_FFFF_FFFF) >> shift)
 
 
-def hash_map_order(keys: Iterable[str]) -> list[str]:
+def hash_map_order(keys: Iterable[str], most: int = 0) -> list[str]:
     """Distinct keys in the order in which a java.util.HashMap iterates them when they were inserted as given.
 
-    A bucket keeps the order of insertion.
+    A bucket keeps the order of insertion. `most` is how many there were at once, if that is more: the table
+    never shrinks.
     """
     keys = list(keys)
-    mask = buckets_when_grown(len(keys)) - 1
+    mask = buckets_when_grown(max(most, len(keys))) - 1
     return sorted(keys, key=lambda key: spread(java_hash(key)) & mask)

@@ -68,6 +68,8 @@ class Trigger(StrEnum):
     """The members of a consumer group prefer another server-side assignor."""
     UPGRADED = "first member of the consumer protocol"
     """A classic group became a consumer group."""
+    MADE_WAY = "made way for a group of the other protocol"
+    """An empty group went, since its next member speaks the other protocol."""
     CONNECTION_CLOSED = "connection closed"
 
 
@@ -115,7 +117,8 @@ class GroupCreated(Event):
 
 @dataclass(frozen=True, slots=True)
 class GroupRemoved(Event):
-    """An empty group went away: deleted, or nothing of it was left at a retention sweep."""
+    """An empty group went away: it was deleted, nothing of it was left at a retention sweep, or it made way
+    for a group of the other protocol."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,5 @@
-"""`/metrics`: Prometheus text, put together when somebody asks.
-
-Groups and partitions carry the names and labels that kafka_exporter and kafka-lag-exporter have given them,
-for the dashboards that there are. docs/http.md lists all of them.
+"""`/metrics`: Prometheus text, generated on request. Groups and partitions have the names and labels of
+kafka_exporter and kafka-lag-exporter, for existing dashboards. docs/http.md lists all of them.
 """
 
 from __future__ import annotations
@@ -46,10 +44,10 @@ def add_routes(app: web.Application) -> None:
 
 
 async def metrics(request: web.Request) -> web.Response:
-    """All figures, in Prometheus' text format."""
+    """All metrics, in Prometheus' text format."""
     async with request.app[_ONE_AT_A_TIME]:
         scrape = await gather(request.app[BROKERS], request.app[FEED], request.app[TALLIES])
-        # Writing out some ten thousand lines takes a while, in which the brokers should have turns.
+        # Writing tens of thousands of lines takes a while, during which the brokers need turns.
         body = await asyncio.to_thread(_write_out, scrape)
     return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 

@@ -1,4 +1,4 @@
-"""What one answer of `/metrics` is made of, gathered on the loop in short turns."""
+"""The data for one `/metrics` response, gathered on the loop in short turns."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from muster.coordinator.web.feed import Feed
 from muster.coordinator.web.tallies import UNKNOWN, GroupTally, Histogram, Tallies
 
 GROUPS_MAX: Final = 2_000
-"""Groups with series of their own; of more, the first by name have them."""
+"""Most groups with series of their own; the first by name have them."""
 PARTITIONS_MAX: Final = 20_000
-"""Partitions of topics with series of their own."""
+"""Most topic partitions with series of their own."""
 GROUP_PARTITIONS_MAX: Final = 20_000
-"""Offsets of groups with series of their own, taken together."""
+"""Most group offsets with series of their own, in total."""
 LABEL_MAX: Final = 500
-"""Characters. Kafka takes 32,767 of them for a group id, and each series of the group repeats it: those with
-more than these have no series, and other labels are cut."""
+"""In characters. Kafka allows 32,767 for a group id, and each series of the group repeats it: groups with
+longer ids have no series, and other labels are truncated."""
 
 _EXPLAINED_AT_ONCE: Final = 200
-"""Groups whose rebalances are explained for one answer."""
+"""Most groups explained for one response."""
 
 _LOOK_S: Final = 5.0
-"""How long the ends of partitions are waited for."""
+"""How long to wait for the ends of partitions."""
 
 
 # --- what is shown ------------------------------------------------------------------------------------------
@@ -69,7 +69,7 @@ class ScrapedBroker:
     connections: int
     counts: Counts
     dropped: int
-    """Journal entries that were not stored."""
+    """Journal entries not stored."""
     loads: Histogram | None
     unloads: int
     shards: dict[str, int]
@@ -78,7 +78,7 @@ class ScrapedBroker:
 
 @dataclass(slots=True)
 class Scrape:
-    """All of it; nothing in it changes any more, so that another thread may write it out."""
+    """The complete data; it no longer changes, so another thread may write it out."""
 
     cluster: str
     nodes: int
@@ -93,14 +93,14 @@ class Scrape:
     watching: int = 0
     """Readers of the stream of events."""
     cut: int = 0
-    """Those that fell behind."""
+    """Readers cut off for falling behind."""
 
 
 # --- gathering ----------------------------------------------------------------------------------------------
 
 
 async def gather(brokers: Brokers, feed: Feed, tallies: Tallies) -> Scrape:
-    """What there is to tell now. Raises HTTPServiceUnavailable without a broker that runs."""
+    """The current data. Raises HTTPServiceUnavailable without a running broker."""
     topology = facts.any_broker(brokers).topology
     scrape = Scrape(facts.any_broker(brokers).cluster_id, len(topology.nodes))
     scrape.watching, scrape.cut = feed.subscribers, feed.cut
@@ -137,7 +137,7 @@ async def _partitions(brokers: Brokers, scrape: Scrape) -> None:
                 async with asyncio.timeout(_LOOK_S):
                     found = await broker.partitions.look([each for _, each in some])
             except (OSError, TimeoutError):
-                break  # requests say so, and the log
+                break  # requests and the log report it
             for (name, (_, partition)), bounds in zip(some, found, strict=True):
                 if bounds is not None:
                     scrape.partitions.append((name, partition, *bounds))
@@ -180,15 +180,15 @@ def _note_left_out(scrape: Scrape, what: str, count: int) -> None:
 
 
 async def _explain(brokers: Brokers, tallies: Tallies) -> None:
-    """Find out what was behind the rebalances since the last time."""
+    """Explain the rebalances since the last time."""
     waiting = [(group_id, tally) for group_id, tally in tallies.groups.items() if tally.unexplained]
     del waiting[_EXPLAINED_AT_ONCE:]
-    for group_id, tally in waiting:  # the rest when somebody asks again
+    for group_id, tally in waiting:  # the rest on the next request
         entries = facts.journalled(brokers, group_id)
         some = list(tally.unexplained)
         found = await asyncio.to_thread(_explained, entries, {each.generation for each in some})
         for each in some:
-            if tally.unexplained and tally.unexplained[0] is each:  # nobody else has asked meanwhile
+            if tally.unexplained and tally.unexplained[0] is each:  # no other request came meanwhile
                 tally.unexplained.popleft()
                 tally.count_rebalance(*found.get(each.generation, (each.trigger, UNKNOWN)))
 

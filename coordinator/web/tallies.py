@@ -1,5 +1,5 @@
-"""What is noted of the journal's entries as they come, for metrics and lists: cheap, since a step of a group
-waits for it. What takes thought (what was behind a rebalance) is left for when somebody asks."""
+"""Counts of journal entries as they arrive, for metrics and lists: cheap, since a step of a group waits for
+it. Slow work (explaining a rebalance) is left until requested."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Final, NamedTuple, TypeVar
 from muster.coordinator.journal.entries import Entry, Member
 
 GROUPS_MAX: Final = 10_000
-"""Groups that are counted; of more, those that were quiet for longest are forgotten."""
+"""Most groups counted; beyond that, those idle for longest are forgotten."""
 _UNEXPLAINED_MAX: Final = 100
-"""Rebalances of a group that wait for an explanation."""
+"""Most rebalances of a group waiting for an explanation."""
 _LABELS_MAX: Final = 50
-"""Different causes, errors and so on of a group."""
+"""Most different causes, errors and so on of a group."""
 OTHER: Final = "other"
 UNKNOWN: Final = "unknown"
-"""A diagnosis: nobody could tell."""
+"""The diagnosis if the cause is unknown."""
 
 PHASE_BUCKETS: Final = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 LATENESS_BUCKETS: Final = (1.0, 3.0, 5.0, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 120.0, 300.0)
@@ -27,7 +27,7 @@ LOAD_BUCKETS: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 _Label = TypeVar("_Label")
 
 REQUESTED: Final = "requested"
-"""A trigger of removals: another client asked for it, such as an admin's tool."""
+"""A removal requested by another client, such as an admin tool."""
 EVICTIONS: Final = frozenset(
     {
         "session expired",
@@ -39,7 +39,7 @@ EVICTIONS: Final = frozenset(
         REQUESTED,
     }
 )
-"""Triggers of removals that were not the member's own wish."""
+"""Triggers of removals that the member did not ask for."""
 
 
 _OF_CLASSIC: Final = (("join", "join_ms"), ("assignment", "assignment_ms"))
@@ -48,7 +48,7 @@ _OF_CONSUMERS: Final = (("target", "target_ms"), ("reconcile", "reconcile_ms"))
 
 
 class Histogram:
-    """Counts of seconds by upper bounds; the last count is of all above them."""
+    """Counts of seconds by upper bounds; the last count is for all above them."""
 
     __slots__ = ("bounds", "counts", "sum")
 
@@ -69,14 +69,14 @@ class Histogram:
 
 
 class Unexplained(NamedTuple):
-    """A rebalance that is over and not explained yet."""
+    """A completed rebalance not explained yet."""
 
     generation: int | None
     trigger: str
 
 
 class LastRebalance(NamedTuple):
-    """What the newest rebalance of a group was, as recorded: its trigger, not yet what was behind it."""
+    """The newest rebalance of a group, as recorded: its trigger, not its diagnosis."""
 
     at_ms: int
     generation: int | None
@@ -88,7 +88,7 @@ class LastRebalance(NamedTuple):
 
 
 class GroupTally:
-    """What was counted of one group."""
+    """The counts of one group."""
 
     __slots__ = (
         "commits_refused",
@@ -126,7 +126,7 @@ class GroupTally:
         return made
 
     def give_up_on_the_oldest(self) -> None:
-        """Nobody has asked for so long that its evidence is about to go."""
+        """Give up on the oldest: its evidence is about to be dropped before anybody asked."""
         oldest = self.unexplained.popleft()
         self.count_rebalance(oldest.trigger, UNKNOWN)
 
@@ -136,7 +136,7 @@ class GroupTally:
 
 
 class BrokerTally:
-    """What was counted of one broker."""
+    """The counts of one broker."""
 
     __slots__ = ("loads", "unloads")
 
@@ -167,8 +167,8 @@ class Tallies:
                 self._of_group(entry.group, entry)
 
     def keep(self, groups: Collection[str], shards: Collection[int]) -> None:
-        """Forget groups that are neither among these nor in shards that may come back with them: they have
-        gone, or another process has them."""
+        """Forget groups that are neither among these nor in shards that may come back with them: they are
+        gone, or moved to another process."""
         for group_id in [each for each in self.groups if each not in groups]:
             if self.groups[group_id].shard not in shards:
                 del self.groups[group_id]

@@ -91,7 +91,8 @@ class ConsumerMember:
 
 async def settled(members: Sequence[ConsumerMember], partitions: int, *, later_than: int) -> float:
     """Have every member heartbeat, one request in flight each, until all are at one epoch later than
-    `later_than` and together have all `partitions`. Returns when that was, by `time.perf_counter`.
+    `later_than`, each has a partition, and together they have all `partitions`. Returns when that was, by
+    `time.perf_counter`.
 
     Raises TimeoutError after 300 s, RuntimeError if a heartbeat is refused.
     """
@@ -102,12 +103,13 @@ async def settled(members: Sequence[ConsumerMember], partitions: int, *, later_t
     for epoch in epochs.values():
         at_epoch[epoch] = at_epoch.get(epoch, 0) + 1
     owned = sum(member.partitions for member in members)
+    idle = sum(not member.partitions for member in members)
     busy = len(members)
     quiet = asyncio.Event()
 
     def drive(member: ConsumerMember) -> None:
         def on_frame(frame: bytes) -> None:
-            nonlocal owned, busy
+            nonlocal owned, idle, busy
             before = member.epoch, member.partitions
             try:
                 told = member.answered(frame)
@@ -119,9 +121,10 @@ async def settled(members: Sequence[ConsumerMember], partitions: int, *, later_t
                 at_epoch[before[0]] -= 1
                 at_epoch[member.epoch] = at_epoch.get(member.epoch, 0) + 1
             owned += member.partitions - before[1]
+            idle += (not member.partitions) - (not before[1])
             newest = max(epoch for epoch, count in at_epoch.items() if count)
-            over = newest > later_than and at_epoch[newest] == len(members) and owned == partitions
-            if over and not done.done():
+            over = newest > later_than and at_epoch[newest] == len(members)
+            if over and owned == partitions and not idle and not done.done():
                 done.set_result(time.perf_counter())
             if done.done():
                 busy -= 1

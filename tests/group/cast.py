@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 _UUID = re.compile(r"-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
 
@@ -19,6 +19,8 @@ class Actor:
     generation_id: int = -1
     protocol_type: str | None = None
     protocol_name: str | None = None
+    assigned: list[str] = field(default_factory=list)
+    """The partitions it was assigned last, as `orders-0`."""
     lives: int = 0
     """How often it has made itself a member id."""
 
@@ -27,6 +29,7 @@ class Actor:
         self.member_id = ""
         self.generation_id = -1
         self.protocol_type = self.protocol_name = None
+        self.assigned = []
 
 
 class Cast:
@@ -78,6 +81,10 @@ class Cast:
             symbol = f"${owner}{number}"
         self._ids[symbol] = member_id
         self._symbols[member_id] = symbol
+
+    def knows(self, member_id: str) -> bool:
+        """Whether the id has a symbol."""
+        return member_id in self._symbols
 
     def own_id(self, actor: Actor) -> str:
         """The id of a member that makes its own (KIP-1082): the same in every replay, since assignors look at

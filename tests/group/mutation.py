@@ -1,19 +1,26 @@
-"""`python -m tests.group.mutation`: mutation testing of coordinator/group with the tests of this folder.
+"""`python -m tests.group.mutation`: mutation testing of coordinator/group with the tests of this folder; with
+`--only consumer/heartbeats,migration` of some of its files.
 
 mutmut rewrites the tree it works in and does not follow the symbolic links of `muster/`, so it gets a copy.
-Ten minutes on two cores; `MUTATION.md` says who survived last time, and why.
+`MUTATION.md` says who survived last time, and why.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
-ROOT = Path(__file__).parents[2]
+ROOT: Final = Path(__file__).parents[2]
+GROUP: Final = "muster/coordinator/group"
 
 SETTINGS = """
 [project]
@@ -24,13 +31,19 @@ version = "0"
 addopts = "--import-mode=importlib -p no:cacheprovider -p no:asyncio -x -q"
 
 [tool.mutmut]
-source_paths = ["muster/coordinator/group"]
+source_paths = ["{source}"]
+only_mutate = {files}
 also_copy = ["muster", "tests"]
 pytest_add_cli_args_test_selection = ["tests/group"]
 """
 
 
-def lay_out(copy: Path) -> None:
+_KILLED: Final = (1, 3)
+"""What pytest exits with; a mutant of an endless loop is stopped by a signal."""
+_UNREACHED: Final = 33
+
+
+def lay_out(copy: Path, files: Sequence[str]) -> None:
     """What the mutants need: the sources as plain folders, and their tests without the shared conftest."""
     for folder in ("coordinator", "protocol"):
         shutil.copytree(ROOT / folder, copy / "muster" / folder)
@@ -39,19 +52,61 @@ def lay_out(copy: Path) -> None:
     for folder in ("group", "support"):
         shutil.copytree(ROOT / "tests" / folder, copy / "tests" / folder)
     shutil.copy(ROOT / "tests" / "__init__.py", copy / "tests" / "__init__.py")
-    (copy / "pyproject.toml").write_text(SETTINGS)
+    wanted = json.dumps([f"{GROUP}/{name}.py" for name in files] or [f"{GROUP}/*"])
+    (copy / "pyproject.toml").write_text(SETTINGS.format(source=GROUP, files=wanted))
+
+
+def survivors(copy: Path) -> list[str]:
+    """Prints the figures of each file; the names of the mutants that no test killed."""
+    left: list[str] = []
+    total: Counter[str] = Counter()
+    for meta in sorted((copy / "mutants" / GROUP).rglob("*.meta")):
+        codes: dict[str, int | None] = json.loads(meta.read_text())["exit_code_by_key"]
+        count = Counter(map(_outcome, codes.values()))
+        total += count
+        left += [name for name, code in codes.items() if _outcome(code) == "survived"]
+        if codes:
+            print(_figures(str(meta.relative_to(copy / "mutants" / GROUP))[: -len(".py.meta")], count))
+    print(_figures("all", total))
+    return left
+
+
+def _outcome(code: int | None) -> str:
+    if code == 0:
+        return "survived"
+    if code == _UNREACHED:
+        return "unreached"
+    return "killed" if code in _KILLED else "not run" if code is None else "stopped"
+
+
+def _figures(name: str, count: Counter[str]) -> str:
+    killed, size = count["killed"] + count["stopped"], count.total()
+    rest = ", ".join(f"{number} {what}" for what, number in sorted(count.items()) if what != "killed")
+    return f"{name}: {killed} of {size} killed, {killed / size:.1%}" + (f" ({rest})" if rest else "")
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.group.mutation", description=__doc__)
+    parser.add_argument("--only", default="", metavar="FILE,...", help="as consumer/heartbeats")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--show", action="store_true", help="the change that each survivor is")
+    arguments = parser.parse_args()
+    files = arguments.only.split(",") if arguments.only else []
+    for name in files:
+        if not (ROOT / "coordinator" / "group" / f"{name}.py").exists():
+            parser.error(f"there is no coordinator/group/{name}.py")
     with tempfile.TemporaryDirectory(prefix="mutation-") as folder:
         copy = Path(folder)
-        lay_out(copy)
+        lay_out(copy, files)
         mutmut = [sys.executable, "-m", "mutmut"]
         environment = os.environ | {"PYTHONPATH": "."}
         ran = subprocess.run(
-            [*mutmut, "run", "--max-children", str(os.cpu_count() or 1)], cwd=copy, env=environment
+            [*mutmut, "run", "--max-children", str(arguments.processes)], cwd=copy, env=environment
         )
-        subprocess.run([*mutmut, "results"], cwd=copy, env=environment)
+        for name in survivors(copy):
+            print(name, flush=True)
+            if arguments.show:
+                subprocess.run([*mutmut, "show", name], cwd=copy, env=environment)
         return ran.returncode
 
 

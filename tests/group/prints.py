@@ -60,6 +60,12 @@ def remember(answer: Answer, cast: Cast) -> None:
         if code == ErrorCode.NONE:
             actor.generation_id = response.generation_id
             actor.protocol_name = response.protocol_name
+    elif isinstance(response, SyncGroupResponse):
+        if response.error_code == ErrorCode.NONE:
+            text = blobs.assignment_text(response.assignment, cast)
+            cast.actors[answer.actor].assigned = (
+                [] if text == "none" or text.startswith("raw:") else text.split(",")
+            )
     elif isinstance(response, ConsumerGroupHeartbeatResponse):
         if response.error_code == ErrorCode.NONE:
             actor = cast.actors[answer.actor]
@@ -67,6 +73,10 @@ def remember(answer: Answer, cast: Cast) -> None:
             cast.bind(member_id, answer.actor)
             # After leaving, a client begins anew.
             actor.member_id, actor.generation_id = member_id, max(response.member_epoch, 0)
+            if response.assignment is not None:
+                actor.assigned = consumer.partitions(response.assignment.topic_partitions, cast)
+            elif response.member_epoch < 0:
+                actor.assigned = []
     elif isinstance(response, DescribeGroupsResponse | ConsumerGroupDescribeResponse):
         for group in sorted(response.groups, key=lambda group: group.group_id):  # Kafka has any order
             for member in group.members:

@@ -25,6 +25,7 @@ from tests.group.scenario import Scenario, ScenarioError, Step, milliseconds
 
 _FLAGS = {"as-simple", "as-member", "all", "stable"}
 _UNSAID = "unsaid"
+_ASSIGNED = "assigned"
 _MEMBERS_MAKE_IDS_FROM = 1
 
 TopicIds = Callable[[str], uuid.UUID]
@@ -116,6 +117,12 @@ class _Words:
             return None
         return [] if word == "none" else word.split(",")
 
+    def owned(self, default: list[str] | None) -> list[str] | None:
+        """What the member says that it has."""
+        if self.step.options.get("owned") == _ASSIGNED:
+            return self.actor.assigned
+        return self.listed("owned", default)
+
     def flag(self, name: str) -> bool:
         return name in self.step.arguments
 
@@ -126,7 +133,7 @@ def _join(words: _Words) -> JoinGroupRequest:
     else:
         topics = words.option("topics", "")
         user_data = words.step.options.get("userdata")
-        owned = words.listed("owned", []) or []
+        owned = words.owned([]) or []
         metadata = blobs.subscription(topics.split(",") if topics else [], user_data, words.cast, owned)
     protocols: list[JoinGroupRequest.Protocol] = []
     offered = words.option("protocols", "range")
@@ -187,7 +194,7 @@ def _beat(words: _Words) -> ConsumerGroupHeartbeatRequest:
     regex = words.step.options.get("regex")
     if regex:
         regex = words.cast.real(regex)
-    owned = words.listed("owned", [] if joins else None)
+    owned = words.owned([] if joins else None)
     rebalance = words.option("rebalance", "5m" if joins else _UNSAID)
     by_topic: dict[str, list[int]] = {}
     for word in owned or ():

@@ -39,7 +39,10 @@ def test_nobody_waits_for_a_client_that_was_not_told_its_id(harness: Harness) ->
         Trigger.PENDING_MEMBER_EXPIRED,
         50,
     )
-    assert removed.reason == "the store did not confirm the group in time, so the client was not told its id"
+    assert (
+        removed.reason
+        == "the store did not confirm the group in time, so the client was not told its member id"
+    )
 
 
 def test_a_rebalance_goes_on_without_it(harness: Harness) -> None:

@@ -21,7 +21,6 @@ from muster.coordinator.journal.schema import TYPES
 from muster.coordinator.storage.store import Append, Lease
 from muster.protocol.api import ApiKey
 from muster.protocol.embedded import decode_assignment
-from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.coordinator_records import (
     ConsumerGroupMetadataKey,
     ConsumerGroupMetadataValue,
@@ -32,7 +31,7 @@ from muster.protocol.messages.coordinator_records import (
     decode_record,
 )
 from tests.simulator.consumer_disk import ConsumerDisk, TopicNames, assigned, counted
-from tests.simulator.member import PASSING_TOPICS, TOPICS, Asked, Partition
+from tests.simulator.member import Asked, Partition
 from tests.simulator.network import Link
 from tests.simulator.node import Node
 from tests.simulator.store import Durable, Written, run
@@ -76,7 +75,12 @@ class Disk:
         self.offsets: dict[tuple[str, Partition], list[OffsetCommitValue | None]] = defaultdict(list)
         self.groups: dict[str, list[GroupMetadataValue | None]] = defaultdict(list)
 
-    def written(self, key: Any, value: Any) -> tuple[str, Partition] | None:
+    def written(self, written: Written) -> tuple[str, Partition] | None:
+        """As `take`, of a record as it was stored."""
+        decoded: Any = decode_record(written.key, written.value)
+        return self.take(*decoded)
+
+    def take(self, key: Any, value: Any) -> tuple[str, Partition] | None:
         """Take a record in; group and partition if it is a committed offset."""
         match key:
             case OffsetCommitKey():
@@ -98,6 +102,25 @@ class Disk:
             if group is not None and group.generation == request.generation_id
             for member in group.members
         )
+
+    def is_had(self, request: Any, response: Any) -> bool:
+        """Whether a member of a consumer group was written to have what a SyncGroup is answered with."""
+        told = {
+            (topic.topic, number)
+            for topic in decode_assignment(response.assignment).assigned_partitions
+            for number in topic.partitions
+        }
+        for has in self.consumers.history[request.group_id, request.member_id]:
+            had = {(self.names.of.get(topic_id, ""), number) for topic_id, number in assigned(has)}
+            if has.member_epoch == request.generation_id and told <= had:
+                left_out = {name for name, _ in had - told}
+                if left_out <= self.names.deleted:
+                    return True
+        return False
+
+    def is_classic(self, request: Any, response: Any) -> bool:
+        """Whether a SyncGroup is answered by a classic group."""
+        return self.is_synced(request, response) or not self.is_had(request, response)
 
     def incarnation(self, group_id: str) -> int:
         """A group that was removed and made again counts its generations from the start."""
@@ -152,8 +175,8 @@ class OneOwner:
         if exchange.api is not ApiKey.SYNC_GROUP or response.error_code != 0:
             return
         request = exchange.request
-        if not self._disk.is_synced(request, response):
-            return  # of a consumer group, or for `DurableFirst` to tell
+        if not self._disk.is_classic(request, response):
+            return
         generation = (request.group_id, self._disk.incarnation(request.group_id), request.generation_id)
         # A static member that is replaced within a generation passes on its partitions to its successor.
         owner = request.group_instance_id or request.member_id
@@ -377,27 +400,11 @@ class DurableFirst:
             self._find_assignment(request, response)
 
     def _find_assignment(self, request: Any, response: Any) -> None:
-        if not (self._disk.is_synced(request, response) or self._is_had(request, response)):
+        if not (self._disk.is_synced(request, response) or self._disk.is_had(request, response)):
             raise Violation(
                 f"an assignment was handed out before it was durable: {request.member_id} of "
                 f"{request.group_id!r}, generation {request.generation_id}"
             )
-
-    def _is_had(self, request: Any, response: Any) -> bool:
-        """Whether a member of a consumer group was written to have what a SyncGroup is answered with."""
-        names = self._disk.names
-        told = {
-            (topic.topic, number)
-            for topic in decode_assignment(response.assignment).assigned_partitions
-            for number in topic.partitions
-        }
-        for has in self._disk.consumers.history[request.group_id, request.member_id]:
-            had = {(names.of.get(topic_id, ""), number) for topic_id, number in assigned(has)}
-            if has.member_epoch == request.generation_id and told <= had:
-                left_out = {name for name, _ in had - told}
-                if left_out <= names.deleted:
-                    return True
-        return False
 
     def _find(self, group_id: str, partition: Partition, offset: int, metadata: str, what: str) -> None:
         history = self._disk.offsets[group_id, partition]
@@ -448,7 +455,7 @@ class OnlyGrows:
                 return  # members of a consumer group have epochs of their own
             if not exchange.while_loading:
                 self._check(exchange, request.generation_id, self._newest(request.group_id))
-            if exchange.api is ApiKey.SYNC_GROUP and self._disk.is_synced(request, response):
+            if exchange.api is ApiKey.SYNC_GROUP and self._disk.is_classic(request, response):
                 self._synced[self._group(request.group_id)] = request.generation_id
         elif exchange.api is ApiKey.OFFSET_COMMIT:
             acknowledged = acknowledged_partitions(response)
@@ -533,94 +540,3 @@ class Answered:
     def _check(self, exchange: Exchange, node: Node, deadline_s: float) -> None:
         if self.exchange(exchange.link, exchange.asked.correlation_id) is exchange:
             self._watch(exchange, node, deadline_s)
-
-
-# --- and -----------------------------------------------------------------------------------------
-
-_LOOKING = {
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-    ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_COORDINATOR,
-}
-_MEMBER = {ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID}
-_EXPECTED = {
-    ApiKey.FIND_COORDINATOR: {ErrorCode.NONE, ErrorCode.COORDINATOR_NOT_AVAILABLE},
-    # REBALANCE_IN_PROGRESS goes to a parked JoinGroup whose member has asked again over another connection.
-    ApiKey.JOIN_GROUP: _MEMBER | _LOOKING | {ErrorCode.MEMBER_ID_REQUIRED, ErrorCode.REBALANCE_IN_PROGRESS},
-    # No client's SyncGroup handler knows COORDINATOR_LOAD_IN_PROGRESS.
-    ApiKey.SYNC_GROUP: _MEMBER
-    | _LOOKING - {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
-    | {ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION},
-    ApiKey.HEARTBEAT: _MEMBER
-    | _LOOKING - {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
-    | {ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION},
-    ApiKey.LEAVE_GROUP: _MEMBER | _LOOKING,
-    # GROUP_ID_NOT_FOUND: it is a classic one by now, and the member was fenced before.
-    ApiKey.CONSUMER_GROUP_HEARTBEAT: _MEMBER
-    | _LOOKING
-    | {
-        ErrorCode.FENCED_MEMBER_EPOCH,
-        ErrorCode.UNRELEASED_INSTANCE_ID,
-        ErrorCode.GROUP_ID_NOT_FOUND,
-    },
-    ApiKey.OFFSET_COMMIT: _MEMBER
-    | _LOOKING
-    | {
-        ErrorCode.REBALANCE_IN_PROGRESS,
-        ErrorCode.ILLEGAL_GENERATION,
-        ErrorCode.STALE_MEMBER_EPOCH,
-        ErrorCode.GROUP_ID_NOT_FOUND,
-    },
-    ApiKey.OFFSET_FETCH: {ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.STALE_MEMBER_EPOCH}
-    | _LOOKING,
-    ApiKey.DESCRIBE_GROUPS: {ErrorCode.NONE} | _LOOKING,
-    ApiKey.CONSUMER_GROUP_DESCRIBE: {ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND} | _LOOKING,
-    # INVALID_PARTITIONS: it has as many already.
-    ApiKey.CREATE_PARTITIONS: {
-        ErrorCode.NONE,
-        ErrorCode.INVALID_PARTITIONS,
-    },
-}
-
-
-class ExpectedCodes:
-    """No error that a member in good faith does not expect; UNKNOWN_SERVER_ERROR above all."""
-
-    def replied(self, exchange: Exchange, response: Any) -> None:
-        expected = _EXPECTED.get(exchange.api)
-        if expected is None:
-            if ErrorCode.UNKNOWN_SERVER_ERROR in codes(response):
-                raise Violation(f"UNKNOWN_SERVER_ERROR answers {exchange!r}")
-            return
-        if _may_be_unknown(exchange):
-            # Its coordinator may not have heard of it yet.
-            expected = expected | {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID}
-        for code in codes(response):
-            if code not in expected:
-                raise Violation(f"{ErrorCode(code).name} answers {exchange!r}")
-
-
-def _may_be_unknown(exchange: Exchange) -> bool:
-    """Whether it is about partitions that were not there in the beginning."""
-    match exchange.api:
-        case ApiKey.OFFSET_COMMIT:
-            return any(
-                topic in PASSING_TOPICS or index >= TOPICS[topic]
-                for (topic, index), _, _ in committed_partitions(exchange.request)
-            )
-        case ApiKey.OFFSET_FETCH:
-            topics = [each for group in exchange.request.groups for each in group.topics or ()]
-            return any(each.name in PASSING_TOPICS for each in topics)
-    return False
-
-
-def codes(response: Any) -> set[int]:
-    """Every error code in a response, however deep."""
-    found: set[int] = set()
-    for name in ("error_code", "coordinators", "groups", "topics", "partitions", "members"):
-        value = getattr(response, name, None)
-        if isinstance(value, int):
-            found.add(value)
-        elif isinstance(value, list):
-            found.update(code for each in value for code in codes(each))
-    return found

@@ -30,6 +30,9 @@ from tests.simulator.member import Asked, Partition
 from tests.simulator.network import Address, Link, Network
 from tests.simulator.stream import PROCESS, Process, StreamLink
 
+_NEXT_HEARTBEAT = {ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID}
+"""Passes when the next heartbeat is answered."""
+
 
 class OwnConsumer(RebalanceListener):
     """One consumer in a process of its own. Behaves towards the run as `Member` does."""
@@ -224,7 +227,7 @@ class OwnConsumer(RebalanceListener):
         except ClientError:  # not in time
             return
         except KafkaError as error:
-            if not error.code.retriable:
+            if not (error.code.retriable or error.code in _NEXT_HEARTBEAT):
                 raise
             return  # what may pass has not passed in time
         if assignment != self._assignments:

@@ -14,6 +14,8 @@ from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.coordinator_records import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupCurrentMemberAssignmentValue,
+    ConsumerGroupMemberMetadataKey,
+    ConsumerGroupMemberMetadataValue,
     ConsumerGroupMetadataKey,
     GroupMetadataKey,
 )
@@ -27,6 +29,9 @@ from tests.simulator.checkers import (
 from tests.simulator.consumer_disk import Place, TopicNames, assigned, held
 from tests.simulator.member import Partition
 
+_JOINING: Final = 0
+_LEFT: Final = -1
+_UNREVOKED: Final = 1
 _GONE: Final = {
     ErrorCode.UNKNOWN_MEMBER_ID,
     ErrorCode.FENCED_MEMBER_EPOCH,
@@ -246,6 +251,78 @@ class WholeGroups:
             if epochs[0] < before[0] or epochs[1] < before[1]:
                 raise Violation(f"{group_id!r} goes back from epochs {before} to {epochs}")
             self._epochs[group_id] = epochs
+
+
+class FencedLate:
+    """A member of the consumer protocol is in its group until it leaves, its instance comes back under other
+    ids, it does not give up partitions in time, or its session runs out, since it was heard of last. So a
+    failover costs nobody anything."""
+
+    def __init__(self, disk: Disk, session_s: float) -> None:
+        self._disk = disk
+        self._session_s = session_s
+        self._heard_s: dict[tuple[str, str], float] = {}
+        """When the last heartbeat was sent that was answered."""
+        self._leaving: set[tuple[str, str]] = set()
+        self._said: dict[tuple[str, str], ConsumerGroupMemberMetadataValue] = {}
+        self._unrevoked: set[tuple[str, str]] = set()
+        self._removed: list[tuple[tuple[str, str], ConsumerGroupMemberMetadataValue, bool]] = []
+
+    def asked(self, exchange: Exchange) -> None:
+        request = exchange.request
+        if exchange.api is ApiKey.CONSUMER_GROUP_HEARTBEAT:
+            member = request.group_id, request.member_id
+            if request.member_epoch == _LEFT:
+                self._leaving.add(member)
+            elif request.member_epoch == _JOINING:
+                self._leaving.discard(member)
+
+    def replied(self, exchange: Exchange, response: Any) -> None:
+        if (
+            exchange.api is ApiKey.CONSUMER_GROUP_HEARTBEAT
+            and response.error_code == 0
+            and response.member_epoch >= 0
+        ):
+            member = exchange.request.group_id, response.member_id
+            self._heard_s[member] = max(exchange.sent_s, self._heard_s.get(member, 0.0))
+
+    def written(self, key: Any, value: Any) -> None:
+        match key:
+            case ConsumerGroupCurrentMemberAssignmentKey() if value is not None:
+                member = key.group_id, key.member_id
+                (self._unrevoked.add if value.state == _UNREVOKED else self._unrevoked.discard)(member)
+            case ConsumerGroupMemberMetadataKey() if value is not None:
+                self._said[key.group_id, key.member_id] = value
+            case ConsumerGroupMemberMetadataKey():
+                member = key.group_id, key.member_id
+                said = self._said.pop(member, None)
+                if said is not None and said.classic_member_metadata is None:
+                    self._removed.append((member, said, member in self._unrevoked))
+
+    def appended(self, at_s: float) -> None:
+        """All records of an append were told."""
+        removed, self._removed = self._removed, []
+        for member, said, unrevoked in removed:
+            heard_s = self._heard_s.get(member)
+            if heard_s is None or unrevoked or member in self._leaving or self._is_back(member[0], said):
+                continue
+            if at_s - heard_s < self._session_s:
+                raise Violation(
+                    f"{member} was removed {at_s - heard_s:.1f} s after it was heard of, with a session of "
+                    f"{self._session_s:g} s"
+                )
+
+    def _is_back(self, group_id: str, said: ConsumerGroupMemberMetadataValue) -> bool:
+        """Whether another member has its instance now."""
+        if said.instance_id is None:
+            return False
+        subscriptions = self._disk.consumers.groups[group_id].subscriptions.values()
+        if any(each.instance_id == said.instance_id for each in subscriptions):
+            return True
+        (classic,) = self._disk.groups[group_id][-1:] or [None]
+        return classic is not None and any(
+            member.group_instance_id == said.instance_id for member in classic.members
+        )
 
 
 # --- the wire ---------------------------------------------------------------------------------------------

@@ -54,6 +54,9 @@ class TopicNames:
         self.deleted |= {self.of[topic_id] for topic_id in self._live - live}
         self._live = live
 
+    def is_gone(self, topic_id: UUID) -> bool:
+        return topic_id not in self._live
+
     def id_of(self, name: str) -> UUID | None:
         """None if several topics had the name."""
         ids = self.ids.get(name, set())

@@ -39,10 +39,11 @@ from muster.protocol.messages.offsets import OffsetFetchRequest
 from tests.simulator import checkers
 from tests.simulator.bugs import BUGS
 from tests.simulator.checkers import Disk, Exchange, Violation
-from tests.simulator.consumer_checkers import CommitsInEpoch, HeldOnce, ToldAsWritten, WholeGroups
+from tests.simulator.consumer_checkers import CommitsInEpoch, FencedLate, HeldOnce, ToldAsWritten, WholeGroups
 from tests.simulator.consumer_disk import TopicNames
 from tests.simulator.coverage import Coverage
 from tests.simulator.crowd import GROUPS, Crowd
+from tests.simulator.expected import ExpectedCodes, codes
 from tests.simulator.harm import Harm
 from tests.simulator.member import TOPICS, Asked
 from tests.simulator.network import Disconnected, Latency, Link, Network
@@ -58,6 +59,7 @@ CALM_MAX_S = 120.0
 after the other, a reload may have backed off for 10 s, a member may be in a stall of 15 s.
 """
 
+_CONSUMER_SESSION_MS = 8_000
 _NODES = (1, 2, 3)
 _ROUNDS = 2
 _PACES_S = (0.4, 0.7, 0.7, 1.5)
@@ -210,7 +212,7 @@ class _World:
         loop.takes_s = partial(self._fork().choice, [0.0, 0.001, 0.2])
         settings = Settings(
             group_initial_rebalance_delay_ms=self.rng.choice([0, 0, 500, 3_000]),
-            group_consumer_session_timeout_ms=8_000,
+            group_consumer_session_timeout_ms=_CONSUMER_SESSION_MS,
             group_consumer_min_session_timeout_ms=6_000,
             group_consumer_heartbeat_interval_ms=1_000,
             group_consumer_min_heartbeat_interval_ms=500,
@@ -243,6 +245,7 @@ class _World:
         self._held_once = HeldOnce(self._disk, self._names)
         self._commits_in_epoch = CommitsInEpoch(self._disk, self._names)
         self._whole_groups = WholeGroups(self._disk)
+        self._fenced_late = FencedLate(self._disk, _CONSUMER_SESSION_MS / 1000)
         self._told_as_written = ToldAsWritten(self._disk, self._names)
         self._durable.done_listeners.append(self._append_done)
         self._one_owner = checkers.OneOwner(self._disk)
@@ -252,8 +255,8 @@ class _World:
         self._only_grows = checkers.OnlyGrows(self._disk)
         self._durable_first = checkers.DurableFirst(self._disk)
         self._answered = checkers.Answered(self._call_later, by_address)
-        self._expected_codes = checkers.ExpectedCodes()
-        self._coverage = Coverage(by_address)
+        self._expected_codes = ExpectedCodes()
+        self._coverage = Coverage(by_address, self._disk)
         self._outcome.seen = self._coverage.seen
         self._settling = Settling(
             self._crowd,
@@ -320,7 +323,7 @@ class _World:
         with self._checking():
             self._only_grows.written(written)
             key, value = decoded
-            committed = self._disk.written(key, value)
+            committed = self._disk.take(key, value)
             if committed is not None:
                 self._commits_kept.written(committed)
                 self._only_grows.committed(committed)
@@ -328,10 +331,14 @@ class _World:
             else:
                 self._held_once.written(key, value)
                 self._whole_groups.written(key, value)
+                self._fenced_late.written(key, value)
+                self._coverage.epochs.written(key, value, written.at_s)
 
     def _append_done(self) -> None:
+        self._coverage.epochs.appended(self._disk.consumers.touched)
         with self._checking():
             self._whole_groups.appended()
+            self._fenced_late.appended(self._loop.time())
 
     def _appended(self, append: Append, appended: Appended, room: bool) -> None:
         self._coverage.appended(append, appended)
@@ -345,6 +352,7 @@ class _World:
         self._names.fill(asked.request)
         self._commits_kept.asked(exchange)
         self._held_once.asked(exchange)
+        self._fenced_late.asked(exchange)
         self._coverage.asked(exchange)
         if not link.loses_requests:
             self._answered.asked(exchange, link.held_s)
@@ -374,6 +382,7 @@ class _World:
                 self._one_owner,
                 self._held_once,
                 self._told_as_written,
+                self._fenced_late,
                 self._commits_kept,
                 self._commits_in_epoch,
                 self._answered,
@@ -495,7 +504,7 @@ def _brief(asked: Asked) -> str:
 
 
 def _brief_response(response: Any) -> str:
-    words = [ErrorCode(code).name for code in sorted(checkers.codes(response))]
+    words = [ErrorCode(code).name for code in sorted(codes(response))]
     for name in ("generation_id", "member_epoch", "leader", "member_id", "host"):
         if getattr(response, name, None):
             words.append(f"{name}={getattr(response, name)}")

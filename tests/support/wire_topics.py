@@ -28,6 +28,7 @@ from muster.protocol.messages.metadata import (
     MetadataRequest,
     MetadataResponse,
 )
+from muster.protocol.messages.offsets import OffsetFetchRequest, OffsetFetchResponse
 from muster.protocol.messages.topics import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -162,6 +163,17 @@ def delete_topic(connection: WireConnection, name: str) -> None:
         return topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     until(is_gone, f"end of topic {name}")
+
+
+def await_no_offsets(connection: WireConnection, group: str, topic: str) -> None:
+    """Wait until `group` has no committed offsets of a topic that was deleted."""
+    request = OffsetFetchRequest(groups=[OffsetFetchRequest.Group(group_id=group, topics=None)])
+
+    def is_gone() -> bool:
+        (found,) = connection.call(request, 8, OffsetFetchResponse).groups
+        return all(each.name != topic for each in found.topics)
+
+    until(is_gone, f"end of the offsets of {topic}")
 
 
 def await_coordinators(connection: WireConnection, groups: Sequence[str]) -> None:

@@ -233,7 +233,6 @@ def heartbeat(group: ConsumerGroup, request: HeartbeatRequest, step: Step) -> He
     group.heard(member, step)
     rejoin = (
         has.epoch < group.state.assignment_epoch
-        or _is_to_make_target(group, step.now_ms)
         or has.state is MemberState.UNREVOKED_PARTITIONS
         or (has.state is MemberState.UNRELEASED_PARTITIONS and not group.waits_for_others(member_id))
     )
@@ -241,14 +240,6 @@ def heartbeat(group: ConsumerGroup, request: HeartbeatRequest, step: Step) -> He
         return sessions.ALIVE
     _expect_join(group, member_id, step.now_ms)
     return sessions.REJOIN
-
-
-def _is_to_make_target(group: ConsumerGroup, now_ms: int) -> bool:
-    """Whether the group waits for a target, and no member of the consumer protocol is left whose heartbeat
-    would make it: then a JoinGroup does."""
-    state = group.state
-    is_alone = len(state.classic_members) == len(group.members)
-    return is_alone and state.epoch > state.assignment_epoch and progress.may_make_target(group, now_ms)
 
 
 def _expect_join(group: ConsumerGroup, member_id: str, now_ms: int) -> None:

@@ -485,11 +485,10 @@ class ConsumerGroup:
     def emit(self, record: Record, step: Step) -> None:
         self.hard.emit(record, step)
 
-    def bump(self, cause: Cause, metadata_hash: int, step: Step, *, by: int = 1) -> None:
+    def bump(self, cause: Cause, metadata_hash: int, step: Step) -> None:
         """A new epoch: the target is to be made anew."""
         self.cause = cause
-        epoch = self.state.epoch + by
-        self.emit(records.group_epoch(self.group_id, epoch, metadata_hash), step)
+        self.emit(records.group_epoch(self.group_id, self.state.epoch + 1, metadata_hash), step)
         self._tell_topics(cause, step)
         if self.course is None:
             self.course = Course(step.now_ms)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from typing import Final
 
 from muster.coordinator.base.step import Step
 from muster.coordinator.group import migration
@@ -13,7 +14,7 @@ from muster.coordinator.group.consumer.member import ConsumerMember
 from muster.coordinator.group.consumer.regexes import Look, require_valid
 from muster.coordinator.group.consumer.state import JOINING, LEFT_FOR_A_WHILE, MemberState
 from muster.coordinator.group.events import Cause, GroupCreated, MemberIdentity, Trigger
-from muster.coordinator.group.group import Group
+from muster.coordinator.group.group import Group, remove
 from muster.coordinator.group.shared import Shared
 from muster.coordinator.group.timers import TimerKey, TimerKind
 from muster.protocol.errors import ErrorCode, KafkaError
@@ -28,6 +29,8 @@ from muster.protocol.messages.consumer_group import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
+
+_MADE_WAY: Final = Cause(Trigger.MADE_WAY)
 
 
 class ConsumerGroups:
@@ -135,7 +138,7 @@ class ConsumerGroups:
             membership.require_room(group, member_id, instance_id)
             old = None if instance_id is None else group.member_of_instance(instance_id)
             if old is not None and not group.speaks_classic(old.member_id):
-                _require_released(group, old, member_id)
+                _require_released(group, old, member_id, instance_id)
             if member_id in group.members and instance_id is None:
                 owned = heartbeats.owned(request.topic_partitions)
                 membership.require_epoch(group.current(member_id), JOINING, owned)
@@ -151,8 +154,7 @@ class ConsumerGroups:
                 old = None if instance_id is None else group.member_of_instance(instance_id)
             else:
                 if found is not None:
-                    found.delete(step)
-                    del self._groups[request.group_id]
+                    remove(found, self._groups, _MADE_WAY, step)
                 group = self.create(request.group_id, step)
         member = group.members.get(member_id)
         trigger = Trigger.MEMBER_JOINED if member is None else Trigger.MEMBER_REJOINED
@@ -215,8 +217,7 @@ class ConsumerGroups:
                 raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"{group!r} has no members")
             self._classic.require_valid_join(request)
             # An empty group is of the kind that its next member is.
-            group.alive().delete(step)
-            del self._groups[group.group_id]
+            remove(group.alive(), self._groups, _MADE_WAY, step)
             self._classic.join(request, step)
             return
         self._classic.require_valid_join(request)
@@ -227,7 +228,8 @@ class ConsumerGroups:
             raise
         if joining is None:
             return  # answered: the client is to come back with its id
-        if joining.old is not None and migration.downgrades_by(group, joining.old):
+        static = joining.old or (joining.member if request.group_instance_id is not None else None)
+        if static is not None and migration.downgrades_by(group, static):
             migration.downgrade_by(group, joining, self._groups, self._shared, step)
         else:
             classic_members.join(group, joining, step)
@@ -291,11 +293,13 @@ def _require_regex(group: ConsumerGroup, before: str, after: str) -> None:
         require_valid(after)
 
 
-def _require_released(group: ConsumerGroup, old: ConsumerMember, member_id: str) -> None:
+def _require_released(
+    group: ConsumerGroup, old: ConsumerMember, member_id: str, instance_id: str | None
+) -> None:
     """Whether a static member has left its instance to the next one. Raises UNRELEASED_INSTANCE_ID."""
     if group.current(old.member_id).epoch != LEFT_FOR_A_WHILE:
         raise KafkaError(
             ErrorCode.UNRELEASED_INSTANCE_ID,
-            f"Static member {member_id} with instance id {old.identity.group_instance_id} cannot join the "
-            f"group because the instance id is owned by {old.member_id} member.",
+            f"Static member {member_id} with instance id {instance_id} cannot join the group because the "
+            f"instance id is owned by {old.member_id} member.",
         )

@@ -11,7 +11,7 @@ from typing import Final
 from muster.coordinator.base.step import Step
 from muster.coordinator.group.consumer import records, targets, telling
 from muster.coordinator.group.consumer.assignors.assignor import Assignment
-from muster.coordinator.group.consumer.group import ConsumerGroup
+from muster.coordinator.group.consumer.group import ConsumerGroup, identity
 from muster.coordinator.group.consumer.member import ConsumerMember
 from muster.coordinator.group.consumer.reconcile import Reconciler
 from muster.coordinator.group.consumer.regexes import REFRESH_MIN_MS, Look
@@ -36,7 +36,7 @@ def advance(
     """All of it."""
     changed = say(group, member, said, cause, step)
     if group.state.epoch > group.state.assignment_epoch:
-        make_target(group, step)
+        make_target(group, member, cause, step)
     reconcile(group, member, owned, step, subscription_changed=changed)
 
 
@@ -50,7 +50,7 @@ def say(group: ConsumerGroup, member: ConsumerMember, said: Subscription, cause:
         if member_id in group.state.subscriptions:
             telling.metadata(group, member, before, said, step)
         group.emit(records.subscription(group_id, member_id, said), step)
-        member.identity = member.identity._replace(client_id=said.client_id, client_host=said.client_host)
+        member.identity = identity(member_id, said)
     topics_changed = before.topics != said.topics
     regex_changed, resolved = _say_regex(group, before.regex, said.regex, step)
     trigger: Trigger | None = None
@@ -58,35 +58,37 @@ def say(group: ConsumerGroup, member: ConsumerMember, said: Subscription, cause:
         trigger = Trigger.METADATA_CHANGED
     elif group.assignor != assignor:
         trigger = Trigger.ASSIGNOR_CHANGED
-    if trigger is not None or group.is_stale or not group.state.epoch:
+    if trigger is not None or group.is_stale:
         _renew_epoch(group, trigger, cause, step)
     return topics_changed or regex_changed
 
 
 def _renew_epoch(group: ConsumerGroup, trigger: Trigger | None, cause: Cause, step: Step) -> None:
-    """A new epoch for a reason, or because the topics that members subscribe to have changed. A new group has
-    the epoch 1 before anything is said."""
+    """A new epoch for a reason, or because the topics that members subscribe to have changed."""
     state = group.state
-    begins = not state.epoch
     metadata_hash = targets.metadata_hash(state.subscribed_topics(), group.topics)
     group.is_stale = False
-    if trigger is None and not begins:
+    if trigger is None:
         if metadata_hash == state.metadata_hash:
             return
         cause = Cause(Trigger.TOPICS_CHANGED)
-    elif trigger is not None and cause.trigger in (Trigger.HEARTBEAT, Trigger.MEMBER_REJOINED):
+    elif cause.trigger in (Trigger.HEARTBEAT, Trigger.MEMBER_REJOINED):
         cause = cause._replace(trigger=trigger)
-    group.bump(cause, metadata_hash, step, by=2 if begins and trigger is not None else 1)
+    group.bump(cause, metadata_hash, step)
 
 
-def make_target(group: ConsumerGroup, step: Step) -> None:
-    """A new target, unless the last one is too young: then a later heartbeat makes it."""
+def make_target(group: ConsumerGroup, member: ConsumerMember, cause: Cause, step: Step) -> None:
+    """A new target, unless the last one is too young: then a later heartbeat makes it. `member` is who
+    speaks, and may join with that."""
     state, group_id = group.state, group.group_id
-    if not may_make_target(group, step.now_ms):
+    interval_ms = group.configs.of(group_id).consumer_assignment_interval_ms
+    if state.assigned_at_ms and _is_young(state.assigned_at_ms, interval_ms - 1, step.now_ms):
         return
     before, assignor = {**group.departed, **state.targets}, group.assignor
     group.departed.clear()
-    made = targets.make(state, assignor, group.topics)
+    replaces = cause.trigger is Trigger.STATIC_MEMBER_REPLACED
+    newcomer = member.member_id if replaces or cause.trigger is Trigger.MEMBER_JOINED else None
+    made = targets.make(state, assignor, group.topics, newcomer, replaces=replaces)
     for member_id, assignment in made.items():
         if member_id not in state.targets or state.targets[member_id] != assignment:
             group.emit(records.target(group_id, member_id, assignment), step)
@@ -94,13 +96,6 @@ def make_target(group: ConsumerGroup, step: Step) -> None:
     if group.course is not None:
         group.course.target_ms = step.now_ms
     step.events.append(telling.target(group, before, assignor, step))
-
-
-def may_make_target(group: ConsumerGroup, now_ms: int) -> bool:
-    """Whether the last target is old enough for another one."""
-    made_ms = group.state.assigned_at_ms
-    interval_ms = group.configs.of(group.group_id).consumer_assignment_interval_ms
-    return not made_ms or not _is_young(made_ms, interval_ms - 1, now_ms)
 
 
 def _is_young(at_ms: int, age_max_ms: int, now_ms: int) -> bool:
@@ -200,8 +195,19 @@ def resolved(
         known = state.regexes.get(regex)
         bump |= topics != (frozenset() if known is None else known.topics)
         group.emit(records.regex(group_id, regex, ResolvedRegex(topics, look.version, look.at_ms)), step)
+        bump |= known is None and not topics and _is_to_have_others(group, regex)
     group.looked_in = look.version
     metadata_hash = targets.metadata_hash(state.subscribed_topics(), group.topics)
     if bump or metadata_hash != state.metadata_hash:
         group.bump(cause if bump else Cause(Trigger.TOPICS_CHANGED), metadata_hash, step)
     group.settle(cause, step)
+
+
+def _is_to_have_others(group: ConsumerGroup, regex: str) -> bool:
+    """Whether a member that subscribes by this regular expression is still to have what it subscribed to
+    before: partitions that nobody would have, since it has given them up."""
+    state = group.state
+    return any(
+        said.regex == regex and not state.target(member_id).keys() <= group.subscribed_ids(member_id)
+        for member_id, said in state.subscriptions.items()
+    )

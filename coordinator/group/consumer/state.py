@@ -110,6 +110,7 @@ class ConsumerState:
         "epoch",
         "instances",
         "metadata_hash",
+        "most",
         "owners",
         "regex_users",
         "regexes",
@@ -131,6 +132,8 @@ class ConsumerState:
         self.targets: dict[str, Assignment] = {}
         self.regexes: dict[str, ResolvedRegex] = {}
         # What follows from these.
+        self.most = 0
+        """How many members there were at once since the group was loaded."""
         self.owners: dict[uuid.UUID, dict[int, int]] = {}
         """The member epoch of who holds each partition, those to be revoked included."""
         self.instances: dict[str, str] = {}
@@ -156,6 +159,7 @@ class ConsumerState:
         """Whether no record of it is left."""
         return not (
             self.epoch > INITIAL_EPOCH
+            or self.metadata_hash
             or self.assignment_epoch > INITIAL_EPOCH
             or self.subscriptions
             or self.current
@@ -183,6 +187,7 @@ class ConsumerState:
         if before is not None:
             self._count_subscription(member_id, before, -1)
         self.subscriptions[member_id] = subscription
+        self.most = max(self.most, len(self.subscriptions))
         self._count_subscription(member_id, subscription, 1)
 
     def delete_subscription(self, member_id: str) -> None:

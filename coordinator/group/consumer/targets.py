@@ -8,9 +8,9 @@ from hashlib import blake2b
 
 from muster.coordinator.group.consumer.assignors import ASSIGNORS
 from muster.coordinator.group.consumer.assignors.assignor import Assignment, Spec, Subscriber
+from muster.coordinator.group.consumer.assignors.order import member_order
 from muster.coordinator.group.consumer.state import ConsumerState
 from muster.coordinator.group.topics import Topics
-from muster.protocol.java import hash_map_order
 
 
 def metadata_hash(names: Collection[str], topics: Topics) -> int:
@@ -32,35 +32,34 @@ def sizes(names: Collection[str], topics: Topics) -> dict[str, int]:
 
 
 def preferred_assignor(state: ConsumerState, default: str) -> str:
-    """The name that most members prefer; of several, the first in the order of Java's hash table, as in
-    Kafka. Members without a preference do not vote."""
+    """The name that most members prefer; of several, the first by name: `range` before `uniform`, as the hash
+    table has them with which Kafka counts. Members without a preference do not vote."""
     votes = state.assignor_votes
-    return max(hash_map_order(votes), key=votes.__getitem__) if votes else default
+    return max(sorted(votes), key=votes.__getitem__) if votes else default
 
 
-def make(state: ConsumerState, assignor: str, topics: Topics) -> dict[str, Assignment]:
-    """A new target for every member. It starts from the present target, not from what members have."""
+def make(
+    state: ConsumerState,
+    assignor: str,
+    topics: Topics,
+    newcomer: str | None = None,
+    *,
+    replaces: bool = False,
+) -> dict[str, Assignment]:
+    """A new target for every member. It starts from the present target, not from what members have.
+    `newcomer`: who joins in this step, and `replaces` another member or not (`member_order`)."""
     members: dict[str, Subscriber] = {}
-    everything: set[uuid.UUID] = set()
+    counts: dict[uuid.UUID, int] = {}
     resolved: dict[tuple[tuple[str, ...], str | None], frozenset[uuid.UUID]] = {}
-    for member_id in hash_map_order(state.subscriptions):  # as Kafka has them
+    for member_id in member_order(state.subscriptions, newcomer, state.most, replaces=replaces):
         said = state.subscriptions[member_id]
         key = said.topics, said.regex
         subscribed = resolved.get(key)
         if subscribed is None:
             # Members of one application subscribe alike.
-            subscribed = resolved[key] = frozenset(topics.ids_of(state.topics_of(said)))
-            everything |= subscribed
-        members[member_id] = Subscriber(
-            said.instance_id, said.rack_id, subscribed, _existing(state.target(member_id), topics)
-        )
-    spec = Spec(
-        members, {topic_id: topics.count(topic_id) for topic_id in everything}, state.is_homogeneous()
-    )
-    made = ASSIGNORS[assignor](spec)
+            ids = [topics.ids[name] for name in sorted(state.topics_of(said)) if name in topics.ids]
+            subscribed = resolved[key] = frozenset(ids)
+            counts.update((topic_id, topics.count(topic_id)) for topic_id in ids)
+        members[member_id] = Subscriber(said.instance_id, said.rack_id, subscribed, state.target(member_id))
+    made = ASSIGNORS[assignor](Spec(members, counts, state.is_homogeneous()))
     return {member_id: made.get(member_id, {}) for member_id in members}
-
-
-def _existing(target: Assignment, topics: Topics) -> Assignment:
-    """A target without the topics that are gone."""
-    return {topic_id: numbers for topic_id, numbers in target.items() if topic_id in topics.names}

@@ -32,10 +32,13 @@ def target(
 ) -> TargetAssigned:
     """The target that was just made, beside the one before."""
     after = group.state.targets
-    owners = dict(_owners(before))
-    kept = moved = 0
+    # Most changes leave most members what they had.
+    stayed = {member_id for member_id, target in after.items() if before.get(member_id) == target}
+    owners = dict(_owners(before, without=stayed))
+    kept = sum(_count(after[member_id]) for member_id in stayed)
+    moved = 0
     moves: list[Move] = []
-    for (topic_id, partition), member_id in _owners(after):
+    for (topic_id, partition), member_id in _owners(after, without=stayed):
         former = owners.pop((topic_id, partition), None)
         if former == member_id:
             kept += 1
@@ -43,7 +46,7 @@ def target(
         moved += former is not None
         if len(moves) < MOVES_MAX:
             moves.append(Move(_name(group, topic_id), partition, former, member_id))
-    everything = sum(len(each) for target in after.values() for each in target.values())
+    everything = sum(map(_count, after.values()))
     for (topic_id, partition), former in owners.items():
         if len(moves) < MOVES_MAX:
             moves.append(Move(_name(group, topic_id), partition, former, None))
@@ -84,8 +87,12 @@ def metadata(
     )
 
 
-def _owners(targets: Mapping[str, Assignment]) -> Iterator[tuple[tuple[uuid.UUID, int], str]]:
+def _owners(
+    targets: Mapping[str, Assignment], without: Collection[str]
+) -> Iterator[tuple[tuple[uuid.UUID, int], str]]:
     for member_id, target in targets.items():
+        if member_id in without:
+            continue
         for topic_id, partitions in target.items():
             for partition in partitions:
                 yield (topic_id, partition), member_id

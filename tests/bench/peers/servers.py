@@ -44,8 +44,6 @@ class Options:
     """group.initial.rebalance.delay.ms"""
     session_min_ms: int = 6_000
     """group.min.session.timeout.ms"""
-    assignment_interval_ms: int = 1_000
-    """group.consumer.assignment.interval.ms"""
     topics: Mapping[str, int] = field(default_factory=dict)
     """Partitions of each topic to be there."""
     ready: bool = True
@@ -100,7 +98,6 @@ def _muster_options(options: Options) -> list[str]:
     return [
         *("--group-initial-rebalance-delay-ms", str(options.initial_delay_ms)),
         *("--group-min-session-timeout-ms", str(options.session_min_ms)),
-        *("--group-consumer-assignment-interval-ms", str(options.assignment_interval_ms)),
     ]
 
 
@@ -153,7 +150,6 @@ def _kafka_configs(options: Options) -> dict[str, str]:
         **_SHIPPED,
         "group.initial.rebalance.delay.ms": str(options.initial_delay_ms),
         "group.min.session.timeout.ms": str(options.session_min_ms),
-        "group.consumer.assignment.interval.ms": str(options.assignment_interval_ms),
     }
 
 

@@ -85,12 +85,16 @@ def _explained(response: Any, cast: Cast) -> list[str]:
     return [f"error={ErrorCode(response.error_code).name}" + (f' "{text}"' if text else "")]
 
 
-def _partitions(topics: Iterable[Any], cast: Cast) -> str:
-    """`orders-0,orders-1` of topics by id, sorted by name."""
+def partitions(topics: Iterable[Any], cast: Cast) -> list[str]:
+    """`orders-0`, `orders-1` of topics by id, sorted by name."""
     named = sorted(
         (cast.told(cast.topic_names[topic.topic_id]), index) for topic in topics for index in topic.partitions
     )
-    return ",".join(f"{name}-{index}" for name, index in named) or "none"
+    return [f"{name}-{index}" for name, index in named]
+
+
+def _partitions(topics: Iterable[Any], cast: Cast) -> str:
+    return ",".join(partitions(topics, cast)) or "none"
 
 
 # --- events -------------------------------------------------------------------------------------------------

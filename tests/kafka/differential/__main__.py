@@ -13,14 +13,17 @@ from pathlib import Path
 
 from tests.kafka.compared import Compared
 from tests.kafka.differential import proof
-from tests.kafka.differential.campaign import Campaign
+from tests.kafka.differential.campaign import Campaign, Kind
 from tests.kafka.differential.servers import servers
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.kafka.differential", description=__doc__)
-    parser.add_argument("--sequences", type=int, default=2000, help="how many without pauses")
+    parser.add_argument("--sequences", type=int, default=2000, help="how many of each kind without pauses")
     parser.add_argument("--timed", type=int, default=200, help="how many with timeouts that run out")
+    parser.add_argument(
+        "--kind", type=Kind, choices=list(Kind), help="of groups; both kinds if none is named"
+    )
     parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000_000, help="the first one's")
     parser.add_argument("--at-once", type=int, default=12, help="how many are played side by side")
     parser.add_argument("--minutes", type=float, default=60.0, help="after which none is begun")
@@ -33,14 +36,19 @@ def main() -> int:
     )
     arguments = parser.parse_args()
     print(f"seed {arguments.seed}", flush=True)
-    with servers(arguments.kafka) as (kafka, muster):
-        wanted = (arguments.seed, arguments.sequences, arguments.timed, arguments.at_once)
-        campaign = Campaign(*wanted, minutes_max=arguments.minutes)
-        asyncio.run(campaign.run(kafka, muster))
-    print(campaign.summary(), flush=True)
+    wanted = (arguments.seed, arguments.sequences, arguments.timed, arguments.at_once)
+    campaigns = [
+        Campaign(kind, *wanted, minutes_max=arguments.minutes)
+        for kind in Kind
+        if arguments.kind in (None, kind)
+    ]
+    for campaign in campaigns:
+        with servers(arguments.kafka) as (kafka, muster):
+            asyncio.run(campaign.run(kafka, muster))
+        print(campaign.summary(), flush=True)
     if arguments.write:
-        proof.write(campaign, _counted(arguments.counted) if arguments.counted else _told())
-    return 1 if campaign.findings else 0
+        proof.write(campaigns, _counted(arguments.counted) if arguments.counted else _told())
+    return 1 if any(campaign.findings for campaign in campaigns) else 0
 
 
 def _told() -> Compared:

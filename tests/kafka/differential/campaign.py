@@ -6,12 +6,14 @@ import asyncio
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Final
 
 from tests.group.scenario import rewritten
 from tests.kafka.compared import Compared
 from tests.kafka.differences import Difference
 from tests.kafka.differential.connections import Connections
+from tests.kafka.differential.consumer_generator import consumer_sequence
 from tests.kafka.differential.duel import Outcome, duel, scenario_of
 from tests.kafka.differential.generator import sequence
 from tests.kafka.differential.shrink import Signature, shrunk, signature
@@ -27,10 +29,24 @@ _PLAYS_TO_CONFIRM: Final = 2
 _PROGRESS_EVERY: Final = 100
 
 
+class Kind(StrEnum):
+    """What sequences are about."""
+
+    CLASSIC = "classic"
+    """Classic groups alone."""
+    CONSUMER = "consumer"
+    """Consumer groups, and groups that go over from one protocol to the other."""
+
+    def write(self, seed: int, *, timed: bool) -> list[str]:
+        written = sequence if self is Kind.CLASSIC else consumer_sequence
+        return written(seed, timed=timed)
+
+
 @dataclass
 class Finding:
     """A difference that nobody meant."""
 
+    kind: Kind
     seed: int
     timed: bool
     differences: list[Difference]
@@ -42,13 +58,15 @@ class Finding:
     def __str__(self) -> str:
         rows = "\n".join(map(str, self.differences))
         theirs = "".join(f"    {line}\n" for line in self.theirs)
-        which = f"seed {self.seed}{' timed' if self.timed else ''}"
+        which = f"{self.kind} seed {self.seed}{' timed' if self.timed else ''}"
         return f"--- {which}\n{self.text}# Apache Kafka:\n{theirs}{rows}\n"
 
 
 @dataclass
 class Campaign:
     """`sequences` and `timed` ones from `seed` on, `at_once` side by side."""
+
+    kind: Kind
 
     seed: int
     sequences: int
@@ -94,11 +112,11 @@ class Campaign:
         muster.close()
 
     async def _one(self, seed: int, timed: bool, kafka: Connections, muster: Connections) -> None:
-        lines = sequence(seed, timed=timed)
+        lines = self.kind.write(seed, timed=timed)
         try:
             outcome = await self._played(lines, kafka, muster)
         except Exception as error:
-            error.add_note(f"seed {seed}, timed {timed}:\n" + "\n".join(lines))
+            error.add_note(f"{self.kind} seed {seed}, timed {timed}:\n" + "\n".join(lines))
             raise
         if outcome.is_too_slow:
             self.too_slow += 1
@@ -159,21 +177,28 @@ class Campaign:
             return
         fewest = lines
         if len(self.findings) < _FINDINGS_SHRUNK_MAX:
-            self.findings[wanted] = _finding(
-                seed, timed, lines, outcome
-            )  # nobody else need shrink it meanwhile
+            # Nobody else need shrink it meanwhile.
+            self.findings[wanted] = self._finding(seed, timed, lines, outcome)
             fewest = await shrunk(lines, differs)
             last = await self._played(fewest, kafka, muster)
             if wanted in map(signature, last.found):
                 outcome = last
             else:
                 fewest = lines
-        self.findings[wanted] = _finding(seed, timed, fewest, outcome)
+        self.findings[wanted] = self._finding(seed, timed, fewest, outcome)
         print(self.findings[wanted], flush=True)
+
+    def _finding(self, seed: int, timed: bool, lines: list[str], outcome: Outcome) -> Finding:
+        scenario = scenario_of(lines)
+        scenario.steps = scenario.steps[: outcome.steps]
+        scenario.lines = scenario.lines[: scenario.steps[-1].line]
+        text = rewritten(scenario, outcome.ours)
+        return Finding(self.kind, seed, timed, outcome.found, text, outcome.theirs[-1])
 
     def summary(self) -> str:
         lines = [
-            f"{self.compared} sequences of {self.steps} steps alike or judged in {self.plays} plays",
+            f"{self.kind} groups: {self.compared} sequences of {self.steps} steps alike or judged in "
+            f"{self.plays} plays",
             f"{self.lucky} played again for the leader that chance picks, {self.cut} compared up to there",
             f"{self.too_slow} given up: too slow to be certain of their timeouts",
             f"{len(self.passing)} differences gone when played again",
@@ -181,10 +206,3 @@ class Campaign:
             *(f"FOUND, {count} times: {what}" for what, count in self.sightings.most_common()),
         ]
         return "\n".join(lines)
-
-
-def _finding(seed: int, timed: bool, lines: list[str], outcome: Outcome) -> Finding:
-    scenario = scenario_of(lines)
-    scenario.steps = scenario.steps[: outcome.steps]
-    scenario.lines = scenario.lines[: scenario.steps[-1].line]
-    return Finding(seed, timed, outcome.found, rewritten(scenario, outcome.ours), outcome.theirs[-1])

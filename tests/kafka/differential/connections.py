@@ -17,6 +17,8 @@ from muster.protocol.frame import FrameSplitter
 from muster.protocol.message import Message
 from muster.protocol.messages.connection import ApiVersionsRequest
 from tests.kafka.compared import Answers
+from tests.kafka.differential.same_ids import SameIds
+from tests.kafka.differential.watched import Watched
 
 ANSWER_S_MAX: Final = 60.0
 """For what is answered at once."""
@@ -89,8 +91,13 @@ class Line(asyncio.Protocol):
 class Connections:
     """To one broker, that has the topics of `topic_ids`."""
 
-    def __init__(self, host: str, port: int, topic_ids: Mapping[str, uuid.UUID]) -> None:
-        self._address = (host, port)
+    def __init__(
+        self, host: str, port: int, topic_ids: Mapping[str, uuid.UUID], ids: SameIds | None = None
+    ) -> None:
+        self.address = (host, port)
+        self.ids = ids or SameIds()
+        """Where the broker has its ids from, if it is told."""
+        self.watched = Watched()
         self._idle: list[Line] = []
         self._topic_ids = dict(topic_ids)
         self.answers = Answers()
@@ -99,6 +106,10 @@ class Connections:
         """The id of a topic; an id that no topic has for a name that none has."""
         return self._topic_ids.setdefault(name, uuid.uuid4())
 
+    def know_topic(self, name: str, topic_id: uuid.UUID) -> None:
+        """A topic has come."""
+        self._topic_ids[name] = topic_id
+
     async def lease(self) -> Line:
         """A connection without a request in flight, to be given back."""
         while self._idle:
@@ -106,7 +117,7 @@ class Connections:
             if line.is_idle:
                 return line
         loop = asyncio.get_running_loop()
-        _, line = await loop.create_connection(Line, *self._address)
+        _, line = await loop.create_connection(Line, *self.address)
         # A broker accepts connections beside its other work: before this answer, others could overtake it.
         await line.call("control", ApiVersionsRequest(), 0)
         return line

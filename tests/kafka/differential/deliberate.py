@@ -15,6 +15,7 @@ from muster.protocol.messages.classic_group import JoinGroupResponse
 from tests.group.scenario import Answer, Step
 from tests.kafka.differences import NO_REPLY, Difference
 from tests.kafka.differential.generator import TOO_LONG
+from tests.kafka.differential.watched import Quirk
 from tests.kafka.recording import Fields
 
 Covers = Callable[["Met"], bool]
@@ -30,6 +31,10 @@ class Met(NamedTuple):
     ours: Fields
     steps: Sequence[Step]
     """Those up to it."""
+    answers: Sequence[Sequence[str]] = ()
+    """What Kafka answered to each, as a transcript says it."""
+    quirks: frozenset[Quirk] = frozenset()
+    """What muster was seen to do."""
 
 
 class Deliberate(NamedTuple):
@@ -38,6 +43,8 @@ class Deliberate(NamedTuple):
     what: str
     why: str
     covers: Covers
+    ends: bool = False
+    """Whether there is nothing to compare after it."""
 
 
 def _unanswered_by_kafka(api: str, code: ErrorCode) -> Covers:
@@ -80,6 +87,45 @@ def _left_in_memory(met: Met) -> bool:
     return api.startswith("OFFSET_DELETE") and codes == ("0", "69")
 
 
+def _id_repeated(met: Met) -> bool:
+    return (
+        " JOIN_GROUP" in met.difference.reply
+        and met.difference.field == "member_id"
+        and met.difference.theirs == "none"
+        and met.theirs.get("error_code") != "0"
+    )
+
+
+def _failed_in_an_upgrade(met: Met) -> bool:
+    return (
+        " CONSUMER_GROUP_HEARTBEAT" in met.difference.reply
+        and met.theirs.get("error_code") == str(ErrorCode.UNKNOWN_SERVER_ERROR.value)
+        and any(step.verb == "join" for step in met.steps)
+    )
+
+
+def _woken_by_a_refused_upgrade(met: Met) -> bool:
+    api = met.difference.reply.partition(" ")[2]
+    return (
+        met.steps[-1].verb == "beat"
+        and api in ("JOIN_GROUP", "SYNC_GROUP")
+        and met.difference.ours == NO_REPLY
+        and any(f"{met.steps[-1].actor}: error=" in line for line in met.answers[-1])
+    )
+
+
+def _since(quirk: Quirk) -> Covers:
+    def covers(met: Met) -> bool:
+        return quirk in met.quirks
+
+    return covers
+
+
+def _words_of_a_regex(met: Met) -> bool:
+    words = met.difference.theirs, met.difference.ours
+    return met.difference.field == "error_message" and all("SubscribedTopicRegex" in each for each in words)
+
+
 RULES: Final[Sequence[Deliberate]] = (
     Deliberate(
         "a parked JoinGroup that its member repeats is answered with REBALANCE_IN_PROGRESS",
@@ -107,6 +153,50 @@ RULES: Final[Sequence[Deliberate]] = (
         "while, not even once clients ask to join it",
         _left_in_memory,
     ),
+    Deliberate(
+        "a refused JoinGroup repeats the member id that it was sent",
+        "Kafka does so too, but for classic members of consumer groups",
+        _id_repeated,
+    ),
+    Deliberate(
+        "a group goes over while somebody joins who does not offer the protocol of the last generation",
+        "Kafka has told its members to rejoin by the time that it fails, and stays a classic group",
+        _failed_in_an_upgrade,
+        ends=True,
+    ),
+    Deliberate(
+        "members go on waiting in a classic group whose upgrade is refused",
+        "Kafka answers them with REBALANCE_IN_PROGRESS before it looks at all that may refuse it",
+        _woken_by_a_refused_upgrade,
+        ends=True,
+    ),
+    Deliberate(
+        "a refused JoinGroup leaves an empty consumer group as it is",
+        "Kafka forgets the group in memory before it looks at the member id; its records stay, and a reload "
+        "has it again",
+        _since(Quirk.FORGOTTEN),
+        ends=True,
+    ),
+    Deliberate(
+        "an assignor that as many members prefer as another stays the same, and so does the epoch",
+        "Kafka finds a winner by one hash table and compares it with that of another, so each heartbeat "
+        "makes a new epoch while the tie lasts",
+        _since(Quirk.TIE),
+        ends=True,
+    ),
+    Deliberate(
+        "a target is made for members that subscribe to different topics, whoever makes it",
+        "while a target is due, Kafka takes a group for one whose members subscribe alike, as it was before "
+        "the heartbeat, and assigns partitions to members that do not subscribe to them; nobody has them "
+        "until the next epoch",
+        _since(Quirk.OLD_KIND),
+        ends=True,
+    ),
+    Deliberate(
+        "a regular expression that is none is refused in other words",
+        "they are those of the library that reads it",
+        _words_of_a_regex,
+    ),
 )
 
 
@@ -116,9 +206,6 @@ def is_forgotten_by_kafka(answer: Answer) -> bool:
     return isinstance(response, JoinGroupResponse) and response.error_code == ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def reason(met: Met) -> str | None:
+def reason(met: Met) -> Deliberate | None:
     """What the difference is an instance of; None: of nothing that is meant."""
-    for rule in RULES:
-        if rule.covers(met):
-            return rule.what
-    return None
+    return next((rule for rule in RULES if rule.covers(met)), None)

@@ -27,6 +27,8 @@ _PATIENCE_S: Final = 15.0
 _PATIENCE_BETWEEN_PAUSES_S: Final = 0.1
 _LATE: Final = 0.7
 """What part of its margin a sequence with pauses may take for all else."""
+_LOOK_UP_AGAIN_MS: Final = 10_000
+"""After which the topics of a group's regular expressions may be looked up again."""
 _MOVING: Final = {
     str(code.value)
     for code in (
@@ -100,10 +102,7 @@ async def duel(lines: Sequence[str], kafka: Connections, muster: Connections) ->
     clock = _Clock(scenario)
     try:
         for step in scenario.steps:
-            if step.verb == "advance":
-                await clock.pause(milliseconds(step.arguments[0]))
-            else:
-                await asyncio.gather(theirs.take(step), ours.take(step))
+            await _take(step, theirs, ours, clock)
             await _settle(theirs, ours, clock.patience_s)
             if clock.is_late:
                 outcome.is_too_slow = True
@@ -114,21 +113,50 @@ async def duel(lines: Sequence[str], kafka: Connections, muster: Connections) ->
             outcome.ours.append(our_lines)
             outcome.steps += 1
             met: set[tuple[str, str]] = set()
+            ends = False
             for difference in differences(scenario, [their], [our]):
                 said = [side.fields.get(difference.reply, {}) for side in (their, our)]
-                why = reason(Met(difference, *said, scenario.steps[: outcome.steps]))
-                if why is None:
+                rule = reason(
+                    Met(
+                        difference,
+                        *said,
+                        scenario.steps[: outcome.steps],
+                        outcome.theirs,
+                        muster.watched.of(suffix),
+                    )
+                )
+                if rule is None:
                     outcome.found.append(difference)
                 else:
-                    met.add((why, difference.reply))
+                    met.add((rule.what, difference.reply))
+                    ends |= rule.ends
             outcome.deliberate.update(why for why, _ in met)
+            if ends:
+                outcome.found.clear()
+                return outcome
             outcome.is_unready = any(map(_is_of_moving, outcome.found))
             if outcome.found:
                 return outcome
         return outcome
     finally:
-        theirs.close()
-        ours.close()
+        await theirs.close()
+        await ours.close()
+
+
+async def _take(step: Step, theirs: Player, ours: Player, clock: _Clock) -> None:
+    match step.verb:
+        case "advance":
+            await clock.pause(milliseconds(step.arguments[0]))
+        case "join" | "beat":  # with which a broker may make a member id
+            await theirs.take(step)
+            async with ours.ids.member(theirs.made_member_id(step)):
+                await ours.take(step)
+        case "create-topic":
+            await theirs.take(step)
+            async with ours.ids.topic(theirs.topic_id(step)):
+                await ours.take(step)
+        case _:
+            await asyncio.gather(theirs.take(step), ours.take(step))
 
 
 class _Clock:
@@ -136,6 +164,7 @@ class _Clock:
 
     def __init__(self, scenario: Scenario) -> None:
         self._matters = any(step.verb == "advance" for step in scenario.steps)
+        self._looks_up = any("regex" in step.options for step in scenario.steps)
         self._began = time.monotonic()
         self._paused_ms = 0
 
@@ -151,7 +180,9 @@ class _Clock:
     def is_late(self) -> bool:
         """Whether it is no longer certain which timeouts have run out."""
         late_ms = (time.monotonic() - self._began) * 1000 - self._paused_ms
-        return self._matters and late_ms > MARGIN_MS * _LATE
+        if self._matters:
+            return late_ms > MARGIN_MS * _LATE
+        return self._looks_up and late_ms > _LOOK_UP_AGAIN_MS * _LATE
 
 
 def _replies(step: Step, player: Player) -> tuple[Replies, list[str]]:

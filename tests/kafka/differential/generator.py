@@ -12,8 +12,12 @@ from typing import Final
 
 from muster.protocol.api import ApiKey, versions
 
-TOPICS: Final[Mapping[str, int]] = {"orders": 3, "clicks": 2}
+REGEXES: Final = ("(orders|clicks)", "page.", "cl[a-i]cks|nothing", "no-such-topic.")
+"""Each matches whole names of topics that exist, or nothing."""
+TOPICS: Final[Mapping[str, int]] = {"orders": 3, "clicks": 2, "pages": 4}
 """What exists; more is asked for."""
+_TOPICS: Final[Mapping[str, int]] = {name: TOPICS[name] for name in ("orders", "clicks")}
+"""Those of sequences against classic groups."""
 GROUPS: Final = ("team", "crew")
 """Unlike topics, each play has them to itself, so they have names of their own."""
 CLIENTS: Final = ("alice", "bob", "carol", "dave")
@@ -27,6 +31,8 @@ PAUSES_MS: Final = (10_000, 7_000)
 of SHORT_MS from the first pause's begin or, later, its end: each pause ends MARGIN_MS away from those."""
 MARGIN_MS: Final = 1_000
 VERBS: Final[Mapping[str, ApiKey]] = {
+    "beat": ApiKey.CONSUMER_GROUP_HEARTBEAT,
+    "describe-consumer": ApiKey.CONSUMER_GROUP_DESCRIBE,
     "join": ApiKey.JOIN_GROUP,
     "sync": ApiKey.SYNC_GROUP,
     "heartbeat": ApiKey.HEARTBEAT,
@@ -45,10 +51,10 @@ _STATES: Final = ("Stable", "empty", "PreparingRebalance", "CompletingRebalance"
 
 def sequence(seed: int, *, timed: bool = False) -> list[str]:
     """The lines of a scenario. `timed`: with one or two pauses in which short timeouts run out."""
-    return _Writer(random.Random(f"{seed}/{timed}"), timed).lines()
+    return Writer(random.Random(f"{seed}/{timed}"), timed).lines()
 
 
-class _Writer:
+class Writer:
     def __init__(self, rng: random.Random, timed: bool) -> None:
         self._random = rng
         self._timed = timed
@@ -59,6 +65,8 @@ class _Writer:
         self._newest = rng.random() < 0.3  # or any version
         self._groups = GROUPS[: rng.choice([1, 1, 1, 2])]
         self._type = rng.choice(["consumer"] * 5 + ["connect"])
+        self._names = list(_TOPICS)
+        """Of topics to subscribe to."""
         self._known: set[str] = set()
         """Who probably has a member id."""
         self._joined: set[str] = set()
@@ -93,7 +101,7 @@ class _Writer:
         last = self._clients[0]
         self._steps += [f"{last} describe {' '.join(self._groups)}", f"{last} fetch all as-simple"]
         return [
-            *(f"topic {name} {count}" for name, count in TOPICS.items()),
+            *(f"topic {name} {count}" for name, count in _TOPICS.items()),
             f"group {GROUPS[0]}",
             "",
             *self._steps,
@@ -150,7 +158,7 @@ class _Writer:
 
     def _partitions(self, *, many: int = 3) -> list[str]:
         rng = self._random
-        there = [f"{topic}-{index}" for topic, count in TOPICS.items() for index in range(count)]
+        there = [f"{topic}-{index}" for topic, count in _TOPICS.items() for index in range(count)]
         found = rng.sample(there, rng.randint(1, many))
         if self._is_crooked():
             found.append(rng.choice(["orders-9", "nowhere-0", "clicks-2"]))
@@ -164,7 +172,7 @@ class _Writer:
         protocols = rng.sample(_ASSIGNORS, rng.randint(1, 3))
         if "range" not in protocols and rng.random() < 0.9:
             protocols.insert(rng.randint(0, len(protocols)), "range")
-        topics = rng.sample(list(TOPICS), rng.choice([1, 1, 2]))
+        topics = rng.sample(self._names, rng.choice([1, 1, 2]))
         words = [
             f"topics={','.join(topics)}" if rng.random() < 0.95 else "raw=x",
             f"protocols={','.join(protocols)}" if rng.random() < 0.4 else "",

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Collection
 from typing import Final
 
 from muster.protocol.api import ApiKey
 from muster.protocol.message import Message
-from muster.protocol.messages.group_admin import DescribeGroupsRequest
+from muster.protocol.messages.classic_group import JoinGroupResponse
+from muster.protocol.messages.consumer_group import ConsumerGroupHeartbeatResponse
+from muster.protocol.messages.group_admin import DescribeGroupsRequest, DescribeGroupsResponse
 from tests.group import prints, steps
 from tests.group.cast import Cast
 from tests.group.scenario import Answer, Scenario, Step
 from tests.kafka.differential.connections import ANSWER_S_MAX, Connections, Line
 from tests.kafka.differential.deliberate import is_forgotten_by_kafka
-from tests.kafka.differential.generator import GROUPS
+from tests.kafka.differential.generator import GROUPS, REGEXES, TOPICS
+from tests.kafka.differential.own_topics import OwnTopics
+from tests.kafka.differential.same_ids import SameIds
 from tests.kafka.recording import Fields, remembered
 
 _QUESTIONS_TO_BE_SURE: Final = 3
@@ -33,11 +38,11 @@ _ANSWERED_AT_ONCE: Final = frozenset(
 
 
 class SequenceCast(Cast):
-    """Every play has groups of its own; topics are there for all."""
+    """Every play has groups of its own; most topics, and what matches them, are there for all."""
 
     def __init__(self, names: list[str], suffix: str, topics: Collection[str]) -> None:
         super().__init__(names, suffix)
-        self._topics = frozenset(topics)
+        self._topics = frozenset(topics).union(REGEXES)
 
     def real(self, name: str) -> str:
         return name if name in self._topics else super().real(name)
@@ -63,19 +68,27 @@ class Player:
         self._sent = 0
         self._arrived: dict[int, Answer] = {}
         self._closed: dict[int, str] = {}
+        self._described: list[DescribeGroupsResponse.DescribedGroup] = []
+        self._own_topics = OwnTopics(connections, self._groups)
+        self._looks_up = False
+        """Whether anybody has subscribed by a regular expression: from then on each beat may look them up."""
         self._news = asyncio.Event()
 
     async def take(self, step: Step) -> None:
         """Take a step of an actor or `disconnect`; returns when it has had its effect, but for what it waits
         for."""
         if step.actor is None:
-            for line in self._lines.pop(step.arguments[0], ()):
-                line.close()
+            if step.verb == "disconnect":
+                for line in self._lines.pop(step.arguments[0], ()):
+                    line.close()
+            else:
+                await self._change_topic(step)
             await self._see_all_done(_QUESTIONS_TO_BE_SURE)
         elif step.verb == "forget":
             self.cast.actors[step.actor].forget()
         else:
             api, version, message = steps.request(self._scenario, step, self.cast, self._connections.topic_id)
+            self._looks_up |= bool(getattr(message, "subscribed_topic_regex", None))
             number = await self._send(step.actor, api, version, message)
             if api in _ANSWERED_AT_ONCE:
                 async with asyncio.timeout(ANSWER_S_MAX):
@@ -83,6 +96,42 @@ class Player:
                         await self.more()
             else:
                 await self._see_all_done(_QUESTIONS_TO_BE_SURE, unless=number)
+            if api is ApiKey.CONSUMER_GROUP_HEARTBEAT and self._looks_up:
+                group = self.cast.real(step.options.get("group", self._scenario.group))
+                await self._own_topics.await_look_ups(group, next(iter(TOPICS)))
+
+    async def _change_topic(self, step: Step) -> None:
+        name = self.cast.real(step.arguments[0])
+        if step.verb == "delete-topic":
+            await self._own_topics.delete(name)
+        elif step.verb == "grow-topic":
+            await self._own_topics.grow(name, int(step.arguments[1]))
+        else:
+            self.cast.know_topic(name, await self._own_topics.create(name, int(step.arguments[1])))
+
+    @property
+    def ids(self) -> SameIds:
+        return self._connections.ids
+
+    def topic_id(self, step: Step) -> uuid.UUID:
+        """Of the topic that a step has created."""
+        return self._connections.topic_id(self.cast.real(step.arguments[0]))
+
+    def made_member_id(self, step: Step) -> str | None:
+        """The member id that the broker has made with a step just taken; None: none that can be seen."""
+        told = [
+            answer.response.member_id
+            for answer in self._arrived.values()
+            if answer.actor == step.actor
+            and isinstance(answer.response, JoinGroupResponse | ConsumerGroupHeartbeatResponse)
+        ]
+        seen = [
+            member.member_id
+            for group in self._described
+            for member in group.members
+            if member.client_id == step.actor
+        ]
+        return next((each for each in [*told, *seen] if each and not self.cast.knows(each)), None)
 
     async def more(self) -> None:
         """Wait for an answer."""
@@ -106,7 +155,8 @@ class Player:
         answers.sort(key=lambda answer: self.cast.rank(answer.actor))
         return fields, [line for answer in answers for line in prints.lines(answer, self.cast)]
 
-    def close(self) -> None:
+    async def close(self) -> None:
+        await self._own_topics.close()
         for lines in self._lines.values():
             for line in lines:
                 self._connections.give_back(line)
@@ -144,7 +194,8 @@ class Player:
         try:
             asked, since_answer = 0, 0
             while asked < questions and since_answer < _QUESTIONS_AFTER_AN_ANSWER:
-                await line.call("control", DescribeGroupsRequest(groups=self._groups), 5)
+                answer = await line.call("control", DescribeGroupsRequest(groups=self._groups), 5)
+                self._described = answer.groups
                 asked += 1
                 since_answer += unless in self._arrived or unless in self._closed
         finally:

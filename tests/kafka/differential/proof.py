@@ -11,7 +11,7 @@ from muster.protocol.api import ApiKey, advertised_versions, versions
 from muster.protocol.errors import ErrorCode
 from tests.kafka.compared import Compared
 from tests.kafka.differences import listed
-from tests.kafka.differential.campaign import Campaign
+from tests.kafka.differential.campaign import Campaign, Kind
 from tests.kafka.differential.deliberate import RULES
 from tests.support.kafka_artifacts import KAFKA_VERSION
 
@@ -30,21 +30,22 @@ def gaps(compared: Compared) -> list[tuple[ApiKey, int]]:
     ]
 
 
-def write(campaign: Campaign, stories: Compared) -> None:
+def write(campaigns: Sequence[Campaign], stories: Compared) -> None:
     """Put what was found between the page's marks."""
     text = PAGE.read_text(encoding="utf-8")
     begin, end = text.index(_BEGIN) + len(_BEGIN), text.index(_END)
-    PAGE.write_text(text[:begin] + "\n" + section(campaign, stories) + "\n" + text[end:], encoding="utf-8")
+    PAGE.write_text(text[:begin] + "\n" + section(campaigns, stories) + "\n" + text[end:], encoding="utf-8")
 
 
-def section(campaign: Campaign, stories: Compared) -> str:
+def section(campaigns: Sequence[Campaign], stories: Compared) -> str:
     """What stands there."""
     compared = Compared()
     compared.add(stories)
-    compared.add(campaign.compared_answers)
+    for campaign in campaigns:
+        compared.add(campaign.compared_answers)
     return "\n".join(
         [
-            *_counts(campaign, stories, compared),
+            *_counts(campaigns, stories, compared),
             "",
             "### APIs, versions, errors",
             "",
@@ -52,38 +53,48 @@ def section(campaign: Campaign, stories: Compared) -> str:
             "",
             "### What differs on purpose",
             "",
-            *_deliberate(campaign),
+            *_deliberate(campaigns),
             "",
         ]
     )
 
 
-def _counts(campaign: Campaign, stories: Compared, compared: Compared) -> Iterable[str]:
-    found = len(campaign.findings)
+def _counts(campaigns: Sequence[Campaign], stories: Compared, compared: Compared) -> Iterable[str]:
     missing = gaps(compared)
     served = sum(versions(api).last - versions(api).first + 1 for api in APIS)
     yield f"Against Apache Kafka {KAFKA_VERSION}, one broker on loopback:"
     yield ""
     yield f"- {stories.muster.versions.total():,} answers of scenarios and stories, field by field"
+    for campaign in campaigns:
+        yield from _played(campaign)
+    yield f"- {served - len(missing)} of the {served} versions that muster serves"
+
+
+def _played(campaign: Campaign) -> Iterable[str]:
+    found = len(campaign.findings)
+    what = {
+        Kind.CLASSIC: "against classic groups",
+        Kind.CONSUMER: "against consumer groups, and groups that go over from one protocol to the other",
+    }[campaign.kind]
     yield (
-        f"- {campaign.compared:,} random sequences of {campaign.steps:,} steps (seeds from {campaign.seed}, "
-        f"{campaign.timed_compared:,} of them with timeouts that run out), "
+        f"- {campaign.compared:,} random sequences of {campaign.steps:,} steps {what} (seeds from "
+        f"{campaign.seed}, {campaign.timed_compared:,} of them with timeouts that run out), "
         f"{campaign.compared_answers.muster.versions.total():,} answers"
     )
     yield (
-        f"- of these, {campaign.lucky:,} were played again, since Kafka picks a new leader by the hashes of "
-        f"random ids; {campaign.cut:,} are compared only up to there"
+        f"  - of these, {campaign.lucky:,} were played again, since Kafka picks a new leader by the hashes "
+        f"of random ids; {campaign.cut:,} are compared only up to there"
         + (
             f", and {campaign.too_slow:,} with timeouts not at all: too slow a machine"
             if campaign.too_slow
             else ""
         )
     )
-    yield f"- {found or 'no'} difference{'' if found == 1 else 's'} in sequences but those listed below"
+    yield f"  - {found or 'no'} difference{'' if found == 1 else 's'} but those listed below"
     yield (
-        f"- {len(campaign.passing)} differences that were gone when the sequence was played again, and again"
+        f"  - {len(campaign.passing)} differences that were gone when the sequence was played again, and "
+        "again"
     )
-    yield f"- {served - len(missing)} of the {served} versions that muster serves"
 
 
 def _apis(compared: Compared) -> Iterable[str]:
@@ -118,11 +129,12 @@ def _error(code: int) -> str:
     return ErrorCode(code).name if code in set(ErrorCode) else str(code)
 
 
-def _deliberate(campaign: Campaign) -> Iterable[str]:
+def _deliberate(campaigns: Sequence[Campaign]) -> Iterable[str]:
     yield "| in random sequences | why | met |"
     yield "|---|---|---:|"
     for rule in RULES:
-        yield f"| {rule.what} | {rule.why} | {campaign.deliberate[rule.what]:,} |"
+        met = sum(campaign.deliberate[rule.what] for campaign in campaigns)
+        yield f"| {rule.what} | {rule.why} | {met:,} |"
     rows = listed()
     yield ""
     yield (

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
+from muster.coordinator.cluster.placement import GROUP_SHARDS, shard_of
 from muster.coordinator.testing import Broker
 from tests.kafka.differential.connections import Connections
 from tests.kafka.differential.generator import SHORT_MS, TOPICS
+from tests.kafka.differential.same_ids import SameIds
 from tests.kafka.our_server import BESIDE_THE_STORY, FOREVER_MS
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.wire_blocking import WireConnection
-from tests.support.wire_topics import ensure_topics
+from tests.support.wire_topics import await_in_coordinator, ensure_topics
 
 CONFIGS: Final[Mapping[str, int]] = {
+    "group.consumer.assignment.interval.ms": 0,
+    "group.consumer.max.session.timeout.ms": 1_800_000,
+    "group.consumer.session.timeout.ms": 1_800_000,
     "group.initial.rebalance.delay.ms": 0,
     "group.min.session.timeout.ms": SHORT_MS // 2,
     "offsets.retention.check.interval.ms": FOREVER_MS,
@@ -40,8 +46,17 @@ def servers(kafka_port: int | None = None) -> Iterator[tuple[Connections, Connec
         with ApacheKafka(kafka_configs()) as kafka, servers(kafka.port) as both:
             yield both
         return
-    with muster() as broker:
-        yield with_topics(kafka_port), with_topics(broker.port)
+    ids = SameIds()
+    theirs = with_topics(kafka_port)
+    ids.topics(theirs.topic_id(name) for name in TOPICS)
+    with ids.of_brokers():
+        broker = muster().__enter__()
+    try:
+        ours = with_topics(broker.port, ids)
+        with ours.watched.brokers():
+            yield theirs, ours
+    finally:
+        broker.close()
 
 
 def muster(**settings: Any) -> Broker:
@@ -51,7 +66,20 @@ def muster(**settings: Any) -> Broker:
     return Broker(**{**wanted, **settings})
 
 
-def with_topics(port: int) -> Connections:
-    """Connections to a broker on loopback that has the topics of sequences from now on."""
+def with_topics(port: int, ids: SameIds | None = None) -> Connections:
+    """Connections to a broker on loopback that has the topics of sequences from now on. `ids`: where a muster
+    has its ids from."""
     with WireConnection("127.0.0.1", port, "sequences") as connection:
-        return Connections("127.0.0.1", port, ensure_topics(connection, TOPICS))
+        topic_ids = ensure_topics(connection, TOPICS)
+        for group in _a_group_of_each_shard():
+            await_in_coordinator(connection, group, TOPICS)
+        return Connections("127.0.0.1", port, topic_ids, ids)
+
+
+def _a_group_of_each_shard() -> Iterable[str]:
+    names = (f"shard-{number}" for number in itertools.count())
+    found: dict[int, str] = {}
+    while len(found) < GROUP_SHARDS:
+        name = next(names)
+        found.setdefault(shard_of(name), name)
+    return found.values()

@@ -10,7 +10,7 @@ import asyncio
 import pytest
 
 from tests.kafka.conftest import KafkaOfConfigs
-from tests.kafka.differential.campaign import Campaign
+from tests.kafka.differential.campaign import Campaign, Kind
 from tests.kafka.differential.servers import kafka_configs, servers
 
 pytestmark = pytest.mark.kafka
@@ -21,7 +21,7 @@ _SEQUENCES = 150
 
 def test_apache_kafka_answers_sequences_as_muster_does(kafka_of_configs: KafkaOfConfigs) -> None:
     kafka = kafka_of_configs(kafka_configs())
-    campaign = Campaign(_SEED, _SEQUENCES, timed=0, at_once=8)
+    campaign = Campaign(Kind.CLASSIC, _SEED, _SEQUENCES, timed=0, at_once=8)
     with servers(kafka.port) as (theirs, ours):
         asyncio.run(campaign.run(theirs, ours))
     assert campaign.compared == _SEQUENCES

@@ -14,7 +14,7 @@ from muster.coordinator.testing import Broker
 from muster.protocol import codec
 from muster.protocol.api import ApiKey, versions
 from tests.group import steps
-from tests.kafka.differential.campaign import Campaign
+from tests.kafka.differential.campaign import Campaign, Kind
 from tests.kafka.differential.connections import Connections
 from tests.kafka.differential.duel import scenario_of
 from tests.kafka.differential.generator import VERBS, sequence
@@ -67,7 +67,7 @@ def _compared(others_settings: dict[str, Any], sequences: int) -> Campaign:
     with ExitStack() as stack:
         other: Broker = stack.enter_context(muster(**others_settings))
         ours: Broker = stack.enter_context(muster())
-        campaign = Campaign(_SEED, sequences, timed=0, at_once=4)
+        campaign = Campaign(Kind.CLASSIC, _SEED, sequences, timed=0, at_once=4)
         asyncio.run(campaign.run(_connections(other), _connections(ours)))
     return campaign
 

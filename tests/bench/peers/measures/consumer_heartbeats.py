@@ -50,7 +50,7 @@ def beat(server: dict[str, Any], members: int, warm_up_s: float, seconds: float)
 
 def _run(kind: Kind, scale: Scale) -> list[Point]:
     found: list[Point] = []
-    with kind.start(Options(assignment_interval_ms=0, topics={_TOPIC: _GROUP})) as running:
+    with kind.start(Options(topics={_TOPIC: _GROUP})) as running:
         for members in scale.sizes((100,), (100, 1_000, 5_000)):
             times = scale.times(cold=not found)
             found += [Point(**each) for each in drive(beat, running, members=members, **times)]

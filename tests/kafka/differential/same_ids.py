@@ -1,0 +1,64 @@
+"""Ids that a broker makes at random, and that muster has from Apache Kafka in a duel.
+
+Assignors look at members and topics in orders that depend on their ids, so with others partitions would go to
+other members.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Final
+from unittest.mock import patch
+
+from muster.coordinator.group.shard import Shard
+from muster.coordinator.topics.catalogue import Catalogue
+
+_LENGTH: Final = 36
+"""Of a UUID; a member id ends with one."""
+
+
+class SameIds:
+    """Those that a muster is to make next; random ones when it was told of none."""
+
+    def __init__(self) -> None:
+        self._topics: deque[uuid.UUID] = deque()
+        self._member: str | None = None
+        self._one_at_a_time = asyncio.Lock()
+
+    @contextmanager
+    def of_brokers(self) -> Iterator[None]:
+        """Brokers that are started within have theirs from here."""
+        members, topics = Shard.__init__.__kwdefaults__, Catalogue.__init__.__kwdefaults__
+        with patch.dict(members, ids=self._next_member), patch.dict(topics, new_id=self._next_topic):
+            yield
+
+    def topics(self, ids: Iterable[uuid.UUID]) -> None:
+        """The topics that are created next get these."""
+        self._topics.extend(ids)
+
+    @asynccontextmanager
+    async def topic(self, topic_id: uuid.UUID) -> AsyncIterator[None]:
+        """The topic that is created within gets this id."""
+        async with self._one_at_a_time:
+            self._topics.append(topic_id)
+            yield
+
+    @asynccontextmanager
+    async def member(self, member_id: str | None) -> AsyncIterator[None]:
+        """Who joins within gets the random part of this id; None: Kafka has not made any."""
+        async with self._one_at_a_time:
+            self._member = None if member_id is None else member_id[-_LENGTH:]
+            try:
+                yield
+            finally:
+                self._member = None
+
+    def _next_member(self) -> str:
+        return self._member or str(uuid.uuid4())
+
+    def _next_topic(self) -> uuid.UUID:
+        return self._topics.popleft() if self._topics else uuid.uuid4()
