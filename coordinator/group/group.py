@@ -130,6 +130,8 @@ class GroupView(NamedTuple):
     rebalance: RebalanceView | None
     members: int
     pending: tuple[PendingMember, ...]
+    type: str = "classic"
+    """Kafka's name of the group's kind: classic, consumer."""
 
 
 class MemberView(NamedTuple):

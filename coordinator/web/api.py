@@ -93,6 +93,7 @@ def _summary(request: web.Request, held: facts.Held, *, trend: bool = True) -> d
         "group": group.group_id,
         "state": group.state,
         "state_since_ms": _known(group.state_since_ms),
+        "type": group.type,
         "generation": group.generation_id,
         "protocol_type": group.protocol_type,
         "protocol": group.protocol_name,

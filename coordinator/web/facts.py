@@ -175,9 +175,11 @@ async def refresh_lag(brokers: Iterable[Broker], groups: Sequence[str] | None = 
 
 
 def assignment_of(group: GroupView, member: MemberView) -> Sequence[TopicPartition] | None:
-    """A consumer's assignment; None if unknown: it is not a consumer group, is between two assignments, or
-    its assignor uses another format."""
-    return member.assignment() if group.protocol_type == _CONSUMER and group.is_stable else None
+    """A consumer's assignment; None if unknown: its group has another protocol type or is between two
+    assignments, or its assignor uses another format. Members of a consumer group (KIP-848) have one at any
+    time."""
+    is_told = group.is_stable or group.type == _CONSUMER
+    return member.assignment() if group.protocol_type == _CONSUMER and is_told else None
 
 
 def topics_of(group: GroupView, member: MemberView) -> Sequence[str] | None:

@@ -86,6 +86,12 @@ class Scrape:
     partitions: list[tuple[str, int, int, int]] = field(default_factory=list)
     """Topic, partition, oldest and current offset."""
     groups: list[Group] = field(default_factory=list)
+    counts: dict[tuple[str, str], int] = field(default_factory=dict)
+    """How many groups there are of each type and state."""
+    epochs: int = 0
+    """New epochs of consumer groups since the process started."""
+    completed: int = 0
+    """Rebalances of classic groups since then."""
     brokers: list[ScrapedBroker] = field(default_factory=list)
     left_out: dict[str, int] = field(default_factory=dict)
     phases: dict[str, Histogram] = field(default_factory=dict)
@@ -112,6 +118,7 @@ async def gather(brokers: Brokers, feed: Feed, tallies: Tallies) -> Scrape:
         scrape.brokers.append(_broker(broker, tallies))
     scrape.phases = {phase: histogram.copy() for phase, histogram in tallies.phases.items()}
     scrape.lateness = tallies.lateness.copy()
+    scrape.epochs, scrape.completed = tallies.epochs, tallies.completed
     return scrape
 
 
@@ -147,9 +154,15 @@ async def _groups(brokers: Brokers, tallies: Tallies, scrape: Scrape) -> None:
     found = sorted(facts.held(brokers), key=lambda each: each.group.group_id)
     shards = {host.lease.number for broker in brokers.running for host in broker.runtime.hosts()}
     tallies.keep({each.group.group_id for each in found}, shards)
+    turns = facts.Turns()
+    for each in found:
+        await turns.next()
+        listed = each.group.listed()
+        kind = listed.group_type, listed.group_state
+        scrape.counts[kind] = scrape.counts.get(kind, 0) + 1
     held = [each for each in found if len(each.group.group_id) <= LABEL_MAX][:GROUPS_MAX]
     _note_left_out(scrape, "groups", len(found) - len(held))
-    room, turns = GROUP_PARTITIONS_MAX, facts.Turns()
+    room = GROUP_PARTITIONS_MAX
     for broker, group, offsets in held:
         committed = [(*each, offset.offset) for each, offset in list(offsets.items())[: max(room, 0)]]
         _note_left_out(scrape, "group_partitions", len(offsets) - len(committed))

@@ -154,6 +154,10 @@ class Tallies:
         self.phases: dict[str, Histogram] = {}
         """Of all groups."""
         self.lateness = Histogram(LATENESS_BUCKETS)
+        self.epochs = 0
+        """New epochs of consumer groups."""
+        self.completed = 0
+        """Completed rebalances of classic groups."""
         self._groups_max = groups_max
 
     def observe(self, entries: Sequence[Entry]) -> None:
@@ -188,6 +192,8 @@ class Tallies:
         match entry.type:
             case "rebalance_completed":
                 self._rebalanced(tally, entry)
+            case "epoch_bumped":
+                self.epochs += 1
             case "member_added":
                 tally.joined += 1
             case "member_removed" if entry.data.get("requested_by") is not None:
@@ -211,7 +217,9 @@ class Tallies:
         if len(tally.unexplained) >= _UNEXPLAINED_MAX:
             tally.give_up_on_the_oldest()
         tally.unexplained.append(Unexplained(entry.generation, trigger))
-        for phase, name in _OF_CONSUMERS if entry.data.get("target_ms") is not None else _OF_CLASSIC:
+        of_consumers = entry.data.get("target_ms") is not None
+        self.completed += not of_consumers
+        for phase, name in _OF_CONSUMERS if of_consumers else _OF_CLASSIC:
             seconds = _seconds(entry.data, name)
             count, total = tally.phases.get(phase, (0, 0.0))
             tally.phases[phase] = count + 1, total + seconds

@@ -420,6 +420,7 @@ class ConsumerGroup:
             rebalance,
             len(self._members),
             (),
+            "consumer",
         )
 
     def member_views(self) -> Iterator[MemberView]:

@@ -13,12 +13,15 @@ class Revocation(NamedTuple):
 
     member: Member
     partitions: tuple[tuple[str, int], ...]
+    since_ms: int
+    """When it was told to, epoch ms."""
     ms: int
 
     def to_json(self) -> dict[str, Any]:
         return {
             "member": self.member.to_json(),
             "partitions": [list(each) for each in self.partitions],
+            "since_ms": self.since_ms,
             "ms": self.ms,
         }
 

@@ -59,7 +59,7 @@ def phases(rebalance: Rebalance) -> Phases:
         target_ms=target_ms,
         reconcile_ms=reconcile_ms,
         revocations=tuple(
-            Revocation(each.member, each.partitions, each.revoked_ms - each.since_ms)
+            Revocation(each.member, each.partitions, each.since_ms, each.revoked_ms - each.since_ms)
             for each in revocations(rebalance)
             if each.revoked_ms is not None
         ),
