@@ -164,6 +164,7 @@ def joined(group: ConsumerGroup, member: ConsumerMember, joining: Joining, step:
     group.deadlines.set(
         group.timer(TimerKind.SYNC, member.member_id), step.now_ms + joining.rebalance_timeout_ms
     )
+    step.reads_hard_state = True
     step.reply(joined_response(group.current(member.member_id).epoch, joining))
 
 
