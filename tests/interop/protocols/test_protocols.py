@@ -11,12 +11,13 @@ import pytest
 
 from tests.interop.protocols.clients import CLIENTS
 from tests.interop.protocols.lives import Outcome, live
+from tests.interop.story.clients.python import MUSTER
 from tests.interop.story.targets import CLUSTER, Target, running
 
 pytestmark = pytest.mark.interop
 
 SERVE: Final = "serve"
-_SIDE_BY_SIDE: Final = 3
+_SIDE_BY_SIDE: Final = 4
 # Every wait in a life has its own, shorter end; a life also waits for those before it.
 _SECONDS_MAX: Final = 600
 
@@ -31,11 +32,14 @@ class Plan(NamedTuple):
         return f"{self.client}-{self.life}-{self.target}"
 
 
-# Those of one client are not side by side: its programs are the heaviest part.
+# In this order: of one client there is mostly one life at a time, since JVMs are heavy.
 PLANS: Final = [
-    Plan(client, life, target)
-    for life, target in (("life", CLUSTER), ("life", SERVE), ("rolling", SERVE))
-    for client in CLIENTS
+    *(
+        Plan(client, life, target)
+        for life, target in (("life", CLUSTER), ("life", SERVE), ("rolling", CLUSTER))
+        for client in CLIENTS
+    ),
+    Plan(MUSTER.name, "together", SERVE),
 ]
 
 
