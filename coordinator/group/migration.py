@@ -31,7 +31,7 @@ from muster.coordinator.group.consumer.state import (
     Subscription,
     held_at,
 )
-from muster.coordinator.group.events import Cause, MemberIdentity, ProtocolMigrated, Trigger
+from muster.coordinator.group.events import Cause, ProtocolMigrated, Trigger
 from muster.coordinator.group.group import Group
 from muster.coordinator.group.shared import Shared
 from muster.protocol.embedded import decode_assignment, decode_subscription
@@ -182,12 +182,10 @@ def downgrade(
     shared: Shared,
     cause: Cause,
     step: Step,
-    *,
-    requested_by: MemberIdentity | None = None,
 ) -> None:
     """Members go, and a classic group is left, which rebalances at once."""
     for member in leaving:
-        step.events.append(membership.removed(group, member, cause, step, requested_by))
+        step.events.append(membership.removed(group, member, cause, step))
         group.connections.removed(group.group_id, member, step.now_ms)
     gone = {member.member_id for member in leaving}
     classic = _classic_of(group, [each for each in group.members if each not in gone], shared, step)

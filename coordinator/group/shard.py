@@ -253,7 +253,8 @@ class Shard:
     def consumer_heartbeat(
         self, request: ConsumerGroupHeartbeatRequest, step: Step
     ) -> ConsumerGroupHeartbeatResponse:
-        """A ConsumerGroupHeartbeat. Returns its answer."""
+        """A ConsumerGroupHeartbeat. Returns its answer, which tells the member's epoch, and what it has."""
+        step.reads_hard_state = True
         return self._consumer.heartbeat(request, step)
 
     def job_done(self, job: object, found: Any, step: Step) -> None:

@@ -17,7 +17,6 @@ from typing import Any
 from muster.coordinator.group.config import GroupConfig
 from muster.coordinator.group.shard import Shard
 from muster.coordinator.journal.entries import Entry
-from muster.coordinator.journal.schema import TYPES
 from muster.coordinator.storage.store import Append, Lease
 from muster.protocol.api import ApiKey
 from muster.protocol.embedded import decode_assignment
@@ -333,22 +332,10 @@ class Journalled:
 
     def _check_schema(self, value: bytes) -> None:
         """One entry of each shape in a run: all of them would take a seventh of its time."""
-        entry = json.loads(value)
-        shape = _shape(entry)
-        if shape not in self._shapes and _is_described(entry):
+        shape = _shape(json.loads(value))
+        if shape not in self._shapes:
             check_value(value)
             self._shapes.add(shape)
-
-
-_DESCRIBED = {each.name for each in TYPES}
-
-
-def _is_described(entry: dict[str, Any]) -> bool:
-    """Whether the schema knows its like: until it does, not what is told of consumer groups."""
-    if "epoch_bumped" in _DESCRIBED:
-        return True
-    states = {"Assigning", "Reconciling"}
-    return entry["type"] in _DESCRIBED and not {entry.get("from_state"), entry.get("to_state")} & states
 
 
 def _shape(value: object) -> object:

@@ -50,6 +50,7 @@ class OwnConsumer(RebalanceListener):
         topics: frozenset[str],
         regex: str | None = None,
         protocol: str = "classic",
+        assignor: str = "range",
         session_timeout_ms: int,
         rebalance_timeout_ms: int,
         failed: Callable[[BaseException], None],
@@ -79,7 +80,7 @@ class OwnConsumer(RebalanceListener):
         settings: dict[str, Any] = {"group_protocol": protocol}
         if protocol != "consumer":
             settings |= {
-                "assignors": ["range"],
+                "assignors": [assignor],
                 "session_timeout_ms": session_timeout_ms,
                 "heartbeat_interval_ms": rng.choice([500, 1_500]),
             }

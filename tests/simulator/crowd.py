@@ -24,6 +24,8 @@ _OWN_SHARE = 0.3
 
 GROUPS = ("orders-group", "audit-group")
 
+COOPERATIVE = "cooperative-sticky"
+
 _REGEXES = ("audit.*", "orders|audit-a", "[a-z]+-[ab]", "orders|trail.*")
 _BY_REGEX = 0.4
 """Of the members of the consumer protocol, those that subscribe by a regular expression."""
@@ -63,6 +65,11 @@ class Crowd:
         self._members: list[Member | OwnConsumer] = []
         self._names = count(1)
         self.kinds = {group_id: rng.choice(_KINDS) for group_id in GROUPS}
+        self._assignors = {
+            group_id: COOPERATIVE if kind is Kind.MIGRATING and rng.random() < 0.3 else "range"
+            for group_id, kind in self.kinds.items()
+        }
+        """What classic members assign by. The simulated ones are eager, so groups that are not have none."""
         self.goals = {group_id: rng.choice(["classic", "consumer"]) for group_id in GROUPS}
         """What the members of a group that migrates go over to at present."""
 
@@ -137,7 +144,8 @@ class Crowd:
         rebalance_timeout_ms = rng.choice([6_000, int(REBALANCE_TIMEOUT_MAX_S * 1000)])
         name = name or f"{group_id}-{next(self._names)}"
         member: Member | OwnConsumer
-        if rng.random() < _OWN_SHARE:
+        assignor = self._assignors[group_id]
+        if rng.random() < _OWN_SHARE or (protocol == "classic" and assignor == COOPERATIVE):
             if regex is not None:
                 topics = None  # the client takes either
             member = OwnConsumer(
@@ -150,6 +158,7 @@ class Crowd:
                 instance_id=instance_id,
                 topics=topics or frozenset(),
                 regex=regex,
+                assignor=assignor,
                 protocol="classic" if protocol == "classic" else rng.choice(["consumer", "consumer", "auto"]),
                 session_timeout_ms=session_timeout_ms,
                 rebalance_timeout_ms=rebalance_timeout_ms,

@@ -20,7 +20,7 @@ from muster.protocol.messages.topics import (
 from tests.simulator.checkers import Violation
 from tests.simulator.consumer import OwnConsumer
 from tests.simulator.coverage import Coverage, Ending
-from tests.simulator.crowd import GROUPS, Crowd, Kind
+from tests.simulator.crowd import COOPERATIVE, GROUPS, Crowd, Kind
 from tests.simulator.member import NO_TOPICS, PASSING_TOPICS, TOPICS, Client, Member
 from tests.simulator.network import Disconnected, Network
 from tests.simulator.node import Node
@@ -238,7 +238,9 @@ class Harm:
             rebalance_timeout_ms=6_000,
             member_id="",
             protocol_type="consumer",
-            protocols=[JoinGroupRequest.Protocol(name="range", metadata=NO_TOPICS)],
+            protocols=[
+                JoinGroupRequest.Protocol(name=name, metadata=NO_TOPICS) for name in ("range", COOPERATIVE)
+            ],
         )
         address = await client.find_coordinator(group_id, [node.address for node in self._nodes])
         if address is None:

@@ -187,16 +187,12 @@ class ConsumerGroups:
         members: Collection[ConsumerMember],
         cause: Cause,
         step: Step,
-        *,
-        requested_by: MemberIdentity | None = None,
     ) -> None:
         """Members go; when nobody is left who speaks the consumer protocol, a classic group is left."""
         if members and migration.downgrades_without(group, members):
-            migration.downgrade(
-                group, members, self._groups, self._shared, cause, step, requested_by=requested_by
-            )
+            migration.downgrade(group, members, self._groups, self._shared, cause, step)
         else:
-            membership.remove(group, members, cause, step, requested_by=requested_by)
+            membership.remove(group, members, cause, step)
             group.settle(cause, step)
 
     def looked_up(self, look: Look, found: Mapping[str, frozenset[str]] | None, step: Step) -> None:
@@ -261,7 +257,7 @@ class ConsumerGroups:
             break
         else:
             cause = Cause(Trigger.MEMBER_LEFT)
-        self.remove(group, leaving.members, cause, step, requested_by=leaving.requested_by)
+        self.remove(group, leaving.members, cause, step)
         step.reply(leaving.response)
 
     # --- timers ---------------------------------------------------------------------------------------------

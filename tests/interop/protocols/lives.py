@@ -12,8 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from tests.interop.protocols.clients import CANNOT_LEAVE_FOR_A_WHILE
 from tests.interop.protocols.playing import Playing, epochs, unchanged
 from tests.interop.story.clients.base import StockClient
+from tests.interop.story.clients.built import FRANZ_GO
+from tests.interop.story.clients.java import JAVA
+from tests.interop.story.clients.python import CONFLUENT, MUSTER
 from tests.interop.story.processes import StoryFailed
 from tests.interop.story.targets import Target
 
@@ -49,7 +53,8 @@ def consumer_life(playing: Playing) -> list[str]:
     playing.until_shared(range(4), "first")
     load = playing.begin_load()
     playing.until_read("first")
-    start("second", "group.instance.id=two")
+    static = () if playing.client.name in CANNOT_LEAVE_FOR_A_WHILE else ("group.instance.id=two",)
+    start("second", *static)
     playing.until_shared(range(4), "first", "second", figure="second has half after")
     if len(playing.members.owned["first"]) != 2:
         raise StoryFailed(f"first owns {playing.members.owned['first']}, not half of four")
@@ -64,7 +69,8 @@ def consumer_life(playing: Playing) -> list[str]:
 
     if playing.target.nodes:
         _the_coordinator_dies(playing, "first", "second")
-    _the_static_member_restarts(playing, "second", lambda: start("second", "group.instance.id=two"))
+    if static:
+        _the_static_member_restarts(playing, "second", lambda: start("second", *static))
 
     # Members have it with the first heartbeat after their coordinator has heard of it.
     playing.set_session_timeout(_CRASHED_SESSION_TIMEOUT_MS)
@@ -82,8 +88,9 @@ def consumer_life(playing: Playing) -> list[str]:
     return playing.finish("fresh", partitions={topic: 6, another: 2})
 
 
-def _the_coordinator_dies(playing: Playing, *names: str) -> None:
-    """With kill -9. No member is fenced by it, nor joins again: ids, epochs and partitions stay."""
+def _the_coordinator_dies(playing: Playing, *names: str, may_rejoin: bool = False) -> None:
+    """With kill -9. No member is fenced by it, nor joins again: ids, epochs and partitions stay. With
+    `may_rejoin` members of the classic protocol may join again of their own accord."""
     oracle = playing.oracle
     node_id = oracle.wait_for_coordinator(playing.group, lambda _: True)
     before = epochs(playing.described(len(names), "consumer"))
@@ -92,7 +99,8 @@ def _the_coordinator_dies(playing: Playing, *names: str) -> None:
     playing.step(f"the coordinator, node {node_id}, is killed")
     oracle.wait_for_coordinator(playing.group, lambda found: found != node_id)
     playing.step("it has a successor")
-    _same_epochs(playing, before, "the coordinator died")
+    if not may_rejoin:
+        _same_epochs(playing, before, "the coordinator died")
     playing.until_read(*names)
     _until_committed(playing)
     playing.target.nodes[node_id].start()
@@ -100,8 +108,9 @@ def _the_coordinator_dies(playing: Playing, *names: str) -> None:
     playing.step(f"node {node_id} coordinates it again")
     playing.until_read(*names)
     _until_committed(playing)
-    _same_epochs(playing, before, "the coordinator came back")
-    unchanged(told, playing.rebalances(*names), "the coordinator died and came back")
+    if not may_rejoin:
+        _same_epochs(playing, before, "the coordinator came back")
+        unchanged(told, playing.rebalances(*names), "the coordinator died and came back")
 
 
 def _same_epochs(playing: Playing, before: dict[str, int | None], what: str) -> None:
@@ -137,7 +146,8 @@ def _the_static_member_restarts(playing: Playing, name: str, start: Callable[[],
 
 
 def rolling(playing: Playing) -> list[str]:
-    """Member by member from the classic protocol to the consumer protocol and back, while records come."""
+    """Member by member from the classic protocol to the consumer protocol and back, while records come. Where
+    brokers can die, the coordinator does when there are members of both."""
     partitions = range(6)
     playing.oracle.create_topic(playing.topic, len(partitions))
     playing.set_session_timeout(15_000)
@@ -160,11 +170,48 @@ def rolling(playing: Playing) -> list[str]:
             playing.until_shared(partitions, *now, figure=f"{new} after")
             playing.described(len(now), group_type)
             playing.until_read(*now)
+            if playing.target.nodes and new == "consumer-0":
+                _the_coordinator_dies(playing, *now, may_rejoin=playing.client.may_rejoin)
         playing.step(f"all members speak the {protocol} protocol")
     return playing.finish(*now, partitions={playing.topic: len(partitions)})
 
 
-LIVES: Final[dict[str, Callable[[Playing], list[str]]]] = {"life": consumer_life, "rolling": rolling}
+def together(playing: Playing) -> list[str]:
+    """Members of several clients and both protocols. The first is of the client that the life is told of, and
+    classic: it leads the group before others come, and when those of the consumer protocol have left."""
+    partitions = range(6)
+    playing.oracle.create_topic(playing.topic, len(partitions))
+    playing.start("leader", "classic")
+    playing.until_shared(partitions, "leader")
+    playing.begin_load()
+    playing.until_read("leader")
+    now = ["leader"]
+    for client, protocol in (
+        (CONFLUENT, "consumer"),
+        (FRANZ_GO, "classic"),
+        (JAVA, "consumer"),
+        (MUSTER, "consumer"),
+    ):
+        new = f"{client.name}-{protocol}"
+        playing.start(new, protocol, client=client)
+        now.append(new)
+        playing.until_shared(partitions, *now, figure=f"{new} after")
+        playing.described(len(now), "consumer")
+        playing.until_read(*now)
+    for gone in [name for name in now if name.endswith("consumer")]:
+        now.remove(gone)
+        playing.leave(gone)
+        playing.until_shared(partitions, *now, figure=f"the others have it all after {gone} left in")
+        playing.until_read(*now)
+    playing.described(len(now), "classic")
+    return playing.finish(*now, partitions={playing.topic: len(partitions)})
+
+
+LIVES: Final[dict[str, Callable[[Playing], list[str]]]] = {
+    "life": consumer_life,
+    "rolling": rolling,
+    "together": together,
+}
 
 
 def live(name: str, client: StockClient, target: Target) -> Outcome:

@@ -39,7 +39,7 @@ class Playing:
         self.steps: list[str] = []
         self.took_s: dict[str, float] = {}
         """How long what is worth a figure took."""
-        self._client = client
+        self.client = client
         self._load: Load | None = None
 
     def close(self) -> None:
@@ -52,8 +52,16 @@ class Playing:
 
     # --- members --------------------------------------------------------------------------------------------
 
-    def start(self, name: str, protocol: str, *configs: str, pattern: str | None = None) -> None:
-        command = self._client.member(
+    def start(
+        self,
+        name: str,
+        protocol: str,
+        *configs: str,
+        pattern: str | None = None,
+        client: StockClient | None = None,
+    ) -> None:
+        """A member of the group, of its own client unless another is named."""
+        command = (client or self.client).member(
             self.target.bootstrap,
             self.group,
             pattern or self.topic,

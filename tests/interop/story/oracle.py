@@ -59,7 +59,7 @@ class Oracle:
             ends = ((place(part.topic, part.partition), _result(end).offset) for part, end in found.items())
             return dict(sorted(ends))
 
-        return _answer(ask, f"the ends of {topic}")
+        return self._answer(ask, f"the ends of {topic}")
 
     def committed(self, group: str) -> dict[int, int]:
         """By partition: the offset that the group has committed."""
@@ -70,7 +70,18 @@ class Oracle:
             committed = _result(found).topic_partitions
             return dict(sorted((place(part.topic, part.partition), part.offset) for part in committed))
 
-        return _answer(ask, f"the commits of {group}")
+        return self._answer(ask, f"the commits of {group}")
+
+    def _answer(self, ask: Callable[[], T], what: str) -> T:
+        deadline = time.monotonic() + _SECONDS_MAX
+        while True:
+            try:
+                return ask()
+            except KafkaException as error:
+                if time.monotonic() > deadline:
+                    raise StoryFailed(f"the broker does not tell {what}: {error}") from None
+            self._admin = self._connect()  # the old one may go on with what it has heard once
+            time.sleep(_PAUSE_S)
 
     def wait_for_coordinator(self, group: str, is_it: Callable[[int], bool]) -> int:
         """The node id of the group's coordinator, once there is one of which that is true."""
@@ -93,14 +104,3 @@ class Oracle:
 
 def _result(future: Future[Any]) -> Any:
     return future.result(_SECONDS_MAX)
-
-
-def _answer(ask: Callable[[], T], what: str) -> T:
-    deadline = time.monotonic() + _SECONDS_MAX
-    while True:
-        try:
-            return ask()
-        except KafkaException as error:
-            if time.monotonic() > deadline:
-                raise StoryFailed(f"the broker does not tell {what}: {error}") from None
-        time.sleep(_PAUSE_S)
