@@ -230,8 +230,7 @@ class RebalanceCompleted(Event):
     """The last JoinGroups, the slowest first, five at most: whose, and how long after `started_ms`. Of a
     consumer group, the members that came to their target last."""
     target_ms: int | None = None
-    """How long after `started_ms` the last target was made. None: a classic group, or one that became
-    Empty."""
+    """How long after `started_ms` the last target was made. None: a classic group."""
     reconcile_ms: int | None = None
     """How long it then took until every member had its target."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from muster.coordinator.base.step import RequestContext
 from muster.coordinator.group.events import MemberIdentity
 
 LATE_WITHIN_MS: Final = 600_000
@@ -92,6 +93,15 @@ class Heard:
         return silent_ms * 3 >= self.session_timeout_ms * 2 or (
             usual_ms is not None and silent_ms > 3 * usual_ms
         )
+
+    def requested_by(self, context: RequestContext) -> MemberIdentity | None:
+        """Who asks that the member goes, if it is another client than itself. A client may leave over a new
+        connection."""
+        if context.connection_id == self.connection_id:
+            return None
+        if (context.client_id, context.client_host) == self.identity[1:3]:
+            return None
+        return MemberIdentity("", context.client_id, context.client_host)
 
     def late_count(self, now_ms: int) -> int:
         """How often it was late in the last ten minutes."""

@@ -31,7 +31,7 @@ from muster.coordinator.group.consumer.state import (
     Subscription,
     held_at,
 )
-from muster.coordinator.group.events import Cause, MemberIdentity, ProtocolMigrated
+from muster.coordinator.group.events import Cause, ProtocolMigrated, Trigger
 from muster.coordinator.group.group import Group
 from muster.coordinator.group.shared import Shared
 from muster.protocol.embedded import decode_assignment, decode_subscription
@@ -128,6 +128,7 @@ class Upgrade:
             _keep_connection(group_id, former, member, shared)
             group.restart_session(member, step.now_ms)
         groups[group_id] = group
+        group.sizes = None
         group.shown_state = group.kafka_state()
         step.events.append(
             ProtocolMigrated(
@@ -165,9 +166,8 @@ def downgrades_without(group: ConsumerGroup, leaving: Collection[ConsumerMember]
 
 def downgrades_by(group: ConsumerGroup, replaced: ConsumerMember) -> bool:
     """Whether the group becomes a classic one when a member of that protocol takes this one's place."""
-    classic = group.state.classic_members
-    others = len(classic) - (replaced.member_id in classic)
-    return others == len(group.members) - 1 and _may_downgrade(group, len(group.members))
+    classic, size = group.state.classic_members, len(group.members)
+    return replaced.member_id not in classic and len(classic) == size - 1 and _may_downgrade(group, size)
 
 
 def _may_downgrade(group: ConsumerGroup, size: int) -> bool:
@@ -182,12 +182,10 @@ def downgrade(
     shared: Shared,
     cause: Cause,
     step: Step,
-    *,
-    requested_by: MemberIdentity | None = None,
 ) -> None:
     """Members go, and a classic group is left, which rebalances at once."""
     for member in leaving:
-        step.events.append(membership.removed(group, member, cause, step, requested_by))
+        step.events.append(membership.removed(group, member, cause, step))
         group.connections.removed(group.group_id, member, step.now_ms)
     gone = {member.member_id for member in leaving}
     classic = _classic_of(group, [each for each in group.members if each not in gone], shared, step)
@@ -199,7 +197,7 @@ def downgrade_by(
     group: ConsumerGroup, joining: Joining, groups: dict[str, Group], shared: Shared, step: Step
 ) -> None:
     """A static member of the classic protocol takes the place of the last one that speaks the consumer
-    protocol. Where nothing has changed by that, the classic group does not rebalance."""
+    protocol, or was that one. Where nothing has changed by that, the classic group does not rebalance."""
     # Members know this one, and are told to rejoin in it should there be another now.
     generation_id = group.state.epoch
     member = classic_members.admit(group, joining, step)
@@ -215,7 +213,10 @@ def downgrade_by(
     _put_in_place(group, classic, groups, joining.cause, step)
     step.reply(classic_members.joined_response(epoch, joining))
     if stale:
-        rebalance.prepare(classic, joining.cause, step)
+        cause = joining.cause
+        if joining.old is None:
+            cause = cause._replace(trigger=Trigger.METADATA_CHANGED)
+        rebalance.prepare(classic, cause, step)
 
 
 def _classic_of(group: ConsumerGroup, member_ids: list[str], shared: Shared, step: Step) -> ClassicGroup:

@@ -292,7 +292,7 @@ TYPES: Final = (
         Field(
             "target_ms",
             _or_null(_COUNT),
-            "how long a consumer group waited for its target assignment; null: a classic group, or Empty",
+            "how long a consumer group waited for its target assignment; null: a classic group",
         ),
         Field(
             "reconcile_ms",

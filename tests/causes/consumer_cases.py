@@ -251,7 +251,12 @@ CONSUMER: Final = (
     _case("closed", "a member is closed", _closed, (JAVA, *_CLIENTS)),
     _case("killed", "a member's process is killed (SIGKILL)", _killed),
     _case("paused", "a member's process stands still for longer than its session (SIGSTOP)", _paused),
-    _case("poll-deadline", "a handler takes longer than max.poll.interval.ms", _poll_deadline_missed),
+    _case(
+        "poll-deadline",
+        "a handler takes longer than max.poll.interval.ms",
+        _poll_deadline_missed,
+        ("confluent",),
+    ),
     _case("came-back", "… and polls again", _came_back, ("confluent",)),
     _case(
         "slow-to-revoke",

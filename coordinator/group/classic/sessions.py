@@ -9,8 +9,7 @@ from muster.coordinator.group.classic import rebalance, refusals
 from muster.coordinator.group.classic.group import ClassicGroup
 from muster.coordinator.group.classic.member import ClassicMember
 from muster.coordinator.group.classic.states import GroupState
-from muster.coordinator.group.events import Cause, HeartbeatLate, MemberIdentity, Trigger
-from muster.coordinator.group.heard import Heard
+from muster.coordinator.group.events import Cause, HeartbeatLate, Trigger
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.classic_group import (
     HeartbeatRequest,
@@ -110,18 +109,8 @@ def _leave(group: ClassicGroup, identity: LeaveGroupRequest.MemberIdentity, step
         return cause
     member = group.validate(member_id, identity.group_instance_id)
     cause = Cause(Trigger.MEMBER_LEFT, member.identity, identity.reason)
-    rebalance.remove(group, member, cause, step, requested_by=requested_by(member, step.context))
+    rebalance.remove(group, member, cause, step, requested_by=member.requested_by(step.context))
     return cause
-
-
-def requested_by(member: Heard, context: RequestContext) -> MemberIdentity | None:
-    """Who lets the member go, if it is another client than itself. A client may leave over a new
-    connection."""
-    if context.connection_id == member.connection_id:
-        return None
-    if (context.client_id, context.client_host) == member.identity[1:3]:
-        return None
-    return MemberIdentity("", context.client_id, context.client_host)
 
 
 def leaving(request: LeaveGroupRequest, context: RequestContext) -> list[LeaveGroupRequest.MemberIdentity]:

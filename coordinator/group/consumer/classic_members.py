@@ -288,8 +288,6 @@ class Leaving(NamedTuple):
 
     members: list[ConsumerMember]
     reason: str | None
-    requested_by: MemberIdentity | None
-    """Who let the first of them go, if that is another client."""
     response: LeaveGroupResponse
 
 
@@ -313,10 +311,8 @@ def leaving(group: ConsumerGroup, request: LeaveGroupRequest, step: Step) -> Lea
             outcomes.append(ErrorCode.NONE)
             members[member.member_id] = member
             reason = reason or identity.reason
-    left = list(members.values())
     return Leaving(
-        left,
+        list(members.values()),
         reason,
-        sessions.requested_by(left[0], step.context) if left else None,
         sessions.left_response(identities, outcomes, step.context),
     )

@@ -43,7 +43,9 @@ class Course:
 
     def completed(self, stamp: Stamp, present: Collection[str]) -> RebalanceCompleted:
         """It is over; `present` has the ids of the group's members."""
-        now_ms, started_ms, target_ms = stamp[0], self.started_ms, self.target_ms
+        now_ms, started_ms = stamp[0], self.started_ms
+        # Nobody is left to have a target: it is reached at once.
+        target_ms = now_ms if self.target_ms is None else self.target_ms
         slowest = [each for each in reversed(self.reached.values()) if each.member.member_id in present]
         del slowest[_SLOWEST_MAX:]
         return RebalanceCompleted(
@@ -56,6 +58,6 @@ class Course:
             dropped=tuple(self.dropped),
             last_joined=slowest[0].member if slowest else None,
             joins=tuple((each.member, each.at_ms - started_ms) for each in slowest),
-            target_ms=None if target_ms is None else target_ms - started_ms,
-            reconcile_ms=None if target_ms is None else now_ms - target_ms,
+            target_ms=target_ms - started_ms,
+            reconcile_ms=now_ms - target_ms,
         )

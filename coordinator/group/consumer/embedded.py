@@ -34,15 +34,16 @@ def _by_id(named: dict[str, list[int]], topics: Topics) -> Assignment:
 
 
 def encoded_assignment(assignment: Assignment, metadata: bytes, topics: Topics) -> bytes:
-    """An assignment in the version in which the member has sent its subscription, which is `metadata`."""
+    """An assignment in the version in which the member has sent its subscription, which is `metadata`. Topics
+    are in the order of their names."""
+    named = {
+        topics.names[topic_id]: each for topic_id, each in assignment.items() if topic_id in topics.names
+    }
     return encode_assignment(
         ConsumerProtocolAssignment(
             assigned_partitions=[
-                ConsumerProtocolAssignment.TopicPartition(
-                    topic=topics.names[topic_id], partitions=sorted(partitions)
-                )
-                for topic_id, partitions in assignment.items()
-                if topic_id in topics.names
+                ConsumerProtocolAssignment.TopicPartition(topic=name, partitions=sorted(named[name]))
+                for name in sorted(named)
             ]
         ),
         blob_version(metadata),

@@ -120,7 +120,7 @@ class ConsumerGroup:
         """The targets of members that have gone since the last target was made."""
         self.names: dict[uuid.UUID, str] = {}
         """The topics it subscribed to at the last two epochs: one that is gone is still told by its name."""
-        self.sizes: Mapping[str, int] | None = None
+        self.sizes: Mapping[str, int] | None = {}
         """How many partitions each topic it subscribes to had at the last epoch. None: not known."""
         self.is_stale = True
         """Whether the topics may be others than when the epoch was looked at last."""
@@ -143,6 +143,7 @@ class ConsumerGroup:
             group._members[member_id] = ConsumerMember(group_id, identity(member_id, said), 0, now_ms)
         group.shown_state = group.kafka_state()
         group.state_since_ms = UNKNOWN_TIME
+        group.sizes = None
         if group._is_on_its_way():
             group.course, group.cause = Course(now_ms), Cause(Trigger.SHARD_UNLOADED)
         return group
@@ -484,11 +485,10 @@ class ConsumerGroup:
     def emit(self, record: Record, step: Step) -> None:
         self.hard.emit(record, step)
 
-    def bump(self, cause: Cause, metadata_hash: int, step: Step, *, by: int = 1) -> None:
+    def bump(self, cause: Cause, metadata_hash: int, step: Step) -> None:
         """A new epoch: the target is to be made anew."""
         self.cause = cause
-        epoch = self.state.epoch + by
-        self.emit(records.group_epoch(self.group_id, epoch, metadata_hash), step)
+        self.emit(records.group_epoch(self.group_id, self.state.epoch + 1, metadata_hash), step)
         self._tell_topics(cause, step)
         if self.course is None:
             self.course = Course(step.now_ms)

@@ -138,7 +138,7 @@ class ConsumerGroups:
             membership.require_room(group, member_id, instance_id)
             old = None if instance_id is None else group.member_of_instance(instance_id)
             if old is not None and not group.speaks_classic(old.member_id):
-                _require_released(group, old, member_id)
+                _require_released(group, old, member_id, instance_id)
             if member_id in group.members and instance_id is None:
                 owned = heartbeats.owned(request.topic_partitions)
                 membership.require_epoch(group.current(member_id), JOINING, owned)
@@ -187,16 +187,12 @@ class ConsumerGroups:
         members: Collection[ConsumerMember],
         cause: Cause,
         step: Step,
-        *,
-        requested_by: MemberIdentity | None = None,
     ) -> None:
         """Members go; when nobody is left who speaks the consumer protocol, a classic group is left."""
         if members and migration.downgrades_without(group, members):
-            migration.downgrade(
-                group, members, self._groups, self._shared, cause, step, requested_by=requested_by
-            )
+            migration.downgrade(group, members, self._groups, self._shared, cause, step)
         else:
-            membership.remove(group, members, cause, step, requested_by=requested_by)
+            membership.remove(group, members, cause, step)
             group.settle(cause, step)
 
     def looked_up(self, look: Look, found: Mapping[str, frozenset[str]] | None, step: Step) -> None:
@@ -228,7 +224,8 @@ class ConsumerGroups:
             raise
         if joining is None:
             return  # answered: the client is to come back with its id
-        if joining.old is not None and migration.downgrades_by(group, joining.old):
+        static = joining.old or (joining.member if request.group_instance_id is not None else None)
+        if static is not None and migration.downgrades_by(group, static):
             migration.downgrade_by(group, joining, self._groups, self._shared, step)
         else:
             classic_members.join(group, joining, step)
@@ -260,7 +257,7 @@ class ConsumerGroups:
             break
         else:
             cause = Cause(Trigger.MEMBER_LEFT)
-        self.remove(group, leaving.members, cause, step, requested_by=leaving.requested_by)
+        self.remove(group, leaving.members, cause, step)
         step.reply(leaving.response)
 
     # --- timers ---------------------------------------------------------------------------------------------
@@ -292,11 +289,13 @@ def _require_regex(group: ConsumerGroup, before: str, after: str) -> None:
         require_valid(after)
 
 
-def _require_released(group: ConsumerGroup, old: ConsumerMember, member_id: str) -> None:
+def _require_released(
+    group: ConsumerGroup, old: ConsumerMember, member_id: str, instance_id: str | None
+) -> None:
     """Whether a static member has left its instance to the next one. Raises UNRELEASED_INSTANCE_ID."""
     if group.current(old.member_id).epoch != LEFT_FOR_A_WHILE:
         raise KafkaError(
             ErrorCode.UNRELEASED_INSTANCE_ID,
-            f"Static member {member_id} with instance id {old.identity.group_instance_id} cannot join the "
-            f"group because the instance id is owned by {old.member_id} member.",
+            f"Static member {member_id} with instance id {instance_id} cannot join the group because the "
+            f"instance id is owned by {old.member_id} member.",
         )

@@ -21,7 +21,6 @@ from muster.coordinator.group.consumer.state import (
 from muster.coordinator.group.events import (
     Cause,
     MemberAdded,
-    MemberIdentity,
     MemberRemoved,
     MemberReplaced,
     Trigger,
@@ -172,14 +171,12 @@ def remove(
     members: Collection[ConsumerMember],
     cause: Cause,
     step: Step,
-    *,
-    requested_by: MemberIdentity | None = None,
 ) -> None:
     """Let members go, whose partitions are free then; one new epoch for all of them."""
     if not members:
         return
     for member in members:
-        step.events.append(removed(group, member, cause, step, requested_by))
+        step.events.append(removed(group, member, cause, step))
         group.departed[member.member_id] = group.state.target(member.member_id)
         _forget_records(group, member.member_id, step)
         forget(group, member, step.now_ms)
@@ -191,7 +188,8 @@ def remove(
         group.course.dropped += [member.identity for member in members]
     if not group.members:
         group.departed.clear()
-        group.emit(records.target_epoch(group_id, state.epoch, 0), step)
+        # A group in its first epoch had no record left before it got this one.
+        group.emit(records.target_epoch(group_id, group.state.epoch, 0), step)
 
 
 def forget(group: ConsumerGroup, member: ConsumerMember, now_ms: int) -> None:
@@ -213,7 +211,6 @@ def removed(
     member: ConsumerMember,
     cause: Cause,
     step: Step,
-    requested_by: MemberIdentity | None,
 ) -> MemberRemoved:
     disconnected_ms = member.disconnected_at_ms
     return MemberRemoved(
@@ -224,5 +221,5 @@ def removed(
         late=member.late_count(step.now_ms),
         heartbeat_interval_ms=member.heartbeat_interval_ms(),
         session_timeout_ms=member.session_timeout_ms,
-        requested_by=requested_by,
+        requested_by=member.requested_by(step.context) if cause.trigger is Trigger.MEMBER_LEFT else None,
     )

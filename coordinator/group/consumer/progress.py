@@ -11,7 +11,7 @@ from typing import Final
 from muster.coordinator.base.step import Step
 from muster.coordinator.group.consumer import records, targets, telling
 from muster.coordinator.group.consumer.assignors.assignor import Assignment
-from muster.coordinator.group.consumer.group import ConsumerGroup
+from muster.coordinator.group.consumer.group import ConsumerGroup, identity
 from muster.coordinator.group.consumer.member import ConsumerMember
 from muster.coordinator.group.consumer.reconcile import Reconciler
 from muster.coordinator.group.consumer.regexes import REFRESH_MIN_MS, Look
@@ -50,7 +50,7 @@ def say(group: ConsumerGroup, member: ConsumerMember, said: Subscription, cause:
         if member_id in group.state.subscriptions:
             telling.metadata(group, member, before, said, step)
         group.emit(records.subscription(group_id, member_id, said), step)
-        member.identity = member.identity._replace(client_id=said.client_id, client_host=said.client_host)
+        member.identity = identity(member_id, said)
     topics_changed = before.topics != said.topics
     regex_changed, resolved = _say_regex(group, before.regex, said.regex, step)
     trigger: Trigger | None = None
@@ -58,25 +58,23 @@ def say(group: ConsumerGroup, member: ConsumerMember, said: Subscription, cause:
         trigger = Trigger.METADATA_CHANGED
     elif group.assignor != assignor:
         trigger = Trigger.ASSIGNOR_CHANGED
-    if trigger is not None or group.is_stale or not group.state.epoch:
+    if trigger is not None or group.is_stale:
         _renew_epoch(group, trigger, cause, step)
     return topics_changed or regex_changed
 
 
 def _renew_epoch(group: ConsumerGroup, trigger: Trigger | None, cause: Cause, step: Step) -> None:
-    """A new epoch for a reason, or because the topics that members subscribe to have changed. A new group has
-    the epoch 1 before anything is said."""
+    """A new epoch for a reason, or because the topics that members subscribe to have changed."""
     state = group.state
-    begins = not state.epoch
     metadata_hash = targets.metadata_hash(state.subscribed_topics(), group.topics)
     group.is_stale = False
-    if trigger is None and not begins:
+    if trigger is None:
         if metadata_hash == state.metadata_hash:
             return
         cause = Cause(Trigger.TOPICS_CHANGED)
-    elif trigger is not None and cause.trigger in (Trigger.HEARTBEAT, Trigger.MEMBER_REJOINED):
+    elif cause.trigger in (Trigger.HEARTBEAT, Trigger.MEMBER_REJOINED):
         cause = cause._replace(trigger=trigger)
-    group.bump(cause, metadata_hash, step, by=2 if begins and trigger is not None else 1)
+    group.bump(cause, metadata_hash, step)
 
 
 def make_target(group: ConsumerGroup, member: ConsumerMember, cause: Cause, step: Step) -> None:

@@ -159,6 +159,7 @@ class ConsumerState:
         """Whether no record of it is left."""
         return not (
             self.epoch > INITIAL_EPOCH
+            or self.metadata_hash
             or self.assignment_epoch > INITIAL_EPOCH
             or self.subscriptions
             or self.current

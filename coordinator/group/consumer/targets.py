@@ -11,7 +11,6 @@ from muster.coordinator.group.consumer.assignors.assignor import Assignment, Spe
 from muster.coordinator.group.consumer.assignors.order import member_order
 from muster.coordinator.group.consumer.state import ConsumerState
 from muster.coordinator.group.topics import Topics
-from muster.protocol.java import hash_map_order
 
 
 def metadata_hash(names: Collection[str], topics: Topics) -> int:
@@ -33,10 +32,10 @@ def sizes(names: Collection[str], topics: Topics) -> dict[str, int]:
 
 
 def preferred_assignor(state: ConsumerState, default: str) -> str:
-    """The name that most members prefer; of several, the first in the order of Java's hash table, as in
-    Kafka. Members without a preference do not vote."""
+    """The name that most members prefer; of several, the first by name: `range` before `uniform`, as the hash
+    table has them with which Kafka counts. Members without a preference do not vote."""
     votes = state.assignor_votes
-    return max(hash_map_order(votes), key=votes.__getitem__) if votes else default
+    return max(sorted(votes), key=votes.__getitem__) if votes else default
 
 
 def make(

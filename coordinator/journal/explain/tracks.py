@@ -92,6 +92,11 @@ class Tracks:
             case "assigned":
                 for member_id in counts(entry, "owned"):
                     self._known(member_id, at_ms, Standing.SYNCING)
+            case "rebalance_completed":
+                for member_id, key in self._ids.items():
+                    # Members of a consumer group that get nothing are told of only here.
+                    if self._rows[key].spans[-1].standing == Standing.JOINING:
+                        self._known(member_id, at_ms, Standing.STABLE)
             case _ if who is None:
                 return
             case "member_id_issued":

@@ -18,6 +18,7 @@ from muster.protocol.message import Message
 from muster.protocol.messages.connection import ApiVersionsRequest
 from tests.kafka.compared import Answers
 from tests.kafka.differential.same_ids import SameIds
+from tests.kafka.differential.watched import Watched
 
 ANSWER_S_MAX: Final = 60.0
 """For what is answered at once."""
@@ -96,6 +97,7 @@ class Connections:
         self.address = (host, port)
         self.ids = ids or SameIds()
         """Where the broker has its ids from, if it is told."""
+        self.watched = Watched()
         self._idle: list[Line] = []
         self._topic_ids = dict(topic_ids)
         self.answers = Answers()

@@ -15,6 +15,7 @@ from muster.protocol.messages.classic_group import JoinGroupResponse
 from tests.group.scenario import Answer, Step
 from tests.kafka.differences import NO_REPLY, Difference
 from tests.kafka.differential.generator import TOO_LONG
+from tests.kafka.differential.watched import Quirk
 from tests.kafka.recording import Fields
 
 Covers = Callable[["Met"], bool]
@@ -32,6 +33,8 @@ class Met(NamedTuple):
     """Those up to it."""
     answers: Sequence[Sequence[str]] = ()
     """What Kafka answered to each, as a transcript says it."""
+    quirks: frozenset[Quirk] = frozenset()
+    """What muster was seen to do."""
 
 
 class Deliberate(NamedTuple):
@@ -93,11 +96,6 @@ def _id_repeated(met: Met) -> bool:
     )
 
 
-def _topics_in_another_order(met: Met) -> bool:
-    one, other = met.difference.theirs, met.difference.ours
-    return met.difference.field == "assignment" and sorted(one.split(",")) == sorted(other.split(","))
-
-
 def _failed_in_an_upgrade(met: Met) -> bool:
     return (
         " CONSUMER_GROUP_HEARTBEAT" in met.difference.reply
@@ -112,19 +110,15 @@ def _woken_by_a_refused_upgrade(met: Met) -> bool:
         met.steps[-1].verb == "beat"
         and api in ("JOIN_GROUP", "SYNC_GROUP")
         and met.difference.ours == NO_REPLY
-        and any("error=GROUP_ID_NOT_FOUND" in line for line in met.answers[-1])
+        and any(f"{met.steps[-1].actor}: error=" in line for line in met.answers[-1])
     )
 
 
-_FORGOTTEN: Final = re.compile(r"epoch$|error_code$|error_message$|state$|count$|there$|assignor_name$")
+def _since(quirk: Quirk) -> Covers:
+    def covers(met: Met) -> bool:
+        return quirk in met.quirks
 
-
-def _empty_group_forgotten(met: Met) -> bool:
-    """Its epochs begin anew in Kafka."""
-    return bool(_FORGOTTEN.search(met.difference.field)) and any(
-        step.verb == "join" and any("error=UNKNOWN_MEMBER_ID" in line for line in answers)
-        for step, answers in zip(met.steps, met.answers, strict=True)
-    )
+    return covers
 
 
 def _words_of_a_regex(met: Met) -> bool:
@@ -165,11 +159,6 @@ RULES: Final[Sequence[Deliberate]] = (
         _id_repeated,
     ),
     Deliberate(
-        "an assignment to a classic member of a consumer group has its topics in an order of its own",
-        "Kafka's is that of a hash table, and means nothing to clients",
-        _topics_in_another_order,
-    ),
-    Deliberate(
         "a group goes over while somebody joins who does not offer the protocol of the last generation",
         "Kafka has told its members to rejoin by the time that it fails, and stays a classic group",
         _failed_in_an_upgrade,
@@ -177,7 +166,7 @@ RULES: Final[Sequence[Deliberate]] = (
     ),
     Deliberate(
         "members go on waiting in a classic group whose upgrade is refused",
-        "Kafka answers them with REBALANCE_IN_PROGRESS before it looks whether the group can go over",
+        "Kafka answers them with REBALANCE_IN_PROGRESS before it looks at all that may refuse it",
         _woken_by_a_refused_upgrade,
         ends=True,
     ),
@@ -185,7 +174,22 @@ RULES: Final[Sequence[Deliberate]] = (
         "a refused JoinGroup leaves an empty consumer group as it is",
         "Kafka forgets the group in memory before it looks at the member id; its records stay, and a reload "
         "has it again",
-        _empty_group_forgotten,
+        _since(Quirk.FORGOTTEN),
+        ends=True,
+    ),
+    Deliberate(
+        "an assignor that as many members prefer as another stays the same, and so does the epoch",
+        "Kafka finds a winner by one hash table and compares it with that of another, so each heartbeat "
+        "makes a new epoch while the tie lasts",
+        _since(Quirk.TIE),
+        ends=True,
+    ),
+    Deliberate(
+        "a target is made for members that subscribe to different topics, whoever makes it",
+        "while a target is due, Kafka takes a group for one whose members subscribe alike, as it was before "
+        "the heartbeat, and assigns partitions to members that do not subscribe to them; nobody has them "
+        "until the next epoch",
+        _since(Quirk.OLD_KIND),
         ends=True,
     ),
     Deliberate(

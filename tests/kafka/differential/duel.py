@@ -116,7 +116,15 @@ async def duel(lines: Sequence[str], kafka: Connections, muster: Connections) ->
             ends = False
             for difference in differences(scenario, [their], [our]):
                 said = [side.fields.get(difference.reply, {}) for side in (their, our)]
-                rule = reason(Met(difference, *said, scenario.steps[: outcome.steps], outcome.theirs))
+                rule = reason(
+                    Met(
+                        difference,
+                        *said,
+                        scenario.steps[: outcome.steps],
+                        outcome.theirs,
+                        muster.watched.of(suffix),
+                    )
+                )
                 if rule is None:
                     outcome.found.append(difference)
                 else:

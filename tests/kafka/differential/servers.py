@@ -46,13 +46,22 @@ def servers(kafka_port: int | None = None) -> Iterator[tuple[Connections, Connec
         with ApacheKafka(kafka_configs()) as kafka, servers(kafka.port) as both:
             yield both
         return
-    ids = SameIds()
     theirs = with_topics(kafka_port)
+    with ours_like(theirs) as ours:
+        yield theirs, ours
+
+
+@contextmanager
+def ours_like(theirs: Connections) -> Iterator[Connections]:
+    """Connections to a muster whose topics and members get the ids that they have there."""
+    ids = SameIds()
     ids.topics(theirs.topic_id(name) for name in TOPICS)
     with ids.of_brokers():
         broker = muster().__enter__()
     try:
-        yield theirs, with_topics(broker.port, ids)
+        ours = with_topics(broker.port, ids)
+        with ours.watched.brokers():
+            yield ours
     finally:
         broker.close()
 

@@ -1,4 +1,4 @@
-"""Random sequences against classic groups, compared with Apache Kafka: always the same ones.
+"""Random sequences against groups of both kinds, compared with Apache Kafka: always the same ones.
 
 `make differential` plays fresh ones, and those in which timeouts run out.
 """
@@ -16,14 +16,15 @@ from tests.kafka.differential.servers import kafka_configs, servers
 pytestmark = pytest.mark.kafka
 
 _SEED = 5_100
-_SEQUENCES = 150
+_SEQUENCES = {Kind.CLASSIC: 150, Kind.CONSUMER: 150}
 
 
-def test_apache_kafka_answers_sequences_as_muster_does(kafka_of_configs: KafkaOfConfigs) -> None:
+@pytest.mark.parametrize("kind", Kind)
+def test_apache_kafka_answers_sequences_as_muster_does(kind: Kind, kafka_of_configs: KafkaOfConfigs) -> None:
     kafka = kafka_of_configs(kafka_configs())
-    campaign = Campaign(Kind.CLASSIC, _SEED, _SEQUENCES, timed=0, at_once=8)
+    campaign = Campaign(kind, _SEED, _SEQUENCES[kind], timed=0, at_once=8)
     with servers(kafka.port) as (theirs, ours):
         asyncio.run(campaign.run(theirs, ours))
-    assert campaign.compared == _SEQUENCES
+    assert campaign.compared + campaign.too_slow == _SEQUENCES[kind]
     assert not campaign.findings, "\n".join(map(str, campaign.findings.values()))
     assert campaign.deliberate, "nothing of what differs on purpose was met: the sequences say too little"

@@ -9,6 +9,7 @@ from muster.coordinator.journal.entries import Entry, Member
 from muster.coordinator.journal.explain.facts import counts, joins, member, members, moves, partitions, whole
 from muster.coordinator.journal.explain.rebalances import Outcome, Rebalance
 from muster.coordinator.journal.explain.timing import Awaited, Phases, Revocation
+from muster.coordinator.journal.explain.vocabulary import EMPTY
 
 Partition = tuple[str, int]
 
@@ -41,6 +42,8 @@ def phases(rebalance: Rebalance) -> Phases:
             target_ms = max(rebalance.assigned.at_ms - rebalance.started_ms, 0)
         if rebalance.ended_ms is not None and rebalance.outcome is Outcome.COMPLETED:
             reconcile_ms = max(rebalance.ended_ms - rebalance.assigned.at_ms, 0)
+    if rebalance.state == EMPTY:
+        target_ms = reconcile_ms = None  # nobody is left to have one
     restarts = max(len(rebalance.starts) - 1, 0 if done is None else whole(done, "restarts") or 0)
     last = None if done is None else member(done, "last_joined")
     slowest: list[tuple[Member, int | None]] = [] if done is None else list(joins(done))

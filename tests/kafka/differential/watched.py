@@ -1,0 +1,85 @@
+"""What a muster in this process does where Apache Kafka is known to do otherwise, though no answer shows it
+at once: from then on the two have different epochs or targets."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum, auto
+from typing import Final
+from unittest.mock import patch
+
+from muster.coordinator.base.step import Step
+from muster.coordinator.group.consumer import progress
+from muster.coordinator.group.consumer.assignors.assignor import Assignment
+from muster.coordinator.group.consumer.group import ConsumerGroup
+from muster.coordinator.group.consumer.groups import ConsumerGroups
+from muster.coordinator.group.consumer.member import ConsumerMember
+from muster.coordinator.group.consumer.state import Subscription
+from muster.coordinator.group.events import Cause, EpochBumped
+from muster.protocol.messages.classic_group import JoinGroupRequest
+
+
+class Quirk(Enum):
+    """Of Kafka's."""
+
+    TIE = auto()
+    """As many members prefer one assignor as another."""
+    OLD_KIND = auto()
+    """A target is made with a heartbeat by which members no longer subscribe alike, or do again, and which is
+    not what the group's epoch is of."""
+    FORGOTTEN = auto()
+    """An empty consumer group is joined by the classic protocol with a member id."""
+
+
+_advance: Final = progress.advance
+_join: Final = ConsumerGroups.join
+
+
+class Watched:
+    """By group id."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, set[Quirk]] = defaultdict(set)
+
+    def of(self, suffix: str) -> frozenset[Quirk]:
+        """What was met in the groups of one play."""
+        return frozenset().union(*(found for name, found in self._found.items() if name.endswith(suffix)))
+
+    @contextmanager
+    def brokers(self) -> Iterator[None]:
+        """Brokers are watched within."""
+        with (
+            patch.object(progress, "advance", self._seen_advance),
+            patch.object(ConsumerGroups, "join", self._joined()),
+        ):
+            yield
+
+    def _seen_advance(
+        self,
+        group: ConsumerGroup,
+        member: ConsumerMember,
+        said: Subscription,
+        owned: Assignment | None,
+        cause: Cause,
+        step: Step,
+    ) -> None:
+        state = group.state
+        due, alike = state.epoch > state.assignment_epoch, state.is_homogeneous()
+        _advance(group, member, said, owned, cause, step)
+        state = group.state
+        bumped = any(isinstance(event, EpochBumped) for event in step.events)
+        if due and not bumped and alike != state.is_homogeneous():
+            self._found[group.group_id].add(Quirk.OLD_KIND)
+        votes = sorted(state.assignor_votes.values())
+        if len(votes) > 1 and votes[-1] == votes[-2]:
+            self._found[group.group_id].add(Quirk.TIE)
+
+    def _joined(self) -> object:
+        def join(groups: ConsumerGroups, group: ConsumerGroup, request: JoinGroupRequest, step: Step) -> None:
+            if not group.members and request.member_id:
+                self._found[group.group_id].add(Quirk.FORGOTTEN)
+            _join(groups, group, request, step)
+
+        return join
