@@ -224,6 +224,8 @@ class WholeGroups:
         match key:
             case ConsumerGroupCurrentMemberAssignmentKey() if value is None:
                 self._member_epochs.pop((key.group_id, key.member_id), None)
+            case ConsumerGroupMetadataKey() if value is None:
+                self._epochs.pop(key.group_id, None)  # one that is made anew in the same append begins again
             case ConsumerGroupCurrentMemberAssignmentKey():
                 member = key.group_id, key.member_id
                 before = self._member_epochs.get(member, 0)

@@ -29,6 +29,7 @@ from muster.coordinator.group.config import MigrationPolicy
 from muster.coordinator.storage.memory import MemoryStore
 from muster.coordinator.storage.store import Append, LeaseKind, TopicRow
 from muster.coordinator.storage.store import Outcome as Appended
+from muster.coordinator.topics.catalogue import Catalogue
 from muster.protocol.api import ApiKey, decode_api_versions, response_class
 from muster.protocol.codec import decode
 from muster.protocol.embedded import decode_assignment
@@ -144,13 +145,18 @@ def simulate(
     return outcome
 
 
-def _ids_from(rng: random.Random) -> contextlib.AbstractContextManager[object]:
-    """Random ids, as member ids are, come from the seed too."""
+@contextlib.contextmanager
+def _ids_from(rng: random.Random) -> Iterator[None]:
+    """Random ids, as member ids are and those of topics, come from the seed too."""
 
     def seeded() -> uuid.UUID:
         return uuid.UUID(int=rng.getrandbits(128), version=4)
 
-    return mock.patch.object(uuid, "uuid4", seeded)
+    with (
+        mock.patch.object(uuid, "uuid4", seeded),
+        mock.patch.dict(Catalogue.__init__.__kwdefaults__, new_id=seeded),
+    ):
+        yield
 
 
 @contextlib.contextmanager

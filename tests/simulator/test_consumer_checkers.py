@@ -204,6 +204,13 @@ def test_a_group_that_is_not_whole(world: World, what: Any, fault: str) -> None:
         world.whole.appended()
 
 
+def test_a_group_that_is_made_anew_in_one_append_begins_again(world: World) -> None:
+    test_a_whole_group(world)
+    world.epoch(None)
+    world.epoch(2)
+    world.whole.appended()
+
+
 def test_epochs_only_grow(world: World) -> None:
     test_a_whole_group(world)
     world.epoch(2)
