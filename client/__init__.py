@@ -4,8 +4,8 @@
         async for record in consumer:
             await handle(record)
 
-The names below are the public ones; each is imported when it is first used. What lies beneath (a cluster of
-connections, the fetcher, the membership) takes deadlines in the running loop's time.
+The names below are public; each is imported on first use. The layers beneath (cluster connections, fetcher,
+membership) take deadlines in the running loop's time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Reading topics: as a member of a group, or partitions of one's own choice.
-
-Rebalances, look-ups and fetching happen inside the reading calls (`muster.client.consume.core`); records
-that are here already are given out without any of that, until something is due.
+"""Reads topics as a group member, or manually assigned partitions. Rebalances, look-ups and fetching happen
+inside the reading calls (`muster.client.consume.core`); buffered records are returned directly, without that
+work, until something is due.
 """
 
 from __future__ import annotations
@@ -35,15 +34,15 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 _HURRIED_CLOSE_S: Final = 10.0
-"""How long the end of a block may take that is left by an exception or a cancellation."""
+"""How long closing may take when the block is left by an exception or a cancellation."""
 _STRETCH_S: Final = 0.02
-"""How long a handler that never waits may keep the loop to itself before others get their turn."""
+"""How long a handler that never awaits may hold the loop before other tasks get a turn."""
 _FIRST_STRETCH: Final = 16  # records, until it is known how long they take
 
 
 class GroupMetadata(NamedTuple):
-    """What a group knows a member by; the generation is -1 outside of one, and the member epoch in the
-    consumer protocol (KIP-848)."""
+    """Identifies a member to its group. The generation is -1 outside a generation, and the member epoch in
+    the consumer protocol (KIP-848)."""
 
     group_id: str
     generation_id: int
@@ -52,57 +51,58 @@ class GroupMetadata(NamedTuple):
 
 
 class RebalanceListener:
-    """Override what you need; each may be a plain method or a coroutine.
+    """Override what you need; each method may be plain or a coroutine.
 
-    The order is Kafka's. With eager assignors everything is revoked before the group is joined again, and
-    everything that came out is assigned; with cooperative ones (KIP-429) only what moves is revoked, after
-    the group was joined, and only what is new is assigned. `assigned` is called after every rebalance, with
-    an empty set too. In the consumer protocol (KIP-848) it is as with cooperative assignors, but nothing is
-    revoked before the coordinator says so. A member that the group went on without is told that it has lost
-    its partitions: they may have other owners by now, so there is nothing to commit any more.
+    The order is Kafka's. With eager assignors, all partitions are revoked before the member rejoins, and the
+    whole new assignment is passed to `assigned`. With cooperative ones (KIP-429), only partitions that move
+    are revoked, after the join, and only new ones are passed to `assigned`. `assigned` is called after every
+    rebalance, even with an empty set. The consumer protocol (KIP-848) works as cooperative assignors do, but
+    nothing is revoked before the coordinator says so. A member that was evicted from the group is told that
+    it has lost its partitions. They may have other owners by now, so it is too late to commit.
 
-    They are called inside the reading calls, on the reading task, while no record is being handled that the
-    reader waits for. Any of the consumer's methods may be called but the reading ones. What they raise is
-    raised from the reading call, after the rebalance has gone its way.
+    Callbacks run inside the reading calls, on the reading task, never while that task handles a record. They
+    may call any method of the consumer except the reading ones. What they raise is raised from the reading
+    call once the rebalance is done.
     """
 
     def on_partitions_revoked(
         self, consumer: Consumer[Any, Any], partitions: Iterable[TopicPartition]
     ) -> Any:
-        """These are about to go to other members, or the consumer closes. They are still ours: this is the
-        time to finish and to commit."""
+        """These partitions are about to move to other members, or the consumer is closing. They are still
+        ours: finish work and commit now."""
 
     def on_partitions_assigned(
         self, consumer: Consumer[Any, Any], partitions: Iterable[TopicPartition]
     ) -> Any:
-        """These are ours from now on; nothing of them is read yet, so this is the time to seek."""
+        """These partitions are ours from now on. Nothing has been read from them yet, so seek now if you need
+        to."""
 
     def on_partitions_lost(self, consumer: Consumer[Any, Any], partitions: Iterable[TopicPartition]) -> Any:
-        """These were ours, and may have other owners by now. Does what `on_partitions_revoked` does unless it
-        is overridden."""
+        """These partitions were ours and may have other owners by now. Calls `on_partitions_revoked` unless
+        overridden."""
         return self.on_partitions_revoked(consumer, partitions)
 
 
 class Consumer(Generic[K, V]):
-    """Reads topics as a member of a group, or partitions that are assigned to it.
+    """Reads topics as a group member, or partitions assigned by hand.
 
         async with Consumer("127.0.0.1:9092", group_id="billing", topics=["orders"]) as consumer:
             async for record in consumer:
                 await handle(record)
 
-    `topics` is one name, several, a compiled pattern that has to match whole names, or a
-    `SubscriptionPattern`, whose topics the brokers find; the other settings are those of
-    `muster.client.consume.settings.ConsumerSettings`. Deserializers turn bytes into something else; a null
-    stays None.
+    `topics` is one name, several, a compiled pattern that must match whole names, or a
+    `SubscriptionPattern`, which the brokers match. The other settings are those of
+    `muster.client.consume.settings.ConsumerSettings`. Deserializers convert bytes; a null stays None.
 
-    A record counts as handled when the next one is asked for, and at a clean end: then it is committed with
-    the next automatic commit. Not when the block is left by an exception or a cancellation: it is read again.
+    A record counts as handled when the next one is requested, and when the block ends cleanly; the next
+    automatic commit then covers it. If the block is left by an exception or a cancellation, the record in
+    hand does not count and is read again.
 
-    A consumer has one reader: of the reading calls (the loop, `get`, `get_many`, `batches`) one is under way
-    at a time. The other methods may be called at any time, from other tasks and from callbacks too. What may
-    pass (a broker that is gone, a group that rebalances) is waited for by the reading calls, without end, and
-    by the others until their `timeout`, in seconds, `default_api_timeout_ms` if there is none. Calls raise
-    KafkaError for what a broker refuses and ClientError for the rest.
+    A consumer has one reader: only one reading call (the loop, `get`, `get_many`, `batches`) may be in
+    progress. The other methods may be called at any time, also from other tasks and from callbacks. Reading
+    calls retry temporary failures (a broker is down, the group rebalances) forever; the other methods retry
+    until their `timeout`, in seconds (default: `default_api_timeout_ms`). Calls raise KafkaError if a broker
+    refuses, and ClientError otherwise.
     """
 
     @overload
@@ -186,38 +186,35 @@ class Consumer(Generic[K, V]):
     # --- life -----------------------------------------------------------------------------------------------
 
     async def start(self) -> Self:
-        """Begin; `async with` does it. Brokers are asked by what needs an answer. Raises ClientError if it
-        was started before."""
+        """Start the consumer; `async with` does this. It connects when a call first needs a broker. Raises
+        ClientError if already started."""
         if self._core.state != "new":
             raise ClientError(f"the consumer was started before and is {self._core.state}")
         await self._core.open()
         return self
 
     async def close(self, timeout: float = 30.0) -> None:
-        """Commit what was handled (with auto-commit), call the listener, leave the group (a static member
-        stays in it until its session times out), and end everything.
+        """Commit handled records (with auto-commit), call the listener, leave the group (a static member
+        stays in it until its session times out), and release all resources. Takes at most `timeout` seconds;
+        what is not done by then is skipped, except leaving the group. When everything is closed, raises the
+        failure of the last commit, or what the listener raised. Safe to call again. If another task than the
+        reader's calls it, the record in hand counts as not handled.
 
-        Takes no longer than `timeout`; what is not done by then is left undone, except that the group is
-        left. Raises what kept the last commit from being made, and what the listener raised, when everything
-        is closed. Harmless when repeated. From another task than the reader's, the record in hand counts as
-        not handled.
-
-        The end of an `async with` block does this too; with 10 seconds, and the record in hand not handled,
-        when it is left by an exception or a cancellation.
+        Leaving an `async with` block does this too; after an exception or a cancellation with a 10-second
+        timeout, and with the record in hand not handled.
         """
         await self._core.close(timeout, clean=True)
 
     async def drain(self, timeout: float = 30.0) -> None:
-        """Come to an orderly end, from whatever task: hand out nothing new, let the reader finish what it has
-        in hand and the scopes' tasks end, then close. The reader's loop ends as if there were no more
+        """Shut down gracefully; any task may call it. Returns no new records, lets the reader finish what it
+        has in hand and the scopes' tasks end, then closes. The reader's loop ends as if there were no more
         records.
         """
         await self._core.close(timeout, clean=True, drain=True)
 
     def stop(self) -> None:
-        """Hand out nothing new: the reader's loop ends when it asks for the next record, and a reading call
-        that waits for records ends without any. Closing is left to the reader's block. Made for signal
-        handlers."""
+        """Return no new records: the reader's loop ends at the next record, and a waiting reading call
+        returns without any. The reader's block still has to close the consumer. Meant for signal handlers."""
         self._core.orderly = True
         self._core.stop()
 
@@ -233,9 +230,9 @@ class Consumer(Generic[K, V]):
     # --- what is read ---------------------------------------------------------------------------------------
 
     def subscribe(self, topics: Topics, listener: RebalanceListener | None = None) -> None:
-        """Read these topics, shared with the group, in place of those read so far. With a pattern, topics
-        that appear later are read as well. A listener given here takes the place of the one before. Raises
-        ValueError, and ClientError where partitions are assigned."""
+        """Subscribe to these topics as part of the group; replaces the current subscription. A pattern also
+        covers topics created later. A listener given here replaces the previous one. Raises ValueError, and
+        ClientError if partitions are assigned by hand."""
         if self._settings.group_id is None:
             raise ValueError(
                 "group_id: subscribing requires one, because a group divides the partitions; or use assign"
@@ -254,30 +251,30 @@ class Consumer(Generic[K, V]):
         self._core.subscribed()
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read these partitions, whoever else reads them, in place of those read so far. With a group_id they
-        begin at its committed offsets and may be committed. Raises ValueError."""
+        """Read these partitions, whoever else reads them; replaces the current assignment. With a group_id,
+        reading starts at the group's committed offsets, and offsets can be committed. Raises ValueError."""
         self._core.changeable()
         self._subscription.assign(partitions)
         self._core.subscribed()
 
     async def unsubscribe(self, timeout: float | None = None) -> None:
-        """Read nothing any more: commit what was handled (with auto-commit), call the listener, leave the
-        group. The consumer may subscribe again. It takes longer than `timeout` only if the listener does."""
+        """Stop reading: commit handled records (with auto-commit), call the listener, leave the group. The
+        consumer may subscribe again. Takes longer than `timeout` only if the listener does."""
         self._core.check()
         await self._core.leave(self._seconds(timeout), "the consumer unsubscribed from all topics")
 
     @property
     def subscription(self) -> frozenset[str]:
-        """The topics subscribed to: with a pattern, those known that match."""
+        """The subscribed topics; with a pattern, the known topics that match."""
         return self._subscription.topics
 
     @property
     def assignment(self) -> frozenset[TopicPartition]:
-        """The partitions that are read at present."""
+        """The partitions currently assigned."""
         return self._core.assigned.partitions
 
     async def partitions_for(self, topic: str, timeout: float | None = None) -> list[TopicPartition]:
-        """The partitions that a topic has, in order. Raises KafkaError where there is no such topic."""
+        """A topic's partitions, in order. Raises KafkaError if the topic does not exist."""
         self._core.check()
         known = await self._core.cluster.topic(topic, self._until(timeout))
         return [TopicPartition(topic, each) for each in sorted(known.partitions)]
@@ -306,7 +303,7 @@ class Consumer(Generic[K, V]):
         return found
 
     def get(self, timeout: float | None = None) -> Coroutine[Any, Any, ConsumerRecord[K, V] | None]:
-        """The next record. None when none comes within `timeout` seconds, or when the consumer is stopped."""
+        """The next record, or None if none arrives within `timeout` seconds or the consumer is stopped."""
         return self._get(timeout, _caller())
 
     async def _get(
@@ -320,9 +317,9 @@ class Consumer(Generic[K, V]):
     def get_many(
         self, max_records: int | None = None, timeout: float | None = None
     ) -> Coroutine[Any, Any, list[ConsumerRecord[K, V]]]:
-        """The next records, of each partition in order, at most `max_records` (max_poll_records if there is
-        no number); as soon as there are any. An empty list when none come within `timeout` seconds, or
-        when the consumer is stopped. All of them count as handled when more are asked for."""
+        """The next records, in order within each partition: at most `max_records` (default:
+        max_poll_records), as soon as there are any. An empty list if none arrive within `timeout` seconds or
+        the consumer is stopped. All of them count as handled when more are requested."""
         return self._get_many(max_records, timeout, _caller())
 
     async def _get_many(
@@ -336,7 +333,7 @@ class Consumer(Generic[K, V]):
     def get_batches(
         self, max_records: int | None = None, timeout: float | None = None
     ) -> Coroutine[Any, Any, list[Batch[K, V]]]:
-        """As `get_many`, in batches, each of one partition."""
+        """Like `get_many`, but in batches, each of one partition."""
         return self._get_batches(max_records, timeout, _caller())
 
     async def _get_batches(
@@ -350,7 +347,7 @@ class Consumer(Generic[K, V]):
 
     async def batches(self, max_records: int | None = None) -> AsyncIterator[Batch[K, V]]:
         """The next records as batches, each of one partition and of at most `max_records`. A batch counts as
-        handled when the next one is asked for. It is the fastest way to read: see the columns of Batch."""
+        handled when the next one is requested. This is the fastest way to read; see the columns of Batch."""
         most = self._positive("max_records", max_records)
         while not self._core.ended_in_order and await self._core.more(None, most):
             began = time.perf_counter()
@@ -377,25 +374,25 @@ class Consumer(Generic[K, V]):
     # --- where ----------------------------------------------------------------------------------------------
 
     async def position(self, partition: TopicPartition, timeout: float | None = None) -> int:
-        """The offset of the record that is given out next, looked up if need be. Raises ClientError for what
-        is not assigned, NoOffset, TimedOut."""
+        """The offset of the next record to be returned, looked up if necessary. Raises ClientError if the
+        partition is not assigned, NoOffset, TimedOut."""
         self._core.check()
         return await self._core.position(partition, self._until(timeout))
 
     def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
-        """Go on from there: the record given out next of the partition is the first one at or after the
-        offset. Raises ClientError for what is not assigned."""
+        """Continue from this offset: the next record returned is the first one at or after it. Raises
+        ClientError if the partition is not assigned."""
         place = _place(offset)
         self._core.check()
         self._core.assigned.check(partition)
         self._core.assigned.seek(partition, place)
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """Go on from the first record that there is; which that is is looked up when it is needed."""
+        """Continue from the first available record, looked up when needed."""
         self._reset(partitions, EARLIEST)
 
     def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """Go on from where the partitions end when that is looked up."""
+        """Continue from the end of the partitions, looked up when needed."""
         self._reset(partitions, LATEST)
 
     def _reset(self, partitions: tuple[TopicPartition, ...], strategy: ResetStrategy) -> None:
@@ -406,8 +403,8 @@ class Consumer(Generic[K, V]):
     async def offsets_for_times(
         self, times: Mapping[TopicPartition, int | datetime], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """For each partition the first record that is as young as a time: epoch ms, or a datetime with a time
-        zone. None where there is none."""
+        """For each partition, the first record at or after a time: epoch ms, or a datetime with a time zone.
+        None if there is none."""
         for where, at in times.items():
             if isinstance(at, int) and at < 0:
                 raise ValueError(f"times: {at} for {where}: it takes epoch milliseconds, 0 or more")
@@ -416,14 +413,13 @@ class Consumer(Generic[K, V]):
     async def beginning_offsets(
         self, partitions: Iterable[TopicPartition], timeout: float | None = None
     ) -> dict[TopicPartition, int]:
-        """The first offset that each partition still has."""
+        """The first available offset of each partition."""
         return await self._offsets(partitions, FIRST_OFFSET, timeout)
 
     async def end_offsets(
         self, partitions: Iterable[TopicPartition], timeout: float | None = None
     ) -> dict[TopicPartition, int]:
-        """The offset behind the last record of each partition; with read_committed, behind the last one that
-        no open transaction holds back."""
+        """The end offset of each partition; with read_committed, the last stable offset."""
         return await self._offsets(partitions, END_OFFSET, timeout)
 
     async def _offsets(
@@ -443,8 +439,8 @@ class Consumer(Generic[K, V]):
         return outcomes.raise_for_failures()
 
     def lag(self, *partitions: TopicPartition) -> dict[TopicPartition, int | None]:
-        """How many records each partition (all assigned ones if none is named) has left to give out, as far
-        as the last fetch told; None where there was none yet."""
+        """How many records are left to read in each partition (default: all assigned ones), as of its last
+        fetch. None before the first fetch."""
         self._core.check()
         self._core.assigned.check(*partitions)
         return {
@@ -458,11 +454,11 @@ class Consumer(Generic[K, V]):
         offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
         timeout: float | None = None,
     ) -> CommitResult:
-        """Commit these offsets, of the records to be read next; without any, behind all records given out so
-        far, the one in hand included.
+        """Commit these offsets, each that of the next record to read. Without offsets, commit all records
+        returned so far, including the one in hand.
 
-        The result says for each partition what became of it: Committed; StaleOwner, it is not this member's,
-        or not any more; Retry, not known or not yet. Raises KafkaError for what cannot be helped.
+        The result has an outcome for each partition: Committed; StaleOwner, if it is not (or no longer) this
+        member's; Retry, if unknown or not yet possible. Raises KafkaError for permanent failures.
         """
         self._group("commit")
         if offsets is not None and not isinstance(offsets, Mapping):
@@ -479,7 +475,8 @@ class Consumer(Generic[K, V]):
     async def committed(
         self, partitions: Iterable[TopicPartition] | None = None, timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """What the group has committed for these partitions, or for all assigned ones; None for nothing."""
+        """The group's committed offsets for these partitions (default: all assigned ones); None where nothing
+        is committed."""
         group = self._group("committed")
         wanted = (
             self._core.assigned.partitions if partitions is None else frozenset(map(_partition, partitions))
@@ -487,7 +484,7 @@ class Consumer(Generic[K, V]):
         return await group.committed(wanted, self._until(timeout)) if wanted else {}
 
     def group_metadata(self) -> GroupMetadata:
-        """What the group knows this member by."""
+        """Identifies this member to its group."""
         group = self._group("group_metadata")
         assert self._settings.group_id is not None
         return GroupMetadata(
@@ -497,14 +494,14 @@ class Consumer(Generic[K, V]):
     # --- flow -----------------------------------------------------------------------------------------------
 
     def pause(self, *partitions: TopicPartition) -> None:
-        """Give out nothing of these until they are resumed; they stay assigned. Lasts through rebalances for
-        as long as a partition stays this member's. Raises ClientError for what is not assigned."""
+        """Return no records of these partitions until they are resumed; they stay assigned. Survives
+        rebalances as long as this member keeps the partition. Raises ClientError if one is not assigned."""
         self._core.check()
         self._core.assigned.check(*partitions)
         self._core.assigned.pause(partitions)
 
     def resume(self, *partitions: TopicPartition) -> None:
-        """Give out records of these again. Raises ClientError for what is not assigned."""
+        """Return records of these partitions again. Raises ClientError if one is not assigned."""
         self._core.check()
         self._core.assigned.check(*partitions)
         self._core.assigned.resume(partitions)
@@ -512,14 +509,14 @@ class Consumer(Generic[K, V]):
 
     @property
     def paused(self) -> frozenset[TopicPartition]:
-        """What is paused."""
+        """The paused partitions."""
         return self._core.assigned.paused
 
     def scope(self, partition: TopicPartition) -> AssignmentScope:
-        """For the tasks that work on the partition: they get `revocation_grace_ms` to end when it goes to
-        another member, and are cancelled when it is lost. Raises ClientError for what is not assigned.
+        """A scope for tasks that work on the partition: they get `revocation_grace_ms` to finish when it is
+        revoked, and are cancelled when it is lost. Raises ClientError if it is not assigned.
 
-        Commit by hand then: automatic commits count a record as handled when the next one is asked for,
+        Commit manually then: automatic commits count a record as handled when the next one is requested,
         whatever its task does.
         """
         self._core.check()
@@ -527,7 +524,7 @@ class Consumer(Generic[K, V]):
         return self._core.scopes.of(partition)
 
     def health(self) -> Health:
-        """How it is doing."""
+        """The state of the consumer; see Health."""
         return self._core.health()
 
     # --- small things ---------------------------------------------------------------------------------------
@@ -553,8 +550,8 @@ class Consumer(Generic[K, V]):
 
 
 def _caller() -> asyncio.Task[Any] | None:
-    """Who calls, and so handles the record: another task may only wait for it (asyncio.wait_for before
-    Python 3.12, create_task). None outside of a running loop."""
+    """The task that calls, and so handles the record; the call itself may run in another task
+    (asyncio.wait_for before Python 3.12, create_task). None outside a running loop."""
     try:
         return asyncio.current_task()
     except RuntimeError:

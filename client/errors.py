@@ -1,4 +1,4 @@
-"""What can go wrong between a client and a cluster, beside the refusals that brokers have codes for
+"""Errors between a client and a cluster, other than the error codes of brokers
 (`muster.protocol.errors.KafkaError`)."""
 
 from __future__ import annotations
@@ -12,49 +12,49 @@ from muster.protocol.errors import ErrorCode, KafkaError
 
 
 class ClientError(Exception):
-    """The base of these; the text says what happened, to whom, and what may help."""
+    """Base class. The text says what happened, to what, and what may help."""
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
 
 
 class Unreachable(ClientError):
-    """No connection came about: nothing was sent."""
+    """No connection could be made: nothing was sent."""
 
 
 class WrongBroker(Unreachable):
-    """Another broker answers at an address than the one that was looked for (KIP-1242): what is known of the
-    cluster is out of date."""
+    """A different broker answered at the address than expected (KIP-1242): the metadata is out of date."""
 
 
 class ConnectionLost(ClientError):
-    """The connection ended before the answer came: the broker may or may not have done what was asked."""
+    """The connection ended before the response arrived: the broker may or may not have applied the
+    request."""
 
 
 class RequestTimedOut(ClientError):
-    """No answer within the deadline: the broker may or may not have done what was asked."""
+    """No response within the deadline: the broker may or may not have applied the request."""
 
 
 class NotKafka(ClientError):
-    """What answers is no Kafka broker, or one that speaks no version in common with us: asking again is no
-    use."""
+    """The other side is not a Kafka broker, or shares no protocol version with this client: retrying does not
+    help."""
 
 
 class TimedOut(ClientError):
-    """The timeout of a call came before what it waits for; the text says what that was."""
+    """A call timed out; the text says what it was waiting for."""
 
 
 class Closed(ClientError):
-    """The object was closed, or never started: it takes no more calls."""
+    """The object is closed, or was never started."""
 
 
 class ConcurrentUse(ClientError):
-    """A second reading call while one is under way: a consumer has one reader."""
+    """A second reading call while one is in progress: a consumer has one reader."""
 
 
 class OffsetOutOfRange(ClientError):
-    """The logs of some partitions do not have the positions asked for, and there is no policy
-    (auto_offset_reset) to go on by. Seek these, or say where to go on."""
+    """Some positions are outside their partitions' logs, and auto_offset_reset is "none". Seek these
+    partitions, or set auto_offset_reset."""
 
     def __init__(self, text: str, positions: Mapping[TopicPartition, int]) -> None:
         super().__init__(text, positions)
@@ -62,8 +62,7 @@ class OffsetOutOfRange(ClientError):
 
 
 class NoOffset(ClientError):
-    """Some partitions have neither a position nor a committed offset, and there is no policy
-    (auto_offset_reset) to begin by."""
+    """Some partitions have neither a position nor a committed offset, and auto_offset_reset is "none"."""
 
     def __init__(self, text: str, partitions: frozenset[TopicPartition]) -> None:
         super().__init__(text, partitions)
@@ -71,9 +70,9 @@ class NoOffset(ClientError):
 
 
 class TruncationDetected(ClientError):
-    """The logs of some partitions were cut below the positions reached (an unclean leader election, KIP-320),
-    and there is no policy to go on by. `diverging` has, per partition, the first offset that is not as it was
-    when it was read; -1 where the leader cannot tell."""
+    """The logs of some partitions were truncated below the positions read (an unclean leader election,
+    KIP-320), and auto_offset_reset is "none". `diverging` has, per partition, the first offset that differs
+    from what was read; -1 if the leader cannot tell."""
 
     def __init__(self, text: str, diverging: Mapping[TopicPartition, int]) -> None:
         super().__init__(text, diverging)
@@ -81,8 +80,8 @@ class TruncationDetected(ClientError):
 
 
 class DeserializationFailed(ClientError):
-    """A deserializer of the user's raised (the cause). The position stays at the record; to leave it out,
-    seek to `offset + 1`."""
+    """A user's deserializer raised (the cause). The position stays at the record; to skip it, seek to `offset
+    + 1`."""
 
     def __init__(self, text: str, partition: TopicPartition, offset: int) -> None:
         super().__init__(text, partition, offset)
@@ -91,37 +90,37 @@ class DeserializationFailed(ClientError):
 
 
 class BufferFull(ClientError):
-    """No room for a record in the producer's memory within max_block_ms: records come in faster than brokers
-    acknowledge them."""
+    """The producer's buffer had no room for a record within max_block_ms: records are sent faster than
+    brokers acknowledge them."""
 
 
 class DeliveryTimedOut(ClientError):
-    """A record was not acknowledged within delivery_timeout_ms. It may have been written all the same when it
-    was sent at least once."""
+    """A record was not acknowledged within delivery_timeout_ms. If it was sent at least once, it may have
+    been written anyway."""
 
 
 E = TypeVar("E", bound=Exception)
 
 
 def again(error: E) -> E:
-    """The same error as an object of its own, for each of several who wait: a raised exception collects the
-    trace of whoever it passes through."""
+    """A copy of the error for each of several waiters: a raised exception collects the traceback of every
+    frame it passes through."""
     return copy.copy(error)
 
 
 NEVER_PASSES: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
-"""Retriable to Kafka's clients, which wait for topics to appear; who asks for one topic by name wants to hear
-at once that it is not there."""
+"""Kafka's clients retry this, since they wait for topics to appear; a caller that asks for one topic by name
+wants to know at once that it does not exist."""
 
 
 def may_pass(code: ErrorCode) -> bool:
-    """Whether asking again, with fresh metadata, may help."""
+    """Whether retrying with fresh metadata may help."""
     return code.retriable and code not in NEVER_PASSES
 
 
 def refusal(code: int, why: str | None = None, *, about: str = "") -> KafkaError:
-    """The error a broker's code stands for, in the broker's words; where it has none, in ours, `about` in
-    front. Newer brokers may have codes we do not know."""
+    """The error for a broker's code, with the broker's message, or ours if it has none, prefixed with
+    `about`. Newer brokers may send unknown codes."""
     try:
         known = ErrorCode(code)  # type: ignore[call-arg]  # mypy looks at __new__
     except ValueError:

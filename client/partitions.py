@@ -1,4 +1,4 @@
-"""Names of partitions and places in them, and how requests list them."""
+"""Partitions and offsets in them, and how requests list them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, TypeVar
 T = TypeVar("T")
 
 NO_LEADER_EPOCH: Final = -1
-"""What stands for a leader epoch that is not known."""
+"""Stands for an unknown leader epoch."""
 
 
 class TopicPartition(NamedTuple):
@@ -22,8 +22,8 @@ class TopicPartition(NamedTuple):
 
 
 class OffsetAndMetadata(NamedTuple):
-    """What a group commits for a partition: the offset of the record to be read next, a text of the user's
-    own, and the leader epoch of the last record read (KIP-320), -1 when it is not known."""
+    """A committed position in a partition: the offset of the next record to read, a text of the user's, and
+    the leader epoch of the last record read (KIP-320), -1 if unknown."""
 
     offset: int
     metadata: str = ""
@@ -32,7 +32,7 @@ class OffsetAndMetadata(NamedTuple):
 
 class OffsetAndTimestamp(NamedTuple):
     """A record found by its time: its offset, its timestamp in epoch ms, and the leader epoch it was written
-    in, -1 when it is not known."""
+    in, -1 if unknown."""
 
     offset: int
     timestamp: int
@@ -40,7 +40,7 @@ class OffsetAndTimestamp(NamedTuple):
 
 
 def grouped(pairs: Iterable[tuple[TopicPartition, T]]) -> dict[str, list[tuple[int, T]]]:
-    """(partition, value) pairs by topic: requests list partitions below their topics."""
+    """(partition, value) pairs by topic, as requests list partitions."""
     topics: dict[str, list[tuple[int, T]]] = {}
     for where, value in pairs:
         topics.setdefault(where.topic, []).append((where.partition, value))

@@ -1,7 +1,7 @@
 """`Producer`: records in, acknowledgements out.
 
-A record goes into the batch of its partition at once and travels with what comes after it; its future tells
-what became of it. Nothing is lost silently and nothing waits for ever: every future is settled within
+A record goes straight into its partition's batch and is sent with the records that follow; its future tells
+the outcome. Nothing is lost silently and nothing waits forever: every future is settled within
 `delivery_timeout_ms`, or when the producer is closed.
 """
 
@@ -33,7 +33,7 @@ V = TypeVar("V")
 _NOT_STARTED: Final = "the producer was not started: use `async with`, or await start()"
 _CLOSED: Final = "the producer is closed; make another one"
 _HURRIED_CLOSE_S: Final = 5.0
-"""How long a block that is left by an exception or a cancellation waits for what is on its way."""
+"""How long a block left by an exception or a cancellation waits for records in flight."""
 _INT64_MAX: Final = 2**63 - 1
 
 
@@ -43,13 +43,13 @@ class Producer(Generic[K, V]):
         async with Producer("127.0.0.1:9092") as producer:
             metadata = await producer.send("orders", b"...", key=b"42")
 
-    Any number of tasks may use one producer. What one task posts to a partition arrives in that order, also
-    through retries and with several requests in flight.
+    Any number of tasks may share a producer. Records that one task posts to a partition keep their order,
+    also through retries and with several requests in flight.
 
-    The settings are those of `muster.client.produce.settings.ProducerSettings`. Serializers make bytes of
-    keys and values, which are bytes without them; a null (None) stays one.
+    The settings are those of `muster.client.produce.settings.ProducerSettings`. Serializers convert keys and
+    values to bytes; without serializers they must be bytes. None stays null.
 
-    Calls raise KafkaError for what a broker refuses and ClientError for the rest.
+    Calls raise KafkaError if a broker refuses, and ClientError otherwise.
     """
 
     @overload
@@ -115,11 +115,11 @@ class Producer(Generic[K, V]):
         self._value_serializer = value_serializer
         self._serializes = key_serializer is not None or value_serializer is not None
         self._turns: deque[asyncio.Future[None]] = deque()
-        """Those who wait for room, first come first served."""
+        """Callers waiting for room in the buffer, first come first served."""
         self._lines: dict[str, _Line] = {}
-        """Those who wait for anything, by topic; who comes later stands behind them."""
+        """Callers waiting for anything, by topic; later ones queue behind them."""
         self._pause = True
-        """The next record has something to wait for, or is not taken."""
+        """The next record must wait, or will be refused."""
         self._unusable: ClientError | None = Closed(_NOT_STARTED)
         self._closing: asyncio.Task[None] | None = None
         self._cluster: Cluster
@@ -134,7 +134,8 @@ class Producer(Generic[K, V]):
     # --- life -----------------------------------------------------------------------------------------------
 
     async def start(self) -> Self:
-        """Ready for records. The cluster is looked for when the first one comes, so it may start later."""
+        """Accept records from now on. It connects when the first record is sent, so the cluster may start
+        later."""
         if self._unusable is None:
             return self
         if self._unusable.args[0] != _NOT_STARTED:
@@ -157,11 +158,12 @@ class Producer(Generic[K, V]):
         return self
 
     async def close(self, timeout: float | None = None) -> None:
-        """Send what is there, wait for it up to `timeout` seconds (None: delivery_timeout_ms, by which every
-        record is settled), and end. What is not acknowledged then fails with Closed, which says whether it
-        may have been written. Harmless when repeated. Cancelled, it ends at once in the same way.
+        """Send all buffered records, wait up to `timeout` seconds for them (None: delivery_timeout_ms, by
+        which every record is settled), and close. Records not acknowledged by then fail with Closed, which
+        says whether they may have been written. Safe to call again. If cancelled, it closes at once in the
+        same way.
 
-        The end of an `async with` block does this too, with 5 seconds when it is left by an exception."""
+        Leaving an `async with` block does this too; after an exception, with a 5-second timeout."""
         if self._closing is None:
             never_started = isinstance(self._unusable, Closed)
             if never_started or self._unusable is None:
@@ -221,19 +223,17 @@ class Producer(Generic[K, V]):
         timestamp_ms: int | None = None,
         headers: Iterable[tuple[str, bytes | None]] = (),
     ) -> RecordMetadata:
-        """Send a record and return where it went, once it is acknowledged. For many records at a time `post`
-        is the faster way. Records to a topic keep the order of the calls, those of tasks side by side too.
-        `timestamp_ms` is epoch ms, the present without one.
+        """Send a record, and return where it went once it is acknowledged. `post` is faster for many records.
+        Records to a topic keep the order of the calls, even from concurrent tasks. `timestamp_ms` is epoch ms
+        (default: now). Returns or raises within delivery_timeout_ms of the call; it waits at most
+        max_block_ms of that for the topic and for room in the buffer.
 
-        Returns or raises within delivery_timeout_ms of the call, of which it waits no more than max_block_ms
-        for the topic and for room in the buffer.
+        Raises KafkaError if a broker refuses (MESSAGE_TOO_LARGE, TOPIC_AUTHORIZATION_FAILED, ...),
+        Unreachable or RequestTimedOut if no broker described the topic in time, DeliveryTimedOut, BufferFull,
+        TimedOut, Closed; TypeError or ValueError if the record is invalid.
 
-        Raises KafkaError for what a broker refuses (MESSAGE_TOO_LARGE, TOPIC_AUTHORIZATION_FAILED, ...),
-        Unreachable or RequestTimedOut when no broker told of the topic in time, DeliveryTimedOut, BufferFull,
-        TimedOut, Closed; TypeError or ValueError for what is no record.
-
-        Cancelled while it waits for the topic or for room, it leaves nothing behind; cancelled later, while
-        it waits for the acknowledgement, the record stays on its way, and nobody hears what becomes of it.
+        If cancelled while it waits for the topic or for room, the record is not sent. If cancelled while it
+        waits for the acknowledgement, the record is still sent, and its outcome is lost.
         """
         future = await self.post(
             topic,
@@ -257,17 +257,17 @@ class Producer(Generic[K, V]):
         headers: Iterable[tuple[str, bytes | None]] = (),
         urgent: bool = False,
     ) -> RecordFuture:
-        """Give a record to the producer, and return a future of where it goes. It waits only for a topic that
-        is not known yet, for room in the buffer (both up to max_block_ms), and for a turn of the loop when a
-        batch is full. `urgent`: the record does not linger while nothing is on its way to its broker.
+        """Hand a record to the producer, and return a future of where it goes. It waits only for a topic not
+        known yet, for room in the buffer (both up to max_block_ms), and for a turn of the loop when a batch
+        is full. `urgent`: the record does not linger while no request to its broker is in flight.
 
-        The future is settled within delivery_timeout_ms of the return (`urgent`: of the call), with what
-        `send` raises if that is an error. Raises Unreachable or RequestTimedOut when no broker told of the
-        topic in time, BufferFull, TimedOut (others to the topic waited before it for max_block_ms), Closed,
-        KafkaError for the topic or a record that is too large; TypeError or ValueError for what is no record.
-        Raised or cancelled, it has not taken the record.
+        The future is settled within delivery_timeout_ms of the return (`urgent`: of the call); its errors are
+        those of `send`. Raises Unreachable or RequestTimedOut if no broker described the topic in time,
+        BufferFull, TimedOut (earlier records to the topic waited for max_block_ms), Closed, KafkaError for
+        the topic or a record that is too large; TypeError or ValueError if the record is invalid. If it
+        raises or is cancelled, the record was not taken.
 
-        Written for speed: what most records need is looked at first, the rest is in `_wait` and `_begin`.
+        Written for speed: the common case comes first, the rest is in `_wait` and `_begin`.
         """
         raw_key: Any = key
         raw_value: Any = value
@@ -335,7 +335,7 @@ class Producer(Generic[K, V]):
         headers: Iterable[tuple[str, bytes | None]],
         future: RecordFuture,
     ) -> PartitionQueue:
-        """Put a record into a new batch: of this partition, or of any. Returns the partition."""
+        """Put a record into a new batch, of this partition or of any. Returns the partition."""
         now = self._loop.time()
         if queue is None:
             begun = self._accumulator.begin_keyless(topic, timestamp_ms, value, headers, future, now)
@@ -345,15 +345,16 @@ class Producer(Generic[K, V]):
         if begun is not None:
             self._sender.wake()
         if self._accumulator.filled:
-            # Who posts in a loop never waits otherwise, and nothing would be sent until the buffer is full.
+            # A caller that posts in a loop never awaits otherwise, so nothing would be sent until the buffer
+            # is full.
             self._accumulator.filled = False
             self._pause = True
         return queue
 
     async def flush(self, timeout: float | None = None) -> None:
-        """Send everything that is there without lingering, and return when it is settled: acknowledged, or
-        failed, which the futures tell. Raises TimedOut after `timeout` seconds (None: delivery_timeout_ms);
-        the records stay on their way."""
+        """Send all buffered records without lingering, and return when they are settled: acknowledged, or
+        failed, as their futures tell. Raises TimedOut after `timeout` seconds (None: delivery_timeout_ms);
+        the records stay in flight."""
         self._check()
         await self._sender.flush(deadline(self._limit_s(timeout)))
         if self._unusable is not None and not isinstance(self._unusable, Closed):
@@ -380,8 +381,8 @@ class Producer(Generic[K, V]):
     # --- waiting --------------------------------------------------------------------------------------------
 
     def _patience(self, *, urgent: bool = False) -> Patience:
-        """How long a call waits for a topic or for room. One that also waits for the acknowledgement
-        (`urgent`) has no more than the record's time."""
+        """How long a call waits for a topic or for room. If it also waits for the acknowledgement (`urgent`),
+        it has no longer than the record."""
         settings = self._settings
         name, limit_ms = "max_block_ms", settings.max_block_ms
         if urgent and settings.delivery_timeout_ms < limit_ms:
@@ -389,8 +390,8 @@ class Producer(Generic[K, V]):
         return Patience(deadline(limit_ms / 1000), f"{name} ({limit_ms})")
 
     async def _wait(self, name: str, partition: int | None, patience: Patience) -> TopicQueues:
-        """For whatever a record has to wait for, behind those of its topic that wait already: tasks that send
-        side by side keep the order in which they began."""
+        """Wait for whatever a record needs, behind earlier records of its topic: concurrent tasks keep the
+        order in which they called."""
         if partition is not None and not hasattr(partition, "__index__"):
             raise TypeError(f"partition takes a whole number, not {type(partition).__name__}")
         line = self._lines.setdefault(name, _Line())
@@ -402,7 +403,7 @@ class Producer(Generic[K, V]):
             line.failure = error
             raise
         finally:
-            # The record is taken before anybody behind it runs.
+            # The record is taken before any caller behind it runs.
             if line.leave(place):
                 del self._lines[name]
 
@@ -411,7 +412,7 @@ class Producer(Generic[K, V]):
             async with asyncio.timeout_at(patience.until):
                 await line.first(place)
         except TimeoutError:
-            if line.failure is not None:  # What kept those before us kept us as well.
+            if line.failure is not None:  # Whatever held up those before us held us up as well.
                 raise again(line.failure) from None
             raise TimedOut(
                 f"other records to {name} waited before this one for all of {patience.setting}"
@@ -453,7 +454,7 @@ class Producer(Generic[K, V]):
             self._next_turn()
 
     def _let_all_go(self) -> None:
-        """Nobody waits for room any more: there will be none."""
+        """Release all callers that wait for room: there will be none."""
         for turn in self._turns:
             if not turn.done():
                 turn.set_result(None)
@@ -465,29 +466,30 @@ class Producer(Generic[K, V]):
 
 
 class _Line:
-    """Those who wait to put a record into a topic, in the order in which they came."""
+    """Callers waiting to add a record to a topic, in order of arrival."""
 
     def __init__(self) -> None:
         self._places: deque[asyncio.Future[None]] = deque()
         self.failure: ClientError | KafkaError | None = None
-        """What the last one failed with who did not get through."""
+        """The error of the last caller that gave up."""
 
     def __len__(self) -> int:
         return len(self._places)
 
     def join(self) -> asyncio.Future[None]:
-        """A place at the end."""
+        """Take a place at the end."""
         place = asyncio.get_running_loop().create_future()
         self._places.append(place)
         return place
 
     async def first(self, place: asyncio.Future[None]) -> None:
-        """Until all that came before are gone."""
+        """Wait until all earlier callers are gone."""
         if self._places[0] is not place:
             await place
 
     def leave(self, place: asyncio.Future[None]) -> bool:
-        """Whether nobody is left. The next one is told, if it was this one's turn."""
+        """Leave the line, and wake the next caller if it was this one's turn. Returns whether nobody is
+        left."""
         self._places.remove(place)
         if self._places and not self._places[0].done():
             self._places[0].set_result(None)
@@ -495,7 +497,7 @@ class _Line:
 
 
 def _no_record(key: object, value: object, headers: object, error: Exception) -> TypeError:
-    """What is wrong with a record, by name."""
+    """Say what is wrong with a record, by argument name."""
     for name, data in (("key", key), ("value", value)):
         if data is not None and not isinstance(data, (bytes, bytearray, memoryview)):
             return TypeError(

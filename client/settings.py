@@ -1,4 +1,4 @@
-"""What the settings of consumers and producers have in common."""
+"""What consumer and producer settings have in common."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _UNITS: Final = {"ms": "milliseconds"}
 
 
 def check_known(client: str, given: Iterable[str], known: Iterable[str]) -> None:
-    """Raises TypeError for what is no setting of `client`, with the one that may have been meant."""
+    """Raises TypeError if `client` has no such setting, and suggests a similar one."""
     known = set(known)
     for name in given:
         if name not in known:
-            from difflib import get_close_matches  # seldom needed, and long to import
+            from difflib import get_close_matches  # rarely needed, and slow to import
 
             close = get_close_matches(name.replace(".", "_"), known, 1)
             perhaps = f"; did you mean {close[0]}?" if close else ""
@@ -23,7 +23,7 @@ def check_known(client: str, given: Iterable[str], known: Iterable[str]) -> None
 
 
 def check(settings: Any) -> None:
-    """Raises ValueError that names a setting whose value is not allowed, and says what it takes."""
+    """Raises ValueError if a value is not allowed, with the setting's name and what it takes."""
     for name, each in settings_of(settings.__class__).items():
         value = getattr(settings, name)
         if not (each.optional if value is None else each.allows(value)):
@@ -38,12 +38,12 @@ def check_below(settings: Any, smaller: str, larger: str) -> None:
 
 
 def wrong(name: str, given: object, takes: str) -> ValueError:
-    """What is raised for a value that a setting cannot have."""
+    """The error for a value that a setting cannot have."""
     return ValueError(f"{name}={given!r}: it takes {takes}")
 
 
 def allowed(each: Setting) -> str:
-    """What is allowed, as it is written in Python."""
+    """The allowed values, as written in Python."""
     if each.shape is not None:
         return each.shape
     if each.type is Type.BOOLEAN:

@@ -1,1 +1,1 @@
-"""Bytes to Kafka messages and back. Pure: imports construct and nothing of the rest of muster."""
+"""Bytes to Kafka messages and back. Pure: imports construct, and nothing else of muster."""

@@ -64,5 +64,5 @@ def _summary(cls: type[Message]) -> str:
 if __name__ == "__main__":
     try:
         raise SystemExit(main())
-    except BrokenPipeError:  # a pager or head that has seen enough
+    except BrokenPipeError:  # a pager or head that closed the pipe
         raise SystemExit(1) from None

@@ -1,4 +1,4 @@
-"""The APIs: their keys, their messages, the versions spoken, and how two sides agree on one."""
+"""The APIs: their keys, messages and versions, and version negotiation."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ that does not offer Produce v0 (KAFKA-18659)."""
 
 @cache
 def load_messages() -> None:
-    """Import every declaration, once; the lookups below do it on first use."""
+    """Import all declarations, once; the lookups below do so on first use."""
     for family in pkgutil.iter_modules(messages.__path__, f"{messages.__name__}."):
         importlib.import_module(family.name)
 
@@ -154,21 +154,21 @@ def versions(api_key: int) -> Versions:
 
 
 def advertised_versions(api_key: int) -> Versions:
-    """The versions an ApiVersions response names: those of `versions`, but for Produce, which begins at 0."""
+    """The versions in an ApiVersions response: those of `versions`, except that Produce begins at 0."""
     served = versions(api_key)
     return Versions(_ADVERTISED_FROM.get(api_key, served.first), served.last)
 
 
 def request_header_version(api_key: int, version: int) -> int:
-    """2 for flexible versions, else 1. Defined beyond the declared versions as well: what became flexible
-    stays it, and an ApiVersions request that is too new must still be answered."""
+    """2 for flexible versions, else 1. Also defined beyond the declared versions: flexible versions stay
+    flexible, and an ApiVersions request that is too new must still be answered."""
     flexible = request_class(api_key).__schema__.flexible
     return 2 if flexible.last >= flexible.first and version >= flexible.first else 1
 
 
 def response_header_version(api_key: int, version: int) -> int:
-    """1 for flexible versions, else 0. ApiVersions stays at 0 for good: who reads it does not know the
-    version yet."""
+    """1 for flexible versions, else 0. ApiVersions stays at 0 forever: its reader does not know the version
+    yet."""
     if api_key == ApiKey.API_VERSIONS:
         return 0
     flexible = response_class(api_key).__schema__.flexible
@@ -183,7 +183,7 @@ def answer_api_versions(version: int, api_keys: Iterable[int]) -> tuple[ApiVersi
     in.
 
     `api_keys` are the APIs that have a handler. A request that is too new gets error 35 in version 0, which
-    every client can read, with the one range that tells it what to ask in.
+    every client can read, with the supported ApiVersions range.
     """
     from muster.protocol.messages.connection import ApiVersionsResponse
 
@@ -200,9 +200,8 @@ def answer_api_versions(version: int, api_keys: Iterable[int]) -> tuple[ApiVersi
 
 
 def decode_api_versions(version: int, body: bytes | memoryview) -> ApiVersionsResponse:
-    """The client's side: read the answer to an ApiVersions request sent in `version`. Raises DecodeError.
-
-    The error code comes first in every version; with error 35 the rest is of version 0, whatever was asked.
+    """The client's side: read the response to an ApiVersions request sent in `version`. Raises DecodeError.
+    The error code comes first in every version; with error 35 the rest is version 0, whatever was requested.
     """
     from muster.protocol.messages.connection import ApiVersionsResponse
 
@@ -211,10 +210,8 @@ def decode_api_versions(version: int, body: bytes | memoryview) -> ApiVersionsRe
 
 
 def retry_version(refusal: ApiVersionsResponse) -> int:
-    """The client's side: the version to ask ApiVersions in again after error 35; 0 when the broker named
-    none.
-
-    Raises KafkaError(UNSUPPORTED_VERSION) when there is no version both sides know.
+    """The client's side: the version for the next ApiVersions request after error 35; 0 if the broker named
+    none. Raises KafkaError(UNSUPPORTED_VERSION) if there is no common version.
     """
     for entry in refusal.api_keys:
         if entry.api_key == ApiKey.API_VERSIONS:
@@ -226,9 +223,8 @@ def retry_version(refusal: ApiVersionsResponse) -> int:
 
 
 def agree(api_key: int, offered: Mapping[int, Versions], *, last: int = VERSION_MAX) -> int:
-    """The client's side: the highest version, up to `last`, that we know and the broker offered.
-
-    Raises KafkaError(UNSUPPORTED_VERSION) when there is none.
+    """The client's side: the highest common version, up to `last`. Raises KafkaError(UNSUPPORTED_VERSION) if
+    there is none.
     """
     ours = versions(api_key)
     theirs = offered.get(api_key)

@@ -1,5 +1,4 @@
-"""Messages to bytes and back: compiled on first use, and explained by the reference when something is
-refused."""
+"""Encodes and decodes messages: compiled on first use; if something is refused, the reference explains it."""
 
 from __future__ import annotations
 
@@ -15,8 +14,8 @@ from muster.protocol.types import ELEMENTS_UNLIMITED
 M = TypeVar("M", bound=Message)
 
 EXPLAINED_BYTES_MAX: Final = 4 * 1024
-"""Refused bytes up to this length are read a second time by the slow reference, to name the field at fault. A
-bound, since whoever sends garbage should not get to choose how long that takes."""
+"""Refused bytes up to this length are read again by the slow reference, to name the invalid field. Bounded,
+since a sender of garbage must not choose how long that takes."""
 
 _DECODE_FAILURES: Final = (DecodeError, structs.error, IndexError, UnicodeDecodeError)
 _ENCODE_FAILURES: Final = (
@@ -25,7 +24,7 @@ _ENCODE_FAILURES: Final = (
     KeyError,
     OverflowError,
     TypeError,
-    ValueError,  # EncodeError and UnicodeEncodeError among them
+    ValueError,  # EncodeError and UnicodeEncodeError included
     structs.error,
 )
 
@@ -48,7 +47,7 @@ def encode(message: Message, version: int) -> bytes:
 
 
 def encode_pieces(message: Message, version: int) -> Pieces:
-    """As `encode`, but not put together: fields of bytes, which may be most of it, are not copied."""
+    """Like `encode`, but in pieces: bytes fields, which may be most of it, are not copied."""
     try:
         return compiler.pieces_encoder(message.__class__, version)(message)
     except _ENCODE_FAILURES as error:
@@ -56,7 +55,7 @@ def encode_pieces(message: Message, version: int) -> Pieces:
 
 
 def decode(cls: type[M], version: int, data: bytes | bytearray | memoryview, offset: int = 0) -> M:
-    """The message that `data` is from `offset` to its end. Raises DecodeError, whatever the bytes."""
+    """The message from `offset` to the end of `data`. Raises nothing but DecodeError, whatever the bytes."""
     if data.__class__ is not bytes:
         data = bytes(data)
     end = len(data)
@@ -67,7 +66,7 @@ def decode(cls: type[M], version: int, data: bytes | bytearray | memoryview, off
 
 
 def decode_with_views(cls: type[M], version: int, data: bytes | bytearray, offset: int = 0) -> M:
-    """As `decode`, but fields of records, which may be most of the data, are memoryviews of it."""
+    """Like `decode`, but record fields, which may be most of the data, are memoryviews of it."""
     end = len(data)
     decoder: Any = _decoder(cls, version, views=True)
     try:
@@ -86,8 +85,8 @@ def decode_prefix(
     offset: int = 0,
     elements_max: int = ELEMENTS_UNLIMITED,
 ) -> tuple[M, int]:
-    """The message that begins at `offset`, and the offset of the first byte behind it. Raises DecodeError;
-    TooLargeError for more than `elements_max` elements: of all arrays of the message, and tags."""
+    """The message that begins at `offset`, and the offset of the first byte after it. Raises DecodeError;
+    TooLargeError if all its arrays and tags have more than `elements_max` elements."""
     if data.__class__ is not bytes:
         data = bytes(data)
     end = len(data)
@@ -98,8 +97,8 @@ def decode_prefix(
 
 
 def skip_tags(data: bytes | bytearray, offset: int, tags_max: int = ELEMENTS_UNLIMITED) -> int:
-    """The offset behind the tag block that begins at `offset`. Raises DecodeError; TooLargeError for more
-    than `tags_max` tags."""
+    """The offset after the tag block that begins at `offset`. Raises DecodeError; TooLargeError for more than
+    `tags_max` tags."""
     try:
         position, _ = source.skip_tags(data, offset + 1, data[offset], len(data), tags_max)
     except IndexError:

@@ -8,9 +8,9 @@ result:
 
     python -m muster.protocol JoinGroupRequest 9
 
-The generated decoder trusts nothing. An array's length is held against the bytes left before a single element
-is made; everything else that runs past the end is caught by the next read or by the final comparison of
-position and end, since the position never moves back: a slice that came out short leaves the position behind
+The generated decoder trusts nothing. An array's length is checked against the remaining bytes before any
+element is made; anything else that runs past the end is caught by the next read or by the final comparison of
+position and end, since the position never moves back: a slice that came out short leaves the position past
 the end.
 """
 
@@ -26,22 +26,21 @@ from muster.protocol.message import Message
 from muster.protocol.source import Source
 
 Decoder = Callable[[bytes, int, int, int], tuple[Any, int]]
-"""(data, position, end of data, most elements) -> (message, position behind it). Besides DecodeError
-(TooLargeError for too many elements) it may raise
-struct.error, IndexError and UnicodeDecodeError; the position may lie beyond the end, which the caller must
-refuse."""
+"""(data, position, end of data, most elements) -> (message, position after it). Besides DecodeError
+(TooLargeError for too many elements) it may raise struct.error, IndexError and UnicodeDecodeError; the
+position may lie beyond the end, which the caller must refuse."""
 
 Pieces = list[bytes | memoryview]
 
 Encoder = Callable[[Any], bytes]
-"""message -> bytes. Raises whatever Python raises when a value does not fit; muster.protocol.codec finds the
-words."""
+"""message -> bytes. Raises whatever Python raises if a value does not fit; muster.protocol.codec translates
+it."""
 
 
 @cache
 def decoder(cls: type[Message], version: int, *, views: bool = False) -> Decoder:
-    """`views`: records are memoryviews of the data. Raises ValueError for a version the message does not
-    have."""
+    """With `views`, records are memoryviews of the data. Raises ValueError for a version that the message
+    does not have."""
     compiled: Decoder = _compile(decoder_source(cls, version, views=views), cls, version, "decode")
     return compiled
 
@@ -55,7 +54,7 @@ def encoder(cls: type[Message], version: int) -> Encoder:
 
 @cache
 def pieces_encoder(cls: type[Message], version: int) -> Callable[[Any], Pieces]:
-    """As `encoder`; what it returns is not put together."""
+    """Like `encoder`, but it returns pieces."""
     compiled: Callable[[Any], Pieces] = _compile(
         encoder_source(cls, version, pieces=True), cls, version, "encode"
     )

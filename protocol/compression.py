@@ -1,4 +1,4 @@
-"""The codecs of record batches, each with a bound on what it may unpack to."""
+"""The compression codecs of record batches, with a bound on the decompressed size."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LZ4_INDEPENDENT: Final = 0x20
 
 
 class UnpackedTooLarge(DecodeError):
-    """Sound as far as it was read, but it unpacks to more bytes than allowed."""
+    """Valid as far as it was read, but it decompresses to more bytes than allowed."""
 
 
 class Codec(IntEnum):
@@ -30,17 +30,20 @@ class Codec(IntEnum):
 
 
 def compress(codec: Codec, payload: bytes) -> bytes:
-    """Pack `payload` as Kafka's own clients do: snappy in the xerial framing, LZ4 in frames of independent
-    blocks."""
+    """Compress `payload` as Kafka's own clients do: snappy in the xerial framing, LZ4 in frames of
+    independent blocks."""
     if codec == Codec.NONE:
         return payload
-    from muster.protocol import packing  # with the first batch that is packed: 1.5 MB that many never need
+    from muster.protocol import (
+        packing,
+    )  # imported with the first compressed batch: 1.5 MB that many never need
 
     return packing.pack(codec, payload)
 
 
 def decompress(codec: int, packed: bytes, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> bytes:
-    """Unpack; DecodeError for an unknown codec or broken data, UnpackedTooLarge beyond `bytes_max` bytes."""
+    """Decompress. Raises DecodeError for an unknown codec or corrupt data, UnpackedTooLarge beyond
+    `bytes_max` bytes."""
     if codec == Codec.NONE:
         if len(packed) > bytes_max:
             raise UnpackedTooLarge(f"{len(packed)} bytes of records, more than the {bytes_max} allowed")
@@ -51,7 +54,6 @@ def decompress(codec: int, packed: bytes, bytes_max: int = DECOMPRESSED_BYTES_MA
 
 
 def lz4_blocks_depend(data: bytes, position: int) -> bool:
-    """Whether the LZ4 frame at `position` says that its blocks need those before them, which Java's reader
-    refuses."""
+    """Whether the LZ4 frame at `position` has dependent blocks, which Java's reader refuses."""
     flags = position + _LZ4_FLAGS
     return len(data) > flags and not data[flags] & _LZ4_INDEPENDENT

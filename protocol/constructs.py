@@ -3,8 +3,8 @@
 Lengths stand in front: int16 (strings) or int32 (bytes, arrays) with -1 for null, or, in flexible versions,
 an unsigned varint of length + 1 with 0 for null (KIP-482).
 
-Nothing imports this but muster.protocol.reference, which is asked only for what is refused: construct is a
-tenth of the memory and a twentieth of the start of a broker.
+Only muster.protocol.reference imports this, and only when something is refused: construct would take a tenth
+of a broker's memory and a twentieth of its start-up time.
 """
 
 from __future__ import annotations
@@ -200,8 +200,7 @@ class Sequence(_Prefixed):
     ) -> None:
         super().__init__(length, nullable=nullable)
         self._element = element
-        # An element without bytes would let four bytes demand two thousand million objects; no Kafka array
-        # has such.
+        # Elements of zero bytes would let four bytes demand two billion objects; no Kafka array has them.
         self._element_bytes_min = max(element_bytes_min, 1)
 
     def _parse(self, stream: Any, context: Any, path: Any) -> list[Any] | None:

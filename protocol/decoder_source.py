@@ -58,7 +58,7 @@ class _Decoder:
         self._run: list[_Read] = []
         self._after_run: list[str] = []
         self._whole = whole
-        # What counts and sizes is used up before the next value is read, so all values share the names.
+        # Counts and sizes are used before the next value is read, so all values share these names.
         for reserved in ("data", "at", "end", "elements", "decode", "length", "stop", "tags", "size"):
             self.source.local(reserved)
         with self.source.block("def decode(data, at, end, elements):"):
@@ -93,7 +93,7 @@ class _Decoder:
     # --- structs ---
 
     def _struct(self, inner: Layout, target: str, path: str) -> None:
-        """Make the object and read its fields. The last of them may still be in the run."""
+        """Create the object and read its fields. The last ones may still be in the run."""
         line = self.source.line
         line(f"{target} = new({self.source.bind(inner.cls.__name__, inner.cls)})")
         for field in inner.absent:
@@ -191,8 +191,7 @@ class _Decoder:
         with self._present(nullable, target, path):
             if self._whole.flexible:
                 line("length -= 1")
-            # An element without bytes would let four bytes demand two thousand million objects; no Kafka
-            # array has such.
+            # Elements of zero bytes would let four bytes demand two billion objects; no Kafka array has them.
             width = max(type_bytes_min(element, self._whole.version, self._whole.flexible), 1)
             with block(f"if length * {width} > end - at:" if width > 1 else "if length > end - at:"):
                 self._refuse(path, "more elements than bytes left")
@@ -243,7 +242,7 @@ class _Decoder:
     # --- lengths ---
 
     def _length(self, code: str) -> None:
-        """Read into `length` what counts a string, bytes or array, and whatever stands before it."""
+        """Read the count of a string, bytes or array into `length`, and everything before it."""
         self._read("B" if self._whole.flexible else code, "length")
         self._flush()
 
@@ -256,7 +255,7 @@ class _Decoder:
     def _present(
         self, nullable: bool, target: str, path: str, length_max: int | None = None
     ) -> Iterator[None]:
-        """What is written inside reads a value that is not null, of `_count` bytes or elements."""
+        """The code written inside reads a non-null value of `_count` bytes or elements."""
         line, block = self.source.line, self.source.block
         if self._whole.flexible:
             with block("if length > 127:"):

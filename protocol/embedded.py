@@ -63,14 +63,14 @@ def decode_subscription(blob: bytes | memoryview) -> ConsumerProtocolSubscriptio
 
 
 def encode_subscription(subscription: ConsumerProtocolSubscription, version: int = _LATEST_VERSION) -> bytes:
-    """Fields that `version` lacks are left out. Members of one group that mean the same should send the same
-    bytes, since the coordinator compares bytes to see a change: sort topics and owned partitions first."""
+    """Fields that `version` lacks are left out. Equal subscriptions should give equal bytes, since the
+    coordinator compares bytes to detect changes: sort topics and owned partitions first."""
     return _INT16.pack(version) + codec.encode(subscription, version)
 
 
 def decode_assignment(blob: bytes | memoryview) -> ConsumerProtocolAssignment:
-    """Raises DecodeError for a negative version and for bytes that do not fit, the empty blob among them:
-    that is what a member gets whom the leader forgot, and not an assignment of nothing."""
+    """Raises DecodeError for a negative version and for bytes that do not fit, including the empty blob,
+    which a member gets if the leader left it out, and which is not an empty assignment."""
     return _decode(ConsumerProtocolAssignment, blob)
 
 

@@ -16,8 +16,8 @@ _ONE_BYTE_VARINT_MAX = 127
 
 
 def encoder_source(cls: type[Message], version: int, *, pieces: bool = False) -> Source:
-    """A function `encode(message)`; `pieces`: it returns the list of what the bytes are made of, not put
-    together. Raises ValueError for a version the message does not have."""
+    """A function `encode(message)`; with `pieces`, it returns the list of pieces, not joined. Raises
+    ValueError for a version the message does not have."""
     return _Encoder(message_layout(cls, version), "out" if pieces else "b''.join(out)").source
 
 
@@ -79,7 +79,7 @@ class _Encoder:
     # --- structs ---
 
     def _struct(self, inner: Layout, owner: str, path: str) -> None:
-        """Write the fields of `owner`. The last of them may still be in the run."""
+        """Write the fields of `owner`. The last ones may still be in the run."""
         for field in inner.absent:
             if not field.ignorable:
                 with self.source.block(f"if {self._differs(field, f'{owner}.{field.name}')}:"):
@@ -154,7 +154,7 @@ class _Encoder:
     def _fixed(self, wire_type: FixedWidth, value: str) -> str:
         if wire_type is Uuid:
             return f"{value}.bytes"
-        # The struct module would take any object for a truth value.
+        # The struct module would accept any object as a bool.
         return f"boolean[{value}]" if wire_type.code == "?" else value
 
     def _string(self, nullable: bool, value: str) -> None:
@@ -196,7 +196,7 @@ class _Encoder:
                 line(f"length = len({items}){self._more}")
         else:
             line(f"length = len({items}){self._more}")
-        # A str or a dict could be walked through as well, and would be written as nonsense.
+        # A str or a dict can be iterated as well, and would be written as nonsense.
         with block(f"if not isinstance({items}, (list, tuple)):"):
             self._refuse(path, "no list")
         self._write_length("l", "uvarint")

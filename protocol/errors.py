@@ -9,10 +9,8 @@ _RETRIABLE = True
 
 
 class ErrorCode(IntEnum):
-    """Every error code of the protocol.
-
-    `text` says in a few words what happened. `retriable` is whether Kafka's Java client treats the error as
-    one that may pass by itself; what a given client does with a code in a given response is another matter.
+    """Every error code of the protocol. `text` says briefly what happened. `retriable`: whether Kafka's Java
+    client treats the error as retriable; what a given client does with a code in a given response may differ.
     """
 
     text: str
@@ -166,13 +164,12 @@ class ErrorCode(IntEnum):
 
 
 WHY_LENGTH_MAX: Final = 1_000
-"""Characters. What a client sent comes back in many a text, and a Kafka string takes no more than 32767
-bytes."""
+"""In characters. Many texts repeat what a client sent, and a Kafka string takes at most 32767 bytes."""
 
 
 class KafkaError(Exception):
-    """A refusal that the protocol has a code for. `why` is for people: the log, and error messages on the
-    wire. A longer one than `WHY_LENGTH_MAX` is cut off."""
+    """A refusal with a Kafka error code. `why` is for people: for the log, and error messages on the wire. It
+    is truncated to `WHY_LENGTH_MAX`."""
 
     def __init__(self, code: ErrorCode, why: str = "") -> None:
         super().__init__(code, why)
@@ -185,11 +182,11 @@ class KafkaError(Exception):
 
 
 class DecodeError(ValueError):
-    """Bytes that are no message of the kind and version asked for."""
+    """The bytes are not a message of the expected kind and version."""
 
 
 class ForeignProtocolError(DecodeError):
-    """What came is no Kafka, but `protocol` (see `muster.protocol.foreign`)."""
+    """The bytes are not Kafka's protocol but `protocol` (see `muster.protocol.foreign`)."""
 
     def __init__(self, text: str, protocol: str) -> None:
         super().__init__(text)
@@ -205,8 +202,8 @@ class UnknownApiError(DecodeError):
 
 
 class TooLargeError(DecodeError):
-    """A message larger, or of more elements, than its reader accepts; it may well be a right one."""
+    """A message larger, or with more elements, than its reader accepts; it may be valid."""
 
 
 class EncodeError(ValueError):
-    """A message that the version asked for cannot carry; the text names the field."""
+    """The version cannot carry the message; the text names the field."""

@@ -1,4 +1,4 @@
-"""Other protocols, told by their first bytes, so that errors and logs can name what came instead."""
+"""Recognises other protocols by their first bytes, so that errors and logs can name them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ AMQP: Final = "AMQP"
 POSTGRESQL: Final = "PostgreSQL"
 
 BEGINNING_BYTES: Final = 8
-"""How many bytes are looked at."""
+"""How many bytes are examined."""
 
 _BEGINNINGS: Final = {
     **dict.fromkeys(
@@ -33,7 +33,7 @@ _TLS_MAJOR: Final = 3
 
 
 def protocol_of(beginning: bytes) -> str | None:
-    """The protocol that a stream beginning with these bytes speaks; None when it is none of those known."""
+    """The protocol of a stream that begins with these bytes; None if unknown."""
     if len(beginning) < 4:
         return None
     if beginning[0] in _TLS_RECORDS and beginning[1] == _TLS_MAJOR:

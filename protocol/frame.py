@@ -1,4 +1,4 @@
-"""Frames: every request and response stands behind its size, an int32."""
+"""Frames: every request and response is preceded by its size, an int32."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _API_KEY: Final = structs.Struct(">h")
 
 
 def impossible_size(size: int, frame_bytes_max: int) -> DecodeError:
-    """The error for a frame of a size that no frame may have. Where the size is the beginning of another
-    protocol, it names that."""
+    """The error for a frame with an invalid size. If the size is the beginning of another protocol, it names
+    that."""
     protocol = protocol_of(_SIZE.pack(size))
     if protocol is not None:
         return ForeignProtocolError(
@@ -29,7 +29,7 @@ def impossible_size(size: int, frame_bytes_max: int) -> DecodeError:
 
 
 class FrameSplitter:
-    """Cuts a stream of bytes, as it arrives in pieces of any length, into frames.
+    """Splits a byte stream, arriving in pieces of any length, into frames.
 
         splitter = FrameSplitter(frame_bytes_max=…)
         for frame in splitter.feed(piece): …
@@ -38,8 +38,8 @@ class FrameSplitter:
     DecodeError; from then on the stream makes no sense, and every further call raises it again. Never holds
     more than one unfinished frame beside the piece being fed.
 
-    `admit(api_key, size)` is asked about each frame as soon as its first two bytes are there, which in a
-    request are the api key; raising DecodeError, it refuses the frame before the rest of it is taken in.
+    `admit(api_key, size)` is called for each frame as soon as its first two bytes are there, which in a
+    request are the api key; it may refuse the frame with DecodeError before the rest is buffered.
     """
 
     __slots__ = (
@@ -58,30 +58,30 @@ class FrameSplitter:
         admit: Callable[[int, int], None] | None = None,
         admitted_bytes: int = 0,
     ) -> None:
-        """Frames up to `admitted_bytes` are admitted unasked."""
+        """Frames up to `admitted_bytes` are admitted without calling `admit`."""
         self.frame_bytes_max = frame_bytes_max
         self._admit = admit
         self._admitted_bytes = max(admitted_bytes, _API_KEY.size - 1)
         self._pending = bytearray()
-        self._wanted = SIZE_BYTES  # bytes that `_pending` must have before looking at it can be of use
-        self._admitted = False  # whether `admit` has been asked about the unfinished frame
+        self._wanted = SIZE_BYTES  # bytes that `_pending` needs before it is worth checking
+        self._admitted = False  # whether `admit` was called for the incomplete frame
         self._broken: DecodeError | None = None
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of an unfinished frame, its size included: at the end of a stream, anything but 0 is a
-        cut-off frame."""
+        """Bytes of an incomplete frame, its size included: at the end of a stream, anything but 0 is a
+        truncated frame."""
         return len(self._pending)
 
     @property
     def beginning(self) -> bytes:
-        """The first bytes of an unfinished frame, its size included."""
+        """The first bytes of an incomplete frame, its size included."""
         return bytes(self._pending[:BEGINNING_BYTES])
 
     @property
     def announced_bytes(self) -> int:
-        """Bytes the unfinished frame will have, its size included; 0 between frames. What a reader has to
-        make room for."""
+        """The full size of the incomplete frame, its size field included; 0 between frames. A reader must
+        make room for it."""
         return self._wanted if self._pending else 0
 
     def whole(self, piece: bytes) -> bytes | None:
@@ -102,7 +102,7 @@ class FrameSplitter:
     def feed(self, piece: bytes | bytearray | memoryview) -> list[bytes]:
         """The frames that `piece` completes, in order.
 
-        A broken size behind complete frames is reported by the next call: those can still be answered.
+        An invalid size after complete frames is reported by the next call: those can still be answered.
         """
         if self._broken is not None:
             raise self._broken
@@ -110,7 +110,7 @@ class FrameSplitter:
             self._pending += piece
             piece = self._pending
         if len(piece) < self._wanted:
-            # Looking again at every piece of a large frame would be quadratic work for nothing.
+            # Checking again with every piece of a large frame would be quadratic.
             if piece is not self._pending:
                 self._pending = bytearray(piece)
             return []
@@ -124,7 +124,7 @@ class FrameSplitter:
         return frames
 
     def _cut(self, view: memoryview) -> tuple[list[bytes], int]:
-        """The complete frames in `view`, and where the unfinished one begins."""
+        """The complete frames in `view`, and where the incomplete one begins."""
         frames: list[bytes] = []
         position, end = 0, len(view)
         while True:

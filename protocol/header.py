@@ -1,4 +1,4 @@
-"""Headers: what stands in a frame before the message.
+"""Headers: the part of a frame before the message.
 
 A request has api key int16, version int16, correlation id int32 and client id, a string with an int16 length
 even in header version 2, which adds a tag block. A response has the correlation id, and in header version 1 a
@@ -25,7 +25,7 @@ _SIZE_BYTES: Final = 4
 _NO_TAGS: Final = b"\x00"
 _PIECE_BYTES_MIN: Final = 8 * 1024
 _TAGS_MAX: Final = 1_000
-"""Tags passed over in a request's header; Kafka has defined none so far."""
+"""Tags skipped in a request's header; Kafka has defined none so far."""
 
 
 _request_header_version = lru_cache(maxsize=1024)(api.request_header_version)
@@ -45,7 +45,7 @@ def decode_request_header(frame: bytes) -> tuple[RequestHeader, int]:
     """The header of a request frame (without its size), and the offset at which the message begins.
 
     The version is not checked against those served: the caller refuses it, or, for ApiVersions, answers it.
-    Raises DecodeError for an API that is not declared, since the layout of its header is not known.
+    Raises DecodeError for an undeclared API, since the layout of its header is unknown.
     """
     try:
         api_key, api_version, correlation_id, length = _REQUEST.unpack_from(frame)
@@ -92,7 +92,7 @@ def decode_response_header(api_key: int, version: int, frame: bytes | bytearray)
 def encode_request(
     api_key: int, version: int, correlation_id: int, client_id: str | None, message: Message
 ) -> bytes:
-    """A request frame, its size in front."""
+    """A request frame, with its size."""
     name = b"" if client_id is None else client_id.encode("utf-8")
     if len(name) > STRING_BYTES_MAX:
         raise EncodeError(f"client_id: a string of {len(name)} bytes")
@@ -104,7 +104,7 @@ def encode_request(
 
 
 def encode_response(api_key: int, version: int, correlation_id: int, message: Message) -> bytes:
-    """A response frame, its size in front."""
+    """A response frame, with its size."""
     body = codec.encode(message, version)
     if _response_header_version(api_key, version) == 1:
         return _FRAMED_RESPONSE.pack(len(body) + 5, correlation_id) + _NO_TAGS + body
@@ -114,8 +114,7 @@ def encode_response(api_key: int, version: int, correlation_id: int, message: Me
 def encode_response_pieces(
     api_key: int, version: int, correlation_id: int, message: Message
 ) -> bytes | Pieces:
-    """As `encode_response`, but where most of the message are large fields of bytes, they are not copied into
-    one frame: what is returned are its pieces."""
+    """Like `encode_response`, but large bytes fields are not copied into one frame; returns its pieces."""
     pieces = codec.encode_pieces(message, version)
     size = sum(map(len, pieces))
     tags = _NO_TAGS if _response_header_version(api_key, version) == 1 else b""

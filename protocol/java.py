@@ -1,9 +1,10 @@
-"""What a broker in Java does without saying so and its clients see: hashes, and the order of a hash table."""
+"""Java behaviour that clients of a broker can see: hashes, and the order of a hash table."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable
+from functools import lru_cache
 from struct import unpack
 from typing import Final
 
@@ -11,8 +12,10 @@ _FIBONACCI: Final = 0x9E37_79B9_7F4A_7C15
 """2^64 over the golden ratio."""
 
 
+@lru_cache(maxsize=1 << 16)
 def java_hash(text: str) -> int:
-    """String.hashCode: over UTF-16 code units, as a signed 32-bit number."""
+    """String.hashCode: over UTF-16 code units, as a signed 32-bit number. Member ids are asked for again and
+    again, so the newest answers are kept."""
     value = 0
     units = text.encode("utf-16-le", "surrogatepass")
     for unit in unpack(f"<{len(units) // 2}H", units):

@@ -1,5 +1,4 @@
-"""Which fields of a struct one version has on the wire, and in what order. Both twins of the codec start from
-here."""
+"""The fields of a struct in one version, in wire order. Both twins of the codec are based on this."""
 
 from __future__ import annotations
 

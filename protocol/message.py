@@ -25,8 +25,8 @@ from typing import Any, ClassVar, Final, NamedTuple, TypeVar, dataclass_transfor
 from muster.protocol.types import Array, FixedWidth, WireType
 
 OWN_TAGS: Final = 10_000
-"""The first tag of fields that Kafka's definitions do not have. Kafka counts from 0 in each struct, and
-whoever does not know a tag passes over it (KIP-482)."""
+"""The first tag of muster's own fields. Kafka counts from 0 in each struct, and readers skip unknown tags
+(KIP-482)."""
 
 VERSION_MAX: Final = 32767
 """The largest version an int16 can name; the open end of "3+"."""
@@ -84,7 +84,7 @@ REQUIRED: Final = _Required()
 
 
 class Field:
-    """One declared field: where it exists, how it is encoded, what it holds when nothing was said.
+    """One declared field: its versions, its encoding, and its default.
 
     `type` is a WireType or a Struct subclass. `versions` are those that carry the field at all, `nullable`
     those in which None may be written, `tagged` those in which it lives in the tag block under `tag`.
@@ -138,7 +138,7 @@ class Field:
 
     @property
     def own(self) -> bool:
-        """Whether it is muster's own: no definition of Kafka's has it."""
+        """Whether it is muster's own, not in Kafka's definition."""
         return self.tag is not None and self.tag >= OWN_TAGS
 
     def make_default(self) -> Any:
@@ -239,14 +239,14 @@ class Struct(metaclass=StructType):
 
 
 def _shortened(value: object) -> str:
-    """`repr`, but long bytes by their number: record batches say nothing to the reader of a log."""
+    """`repr`, but long bytes as their length: record batches tell a log's reader nothing."""
     if isinstance(value, bytes) and len(value) > _REPR_BYTES_MAX:
         return f"<{len(value)} bytes>"
     return repr(value)
 
 
 class Schema(NamedTuple):
-    """What the decorators say about a whole message."""
+    """The decorators' declaration of a whole message."""
 
     kind: str
     """"request", "response" or "record"."""
@@ -366,7 +366,7 @@ def _declare(cls: type[Message], schema: Schema) -> None:
 
 
 def _check(cls: type[Struct]) -> None:
-    """Refuse declarations the codec could not honour; at import, where the mistake is easy to find."""
+    """Refuse declarations that the codec could not honour; at import, where the mistake is easy to find."""
     tags: set[int] = set()
     for declared in cls.__fields__:
         where = f"{cls.__qualname__}.{declared.name}"

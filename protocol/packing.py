@@ -1,6 +1,5 @@
-"""Packing and unpacking with cramjam, for `muster.protocol.compression`.
-
-A few bytes can claim to unpack to gigabytes, so every decompression writes into a buffer of a known size.
+"""Compression with cramjam, for `muster.protocol.compression`. A few bytes can claim to decompress to
+gigabytes, so every decompression writes into a buffer of a known size.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _ZSTD_LEVEL: Final = 3  # the default of Kafka's compression.zstd.level
 
 
 def pack(codec: Codec, payload: bytes) -> bytes:
-    """As `compression.compress`, by one of the codecs that there are."""
+    """Like `compression.compress`, with a known codec."""
     match codec:
         case Codec.GZIP:
             return bytes(cramjam.gzip.compress(payload))
@@ -50,7 +49,7 @@ def pack(codec: Codec, payload: bytes) -> bytes:
 
 
 def unpack(codec: int, packed: bytes, bytes_max: int) -> bytes:
-    """As `compression.decompress`."""
+    """Like `compression.decompress`."""
     match codec:
         case Codec.GZIP:
             return _unpack(cramjam.gzip.decompress_into, "gzip", packed, bytes_max)
@@ -66,8 +65,8 @@ def unpack(codec: int, packed: bytes, bytes_max: int) -> bytes:
 
 
 def _unpack(decompress_into: Any, name: str, packed: bytes, bytes_max: int) -> bytes:
-    """Decompress into ever larger buffers up to `bytes_max`, while that is what is lacking: broken data must
-    not cost what the largest sound batch does."""
+    """Decompress into growing buffers up to `bytes_max`, as needed: corrupt data must not cost as much as the
+    largest valid batch."""
     room = min(max(_FIRST_GUESS_BYTES, _GROWTH * len(packed)), bytes_max)
     while True:
         unpacked = bytearray(room)
@@ -85,8 +84,8 @@ def _unpack(decompress_into: Any, name: str, packed: bytes, bytes_max: int) -> b
 
 @cache
 def _words_for_no_room(name: str) -> str:
-    """What cramjam says when the room runs out. Its exceptions tell that from broken data by their text
-    alone, so it is asked for the text."""
+    """cramjam's message when the buffer is too small. Its exceptions distinguish that from corrupt data only
+    by text, so this asks it for the text."""
     codec = getattr(cramjam, name)
     try:
         codec.decompress_into(bytes(codec.compress(b"two")), bytearray(1))

@@ -25,8 +25,8 @@ from muster.protocol.errors import DecodeError
 
 HEADER_BYTES: Final = 61
 MAGIC: Final = 2
-MAGIC_POSITION: Final = 16  # the same in the older formats, so that they can be recognised
-PREFIX_BYTES: Final = 16  # base offset, length, leader epoch: what is rewritten outside the CRC
+MAGIC_POSITION: Final = 16  # at the same place in older formats, so that they can be recognised
+PREFIX_BYTES: Final = 16  # base offset, length, leader epoch: rewritten, outside the CRC
 
 NO_TIMESTAMP: Final = -1
 NO_PRODUCER_ID: Final = -1
@@ -55,7 +55,7 @@ _INT64_MIN: Final = -(1 << 63)
 _INT64_MAX: Final = (1 << 63) - 1
 
 RECORDS_BLAMED_MAX: Final = 100
-"""How many records of a batch are named that may not be there: a batch can hold a million."""
+"""Most invalid records named of a batch: a batch can hold a million."""
 
 RECORD_BYTES_MIN: Final = 7  # length, attributes, two deltas, two lengths and a count of one byte each
 
@@ -71,7 +71,7 @@ class Record(NamedTuple):
 
 
 class Header(NamedTuple):
-    """The fixed 61 bytes in front of a batch's records."""
+    """The fixed 61 bytes before a batch's records."""
 
     base_offset: int
     length: int
@@ -102,7 +102,7 @@ class Header(NamedTuple):
 
     @property
     def codec(self) -> int:
-        """A `Codec`, or a number that is none."""
+        """A `Codec`, or an unknown number."""
         return self.attributes & CODEC_MASK
 
     @property
@@ -119,29 +119,30 @@ class Header(NamedTuple):
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """When the batch's tombstones may go (KIP-534): the base timestamp is this time then, not a
-        record's."""
+        """When the batch's tombstones may be removed (KIP-534); the base timestamp then holds this time, not
+        a record's."""
         return self.base_timestamp if self.attributes & _DELETE_HORIZON else None
 
     @property
     def last_sequence(self) -> int:
-        """Sequence of the last record; they wrap from 2^31-1 to 0. NO_SEQUENCE when the batch has none."""
+        """The sequence of the last record; sequences wrap from 2^31-1 to 0. NO_SEQUENCE if the batch has
+        none."""
         return advance_sequence(self.base_sequence, self.last_offset_delta)
 
 
 class ControlType(IntEnum):
-    """What the one record of a transaction's control batch says."""
+    """The type of the one record in a transaction's control batch."""
 
     ABORT = 0
     COMMIT = 1
 
 
 class Checked(NamedTuple):
-    """What a walk over all records of a batch found."""
+    """The result of checking all records of a batch."""
 
     max_timestamp: int
     min_timestamp: int
-    """Of the records that have a timestamp; NO_TIMESTAMP when none has."""
+    """The smallest among records with a timestamp; NO_TIMESTAMP if none has one."""
     keyless: list[int]
     """Indexes of the first RECORDS_BLAMED_MAX records without a key."""
     keyless_count: int
@@ -154,14 +155,13 @@ def advance_sequence(sequence: int, by: int) -> int:
 
 
 def batch_size(data: bytes | memoryview) -> int:
-    """Bytes of the batch at the start of `data`, as its length field says: the field must be there, and may
-    lie."""
+    """The size of the batch at the start of `data` by its length field, which must be there, but may be
+    wrong."""
     return _LENGTH_START + int.from_bytes(data[_LENGTH_START - 4 : _LENGTH_START], "big", signed=True)
 
 
 def peek(data: bytes | bytearray | memoryview, position: int = 0) -> Header:
-    """The header at `position`, checked for what it takes to find the batch's end; the batch may reach beyond
-    `data`."""
+    """The header at `position`, checked enough to find the batch's end; the batch may reach beyond `data`."""
     try:
         header = Header._make(_HEADER.unpack_from(data, position))
     except StructError:
@@ -178,7 +178,7 @@ def peek(data: bytes | bytearray | memoryview, position: int = 0) -> Header:
 
 
 def batches(data: bytes | memoryview) -> Iterator[tuple[int, Header]]:
-    """(position, header) of each batch in `data`, which must hold whole batches only."""
+    """(position, header) of each batch in `data`, which must hold only complete batches."""
     position = 0
     while position < len(data):
         header = peek(data, position)
@@ -189,16 +189,16 @@ def batches(data: bytes | memoryview) -> Iterator[tuple[int, Header]]:
 
 
 def crc_matches(data: bytes | memoryview, position: int, header: Header) -> bool:
-    """Whether the whole batch at `position` is there and unharmed."""
+    """Whether the batch at `position` is complete and its CRC matches."""
     end = position + header.size
     if end > len(data):
         return False
-    # One copy, of what is summed up alone: google_crc32c takes no view.
+    # One copy of only the summed bytes: google_crc32c takes no memoryview.
     return bool(google_crc32c.value(bytes(data[position + _CRC_START : end])) == header.crc)
 
 
 def payload(data: bytes, position: int, header: Header, *, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> bytes:
-    """The records section of the batch at `position`, unpacked; at most `bytes_max` bytes."""
+    """The records section of the batch at `position`, decompressed; at most `bytes_max` bytes."""
     end = position + header.size
     if end > len(data):
         raise DecodeError(f"a batch of {header.size} bytes where {len(data) - position} are left")
@@ -206,11 +206,10 @@ def payload(data: bytes, position: int, header: Header, *, bytes_max: int = DECO
 
 
 def check_records(unpacked: bytes, header: Header) -> Checked:
-    """Walk over all records of an unpacked batch as a producer sends it: whole, and numbered 0, 1, 2, ...
-
-    DecodeError when a record does not parse, is out of place, has a timestamp that is no int64, or the batch
-    holds more or fewer than it says.
-    Written out in one loop, varints of one and two bytes too, because every produced record passes here.
+    """Check all records of a decompressed batch from a producer: complete, and numbered 0, 1, 2, ... Raises
+    DecodeError if a record does not parse, is out of place, or has a timestamp that is not an int64, or if
+    the record count is wrong. Written out in one loop, varints of one and two bytes too, because every
+    produced record passes here.
     """
     count, end = header.record_count, len(unpacked)
     if count * RECORD_BYTES_MIN > end:
@@ -337,8 +336,7 @@ def records(
 
 
 def prefix(header: Header, base_offset: int, leader_epoch: int) -> bytes:
-    """The batch's first 16 bytes, which the CRC does not cover, with another base offset and leader epoch;
-    the rest stays as it is."""
+    """The batch's first 16 bytes, which the CRC does not cover, with another base offset and leader epoch."""
     return _PREFIX.pack(base_offset, header.length, leader_epoch)
 
 
@@ -361,7 +359,7 @@ def with_create_time(batch: bytes, header: Header, max_timestamp: int) -> bytes:
 
 
 def with_codec(batch: bytes, header: Header, unpacked: bytes, codec: Codec) -> bytes:
-    """The batch with its `unpacked` records packed by another codec (compression.type)."""
+    """The batch with its `unpacked` records compressed by another codec (compression.type)."""
     packed = compress(codec, unpacked)
     attributes = header.attributes & ~CODEC_MASK | codec
     changed = header._replace(length=HEADER_BYTES - _LENGTH_START + len(packed), attributes=attributes)
@@ -387,8 +385,7 @@ def build(
     """A batch of `contents`, whose offsets ascend and may have gaps.
 
     `base_offset` and `last_offset` default to those of the first and last record. A batch without records
-    keeps a place for its offsets and its producer's sequence (compaction leaves such ones); it needs both
-    given.
+    preserves offsets and its producer's sequence (compaction leaves such batches); it needs both.
     """
     first = contents[0].offset if base_offset is None else base_offset
     last = contents[-1].offset if last_offset is None else last_offset
@@ -426,7 +423,7 @@ def build(
 
 
 def control_type(record: Record) -> int:
-    """The type in a control record's key: a `ControlType`, or a number that clients must pass over."""
+    """The type in a control record's key: a `ControlType`, or a number that clients must skip."""
     try:
         _, kind = _CONTROL_KEY.unpack_from(record.key or b"")
     except StructError:
@@ -444,13 +441,13 @@ def _restamped(batch: bytes, header: Header, attributes: int, max_timestamp: int
 
 
 def _sealed(batch: bytearray) -> bytes:
-    """The batch with the CRC that its bytes have."""
+    """The batch with its CRC computed."""
     _CRC.pack_into(batch, _CRC_POSITION, google_crc32c.value(bytes(memoryview(batch)[_CRC_START:])))
     return bytes(batch)
 
 
 def sealed(header: Header, packed: bytes) -> bytes:
-    """The batch of this header and these packed records, with the length and the CRC that its bytes have."""
+    """The batch of this header and these compressed records, with its length and CRC computed."""
     head = _HEADER.pack(*header._replace(length=HEADER_BYTES - _LENGTH_START + len(packed)))
     crc = google_crc32c.extend(google_crc32c.value(head[_CRC_START:]), packed)
     return b"".join((head[:_CRC_POSITION], _CRC.pack(crc), head[_CRC_START:], packed))
@@ -460,7 +457,7 @@ def sealed(header: Header, packed: bytes) -> bytes:
 
 
 def read_unsigned(data: bytes, position: int, bits: int = 32) -> tuple[int, int]:
-    """Kafka's readers stop after 5 bytes of an int32 and 10 of an int64: what is longer or larger is a record
+    """Kafka's readers stop after 5 bytes of an int32 and 10 of an int64: a longer or larger one is a record
     that no consumer gets past."""
     value = shift = 0
     while shift < bits:
@@ -499,7 +496,7 @@ def read_headers(data: bytes, position: int, stop: int) -> tuple[tuple[tuple[str
 
 
 def _past_headers(data: bytes, position: int, stop: int) -> int:
-    """Check the headers without keeping them: one record can unpack to millions."""
+    """Check the headers without keeping them: one record can have millions."""
     count, position = _header_count(data, position, stop)
     for _ in range(count):
         _, _, position = _header(data, position, stop)

@@ -31,7 +31,7 @@ _INT64_MAX: Final = (1 << 63) - 1
 _NO_HEADERS: Final[Headers] = ()
 
 _RUN_MIN: Final = 8
-"""Records that make a run worth its set-up."""
+"""Least records that make a run worth its set-up."""
 _STRETCH_MAX: Final = 4096
 
 # What the offset deltas 0, 1, 2, ... look like as varints: one byte below 64, two below 8192.
@@ -46,10 +46,10 @@ _NOT_LAST: Final = bytes(range(0x80, 0x100))
 
 
 class Places(NamedTuple):
-    """Where and when a batch's records are; every column has one entry a record."""
+    """The offsets and timestamps of a batch's records; every column has one entry per record."""
 
     offsets: Sequence[int]
-    """Absolute; a range where the batch has no gaps."""
+    """Absolute; a range if the batch has no gaps."""
     timestamps: list[int]
     """Epoch ms, as consumers see them."""
     headers: list[Headers] | None
@@ -66,8 +66,8 @@ def read_records(
     bytes_max: int = DECOMPRESSED_BYTES_MAX,
 ) -> Places:
     """The records of the batch at `position` of `data`; their keys and values are appended to the lists
-    given, so that batches can be read into the same ones. The lists are as they were when this raises:
-    DecodeError where the records do not parse, UnpackedTooLarge where they take more than `bytes_max`."""
+    given, so that batches can be read into the same ones. If this raises, the lists are unchanged:
+    DecodeError if the records do not parse, UnpackedTooLarge if they take more than `bytes_max`."""
     known = len(values)
     try:
         if header.attributes & CODEC_MASK:
@@ -90,11 +90,11 @@ def _read(
     keys: list[bytes | None],
     values: list[bytes | None],
 ) -> Places:
-    """The records that lie unpacked from `position` to `end`."""
+    """The decompressed records from `position` to `end`."""
     count = header.record_count
     if count * RECORD_BYTES_MIN > end - position:
         raise DecodeError(f"{count} records cannot be in {end - position} bytes")
-    # Deltas are kept as they are written: zigzag, twice the number, less one where it is negative.
+    # Deltas are kept as written: zigzag, twice the number, less one if negative.
     times: list[int] = []
     offsets: list[int] = []
     headers: list[Headers] | None = None
@@ -103,7 +103,7 @@ def _read(
     stretch = 1
     try:
         while done < count:
-            # One record at a time, for a while; then a look whether what comes is like the last of them.
+            # One record at a time for a while; then check whether the next ones are like the last.
             until = min(done + stretch, count)
             for index in range(done, until):
                 begin = position
@@ -177,7 +177,7 @@ def _read(
                     position += 1
                     if headers is not None:
                         headers.append(_NO_HEADERS)
-                # Sizes only ever lead on, so whatever went beyond the record's end shows here.
+                # Sizes only move forward, so any overrun of the record's end shows here.
                 if position != stop:
                     raise DecodeError(f"record {index} is not as long as it says")
             done = until
@@ -217,7 +217,7 @@ def _take_run(
     most = min(below - done, count - done, (end - position) // size)
     if most < _RUN_MIN:
         return 0
-    # Where the parts of the first record lie. It was read before, so they are sound.
+    # Where the parts of the first record are. It was read before, so they are valid.
     time = _past_varint(unpacked, begin) + 1
     offset = _past_varint(unpacked, time)
     key_size = _past_varint(unpacked, offset)
@@ -229,7 +229,7 @@ def _take_run(
     if offset - time > 2 or key_size - offset != (1 if below == _ONE_BYTE else 2):
         return 0
 
-    # What all have alike: the sizes, and the count of headers, which is 0.
+    # What they all share: the sizes, and the header count, which is 0.
     places = (*range(begin, time - 1), *range(key_size, key), *range(value_size, value), position - 1)
     for place in places:
         column = unpacked[place + size : position + most * size : size]
@@ -237,7 +237,7 @@ def _take_run(
             most = _leading(column, unpacked[place : place + 1])
             if most < _RUN_MIN:
                 return 0
-    # What may differ, in so many bytes: only the last one of a varint is without the top bit.
+    # What may differ, in this many bytes: only the last byte of a varint lacks the top bit.
     column = unpacked[offset - 1 + size : position + most * size : size]
     if not column.isascii():
         most = _leading(column, _LAST)

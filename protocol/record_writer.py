@@ -1,7 +1,6 @@
-"""A record batch written record by record, as a producer fills it.
-
-The bytes are those of `record_batch.build`, its slow twin; here a record is encoded once, when it is added,
-and how large the batch is is known at every moment.
+"""A record batch written record by record, as a producer fills it. The bytes equal those of
+`record_batch.build`, its slow twin; here a record is encoded once, when added, and the size of the batch is
+always known.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ def _varint(value: int) -> bytes:
 
 
 _SMALL: Final = tuple(_varint(value) for value in range(8192))
-"""The varints of one and two bytes that are not negative: nearly all that a batch takes."""
+"""The non-negative varints of one and two bytes: nearly all that a batch needs."""
 
 _SMALL_END: Final = len(_SMALL)
 
@@ -53,7 +52,7 @@ class RecordBatchWriter:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the batch as it is, not packed."""
+        """The size of the batch, uncompressed."""
         return HEADER_BYTES + len(self._records)
 
     def append(
@@ -67,8 +66,8 @@ class RecordBatchWriter:
         """Add a record and return how many bytes it takes; 0, with nothing added, if the batch would grow
         beyond `size_bytes_max`. The first record is always taken.
 
-        Written out for the record that most are: short deltas, a key or none, no headers. Raises TypeError
-        for what is not bytes, ValueError for a header whose name is no Unicode text.
+        Written out for the common record: short deltas, a key or none, no headers. Raises TypeError for
+        values that are not bytes, ValueError for a header whose name is not Unicode text.
         """
         if value.__class__ is not bytes and value is not None:
             value = _octets(value)
@@ -107,7 +106,7 @@ class RecordBatchWriter:
         return size
 
     def packed(self, codec: Codec) -> PackedRecords:
-        """What was written, packed and ready to be sent; nothing is added after this."""
+        """The records, compressed and ready to send; nothing can be added after this."""
         return PackedRecords(
             compress(codec, bytes(self._records)),
             codec,
@@ -118,8 +117,8 @@ class RecordBatchWriter:
 
 
 class PackedRecords:
-    """The records of a batch, packed. Whose batch it is and which number it has is said when it is sent, and
-    may be another the next time."""
+    """The compressed records of a batch. Its producer and sequence are set when it is sent, and may differ on
+    a retry."""
 
     __slots__ = ("_base_timestamp", "_codec", "_max_timestamp", "_records", "count")
 
@@ -168,8 +167,8 @@ def _length(data: bytes) -> bytes:
 
 
 def _octets(data: object) -> bytes:
-    """What is as good as bytes. Not whatever has a buffer: its length need not be in bytes, and a record that
-    says a wrong one spoils its batch."""
+    """Accepts bytes-like types. Not any buffer: its length may not be in bytes, and a record with a wrong
+    length corrupts its batch."""
     if isinstance(data, (bytes, bytearray, memoryview)):
         return bytes(data)
     raise TypeError(f"{type(data).__name__} is not bytes")

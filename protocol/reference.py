@@ -42,7 +42,7 @@ def struct(cls: type[Message], version: int) -> AnyConstruct:
 
 
 def decode(cls: type[M], version: int, data: bytes) -> M:
-    """As `codec.decode`."""
+    """Like `codec.decode`."""
     message, end = decode_prefix(cls, version, data, 0)
     if end != len(data):
         raise DecodeError(f"{cls.__qualname__} v{version}: {len(data) - end} bytes left over")
@@ -52,7 +52,7 @@ def decode(cls: type[M], version: int, data: bytes) -> M:
 def decode_prefix(
     cls: type[M], version: int, data: bytes, offset: int, elements_max: int = ELEMENTS_UNLIMITED
 ) -> tuple[M, int]:
-    """As `codec.decode_prefix`."""
+    """Like `codec.decode_prefix`."""
     try:
         whole = message_layout(cls, version)
     except ValueError as error:
@@ -69,7 +69,7 @@ def decode_prefix(
 
 
 def encode(message: Message, version: int) -> bytes:
-    """As `codec.encode`."""
+    """Like `codec.encode`."""
     cls = type(message)
     try:
         whole = message_layout(cls, version)

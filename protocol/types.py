@@ -15,7 +15,7 @@ STRING_BYTES_MAX: Final = 0x7FFF
 """Kafka bounds strings by an int16 in every encoding, the compact ones too."""
 
 ELEMENTS_UNLIMITED: Final = 2**63 - 1
-"""For a message that may have as many elements of arrays and tags as there are bytes for."""
+"""For a message whose number of array elements and tags is only bounded by its bytes."""
 
 UVARINT_MAX: Final = 0xFFFF_FFFF
 INT64_MAX: Final = 0x7FFF_FFFF_FFFF_FFFF
@@ -24,7 +24,7 @@ ZERO_UUID: Final = uuid.UUID(int=0)
 
 
 class WireType:
-    """A Kafka type, apart from which of its encodings a version uses."""
+    """A Kafka type, whichever of its encodings a version uses."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -68,7 +68,7 @@ class StringType(WireType):
 
 
 class BytesType(WireType):
-    """Opaque bytes: `Bytes`, and `Records`, whose content is record batches and nothing to this layer."""
+    """Opaque bytes: `Bytes`, and `Records`, whose record batches are opaque to this layer."""
 
     def implicit_default(self) -> bytes:
         return b""

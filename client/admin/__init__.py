@@ -1,6 +1,4 @@
-"""What administrators ask of a cluster: `Admin`, and the functions behind it.
-
-A function takes a Cluster and a deadline, and is a method of `Admin` under the same name. Each concern has
-a module of its own, so that a command imports what it uses and no more; the public names are in
-`muster.client`.
+"""Cluster administration: `Admin`, and the functions behind it. Each function takes a Cluster and a deadline;
+the method of `Admin` has the same name. Each concern has its own module, so that a command imports only what
+it uses. The public names are in `muster.client`.
 """

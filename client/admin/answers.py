@@ -1,7 +1,6 @@
-"""What became of each of several names in one call, and how that is asked for.
-
-A name's failure that may pass is asked about again until the deadline, without those that are settled. A
-request that changes something and was not answered is not sent again.
+"""Calls about several names, with an outcome for each. Retriable failures of a name are retried until the
+deadline, without the names already settled. A request that changes something is not resent if its response
+was lost.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ V = TypeVar("V")
 
 
 class Outcomes(dict[K, V | KafkaError], Generic[K, V]):
-    """By name, in the order asked for: the result (None where there is none to speak of), or the KafkaError
-    that this one met. A broker that does not answer, when others do, is BROKER_NOT_AVAILABLE,
-    NETWORK_EXCEPTION or REQUEST_TIMED_OUT."""
+    """By name, in the order requested: the result (None if the call has none), or a KafkaError. If a broker
+    does not respond although others do, that is BROKER_NOT_AVAILABLE, NETWORK_EXCEPTION or
+    REQUEST_TIMED_OUT."""
 
     @property
     def succeeded(self) -> dict[K, V]:
-        """The results of those that went well."""
+        """The results of those that succeeded."""
         return {name: outcome for name, outcome in self.items() if not isinstance(outcome, KafkaError)}
 
     @property
@@ -40,7 +39,7 @@ class Outcomes(dict[K, V | KafkaError], Generic[K, V]):
         return {name: outcome for name, outcome in self.items() if isinstance(outcome, KafkaError)}
 
     def raise_for_failures(self) -> dict[K, V]:
-        """All results. Raises the first failure, if there is one."""
+        """All results. Raises the first failure, if any."""
         for failure in self.failed.values():
             raise failure
         return self.succeeded
@@ -55,10 +54,9 @@ async def settle(
     api: str,
     repeatable: bool = True,
 ) -> Outcomes[K, V]:
-    """The outcome of each name. `ask` is called with those not settled; `api` names what it asks, for an
-    answer that leaves some out.
-
-    Raises ClientError, or the KafkaError that refused it all, when no name is settled.
+    """The outcome of each name. `ask` is called with the names not settled yet; `api` names the request, for
+    a response that leaves some out. Raises ClientError, or the KafkaError that refused the whole request, if
+    no name is settled.
     """
     wanted = list(dict.fromkeys(names))
     outcomes: dict[K, V | KafkaError] = {}
@@ -90,11 +88,11 @@ async def settle(
 
 
 class _Again(ClientError):
-    """What met some names may pass; never leaves `settle`."""
+    """Some names failed in a retriable way; never leaves `settle`."""
 
 
 def _passing(outcome: object, repeatable: bool) -> KafkaError | None:
-    """The failure, if it may pass and may be asked about again."""
+    """The failure, if it is retriable."""
     if not isinstance(outcome, KafkaError):
         return None
     passing = may_pass(outcome.code) or outcome.code == ErrorCode.BROKER_NOT_AVAILABLE
@@ -106,8 +104,8 @@ async def together(
     *,
     repeatable: bool = True,
 ) -> Outcomes[K, V]:
-    """The outcomes of several requests, run side by side, each with the names it is about. The failure of one
-    as a whole is the outcome of all its names; when every one failed so, the worst failure is raised."""
+    """The outcomes of several concurrent requests, each with its names. If a request fails as a whole, that
+    is the outcome of all its names; if all of them fail so, the worst failure is raised."""
 
     async def part(
         asking: Coroutine[Any, Any, Mapping[K, V | KafkaError]],
@@ -122,10 +120,10 @@ async def together(
         answers = await all_of(part(asking) for _, asking in named)
     finally:
         for _, asking in named:
-            asking.close()  # one may not have begun, when all of this is cancelled
+            asking.close()  # one may not have started when all of this is cancelled
     failures = [answer for answer in answers if isinstance(answer, (KafkaError, ClientError))]
     if failures and len(failures) == len(answers):
-        # Where something may have been applied, it must not look as if nothing was sent.
+        # If something may have been applied, it must not look as if nothing was sent.
         raise next((each for each in failures if not isinstance(each, Unreachable)), failures[0])
     outcomes: Outcomes[K, V] = Outcomes()
     for (names, _), answer in zip(named, answers, strict=True):
@@ -139,8 +137,8 @@ async def together(
 
 
 def _lost(error: ClientError, repeatable: bool) -> KafkaError:
-    """The failure of one name among several whose broker did not answer. (NETWORK_EXCEPTION and
-    REQUEST_TIMED_OUT are what Kafka's clients call it, BROKER_NOT_AVAILABLE that nothing was sent.)"""
+    """The failure of one name among several if its broker did not respond: NETWORK_EXCEPTION or
+    REQUEST_TIMED_OUT, as in Kafka's clients, or BROKER_NOT_AVAILABLE if nothing was sent."""
     if isinstance(error, Unreachable):
         return KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, str(error))
     timed_out = isinstance(error, RequestTimedOut)
@@ -163,7 +161,7 @@ async def of_nodes(
     api: str,
     repeatable: bool = True,
 ) -> Outcomes[K, V]:
-    """The outcome of each name, asked of the node where `find` says it is; one request per node."""
+    """The outcome of each name, requested from the node that `find` gives; one request per node."""
 
     async def round(wanted: list[K]) -> dict[K, V | KafkaError]:
         outcomes: dict[K, V | KafkaError] = {}
@@ -171,7 +169,7 @@ async def of_nodes(
         try:
             found = await cluster.retrying(lambda: find(wanted), until)
         except (ConnectionLost, RequestTimedOut) as error:
-            raise Unreachable(str(error)) from error  # of what was asked for, nothing was sent
+            raise Unreachable(str(error)) from error  # nothing of the request was sent
         for name, node in found.items():
             if isinstance(node, KafkaError):
                 outcomes[name] = node
@@ -185,7 +183,7 @@ async def of_nodes(
 
 
 async def present(cluster: Cluster, nodes: Iterable[N], until: float) -> dict[N, int | KafkaError]:
-    """For requests that only a certain node can answer: that node, named by its id, if it is there."""
+    """For requests that only one node can answer: that node by its id, if it is in the cluster."""
     there = {str(each.node_id): each.node_id for each in (await cluster.metadata([], until)).brokers}
     absent = ErrorCode.BROKER_ID_NOT_REGISTERED
     return {
@@ -202,8 +200,8 @@ async def of_leaders(
     *,
     api: str,
 ) -> Outcomes[TopicPartition, V]:
-    """The outcome of each partition, asked of the nodes that lead them, again if an answer is lost. A
-    partition that is not there is KafkaError(UNKNOWN_TOPIC_OR_PARTITION)."""
+    """The outcome of each partition, requested from its leader, and again if a response is lost. A partition
+    that does not exist is KafkaError(UNKNOWN_TOPIC_OR_PARTITION)."""
 
     async def find(wanted: list[TopicPartition]) -> dict[TopicPartition, int | KafkaError]:
         return _leaders(await cluster.metadata(sorted({each.topic for each in wanted}), until), wanted)
@@ -238,7 +236,7 @@ def _leaders(
 
 
 async def controller(cluster: Cluster, until: float) -> int:
-    """The node that is to be asked for changes. (Kafka's brokers pass on to theirs what it decides.)"""
+    """The node that takes changes. (Kafka's brokers forward to their controller what it decides.)"""
     told = await cluster.metadata([], until)
     return told.controller_id if told.controller_id in {each.node_id for each in told.brokers} else ANY
 
@@ -251,7 +249,7 @@ async def of_controller(
     *,
     api: str,
 ) -> Outcomes[K, V]:
-    """The outcome of each change, asked for once."""
+    """The outcome of each change, requested once."""
 
     async def find(wanted: list[K]) -> dict[K, int | KafkaError]:
         return dict.fromkeys(wanted, await controller(cluster, until))
@@ -268,7 +266,7 @@ async def of_coordinators(
     api: str,
     repeatable: bool = True,
 ) -> Outcomes[str, V]:
-    """The outcome of each group, asked of the nodes that coordinate them."""
+    """The outcome of each group, requested from its coordinator."""
 
     async def find(wanted: list[str]) -> dict[str, int | KafkaError]:
         return await cluster.coordinators(wanted, until)
@@ -295,10 +293,10 @@ async def of_coordinator(
 
 
 def refused(code: int, why: str | None = None, *, about: str = "") -> KafkaError | None:
-    """The outcome that an error code stands for: None for no error."""
+    """The outcome for an error code; None for no error."""
     return refusal(code, why, about=about) if code else None
 
 
 def left_ms(until: float) -> int:
-    """What is left until the deadline, for the broker to know."""
+    """Milliseconds left until the deadline, to tell the broker."""
     return max(1, int((until - deadline(0)) * 1000))

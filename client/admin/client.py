@@ -1,4 +1,4 @@
-"""The administrator's client."""
+"""The admin client."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ _API_TIMEOUT_MS: Final = 60_000
 
 
 class Admin:
-    """Topics, configs, groups, offsets and the cluster itself, of any Kafka.
+    """Manages topics, configs, groups, offsets and the cluster itself, of any Kafka.
 
         async with Admin("127.0.0.1:9092") as admin:
             await admin.create_topic("orders", num_partitions=3)
             await admin.reset_group_offsets("billing", Earliest(), topics=["orders"])
 
-    Calls about several names return `Outcomes`: by name what became of each, a result or a KafkaError; their
-    `raise_for_failures()` gives the results alone. Calls about one name return its result, or raise
-    KafkaError. ClientError is raised when no broker answers. `timeout` is in seconds, default_api_timeout_ms
-    if it is not given, and a single request gets request_timeout_ms of it at most. What only reads is asked
-    again until then while a failure may pass. What changes something is not sent twice unless that does no
-    harm: a lost answer is a ClientError which says that it may have been applied.
+    Calls about several names return `Outcomes`: a result or a KafkaError by name; `raise_for_failures()`
+    returns the results alone. Calls about one name return its result, or raise KafkaError. ClientError is
+    raised if no broker responds. `timeout` is in seconds (default: default_api_timeout_ms); a single request
+    gets at most request_timeout_ms of it. Reads are retried until then after retriable failures. Changes are
+    not sent twice unless that is harmless: a lost response raises a ClientError that says the change may have
+    been applied.
 
-    Connections are opened when they are needed. A closed Admin raises Closed.
+    Connections are opened when needed. A closed Admin raises Closed.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Admin:
         await self.close()
 
     async def close(self) -> None:
-        """Close every connection; calls under way fail. Takes a second at most. Harmless when repeated."""
+        """Close all connections; calls in progress fail. Takes at most a second. Safe to call again."""
         await self._cluster.close()
 
     def _until(self, timeout: float | None) -> float:
@@ -94,7 +94,7 @@ class Admin:
     async def describe_topics(
         self, names: Iterable[str], *, timeout: float | None = None
     ) -> Outcomes[str, TopicDescription]:
-        """These topics. One that is not there is UNKNOWN_TOPIC_OR_PARTITION."""
+        """These topics. One that does not exist is UNKNOWN_TOPIC_OR_PARTITION."""
         return await topic_calls.describe_topics(self._cluster, _names(names, "names"), self._until(timeout))
 
     async def describe_topic(self, name: str, *, timeout: float | None = None) -> TopicDescription:
@@ -104,8 +104,8 @@ class Admin:
     async def create_topics(
         self, topics: Iterable[NewTopic], *, validate_only: bool = False, timeout: float | None = None
     ) -> Outcomes[str, CreatedTopic]:
-        """Create topics, and wait until their partitions are led. `validate_only`: find out what would become
-        of it."""
+        """Create topics, and wait until their partitions have leaders. `validate_only`: only check whether it
+        would work."""
         return await topic_calls.create_topics(
             self._cluster, topics, self._until(timeout), validate_only=validate_only
         )
@@ -149,8 +149,8 @@ class Admin:
         validate_only: bool = False,
         timeout: float | None = None,
     ) -> Outcomes[str, None]:
-        """Give topics more partitions, and wait until they are led; the number is how many each topic is to
-        have in all."""
+        """Add partitions to topics, and wait until they have leaders. The number is each topic's new
+        total."""
         return await topic_calls.create_partitions(
             self._cluster, counts, self._until(timeout), validate_only=validate_only
         )
@@ -166,7 +166,7 @@ class Admin:
         documentation: bool = False,
         timeout: float | None = None,
     ) -> Outcomes[ConfigResource, dict[str, Config]]:
-        """The configs of topics, brokers and groups, by name; `names` are those wanted, None for all."""
+        """The configs of topics, brokers and groups, by name; `names` selects some, None means all."""
         return await config_calls.describe_configs(
             self._cluster,
             resources,
@@ -183,8 +183,8 @@ class Admin:
         validate_only: bool = False,
         timeout: float | None = None,
     ) -> Outcomes[ConfigResource, None]:
-        """Change configs: a text sets one, None lets it go back to what is inherited, Append and Subtract
-        change a list. What is not named stays as it is. Of one resource all changes are made, or none."""
+        """Change configs: a text sets one, None resets it to the inherited value, Append and Subtract change
+        a list. Others stay unchanged. All changes to one resource are made, or none."""
         return await config_calls.alter_configs(
             self._cluster, changes, self._until(timeout), validate_only=validate_only
         )
@@ -194,8 +194,8 @@ class Admin:
     async def list_groups(
         self, *, states: Iterable[str] = (), types: Iterable[str] = (), timeout: float | None = None
     ) -> list[GroupListing]:
-        """The groups of all brokers, by id: all, or those in one of these states (Stable, Empty ...) and of
-        one of these types (classic, consumer ...)."""
+        """The groups of all brokers, by id; optionally only those in one of these states (Stable, Empty, ...)
+        and of one of these types (classic, consumer, ...)."""
         return await group_calls.list_groups(
             self._cluster, self._until(timeout), states=_names(states, "states"), types=_names(types, "types")
         )
@@ -203,7 +203,7 @@ class Admin:
     async def describe_groups(
         self, group_ids: Iterable[str], *, timeout: float | None = None
     ) -> Outcomes[str, GroupDescription]:
-        """Groups with their members. One that is not there is GROUP_ID_NOT_FOUND."""
+        """Groups with their members. One that does not exist is GROUP_ID_NOT_FOUND."""
         return await group_calls.describe_groups(
             self._cluster, _names(group_ids, "group_ids"), self._until(timeout)
         )
@@ -234,8 +234,8 @@ class Admin:
         reason: str = group_calls.REASON,
         timeout: float | None = None,
     ) -> Outcomes[str, None]:
-        """Remove members of a classic group by member id or group instance id; without either, all there are.
-        Members that still run join again. The outcomes go by the ids."""
+        """Remove members of a classic group by member id or group instance id; without either, all of them.
+        Members still running rejoin. The outcomes are keyed by the ids."""
         return await group_calls.remove_members(
             self._cluster,
             group_id,
@@ -250,8 +250,8 @@ class Admin:
     async def list_group_offsets(
         self, group_id: str, *, require_stable: bool = False, timeout: float | None = None
     ) -> GroupOffsets:
-        """All that a group has committed, by partition; nothing for a group that is not there.
-        `require_stable`: wait for offsets of open transactions instead of passing them over (KIP-447)."""
+        """All committed offsets of a group, by partition; empty if it does not exist. `require_stable`: wait
+        for offsets of open transactions instead of ignoring them (KIP-447)."""
         found = await self.list_groups_offsets([group_id], require_stable=require_stable, timeout=timeout)
         return found.raise_for_failures()[group_id]
 
@@ -273,15 +273,15 @@ class Admin:
         *,
         timeout: float | None = None,
     ) -> Outcomes[TopicPartition, None]:
-        """Commit offsets for a group without members; one that is not there comes to be. With members it is
+        """Commit offsets for a group without members, which is created if missing. If it has members,
         UNKNOWN_MEMBER_ID."""
         return await offset_calls.alter_group_offsets(self._cluster, group_id, offsets, self._until(timeout))
 
     async def delete_group_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition], *, timeout: float | None = None
     ) -> Outcomes[TopicPartition, None]:
-        """Forget what a group has committed for partitions. Of a topic that members subscribe to it is
-        GROUP_SUBSCRIBED_TO_TOPIC; a group that is not there is raised as GROUP_ID_NOT_FOUND."""
+        """Delete a group's committed offsets for partitions. For a topic that members subscribe to,
+        GROUP_SUBSCRIBED_TO_TOPIC; raises GROUP_ID_NOT_FOUND if the group does not exist."""
         return await offset_calls.delete_group_offsets(
             self._cluster, group_id, partitions, self._until(timeout)
         )
@@ -296,13 +296,13 @@ class Admin:
         dry_run: bool = False,
         timeout: float | None = None,
     ) -> Outcomes[TopicPartition, ResetOffset]:
-        """Put a group without members at Earliest(), Latest(), Current(), Offset(n), Shift(n), At(datetime)
+        """Reset a group without members to Earliest(), Latest(), Current(), Offset(n), Shift(n), At(datetime)
         or By(timedelta), as near as the logs allow: in all partitions of these topics and in these
-        partitions, or, without either, wherever it has committed an offset. `dry_run`: find out where that
-        is.
+        partitions, or, without either, wherever it has committed offsets. `dry_run`: only compute the new
+        offsets.
 
-        Raises KafkaError(NON_EMPTY_GROUP) for a group that has members: stop them first. A group that is not
-        there comes to be. A topic that is not there stands in the outcomes as its partition -1.
+        Raises KafkaError(NON_EMPTY_GROUP) if the group has members: stop them first. A missing group is
+        created. A topic that does not exist appears in the outcomes as its partition -1.
         """
         return await reset_calls.reset_group_offsets(
             self._cluster,
@@ -323,8 +323,8 @@ class Admin:
         isolation_level: int = READ_UNCOMMITTED,
         timeout: float | None = None,
     ) -> Outcomes[TopicPartition, OffsetAndTimestamp | None]:
-        """For each partition the first record at or after a time (epoch ms, or a datetime with a zone), or
-        what EARLIEST, LATEST and MAX_TIMESTAMP stand for; None where there is no such record. EARLIEST and
+        """For each partition, the first record at or after a time (epoch ms, or a datetime with a time zone),
+        or the offset of EARLIEST, LATEST or MAX_TIMESTAMP; None if there is no such record. EARLIEST and
         LATEST have the timestamp -1."""
         return await offset_calls.list_offsets(
             self._cluster, wanted, self._until(timeout), isolation_level=isolation_level
@@ -333,26 +333,26 @@ class Admin:
     async def delete_records(
         self, before: Mapping[TopicPartition, int], *, timeout: float | None = None
     ) -> Outcomes[TopicPartition, int]:
-        """Delete the records before these offsets; HIGH_WATERMARK stands for all there are. The outcome is
-        the first offset left."""
+        """Delete the records before these offsets; HIGH_WATERMARK deletes all. The outcome is the first
+        remaining offset."""
         return await offset_calls.delete_records(self._cluster, before, self._until(timeout))
 
     async def describe_producers(
         self, partitions: Iterable[TopicPartition], *, timeout: float | None = None
     ) -> Outcomes[TopicPartition, list[ProducerState]]:
-        """Who has written to partitions with a producer id."""
+        """The producer ids that have written to partitions."""
         return await replica_calls.describe_producers(self._cluster, partitions, self._until(timeout))
 
     # --- cluster --------------------------------------------------------------------------------------------
 
     async def describe_cluster(self, *, timeout: float | None = None) -> ClusterDescription:
-        """Its id, controller and brokers."""
+        """The cluster's id, controller and brokers."""
         return await cluster_calls.describe_cluster(self._cluster, self._until(timeout))
 
     async def describe_log_dirs(
         self, nodes: Iterable[int] | None = None, *, timeout: float | None = None
     ) -> Outcomes[int, list[LogDir]]:
-        """The log directories of these brokers, or of all, by node id, with the replicas in them."""
+        """The log directories of these brokers (default: all), by node id, with their replicas."""
         return await replica_calls.describe_log_dirs(self._cluster, self._until(timeout), nodes)
 
     async def elect_leaders(
@@ -362,8 +362,8 @@ class Admin:
         election_type: ElectionType = ElectionType.PREFERRED,
         timeout: float | None = None,
     ) -> Outcomes[TopicPartition, None]:
-        """Elect the leaders of these partitions, ELECTION_NOT_NEEDED where there is the right one; with None,
-        of all that need it."""
+        """Elect leaders for these partitions; None means all that need it. ELECTION_NOT_NEEDED if a partition
+        already has the right leader."""
         return await replica_calls.elect_leaders(
             self._cluster, self._until(timeout), partitions, election_type=election_type
         )
@@ -375,8 +375,8 @@ class Admin:
         allow_replication_factor_change: bool = True,
         timeout: float | None = None,
     ) -> Outcomes[TopicPartition, None]:
-        """Assign partitions to other brokers, by node id, the preferred leader first; None cancels what is
-        going on."""
+        """Assign partitions to brokers, by node id, the preferred leader first; None cancels a reassignment
+        in progress."""
         return await replica_calls.alter_partition_reassignments(
             self._cluster,
             reassignments,
@@ -387,7 +387,7 @@ class Admin:
     async def list_partition_reassignments(
         self, partitions: Iterable[TopicPartition] | None = None, *, timeout: float | None = None
     ) -> dict[TopicPartition, Reassignment]:
-        """Reassignments that are going on, of these partitions or of all. With muster, never any."""
+        """Reassignments in progress, of these partitions (default: all). muster never has any."""
         return await replica_calls.list_partition_reassignments(
             self._cluster, self._until(timeout), partitions
         )
@@ -400,7 +400,7 @@ def _seconds(value: float, name: str) -> float:
 
 
 def _names(given: Iterable[str], parameter: str) -> list[str]:
-    """A text is an iterable of texts as well, and hardly ever meant to be."""
+    """A str is an iterable of strs, and hardly ever meant as one."""
     if isinstance(given, str):
         raise TypeError(f"{parameter}: it takes several names, such as [{given!r}]")
     return list(given)

@@ -1,4 +1,4 @@
-"""The cluster: its brokers, who is the controller, and of muster's brokers who serves what."""
+"""The cluster: its brokers, its controller, and, for muster, which broker serves what."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from muster.client.network.connection import Address
 from muster.protocol.messages.metadata import DescribeClusterRequest, DescribeClusterResponse
 
 DRAINED_CONFIG = "muster.drained"
-"""The config of one broker that keeps it without leases."""
+"""The broker config that keeps a broker free of leases."""
 
 
 class Node(NamedTuple):
@@ -28,11 +28,10 @@ class Node(NamedTuple):
 
 
 class Lease(NamedTuple):
-    """The right of one broker to serve a shard: of groups ("group"), of topic partitions ("data"), or of
-    those with one replica list ("replicas").
-
-    Nobody has it: `holder` is None, and so is what follows. `announced`: the holder has loaded the shard, and
-    clients are sent to it. It runs out in `remaining_ms` unless it is renewed.
+    """One broker's right to serve a shard: of groups ("group"), of topic partitions ("data"), or of those
+    with one replica list ("replicas"). If nobody holds it, `holder` and the fields after it are None.
+    `announced`: the holder has loaded the shard, and clients are sent to it. It expires in `remaining_ms`
+    unless renewed.
     """
 
     kind: str
@@ -44,8 +43,8 @@ class Lease(NamedTuple):
 
 
 class Registration(NamedTuple):
-    """How a broker stands in the cluster. It counts as gone `term_ms` after it registered last. One that is
-    drained holds no leases, or is handing them over."""
+    """A broker's registration. It expires `term_ms` after the last renewal. A drained broker holds no leases,
+    or is handing them over."""
 
     drained: bool
     registered_ago_ms: int
@@ -53,21 +52,21 @@ class Registration(NamedTuple):
 
 
 class Leases(NamedTuple):
-    """What brokers of muster tell beside the rest: every lease, and every broker's registration by its node
-    id. `answering` is the broker that says so."""
+    """What muster's brokers report in addition: every lease, and every broker's registration by node id.
+    `answering` is the broker that responded."""
 
     answering: int
     registrations: dict[int, Registration]
     leases: list[Lease]
 
     def of(self, node_id: int, kind: str | None = None) -> list[Lease]:
-        """The leases that a broker holds, all or those of one kind."""
+        """The leases that a broker holds, optionally of one kind."""
         return [each for each in self.leases if each.holder == node_id and kind in (None, each.kind)]
 
 
 class ClusterDescription(NamedTuple):
-    """The cluster as one broker describes it. `controller` is its node id, -1 when there is none. `leases`
-    are None when they were not asked for, and when the broker is none of muster's."""
+    """The cluster as one broker describes it. `controller` is a node id, -1 if there is none. `leases` is
+    None if not requested, and if the broker is not muster's."""
 
     cluster_id: str
     controller: int
@@ -76,7 +75,7 @@ class ClusterDescription(NamedTuple):
 
 
 async def describe_cluster(cluster: Cluster, until: float, *, leases: bool = False) -> ClusterDescription:
-    """Its id, controller and brokers, and on request its leases."""
+    """The cluster's id, controller and brokers, and on request its leases."""
 
     async def attempt() -> ClusterDescription:
         return await describe_cluster_once(cluster, until, leases=leases)
@@ -87,7 +86,7 @@ async def describe_cluster(cluster: Cluster, until: float, *, leases: bool = Fal
 async def describe_cluster_once(
     cluster: Cluster, until: float, *, leases: bool = False
 ) -> ClusterDescription:
-    """As `describe_cluster`, from the broker that is asked first. Raises what that one meets."""
+    """Like `describe_cluster`, but asks one broker only, and raises its failure."""
     request = DescribeClusterRequest(include_cluster_authorized_operations=False, include_leases=leases)
     response: DescribeClusterResponse = await cluster.call(request, until)
     if response.error_code:
@@ -118,8 +117,8 @@ def _leases(response: DescribeClusterResponse) -> Leases:
 
 
 async def set_drained(cluster: Cluster, node_id: int, drained: bool, until: float) -> None:
-    """Have a broker of muster hand its leases over and take none, or let it take leases again. It stays so
-    when it is started anew. Returns before anything was handed over. Raises KafkaError and ClientError."""
+    """Make a muster broker hand over its leases and take none, or let it take leases again. This survives
+    restarts. Returns before anything is handed over. Raises KafkaError and ClientError."""
     broker = ConfigResource.of_broker(node_id)
     change = {broker: {DRAINED_CONFIG: "true" if drained else None}}
     (await alter_configs(cluster, change, until)).raise_for_failures()

@@ -20,7 +20,7 @@ from muster.protocol.messages.configs import ResourceType as ResourceType
 
 
 class ConfigResource(NamedTuple):
-    """One thing that has configs."""
+    """A resource that has configs."""
 
     type: ResourceType
     name: str
@@ -31,7 +31,7 @@ class ConfigResource(NamedTuple):
 
     @classmethod
     def of_broker(cls, node_id: int | None = None) -> Self:
-        """A broker; None is what is set for all brokers together."""
+        """A broker; None is the cluster-wide default."""
         return cls(ResourceType.BROKER, "" if node_id is None else str(node_id))
 
     @classmethod
@@ -63,11 +63,11 @@ class ConfigSource(StrEnum):
 
 
 _SOURCES: Final = dict(enumerate(ConfigSource))
-"""By Kafka's numbers, which run in this order."""
+"""By Kafka's numbers, which follow this order."""
 
 
 class ConfigSynonym(NamedTuple):
-    """A place that has a say in a config; the first one that has a value decides."""
+    """One source of a config's value; the first one that is set wins."""
 
     name: str
     value: str | None
@@ -75,8 +75,7 @@ class ConfigSynonym(NamedTuple):
 
 
 class Config(NamedTuple):
-    """A config as it is in force; the value is None when the broker keeps it to itself. `documentation` is
-    None unless it was asked for."""
+    """A config in effect. The value is None if it is sensitive; `documentation` is None unless requested."""
 
     name: str
     value: str | None
@@ -94,13 +93,13 @@ class Append(NamedTuple):
 
 
 class Subtract(NamedTuple):
-    """Takes a value out of a config that is a list."""
+    """Removes a value from a config that is a list."""
 
     value: str
 
 
 ConfigChange = str | None | Append | Subtract
-"""A text sets a config, None lets it go back to what is inherited."""
+"""A text sets a config, None resets it to the inherited value."""
 
 _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
 
@@ -114,7 +113,7 @@ async def describe_configs(
     synonyms: bool = False,
     documentation: bool = False,
 ) -> Outcomes[ConfigResource, dict[str, Config]]:
-    """The configs of each resource, by name; `names` are those wanted, None for all."""
+    """The configs of each resource, by name; `names` selects some, None means all."""
     keys = None if names is None else list(names)
 
     async def ask(
@@ -166,8 +165,8 @@ async def alter_configs(
     *,
     validate_only: bool = False,
 ) -> Outcomes[ConfigResource, None]:
-    """Change configs; what is not named stays as it is (IncrementalAlterConfigs, KIP-339). Of one resource
-    all changes are made, or none."""
+    """Change configs; others stay unchanged (IncrementalAlterConfigs, KIP-339). All changes to one resource
+    are made, or none."""
 
     altered = {
         resource: [_change(name, change) for name, change in wanted.items()]
@@ -215,7 +214,7 @@ def _change(name: str, change: ConfigChange) -> IncrementalAlterConfigsRequest.A
 async def _nodes(
     cluster: Cluster, until: float, of_others: int, resources: list[ConfigResource]
 ) -> dict[ConfigResource, int | KafkaError]:
-    """Who is to be asked: a broker about itself, `of_others` about the rest."""
+    """Whom to ask: each broker about itself, `of_others` about the rest."""
     of_brokers = {
         each: each.name
         for each in resources

@@ -38,7 +38,8 @@ _NAMED_MAX: Final = 5  # members named in an error
 
 
 class GroupListing(NamedTuple):
-    """A group as lists show it; type and state are "" from brokers before Kafka 3.8 and 2.6."""
+    """A group as ListGroups returns it; the type is "" from brokers before Kafka 3.8, the state before
+    2.6."""
 
     group_id: str
     group_type: str
@@ -47,9 +48,9 @@ class GroupListing(NamedTuple):
 
 
 class MemberDescription(NamedTuple):
-    """A member. `assignment` is None when its bytes are no assignment of consumers.
+    """A member. `assignment` is None if its bytes are not a consumer assignment.
 
-    `protocol` is "classic" or "consumer" (KIP-848). In a consumer group, where members of both may be, each
+    `protocol` is "classic" or "consumer" (KIP-848). In a consumer group, which may have members of both, each
     has the `epoch` that it has reached, and its `target`, the assignment that it is to have; None in others.
     """
 
@@ -80,7 +81,7 @@ class GroupDescription(NamedTuple):
 
     @property
     def member_names(self) -> str:
-        """How many members there are, and who the first of them are, in words."""
+        """The number of members and the names of the first, in words."""
         count = "1 member" if len(self.members) == 1 else f"{len(self.members)} members"
         shown = [
             f"{each.group_instance_id or each.client_id or each.member_id} at {each.host.removeprefix('/')}"
@@ -93,7 +94,8 @@ class GroupDescription(NamedTuple):
 async def list_groups(
     cluster: Cluster, until: float, *, states: Iterable[str] = (), types: Iterable[str] = ()
 ) -> list[GroupListing]:
-    """The groups of all brokers by id, in one of these states and of one of these types if any are given."""
+    """The groups of all brokers by id; optionally only those in one of these states and of one of these
+    types."""
     request = ListGroupsRequest(states_filter=list(states), types_filter=list(types))
 
     async def attempt() -> list[GroupListing]:
@@ -113,7 +115,7 @@ async def list_groups(
 async def describe_groups(
     cluster: Cluster, group_ids: Iterable[str], until: float
 ) -> Outcomes[str, GroupDescription]:
-    """Groups with their members. A group that is not there is KafkaError(GROUP_ID_NOT_FOUND)."""
+    """Groups with their members. A group that does not exist is KafkaError(GROUP_ID_NOT_FOUND)."""
 
     async def ask(node: int, wanted: list[str]) -> dict[str, GroupDescription | KafkaError]:
         response = await cluster.call(DescribeGroupsRequest(groups=wanted), until, node=node)
@@ -144,7 +146,7 @@ def _described(
 ) -> GroupDescription | KafkaError:
     if told.error_code:
         return refusal(told.error_code, told.error_message, about=f"group {told.group_id}")
-    if told.group_state == "Dead":  # how brokers before DescribeGroups v6 say it
+    if told.group_state == "Dead":  # how brokers before DescribeGroups v6 report it
         return refusal(ErrorCode.GROUP_ID_NOT_FOUND, about=f"group {told.group_id}")
     return GroupDescription(
         told.group_id,
@@ -228,7 +230,7 @@ async def delete_groups(cluster: Cluster, group_ids: Iterable[str], until: float
     outcomes = await of_coordinators(cluster, group_ids, ask, until, api="DeleteGroups", repeatable=False)
     active = [name for name, each in outcomes.failed.items() if each.code == ErrorCode.NON_EMPTY_GROUP]
     if active:
-        with suppress(ClientError, KafkaError):  # then the broker's own words have to do
+        with suppress(ClientError, KafkaError):  # then the broker's message must do
             for name, group in (await describe_groups(cluster, active, until)).succeeded.items():
                 outcomes[name] = KafkaError(ErrorCode.NON_EMPTY_GROUP, f"the group has {group.member_names}")
     return outcomes
@@ -243,8 +245,8 @@ async def remove_members(
     instance_ids: Iterable[str] | None = None,
     reason: str = REASON,
 ) -> Outcomes[str, None]:
-    """Remove these members of a classic group, named by member id or by group instance id; without either,
-    all there are. The outcomes go by those ids. Members that run join again."""
+    """Remove these members of a classic group, by member id or group instance id; without either, all of
+    them. The outcomes are keyed by those ids. Members still running rejoin."""
     leaving = {
         each: LeaveGroupRequest.MemberIdentity(member_id=each, reason=reason) for each in member_ids or ()
     }

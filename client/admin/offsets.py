@@ -1,4 +1,4 @@
-"""Offsets: those of logs, and those that groups have committed."""
+"""Offsets: of logs, and committed by groups."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ from muster.protocol.messages.offsets import (
 EARLIEST: Final = -2
 LATEST: Final = -1
 MAX_TIMESTAMP: Final = -3
-"""What ListOffsets takes in place of a timestamp: the start and the end of the log, and the record with the
-largest timestamp (KIP-734)."""
+"""Special timestamps for ListOffsets: the start and the end of the log, and the record with the largest
+timestamp (KIP-734)."""
 
 READ_UNCOMMITTED: Final = 0
 READ_COMMITTED: Final = 1
-"""Isolation levels (KIP-98): with the latter the end of the log is the last stable offset."""
+"""Isolation levels (KIP-98): with the second, the end of the log is the last stable offset."""
 
 HIGH_WATERMARK: Final = -1
-"""In place of an offset to delete records up to."""
+"""Instead of an offset: delete all records."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_CONSUMER: Final = -1  # the replica id of those who are none
+_CONSUMER: Final = -1  # the replica id of clients
 _MAX_TIMESTAMP_SINCE: Final = 7  # version of ListOffsets
 _BATCHED_GROUPS_SINCE: Final = 8  # version of OffsetFetch (KIP-709)
 _OFFSET_FETCH_BY_NAME: Final = 9  # its last version without topic ids
@@ -59,8 +59,8 @@ async def list_offsets(
     *,
     isolation_level: int = READ_UNCOMMITTED,
 ) -> Outcomes[TopicPartition, OffsetAndTimestamp | None]:
-    """For each partition the first record at or after a time (epoch ms, or a datetime with a zone), or what
-    EARLIEST, LATEST or MAX_TIMESTAMP stand for; None where there is no such record. EARLIEST and LATEST have
+    """For each partition, the first record at or after a time (epoch ms, or a datetime with a time zone), or
+    the offset of EARLIEST, LATEST or MAX_TIMESTAMP; None if there is no such record. EARLIEST and LATEST have
     the timestamp -1."""
     timestamps = {
         where: epoch_ms(each, f"{where}") if isinstance(each, datetime) else each
@@ -107,8 +107,8 @@ async def list_offsets(
 
 
 def epoch_ms(moment: datetime, about: str) -> int:
-    """Epoch milliseconds, 0 for what was before. Raises ValueError for a datetime without a zone: nobody can
-    tell whose time it is."""
+    """Epoch milliseconds, 0 for times before the epoch. Raises ValueError for a datetime without a time zone,
+    which is ambiguous."""
     if moment.tzinfo is None or moment.utcoffset() is None:
         raise ValueError(
             f"{about}: {moment.isoformat()} has no time zone; it takes one, such as "
@@ -120,8 +120,8 @@ def epoch_ms(moment: datetime, about: str) -> int:
 async def delete_records(
     cluster: Cluster, before: Mapping[TopicPartition, int], until: float
 ) -> Outcomes[TopicPartition, int]:
-    """Delete the records before these offsets; HIGH_WATERMARK stands for all there are. The outcome is the
-    first offset left. It is asked again if an answer is lost: what is deleted stays so."""
+    """Delete the records before these offsets; HIGH_WATERMARK deletes all. The outcome is the first remaining
+    offset. Retried if a response is lost, since deleting twice is harmless."""
 
     async def ask(node: int, partitions: list[TopicPartition]) -> dict[TopicPartition, int | KafkaError]:
         request = DeleteRecordsRequest(
@@ -159,8 +159,8 @@ GroupOffsets = dict[TopicPartition, OffsetAndMetadata]
 async def list_group_offsets(
     cluster: Cluster, group_ids: Iterable[str], until: float, *, require_stable: bool = False
 ) -> Outcomes[str, GroupOffsets]:
-    """Every offset each group has committed; none for a group that does not exist. `require_stable`: wait for
-    offsets of open transactions instead of passing them over (KIP-447)."""
+    """All committed offsets of each group; none for a group that does not exist. `require_stable`: wait for
+    offsets of open transactions instead of ignoring them (KIP-447)."""
 
     async def ask(node: int, wanted: list[str]) -> dict[str, GroupOffsets | KafkaError]:
         def build(version: int) -> OffsetFetchRequest:
@@ -182,7 +182,7 @@ async def list_group_offsets(
 def _group_offsets(
     group_id: str, told: OffsetFetchResponse | OffsetFetchResponse.Group
 ) -> GroupOffsets | KafkaError:
-    """Versions before 8 say of the one group what later ones say of each."""
+    """Versions before 8 have the fields of their one group at the top level."""
     if told.error_code:
         return refusal(told.error_code, about=f"group {group_id}")
     committed: GroupOffsets = {}
@@ -204,8 +204,8 @@ async def alter_group_offsets(
     offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
     until: float,
 ) -> Outcomes[TopicPartition, None]:
-    """Commit offsets for a group without members, which comes to be if it is not there. With members it is
-    KafkaError(UNKNOWN_MEMBER_ID). It is asked again if the answer is lost."""
+    """Commit offsets for a group without members, which is created if missing. If it has members,
+    KafkaError(UNKNOWN_MEMBER_ID). Retried if the response is lost."""
     wanted = {
         where: OffsetAndMetadata(each) if isinstance(each, int) else each for where, each in offsets.items()
     }
@@ -235,7 +235,7 @@ async def alter_group_offsets(
 
 
 def _commit_refused(code: int, group_id: str, where: TopicPartition) -> KafkaError:
-    """What a group with members is told is UNKNOWN_MEMBER_ID, which tells nobody what to do."""
+    """For a group with members, brokers answer UNKNOWN_MEMBER_ID, which does not say what to do."""
     if code == ErrorCode.UNKNOWN_MEMBER_ID:
         return refusal(
             code,
@@ -247,8 +247,8 @@ def _commit_refused(code: int, group_id: str, where: TopicPartition) -> KafkaErr
 async def delete_group_offsets(
     cluster: Cluster, group_id: str, partitions: Iterable[TopicPartition], until: float
 ) -> Outcomes[TopicPartition, None]:
-    """Forget what a group has committed for partitions, which need not be anything (KIP-496). Of a topic that
-    members subscribe to it is KafkaError(GROUP_SUBSCRIBED_TO_TOPIC)."""
+    """Delete a group's committed offsets for partitions, if there are any (KIP-496). For a topic that members
+    subscribe to, KafkaError(GROUP_SUBSCRIBED_TO_TOPIC)."""
 
     async def ask(node: int, wanted: list[TopicPartition]) -> dict[TopicPartition, KafkaError | None]:
         request = OffsetDeleteRequest(

@@ -34,8 +34,8 @@ from muster.protocol.messages.transactions import DescribeProducersRequest
 
 
 class ReplicaDescription(NamedTuple):
-    """A replica in a log directory. `offset_lag` is how many records it is behind the high watermark, or, for
-    a copy that is being moved to this directory (`future`), behind the original."""
+    """A replica in a log directory. `offset_lag` is how many records it is behind the high watermark, or, if
+    it is being moved to this directory (`future`), behind the original."""
 
     size_bytes: int
     offset_lag: int
@@ -43,7 +43,7 @@ class ReplicaDescription(NamedTuple):
 
 
 class LogDir(NamedTuple):
-    """A log directory of a broker. Of one that failed only the path and the error are known. The sizes of its
+    """A log directory of a broker. If it has failed, only the path and the error are known. The sizes of its
     volume are None from brokers before Kafka 3.3."""
 
     path: str
@@ -56,7 +56,7 @@ class LogDir(NamedTuple):
 async def describe_log_dirs(
     cluster: Cluster, until: float, nodes: Iterable[int] | None = None
 ) -> Outcomes[int, list[LogDir]]:
-    """The log directories of these brokers, or of all, by node id."""
+    """The log directories of these brokers (default: all), by node id."""
     if nodes is None:
         response = await cluster.retrying(lambda: cluster.metadata([], until), until)
         nodes = sorted(each.node_id for each in response.brokers)
@@ -93,8 +93,8 @@ def _log_dir(told: DescribeLogDirsResponse.DescribeLogDirsResult) -> LogDir:
 
 
 class ElectionType(IntEnum):
-    """Who may become leader: the replica that stands first, or, where none that is in sync lives, any one
-    that lives, at the price of records (KIP-460)."""
+    """Who may become leader: the preferred replica (the first), or, if no in-sync replica is alive, any live
+    one, which may lose records (KIP-460)."""
 
     PREFERRED = 0
     UNCLEAN = 1
@@ -107,8 +107,8 @@ async def elect_leaders(
     *,
     election_type: ElectionType = ElectionType.PREFERRED,
 ) -> Outcomes[TopicPartition, None]:
-    """Elect the leaders of these partitions. With None, of all that need it, and the outcomes are of those.
-    ELECTION_NOT_NEEDED: the partition has the leader it should have."""
+    """Elect leaders for these partitions. None means all that need it; the outcomes are for those.
+    ELECTION_NOT_NEEDED: the partition already has the right leader."""
 
     wanted = None if partitions is None else list(dict.fromkeys(partitions))
 
@@ -133,7 +133,7 @@ async def elect_leaders(
                 outcomes[where] = refused(each.error_code, each.error_message, about=str(where))
         return outcomes
 
-    # What a partition is told may pass, says Kafka, but it is what the caller wants to know.
+    # Kafka calls a partition's error retriable, but it is what the caller wants to know.
     told = await cluster.retrying(ask, until, repeatable=False)
     if wanted is None:
         return Outcomes(told)
@@ -145,7 +145,8 @@ async def elect_leaders(
 
 
 class Reassignment(NamedTuple):
-    """A partition that is being moved to other brokers, by node id: where it is now, what comes and goes."""
+    """A partition being moved to other brokers, by node id: its replicas, and those being added and
+    removed."""
 
     replicas: list[int]
     adding: list[int]
@@ -159,11 +160,10 @@ async def alter_partition_reassignments(
     *,
     allow_replication_factor_change: bool = True,
 ) -> Outcomes[TopicPartition, None]:
-    """Assign partitions to other brokers, by node id, the preferred leader first; None cancels what is going
-    on (KIP-455).
-
-    Apache Kafka has only begun when this returns (`list_partition_reassignments`); muster is done. Without
-    `allow_replication_factor_change` the number of replicas has to stay (KIP-860).
+    """Assign partitions to brokers, by node id, the preferred leader first; None cancels a reassignment in
+    progress (KIP-455). Apache Kafka has only started when this returns (`list_partition_reassignments`);
+    muster is done. Without `allow_replication_factor_change`, the number of replicas must stay the same
+    (KIP-860).
     """
 
     async def ask(node: int, wanted: list[TopicPartition]) -> dict[TopicPartition, KafkaError | None]:
@@ -200,7 +200,7 @@ async def alter_partition_reassignments(
 async def list_partition_reassignments(
     cluster: Cluster, until: float, partitions: Iterable[TopicPartition] | None = None
 ) -> dict[TopicPartition, Reassignment]:
-    """What is going on, of these partitions or of all. With muster, never anything."""
+    """Reassignments in progress, of these partitions (default: all). muster never has any."""
     wanted = None if partitions is None else list(dict.fromkeys(partitions))
 
     async def ask() -> dict[TopicPartition, Reassignment]:
@@ -233,8 +233,8 @@ async def list_partition_reassignments(
 
 
 class ProducerState(NamedTuple):
-    """A producer id that has written to a partition. The timestamp is that of its last batch, epoch ms.
-    Without a transaction `coordinator_epoch` and `transaction_start_offset` are None."""
+    """A producer id that has written to a partition. The timestamp is that of its last batch, in epoch ms.
+    Outside a transaction, `coordinator_epoch` and `transaction_start_offset` are None."""
 
     producer_id: int
     producer_epoch: int
@@ -247,7 +247,7 @@ class ProducerState(NamedTuple):
 async def describe_producers(
     cluster: Cluster, partitions: Iterable[TopicPartition], until: float
 ) -> Outcomes[TopicPartition, list[ProducerState]]:
-    """Who writes to each partition with a producer id (KIP-664), by producer id."""
+    """The producers that write to each partition with a producer id (KIP-664), by producer id."""
 
     async def ask(
         node: int, wanted: list[TopicPartition]

@@ -1,4 +1,4 @@
-"""Putting a group elsewhere in its topics: what `kafka-consumer-groups --reset-offsets` does."""
+"""Resets the committed offsets of a group, as `kafka-consumer-groups --reset-offsets` does."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from muster.protocol.errors import ErrorCode, KafkaError
 
 @dataclass(frozen=True, slots=True)
 class Earliest:
-    """The oldest record there is."""
+    """The oldest record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,7 @@ class Latest:
 
 @dataclass(frozen=True, slots=True)
 class Current:
-    """Where the group is, even if the log does not have that offset; the end of the log where it has
-    committed nothing."""
+    """The committed offset, or the end of the log if there is none. It may lie outside the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +53,14 @@ class Offset:
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """So many records on from the committed offset, or back if it is below 0."""
+    """This many records forward from the committed offset, or back if negative."""
 
     by: int
 
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """The first record of this moment or later; the end of the log if there is none. It takes a zone."""
+    """The first record at or after this time, or the end of the log if there is none. Needs a time zone."""
 
     moment: datetime
 
@@ -71,7 +70,7 @@ class At:
 
 @dataclass(frozen=True, slots=True)
 class By:
-    """The first record that is at most so old; the end of the log if there is none."""
+    """The first record no older than this, or the end of the log if there is none."""
 
     age: timedelta
 
@@ -82,7 +81,7 @@ class By:
 
 @dataclass(frozen=True, slots=True)
 class PerPartition:
-    """An offset for each partition; partitions that it does not name cannot be reset to it."""
+    """An offset for each partition; other partitions cannot be reset to it."""
 
     offsets: Mapping[TopicPartition, int]
 
@@ -96,8 +95,8 @@ Target = Earliest | Latest | Current | Offset | Shift | At | By | PerPartition
 
 
 class ResetOffset(NamedTuple):
-    """Where a group was in a partition (None: nowhere), where it was to go, and where it is put: the offset
-    nearest to that which the log has."""
+    """A group's committed offset in a partition (None: none), the requested one, and the new one: the nearest
+    that the log has."""
 
     before: int | None
     wanted: int
@@ -114,12 +113,12 @@ async def reset_group_offsets(
     partitions: Iterable[TopicPartition] | None = None,
     dry_run: bool = False,
 ) -> Outcomes[TopicPartition, ResetOffset]:
-    """Put a group that has no members at `to` in all partitions of these topics and in these partitions;
-    without either, in those that `to` names (PerPartition), or all for which it has committed an offset.
-    `dry_run`: find out where that is.
+    """Reset a group without members to `to` in all partitions of these topics and in these partitions;
+    without either, in those that `to` names (PerPartition), or wherever it has committed offsets. `dry_run`:
+    only compute the new offsets.
 
-    Raises KafkaError(NON_EMPTY_GROUP) for a group that has members. A group that is not there comes to be. A
-    topic that is not there stands in the outcomes as one partition, -1.
+    Raises KafkaError(NON_EMPTY_GROUP) if the group has members. A missing group is created. A topic that does
+    not exist appears in the outcomes as one partition, -1.
     """
     if not isinstance(to, Target):
         raise TypeError(
@@ -157,7 +156,7 @@ def _moment_ms(to: Target) -> int | None:
 
 
 async def _refuse_active(cluster: Cluster, group_id: str, until: float) -> None:
-    """Brokers refuse what comes from outside while a group has members; better to know before."""
+    """Brokers refuse outside commits while a group has members; check that first."""
     group = (await describe_groups(cluster, [group_id], until))[group_id]
     if isinstance(group, KafkaError):
         if group.code != ErrorCode.GROUP_ID_NOT_FOUND:
@@ -178,7 +177,7 @@ async def _places(
     committed: GroupOffsets,
     until: float,
 ) -> Outcomes[TopicPartition, ResetOffset]:
-    """Where the group is to go in each partition, within its log."""
+    """The new offset in each partition, within its log."""
     starts = await list_offsets(cluster, dict.fromkeys(partitions, EARLIEST), until)
     ends = await list_offsets(cluster, dict.fromkeys(partitions, LATEST), until)
     found = ends

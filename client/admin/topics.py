@@ -22,14 +22,14 @@ from muster.protocol.messages.topics import (
 )
 
 BROKER_DEFAULT: Final = -1
-"""Leaves a number to the broker's settings (KIP-464)."""
+"""Use the broker's default (KIP-464)."""
 
 _APPEARS_S: Final = 5.0
-"""How long a topic that a broker was allowed to create may take to appear; it does not say if it will."""
+"""How long to wait for a topic that a broker may auto-create; it does not say whether it will."""
 
 
 class PartitionDescription(NamedTuple):
-    """A partition and where it lives, by node id; `leader` is -1 while it has none."""
+    """A partition and its replicas, by node id; `leader` is -1 while it has none."""
 
     partition: int
     leader: int
@@ -49,14 +49,14 @@ class TopicDescription(NamedTuple):
 
     @property
     def replication_factor(self) -> int:
-        """Copies of the first partition: Kafka has no number for the topic."""
+        """The number of replicas of the first partition: Kafka has no number for the topic."""
         return len(self.partitions[0].replicas) if self.partitions else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTopic:
-    """A topic to be created. -1 leaves a number to the broker's settings; `replica_assignments`, node ids by
-    partition with the preferred leader first, say both numbers themselves."""
+    """A topic to create. -1 means the broker's default. `replica_assignments`, node ids by partition with the
+    preferred leader first, replace both numbers."""
 
     name: str
     num_partitions: int = BROKER_DEFAULT
@@ -79,8 +79,8 @@ class NewTopic:
 
 
 class CreatedTopic(NamedTuple):
-    """A topic as it was created; the topic id is None when it was only validated. Numbers are -1 where the
-    broker (before Kafka 2.4) does not tell them of what it only validated."""
+    """A topic as it was created. The topic id is None if it was only validated. Numbers are -1 if the broker
+    (before Kafka 2.4) does not report them."""
 
     name: str
     topic_id: uuid.UUID | None
@@ -90,8 +90,8 @@ class CreatedTopic(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NewPartitions:
-    """How many partitions a topic is to have in all, and the node ids of each new one's replicas, the
-    preferred leader first; None leaves those to the cluster."""
+    """A topic's new number of partitions, and the node ids of each new one's replicas, the preferred leader
+    first; None lets the cluster choose them."""
 
     total_count: int
     assignments: Sequence[Sequence[int]] | None = None
@@ -119,7 +119,7 @@ async def list_topics(
 async def describe_topics(
     cluster: Cluster, names: Iterable[str], until: float
 ) -> Outcomes[str, TopicDescription]:
-    """These topics. A topic that is not there is KafkaError(UNKNOWN_TOPIC_OR_PARTITION)."""
+    """These topics. A topic that does not exist is KafkaError(UNKNOWN_TOPIC_OR_PARTITION)."""
 
     async def ask(wanted: list[str]) -> dict[str, TopicDescription | KafkaError]:
         response = await cluster.metadata(wanted, until)
@@ -155,8 +155,8 @@ def _described(told: MetadataResponse.Topic) -> TopicDescription:
 async def create_topics(
     cluster: Cluster, topics: Iterable[NewTopic], until: float, *, validate_only: bool = False
 ) -> Outcomes[str, CreatedTopic]:
-    """Create topics. Returns once their partitions are led, so that what comes next finds them.
-    `validate_only`: find out what would become of it."""
+    """Create topics. Returns once their partitions have leaders, so that the next call finds them.
+    `validate_only`: only check whether it would work."""
     wanted: dict[str, NewTopic] = {}
     for topic in topics:
         if not isinstance(topic, NewTopic):
@@ -210,13 +210,13 @@ def _created(told: CreateTopicsResponse.CreatableTopicResult) -> CreatedTopic | 
 
 
 async def ensure_topic(cluster: Cluster, name: str, until: float) -> TopicDescription:
-    """The topic, created by the broker with its defaults if it is missing and the broker's settings allow it,
-    as for any producer."""
+    """The topic, auto-created with the broker's defaults if it is missing and the broker allows it, as for
+    any producer."""
     await cluster.retrying(lambda: cluster.metadata([name], until, create=True), until)
     led = await _until_led(cluster, {name: 1}, min(until, deadline(_APPEARS_S)))
     found = led[name]
     if isinstance(found, KafkaError) and found.code == ErrorCode.LEADER_NOT_AVAILABLE:
-        # It is there. A leader that died is replaced when its term is over.
+        # It exists. A leader that died is replaced when its lease expires.
         led = await _until_led(cluster, {name: 1}, until)
     return led.raise_for_failures()[name]
 
@@ -224,7 +224,7 @@ async def ensure_topic(cluster: Cluster, name: str, until: float) -> TopicDescri
 async def _led(
     cluster: Cluster, partitions_min: Mapping[str, int], until: float
 ) -> Outcomes[str, TopicDescription]:
-    """The same for topics of which it is known that they were created, whoever does not answer."""
+    """The same for topics known to exist, whichever broker does not respond."""
     try:
         return await _until_led(cluster, partitions_min, until)
     except ClientError as error:
@@ -235,8 +235,8 @@ async def _led(
 async def _until_led(
     cluster: Cluster, partitions_min: Mapping[str, int], until: float
 ) -> Outcomes[str, TopicDescription]:
-    """The topics, once each has at least so many partitions and all of them are led: what was created takes a
-    moment until brokers know it."""
+    """The topics, once each has at least this many partitions and all have leaders: brokers learn of new ones
+    after a moment."""
     tries = 0
     found: Outcomes[str, TopicDescription] = Outcomes()
     missing = list(partitions_min)
@@ -260,7 +260,7 @@ async def _until_led(
 
 
 def _not_led(name: str, topic: TopicDescription | KafkaError, partitions_min: int) -> KafkaError | None:
-    """Why to ask again; None when it is as it should be, or will never be."""
+    """Why to ask again; None if the topic is ready, or never will be."""
     if isinstance(topic, KafkaError):
         return topic if topic.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else None
     if len(topic.partitions) >= partitions_min and all(each.leader >= 0 for each in topic.partitions):
@@ -273,8 +273,7 @@ def _not_led(name: str, topic: TopicDescription | KafkaError, partitions_min: in
 async def create_partitions(
     cluster: Cluster, counts: Mapping[str, int | NewPartitions], until: float, *, validate_only: bool = False
 ) -> Outcomes[str, None]:
-    """Give topics more partitions; the number is how many each is to have in all. Returns once they are
-    led."""
+    """Add partitions to topics; the number is each topic's new total. Returns once they have leaders."""
     wanted = {
         name: NewPartitions(count) if isinstance(count, int) else count for name, count in counts.items()
     }

@@ -1,7 +1,6 @@
-"""The partitions that a consumer reads: which of them may be given out, and where it is in each.
-
-Records that were fetched and not given out yet are in two places: the fetcher has those that it was not asked
-for, the delivery those that it handed over. The delivery's come first, so they say where the consumer is.
+"""The partitions that a consumer reads: which of them may be returned, and the position in each. Records
+fetched but not returned yet are in two places: still in the fetcher, or handed over to the delivery. The
+delivery's come first, so they determine the position.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from muster.client.partitions import OffsetAndMetadata, TopicPartition
 
 
 class Assigned:
-    """What is read at present. The fetcher and the delivery hear of it from here alone."""
+    """The assigned partitions. Only this class tells the fetcher and the delivery about them."""
 
     def __init__(self, subscription: Subscription, delivery: Delivery[Any, Any]) -> None:
         self.partitions: frozenset[TopicPartition] = frozenset()
@@ -28,7 +27,7 @@ class Assigned:
         self._held: frozenset[TopicPartition] = frozenset()
 
     def open(self, fetcher: Fetcher) -> None:
-        """To be called before any other method."""
+        """Must be called before any other method."""
         self._fetcher = fetcher
 
     def check(self, *partitions: TopicPartition) -> None:
@@ -38,7 +37,7 @@ class Assigned:
                 raise ClientError(f"{where} is not assigned to this consumer: {self._subscription}")
 
     def adopt(self, partitions: frozenset[TopicPartition], *, settled: bool = True) -> None:
-        """Read these and no others; until it is `settled`, what was paused may come back."""
+        """Read exactly these; until `settled`, paused partitions may come back."""
         self._delivery.drop(self.partitions - partitions)
         self._fetcher.set_assigned(partitions)
         self.partitions, self._held = partitions, frozenset()
@@ -48,20 +47,20 @@ class Assigned:
         self._block()
 
     def end(self) -> None:
-        """Read nothing: the fetcher is closed."""
+        """Read nothing more: the fetcher is closed."""
         self._delivery.drop(self.partitions)
         self.partitions = frozenset()
 
     # --- what may be given out ------------------------------------------------------------------------------
 
     def hold(self, partitions: frozenset[TopicPartition]) -> None:
-        """Read and give out nothing more of these, which are about to be given up, until the next `adopt`."""
+        """Read and return nothing more of these, which are about to be revoked, until the next `adopt`."""
         self._held = partitions
         self._fetcher.hold(partitions)
         self._block()
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read and give out nothing of these until `resume`."""
+        """Read and return nothing of these until `resume`."""
         chosen = set(partitions)
         self._fetcher.pause(chosen)
         self._paused |= chosen
@@ -84,15 +83,15 @@ class Assigned:
     # --- where ----------------------------------------------------------------------------------------------
 
     def place(self, where: TopicPartition) -> OffsetAndMetadata | None:
-        """Of what is given out next; None while that is not known."""
+        """The position of the next record to return; None while unknown."""
         return self._delivery.places().get(where) or self._fetched(where)
 
     def given_out(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The places behind what was given out, as far as they are known."""
+        """The positions after the records returned, where known."""
         return self._places(self._delivery.places())
 
     def handled(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The places up to which the reader has handled."""
+        """The positions up to which the reader has handled records."""
         return self._places(self._delivery.places() | self._delivery.in_hand())
 
     def _places(
@@ -108,19 +107,19 @@ class Assigned:
         return OffsetAndMetadata(position.offset, leader_epoch=position.leader_epoch)
 
     def lag(self, where: TopicPartition) -> int | None:
-        """Records left to give out, as far as the last fetch told."""
+        """Records left to return, as of the last fetch."""
         of_fetcher, here, fetched = self._fetcher.lag(where), self.place(where), self._fetcher.position(where)
         if of_fetcher is None or here is None or fetched is None:
             return None
         return of_fetcher + fetched.offset - here.offset
 
     def seek(self, where: TopicPartition, place: OffsetAndMetadata) -> None:
-        """Go on from there."""
+        """Continue from this position."""
         self._delivery.drop([where])
         self._fetcher.seek(where, Position(place.offset, place.leader_epoch))
 
     def reset(self, partitions: Iterable[TopicPartition], strategy: ResetStrategy, why: str) -> None:
-        """Go on from where the strategy says."""
+        """Continue from where the strategy says."""
         partitions = list(partitions)
         self._delivery.drop(partitions)
         for where in partitions:

@@ -1,8 +1,7 @@
-"""Committing what was handled, on the reader's behalf: every interval, before a rebalance, at the end.
-
-The periodic commits run in a task of their own: nobody waits for them. Those before a rebalance do as well,
-so that a reading call may end before they do, and the next one finds them further on. What cannot be
-committed because the generation passed is left: whoever owns the partition now reads those records again.
+"""Commits handled records on the reader's behalf: every interval, before a rebalance, and on close. Periodic
+commits run in their own task, and nobody waits for them. Commits before a rebalance do too, so that a reading
+call may end before they do, and the next one finds them further on. If the generation has ended, a commit is
+dropped: the partition's new owner reads those records again.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ _LOG: Final = logging.getLogger("muster.client.consumer")
 
 
 class AutoCommit:
-    """Commits what `handled()` says, where it is not committed yet, by calling `commit` with a deadline; each
-    attempt of the periodic ones gets `attempt_s`. `wake` is called when `tick` has something to do."""
+    """Commits what `handled()` returns and is not committed yet, by calling `commit` with a deadline; each
+    periodic attempt gets `attempt_s`. `wake` is called when `tick` has something to do."""
 
     def __init__(
         self,
@@ -49,16 +48,16 @@ class AutoCommit:
         self._failure: Exception | None = None
 
     def known(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """These are the group's offsets: they need not be committed."""
+        """These offsets are already committed."""
         self._known.update(offsets)
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """These are not ours any more, and others may commit for them."""
+        """These partitions are no longer ours, and others may commit for them."""
         for where in partitions:
             self._known.pop(where, None)
 
     def raise_failure(self) -> None:
-        """Raise what kept an earlier commit from being made for good."""
+        """Raise the permanent failure of an earlier commit, if any."""
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
@@ -66,7 +65,7 @@ class AutoCommit:
     # --- every interval -------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Begin a commit if an interval is over. Raises what `raise_failure` does."""
+        """Start a commit if the interval has passed. Raises as `raise_failure`."""
         self.raise_failure()
         if self._timer is None:
             self._count(self._interval_s)
@@ -96,9 +95,9 @@ class AutoCommit:
     # --- to the end -----------------------------------------------------------------------------------------
 
     async def catch_up(self, partitions: frozenset[TopicPartition], until: float, give_up: float) -> bool:
-        """Commit what was handled of these: True when that is done, cannot be done, or is given up; False
-        when `until` came first: it goes on meanwhile. What does not pass is left to `raise_failure`: a
-        rebalance goes on all the same."""
+        """Commit the handled records of these partitions. True when that is done, impossible or abandoned;
+        False if `until` came first: the commit continues. Permanent failures are left to `raise_failure`: the
+        rebalance goes on anyway."""
         if self._last is None:
             self._last = asyncio.create_task(self._catch_up(partitions, give_up), name="last auto-commit")
             self._last.add_done_callback(lambda _: self._wake())
@@ -131,7 +130,7 @@ class AutoCommit:
             await asyncio.sleep(self._retry_backoff_s)
 
     async def close(self) -> None:
-        """Give up what is under way."""
+        """Cancel the commit in progress."""
         if self._timer is not None:
             self._timer.cancel()
         tasks = [task for task in (self._periodic, self._last) if task is not None]

@@ -1,9 +1,9 @@
-"""What the calls of a consumer share: its parts, and the reading call that keeps them going.
+"""What a consumer's calls share: its parts, and the reading call that drives them.
 
-Each turn of a reading call does in this order what is due: the rebalance, periodic commits, places to start
-from; then it hands out what is there, or waits for records. Whatever happens meanwhile (a heartbeat that
-tells of a rebalance, a task that failed, `stop`) wakes it. What nobody needs to wait for runs in tasks, whose
-failures are raised from the reading call: none of them ends in silence.
+Each turn of a reading call does what is due, in this order: the rebalance, periodic commits, starting
+positions; then it returns records, or waits for some. Events (a heartbeat that announces a rebalance, a
+failed task, `stop`) wake it. Work that nobody waits for runs in tasks, whose failures are raised from the
+reading call: none is silent.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ V = TypeVar("V")
 _LOG: Final = logging.getLogger("muster.client.consumer")
 
 _LEAVE_S: Final = 2.0
-"""What is kept of the time that closing has, for leaving the group."""
+"""The part of the closing time reserved for leaving the group."""
 _PART_S: Final = 5.0
-"""What is kept of it before that, for the last commit and the listener, while the reader may still finish."""
-_A_WHILE_S: Final = 60.0  # waits without a bound are made of these
+"""The part before that, reserved for the last commit and the listener while the reader may still finish."""
+_A_WHILE_S: Final = 60.0  # unbounded waits are made of these
 
 
 class ConsumerCore(Generic[K, V]):
-    """One consumer's parts. `Consumer` has the public face of what is here."""
+    """One consumer's parts. `Consumer` is the public interface."""
 
     def __init__(
         self,
@@ -65,9 +65,9 @@ class ConsumerCore(Generic[K, V]):
         self.calls = calls
         self.state = "new"
         self.orderly = False
-        """Whether the reader's loop is to end as if there were no more records."""
+        """Whether the reader's loop should end as if there were no more records."""
         self.disturbed = False
-        """Whether there may be something else to do than to hand out what is here."""
+        """Whether there may be work other than returning buffered records."""
         self.last_error: Exception | None = None
         self.records_at: float | None = None
         self.committed_at: float | None = None
@@ -76,7 +76,7 @@ class ConsumerCore(Generic[K, V]):
         self.assigned = Assigned(subscription, self.delivery)
         self.watch = ReaderWatch(
             settings.max_poll_interval_ms / 1000,
-            # With heartbeats of their own, what blocks this loop does not hold them up.
+            # With heartbeats in their own thread, a blocked loop does not hold them up.
             silence_s=settings.session_timeout_ms / 1000 if settings.heartbeat == "loop" else None,
             missed=lambda: self.rebalancing is not None and bool(self.rebalancing.owned),
             progress=self.delivery.progress,
@@ -97,7 +97,7 @@ class ConsumerCore(Generic[K, V]):
     # --- life -----------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Make the parts. Nothing is asked of the cluster yet."""
+        """Create the parts, without contacting the cluster."""
         given = self.settings
         self.loop = asyncio.get_running_loop()
         async with AsyncExitStack() as stack:
@@ -152,7 +152,7 @@ class ConsumerCore(Generic[K, V]):
         )
 
     def check(self) -> None:
-        """Raise Closed unless the consumer runs, ClientError when that is on another loop."""
+        """Raise Closed unless the consumer is running, ClientError if it runs on another loop."""
         if self.state == "new":
             raise Closed("the consumer is not started: use `async with`, or `await consumer.start()`")
         if self.state == "closed":
@@ -165,18 +165,18 @@ class ConsumerCore(Generic[K, V]):
             raise ClientError("the consumer was started on another event loop: use it on that one")
 
     def changeable(self) -> None:
-        """Raise unless what is read may be changed now."""
+        """Raise unless the subscription may be changed now."""
         if self.state != "new":
             self.check()
 
     def stop(self) -> None:
-        """Hand out nothing new."""
+        """Return no new records."""
         if self.state == "running":
             self.state = "stopping"
             self.wake()
 
     def refuse_if_stopped(self) -> None:
-        """Who asks again has handled what it had in hand, but gets no more. Raises Closed."""
+        """A caller that asks again has handled its last records, but gets no more. Raises Closed."""
         if self.state == "stopping" and not self._reading:
             self.delivery.asked()
             self._tasks.tell()
@@ -184,14 +184,13 @@ class ConsumerCore(Generic[K, V]):
 
     @property
     def ended_in_order(self) -> bool:
-        """Whether it is closed, and the reader's loop is to end without an error all the same."""
+        """Whether it is closed, but the reader's loop should end without an error."""
         return self.state == "closed" and self.orderly
 
     async def close(self, timeout: float, *, clean: bool, drain: bool = False) -> None:
-        """Commit what was handled, give everything up, leave the group, end every task and connection.
-
-        Not `clean`: what is in hand was not handled. `drain`: the reader may finish it, and the scopes' tasks
-        get all of the time.
+        """Commit handled records, give up all partitions, leave the group, end all tasks and connections.
+        Without `clean`, the record in hand was not handled. With `drain`, the reader may finish it, and the
+        scopes' tasks get all of the time.
         """
         if self.state == "new":
             self.state = "closed"
@@ -235,7 +234,8 @@ class ConsumerCore(Generic[K, V]):
                 self._tasks.tell()
 
     async def leave(self, timeout: float, reason: str) -> None:
-        """Give everything up, and leave the group. Who reads, and calls this, has handled what is in hand."""
+        """Give up all partitions, and leave the group. If the reader itself calls this, it has handled what
+        it has in hand."""
         until = deadline(timeout)
         self._begin_reading()
         try:
@@ -252,7 +252,7 @@ class ConsumerCore(Generic[K, V]):
                 await self.group.leave(reason, until)
 
     async def _part(self, until: float, grace_s: float) -> None:
-        """Give everything up."""
+        """Give up all partitions."""
         grace_s = max(0.0, min(grace_s, until - deadline(0)))
         if self.subscription.by_group and self.rebalancing is not None:
             await self.rebalancing.leave(until, grace_s)
@@ -266,8 +266,8 @@ class ConsumerCore(Generic[K, V]):
             self.auto_commit.raise_failure()
 
     async def _reader_is_out(self, until: float, *, finish: bool) -> None:
-        """Wait for a reading call that is under way in another task; with `finish`, until then, also for the
-        reader to ask once more, which says that it has finished what it has in hand."""
+        """Wait for a reading call in progress in another task; with `finish`, also wait until that time for
+        the reader to ask once more, which means that it has finished what it has in hand."""
         finish = finish and asyncio.current_task() is not self._reader
         while self._reading or (
             finish
@@ -279,7 +279,7 @@ class ConsumerCore(Generic[K, V]):
                 await self._tasks.hear(max(until, deadline(0.1)), "the end of the reading call")
 
     def _reader_returned(self) -> bool:
-        """Whether whoever read has come to an end, and not by a failure."""
+        """Whether the reading task has ended without a failure."""
         reader = self._reader
         if reader is None:
             return True
@@ -294,9 +294,9 @@ class ConsumerCore(Generic[K, V]):
     async def more(
         self, until: float | None, max_records: int, reader: asyncio.Task[Any] | None = None
     ) -> bool:
-        """What was in hand is handled. Do what is due, and return True once `delivery` has something, at best
-        so many records. False when `until` came first, or when the consumer is stopped. `reader` (None for
-        this task) handles them."""
+        """Records in hand are handled. Do what is due, and return True once `delivery` has something, ideally
+        this many records; False if `until` came first or the consumer is stopped. `reader` (None for this
+        task) handles them."""
         self.check()
         self._begin_reading()
         self._reader = asyncio.current_task() if reader is None else reader
@@ -320,7 +320,7 @@ class ConsumerCore(Generic[K, V]):
                     return False
                 if self.delivery.is_ready():
                     if let_others_run:
-                        # A reader that never waits for anything else would keep the loop to itself.
+                        # A reader that never awaits anything else would monopolise the loop.
                         let_others_run = False
                         await asyncio.sleep(0)
                         continue
@@ -355,13 +355,13 @@ class ConsumerCore(Generic[K, V]):
         if self.auto_commit is not None:
             self.auto_commit.tick()
         if self.rebalancing is not None and self.subscription.by_group:
-            patience_s = self.settings.max_poll_interval_ms / 1000  # no step may take longer
+            patience_s = self.settings.max_poll_interval_ms / 1000  # the limit of each step
             await self.rebalancing.go_on(deadline(patience_s) if until is None else until)
         if self.starting.due:
             self.starting.look()
 
     def wake(self) -> None:
-        """Let the reader look at what is due."""
+        """Make the reader check what is due."""
         self.disturbed = True
         self.delivery.interrupt()
         self.fetcher.wake()
@@ -378,7 +378,7 @@ class ConsumerCore(Generic[K, V]):
             raise failure
 
     def _asked(self) -> None:
-        """The reader was given records without coming here."""
+        """The reader got records without coming here."""
         try:
             if self.group is not None:
                 self.group.polled()
@@ -399,7 +399,7 @@ class ConsumerCore(Generic[K, V]):
         if self._following is not None:
             self._following.cancel()
             self._following = None
-        # A pattern means topics that there are: to ask for one that was just deleted must not bring it back.
+        # A pattern matches existing topics: asking for one just deleted must not re-create it.
         by_pattern, remote = self.subscription.pattern is not None, self.subscription.remote
         self.cluster.auto_create_topics = (
             self.settings.allow_auto_create_topics and not by_pattern and remote is None
@@ -428,8 +428,8 @@ class ConsumerCore(Generic[K, V]):
     # --- where ----------------------------------------------------------------------------------------------
 
     def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The places that a commit without offsets means: behind what was given out, unless the reader has
-        left with it."""
+        """The offsets for a commit without any: after the records returned, unless the reader left with
+        them."""
         return self.assigned.handled() if self._abandoned else self.assigned.given_out()
 
     async def commit(
@@ -449,7 +449,7 @@ class ConsumerCore(Generic[K, V]):
         return result
 
     async def position(self, where: TopicPartition, until: float) -> int:
-        """The offset of what is given out next, looked up if need be."""
+        """The offset of the next record to return, looked up if necessary."""
         while True:
             self.check()
             self.assigned.check(where)
@@ -462,12 +462,12 @@ class ConsumerCore(Generic[K, V]):
                 self._raise_failure()
 
     def _was_reset(self, reset: Reset) -> None:
-        if reset.from_offset is None:  # The fetcher itself says when a position was lost.
+        if reset.from_offset is None:  # The fetcher itself reports lost positions.
             _LOG.info("%s is read from offset %d on: %s", reset.partition, reset.to_offset, reset.why)
         self._tasks.tell()
 
     def health(self) -> Health:
-        """How it is doing."""
+        """See Health."""
         now = time.monotonic()
         group = None if self.group is None else self.group.health()
         troubles = {} if self.state != "running" else self.fetcher.troubles
@@ -490,11 +490,11 @@ class ConsumerCore(Generic[K, V]):
     # --- what went wrong ------------------------------------------------------------------------------------
 
     def note(self, error: Exception) -> None:
-        """Something went wrong and is tried again."""
+        """Note a failure that is retried."""
         self.last_error = error
         _LOG.info("%s; trying again", error)
 
     def _trouble_with(self, where: TopicPartition) -> object:
-        """What keeps the partition from being read, if anything does."""
+        """Why the partition cannot be read, if so."""
         trouble = self.fetcher.troubles.get(where)
         return self.last_error if trouble is None else trouble.error

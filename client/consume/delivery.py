@@ -1,11 +1,11 @@
-"""What was taken from the fetcher and is not handed out yet, and what is in the reader's hands. Pure.
+"""Records taken from the fetcher but not returned yet, and those in the reader's hands. Pure.
 
-A record is in hand from when it is given out until the reader asks for the next one; then it is handled. So
-there are two places in a partition: the position, of the record that is given out next, and where it is
-handled up to, which is what may be committed on the reader's behalf.
+A record is in hand from when it is returned until the reader asks for the next one; then it is handled. So a
+partition has two offsets: the position, that of the next record to return, and the offset up to which records
+are handled, which may be auto-committed.
 
-Records are given out one by one from a run, a stretch of one batch. The consumer iterates over it without
-coming here for each record: what was given out is told from how much of the run is left.
+Records are returned one by one from a run, a part of one batch. The consumer iterates over it without coming
+here for each record; how much of the run is left tells how many were returned.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Deserializer: TypeAlias = Callable[[bytes], Any]
 
 
 class Delivery(Generic[K, V]):
-    """Records on their way from the fetcher to the reader."""
+    """Records between the fetcher and the reader."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Delivery(Generic[K, V]):
         value_deserializer: Deserializer | None = None,
     ) -> None:
         self.run: Iterator[ConsumerRecord[K, V]] = iter(())
-        """The records to give out next."""
+        """The records to return next."""
         self._blocked: frozenset[TopicPartition] = frozenset()
         self._key_deserializer = key_deserializer
         self._value_deserializer = value_deserializer
@@ -52,7 +52,7 @@ class Delivery(Generic[K, V]):
         self._queue.extend(batches)
 
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
-        """Give out nothing more of these, and forget where they were."""
+        """Return nothing more of these, and forget their positions."""
         gone = set(partitions)
         self._end_run()
         self._queue = deque(each for each in self._queue if each.topic_partition not in gone)
@@ -61,23 +61,23 @@ class Delivery(Generic[K, V]):
             self._epochs.pop(where, None)
 
     def block(self, partitions: Iterable[TopicPartition]) -> None:
-        """Give out nothing of these until it is called with others."""
+        """Return nothing of these until called with others."""
         self._end_run()
         self._blocked = frozenset(partitions)
 
     def interrupt(self) -> None:
-        """Give out no more of the run: whoever wants more has to come here again."""
+        """End the run: the reader must come here again for more."""
         self._end_run()
 
     # --- out ------------------------------------------------------------------------------------------------
 
     def is_ready(self) -> bool:
-        """Whether there is something that may be given out."""
+        """Whether there is something to return."""
         return any(each.topic_partition not in self._blocked for each in self._queue)
 
     def start_run(self, max_records: int) -> bool:
-        """Let `run` go on with the next records, up to so many. False when there are none. Raises
-        DeserializationFailed, again until the record is left out."""
+        """Start `run` with the next records, up to this many; False if there are none. Raises
+        DeserializationFailed, until the record is skipped."""
         self._end_run()
         raw = self._next(max_records)
         if raw is None:
@@ -95,8 +95,7 @@ class Delivery(Generic[K, V]):
         return True
 
     def take(self, max_records: int, *, max_batches: int | None = None) -> list[Batch[K, V]]:
-        """Batches with up to so many records, which are then in hand; none when there are none. Raises as
-        `start_run` does."""
+        """Batches with up to this many records, which are then in hand. Raises as `start_run`."""
         self._end_run()
         taken: list[Batch[K, V]] = []
         left = max_records
@@ -106,7 +105,7 @@ class Delivery(Generic[K, V]):
             except DeserializationFailed:
                 self._queue.appendleft(raw)
                 if taken:
-                    break  # What comes before it is given out first.
+                    break  # Records before it are returned first.
                 raise
             if len(batch) < len(raw):
                 self._queue.appendleft(raw[len(batch) :])
@@ -118,14 +117,14 @@ class Delivery(Generic[K, V]):
         return taken
 
     def asked(self) -> None:
-        """The reader asks for more: what was in hand is handled."""
+        """The reader asks for more: records in hand are now handled."""
         self._in_hand.clear()
         self._asked = self._given_out()
 
     # --- where ----------------------------------------------------------------------------------------------
 
     def places(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The place of what is given out next, of each partition that has something here."""
+        """The position of each partition that has records here."""
         places: dict[TopicPartition, OffsetAndMetadata] = {}
         raw, index = self._raw, self._given_out()
         epochs = self._epochs
@@ -140,7 +139,7 @@ class Delivery(Generic[K, V]):
         return places
 
     def in_hand(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The first place of each partition that the reader has not asked beyond."""
+        """The offset of the first record in hand, of each partition."""
         offsets = dict(self._in_hand)
         raw, index = self._raw, self._given_out()
         if raw is not None and index > self._asked:
@@ -148,7 +147,7 @@ class Delivery(Generic[K, V]):
         return {where: OffsetAndMetadata(offset) for where, offset in offsets.items()}
 
     def progress(self) -> object:
-        """Something that is another each time that records were given out one by one."""
+        """A value that changes whenever records are returned one by one."""
         return id(self.run), length_hint(self.run)
 
     # --- inside ---------------------------------------------------------------------------------------------
@@ -157,7 +156,7 @@ class Delivery(Generic[K, V]):
         return 0 if self._raw is None else len(self._raw) - length_hint(self.run)
 
     def _end_run(self) -> None:
-        """Put back what the run has left; its last record may still be in hand."""
+        """Put back the rest of the run; its last record may still be in hand."""
         raw = self._raw
         if raw is None:
             return
@@ -172,7 +171,7 @@ class Delivery(Generic[K, V]):
         self._raw, self._asked, self.run = None, 0, iter(())
 
     def _next(self, max_records: int) -> RawBatch | None:
-        """The next batch that may be given out, or as much of it as is wanted; the rest stays."""
+        """The next batch to return, or as much of it as is wanted; the rest stays."""
         for place, raw in enumerate(self._queue):
             if raw.topic_partition in self._blocked:
                 continue
@@ -184,7 +183,7 @@ class Delivery(Generic[K, V]):
         return None
 
     def _deserialized(self, raw: RawBatch) -> Batch[K, V]:
-        """The batch up to the first record that cannot be read; raises where that is the first one."""
+        """The batch up to the first record that fails to deserialize; raises if that is the first one."""
         if self._key_deserializer is None and self._value_deserializer is None:
             return cast("Batch[K, V]", raw)
         keys, key_failure = _mapped(self._key_deserializer, raw.keys)
@@ -204,7 +203,7 @@ class Delivery(Generic[K, V]):
 def _mapped(
     deserializer: Deserializer | None, column: Sequence[bytes | None]
 ) -> tuple[Sequence[Any], Exception | None]:
-    """What the deserializer makes of a column, up to where it fails; a null stays None."""
+    """A column deserialized, up to where it fails; a null stays None."""
     if deserializer is None:
         return column, None
     made: list[Any] = []

@@ -23,8 +23,8 @@ async def follow(
     wake: Callable[[], None],
     note: Callable[[Exception], None],
 ) -> None:
-    """Subscribe to what the pattern means, until this is cancelled. `wake` is called when that changes,
-    `note` with what went wrong and is tried again."""
+    """Keep the subscription to the topics that match, until cancelled. `wake` is called when they change,
+    `note` with failures that are retried."""
     pattern = subscription.pattern
     assert pattern is not None
     tries, first = 0, True

@@ -1,4 +1,4 @@
-"""How a consumer is doing, for readiness probes and for people."""
+"""The health of a consumer, for readiness probes and for people."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from muster.client.partitions import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """A consumer at one moment. Ages are in seconds, None where there was nothing yet."""
+    """The state of a consumer at one moment. Ages are in seconds, None if it has not happened yet."""
 
     state: str
     """"new", "running", "stopping" or "closed"."""
     membership: str
-    """Of the group: UNJOINED, PREPARING_REBALANCE, COMPLETING_REBALANCE or STABLE; in the consumer protocol
+    """In the group: UNJOINED, PREPARING_REBALANCE, COMPLETING_REBALANCE or STABLE; in the consumer protocol
     UNJOINED, JOINING, RECONCILING, ACKNOWLEDGING or STABLE; "" without a group."""
     generation_id: int
-    """In the consumer protocol the member epoch; -1 outside of the group."""
+    """In the consumer protocol the member epoch; -1 outside the group."""
     member_id: str
     assignment: frozenset[TopicPartition]
     rebalances: int
-    """How many it has lived through."""
+    """Rebalances so far."""
     heartbeat_age_s: float | None
     """Since the coordinator last answered a heartbeat."""
     records_age_s: float | None
@@ -30,10 +30,10 @@ class Health:
     commit_age_s: float | None
     """Since a commit last succeeded."""
     reader_away_s: float
-    """Since the reader last asked for records; 0 while it waits for some."""
+    """Since the reader last requested records; 0 while it waits for some."""
     loop_lag_s: float
-    """How late the loop was lately to what was due."""
+    """How late the event loop recently ran its timers."""
     troubles: Mapping[TopicPartition, str]
-    """The partitions that cannot be read at the moment, and why; they are tried again and again."""
+    """Partitions that cannot be read at the moment, and why; they are retried."""
     last_error: str
-    """What went wrong last, "" for nothing; it may have passed."""
+    """The last error, "" for none; it may have passed."""

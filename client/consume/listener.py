@@ -1,4 +1,4 @@
-"""How the listener of a consumer is told about rebalances."""
+"""Tells a consumer's listener about rebalances."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Listener(Protocol):
 
 
 class Calls:
-    """Calls a listener, and keeps the first failure until it is time to raise it."""
+    """Calls a listener, and keeps the first failure until it can be raised."""
 
     def __init__(self, consumer: object, listener: Listener) -> None:
         self._consumer = consumer
@@ -38,7 +38,7 @@ class Calls:
         await self._call(self.listener.on_partitions_lost, partitions)
 
     def raise_failure(self) -> None:
-        """What the first of the calls to fail raised, a cancellation as well."""
+        """Raise the first failure, cancellations included."""
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
@@ -54,7 +54,7 @@ class Calls:
             if inspect.isawaitable(result):
                 await result
         except BaseException as failure:
-            # The rest of the rebalance has to happen all the same.
+            # The rest of the rebalance must still happen.
             if self._failure is None:
                 self._failure = failure
         finally:

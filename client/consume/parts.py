@@ -1,4 +1,4 @@
-"""What a consumer's settings mean to the parts it is made of."""
+"""Translates a consumer's settings for its parts."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""How long the reader has been away from its consumer, and how far the loop is behind.
+"""Watches how long the reader has been away from its consumer, and how far the loop is behind.
 
 A reader that does not ask for records within max.poll.interval.ms loses its partitions: the group takes it
-for dead. It is warned at half and at four fifths of that time, with the name of what it is busy with: Kafka's
-clients say afterwards only that it was too late. With a thread of its own the watch warns even while the loop
-is blocked, and names what blocks it.
+for dead. The watch warns at half and at four fifths of that time, and names the code it is busy in; Kafka's
+clients only report it afterwards. In its own thread, the watch warns even while the loop is blocked, and
+names what blocks it.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _TICK_MAX_S: Final = 1.0
 _TICKS_PER_INTERVAL: Final = 20
 _FRAMES_MAX: Final = 6
 _LOOP: Final = frozenset({asyncio.base_events.__file__, asyncio.events.__file__, asyncio.runners.__file__})
-"""Where the frames of a loop are; those of uvloop leave the runner's only."""
+"""The files of event loop frames; uvloop leaves only the runner's."""
 
 
 class ReaderWatch:
-    """Watches one reader, who is away unless it waits for records.
+    """Watches one reader, which is away unless it waits for records.
 
-    `progress` gives something else each time that the reader was given records without `came` and `went`
-    being called; `asked` is called on the loop, now and then, when it was or when it waits. `silence_s` is
-    how long the heartbeats of this loop may fail to appear, if there are any. While `missed()` is false
-    nobody misses the reader, and only the loop is watched.
+    `progress` returns a new value each time the reader got records without `came` and `went` being called;
+    `asked` is then called on the loop now and then, and while it waits. `silence_s` is how long this loop's
+    heartbeats may be missing, if it has any. While `missed()` is false, nobody misses the reader, and only
+    the loop is watched.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class ReaderWatch:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.loop_lag_s = 0.0
-        """How late the loop was to the last look."""
+        """How late the loop ran the last check."""
         self.loop_lag_max_s = 0.0
         self._interval_s = interval_s
         self._silence_s = silence_s
@@ -72,26 +72,26 @@ class ReaderWatch:
 
     @property
     def away_s(self) -> float:
-        """Since when the reader has not asked, in seconds; 0 while it waits for records."""
+        """Seconds since the reader last asked; 0 while it waits for records."""
         since = self._away_since
         return 0.0 if since is None else self._clock() - since
 
     # --- what the reader does -------------------------------------------------------------------------------
 
     def came(self, reader: asyncio.Task[Any] | None) -> None:
-        """The reader asks; there may be other things to do first, and callbacks of the user's among them."""
+        """The reader asks for records; other work may come first, including the user's callbacks."""
         with self._lock:
             self._away_since, self._warned, self._reader = self._clock(), 0, reader
             self._waits = False
 
     def waits(self) -> None:
-        """It waits for records."""
+        """The reader waits for records."""
         with self._lock:
             self._away_since, self._warned = None, 0
             self._waits = True
 
     def went(self) -> None:
-        """It waits no more."""
+        """The reader no longer waits."""
         with self._lock:
             self._away_since, self._seen = self._clock(), self._progress()
             self._waits = False
@@ -99,7 +99,7 @@ class ReaderWatch:
     # --- looking --------------------------------------------------------------------------------------------
 
     def start(self, *, thread: bool) -> None:
-        """Look from now on; also from a thread, which sees a loop that is blocked."""
+        """Start watching; also from a thread, which sees a blocked loop."""
         self._loop_thread = threading.get_ident()
         self._task = asyncio.create_task(self._look_now_and_then(), name="watch of the reader")
         if thread:
@@ -107,7 +107,7 @@ class ReaderWatch:
             self._thread.start()
 
     async def close(self) -> None:
-        """Look no more."""
+        """Stop watching."""
         self._stop.set()
         if self._task is not None:
             self._task.cancel()
@@ -115,11 +115,11 @@ class ReaderWatch:
             self._task = None
 
     def look(self) -> None:
-        """Warn if it is time to."""
+        """Warn if due."""
         if not self._missed():
             return
         with self._lock:
-            if self._progress() != self._seen:  # It was given a record since, and asks for each.
+            if self._progress() != self._seen:  # It got a record since, and asks for each.
                 self._seen = self._progress()
                 if self._away_since is not None:
                     self._away_since, self._warned = self._clock(), 0
@@ -165,15 +165,15 @@ class ReaderWatch:
 
 
 def whereabouts(task: asyncio.Task[Any] | None, loop_thread: int) -> str:
-    """What a task is in, from its coroutine inwards, as functions with their lines; of a task that runs, or
-    is kept waiting by what runs, also what that is. May be called from another thread."""
+    """The functions and lines a task is in, from its coroutine inwards; if it is running, or held up by what
+    runs, also that code. May be called from another thread."""
     if task is None:
         return "a callback"
     chain = _awaited(task.get_coro())
     running = _running(loop_thread)
     name = f"task {task.get_name()!r}: "
     if chain and chain[0] in running:
-        # It runs: what it has called is on the stack of the loop's thread.
+        # It is running: its calls are on the stack of the loop's thread.
         return name + _told(running[running.index(chain[0]) :])
     if threading.get_ident() != loop_thread and (blocking := _beyond_the_loop(running)):
         return f"{name}{_told(chain)}; the loop is kept by {_told(blocking)}"
@@ -207,7 +207,7 @@ def _running(thread: int) -> list[FrameType]:
 
 
 def _beyond_the_loop(frames: list[FrameType]) -> list[FrameType]:
-    """What the loop has called; nothing while it waits for something to do."""
+    """What the loop has called; nothing while it is idle."""
     files = [frame.f_code.co_filename for frame in frames]
     called = frames[
         max((index for index, file in enumerate(files) if file in _LOOP), default=len(files)) + 1 :

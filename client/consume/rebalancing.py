@@ -1,14 +1,13 @@
-"""What a member does around a rebalance, step by step, inside the reading calls.
+"""The steps of a member around a rebalance, inside the reading calls.
 
     a rebalance is due -> commit what was handled -> end the scopes -> revoked or lost -> join
     joined             -> (cooperative: commit, end the scopes, revoked; join again) -> assigned
 
-In the consumer protocol (KIP-848) only the second line is left: each assignment comes as one joined, and once
-`assigned` was called the group is told that it is done.
+In the consumer protocol (KIP-848) only the second line remains: each assignment comes as one joined, and
+after `assigned` the member acknowledges it to the group.
 
-A step that takes long leaves off when the reading call's time is over, or when it is cancelled, and the next
-reading call takes it up. A callback is made once; from a callback on until what it tells has been done there
-is nothing that could be cancelled in between.
+A long step pauses when the reading call times out or is cancelled, and the next reading call continues it.
+Each callback is made once; between a callback and the change it announces there is no point of cancellation.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ _NONE: Final[frozenset[TopicPartition]] = frozenset()
 
 
 class Rebalancing:
-    """Owns the set of partitions that the group assigned. `hold` makes that nothing more of some is read or
-    given out; `adopt` makes a set the one that is read."""
+    """Owns the set of assigned partitions. `hold` stops reading and returning records of some; `adopt` makes
+    a set the one to read."""
 
     def __init__(
         self,
@@ -68,8 +67,8 @@ class Rebalancing:
         self._joined: Joined | None = None
 
     async def go_on(self, until: float) -> None:
-        """Take the rebalance that is due as far as it goes by `until`. A join is not waited for: the group
-        wakes the reader when it is through. Raises what the callbacks raised, and what does not pass."""
+        """Advance the pending rebalance as far as possible by `until`. It does not wait for a join: the group
+        wakes the reader when that is done. Raises what the callbacks raised, and permanent failures."""
         while self._joined is not None or self._group.rejoin_needed:
             if self._group.lost:
                 self._joined = None  # What it says is void.
@@ -84,18 +83,18 @@ class Rebalancing:
                 return
 
     def lost(self) -> None:
-        """The membership is gone while partitions are owned: somebody else works on them from now on."""
+        """The membership was lost while partitions are owned: others may work on them now."""
         self._scopes.lose(self.owned)
 
     async def leave(self, until: float, grace_s: float) -> None:
-        """Give everything up, before the group is left: commit, end the scopes, then tell. Raises what the
-        callback raised."""
+        """Give up all partitions before leaving the group: commit, end the scopes, then call back. Raises
+        what the callback raised."""
         owned = self.owned
         if owned:
             self._hold(owned)
             await self._scopes.end(owned, 0.0 if self._group.lost else grace_s)
             if self._auto_commit is not None and not self._group.lost:
-                # Half of the time: the callback has work to do, too.
+                # Half of the time: the callback needs some, too.
                 await self._auto_commit.catch_up(owned, until, deadline((until - deadline(0)) / 2))
             if self._is_in_doubt:
                 await self._calls.lost(owned)
@@ -107,7 +106,7 @@ class Rebalancing:
 
     @property
     def _is_in_doubt(self) -> bool:
-        """Whether what is owned may have other owners before we could say a word."""
+        """Whether the owned partitions may have other owners already."""
         group = self._group
         joining = group.state in (State.PREPARING_REBALANCE, State.COMPLETING_REBALANCE)
         return group.lost or joining or group.generation_id < 0
@@ -115,10 +114,10 @@ class Rebalancing:
     # --- before the join ------------------------------------------------------------------------------------
 
     async def _prepare(self, until: float) -> bool:
-        """Give up what has to be given up before the join. False when time is over."""
+        """Give up what must be given up before the join. False on timeout."""
         group = self._group
         if self._told and not group.lost:
-            return True  # A callback raised, so that it did not come to the join.
+            return True  # A callback raised, so the join did not happen.
         if group.lost:
             await self._scopes.end(self.owned, 0.0)
         # Once per rebalance: with cooperative assignors reading goes on while the group is joined.
@@ -147,7 +146,7 @@ class Rebalancing:
     # --- after the join -------------------------------------------------------------------------------------
 
     async def _complete(self, joined: Joined, until: float) -> bool:
-        """Take what the group assigned. False when time is over."""
+        """Take the new assignment. False on timeout."""
         if joined.revoked and not await self._finish(joined.revoked, until, commit=joined.revoked):
             return False
         if self._group.lost:
@@ -177,13 +176,13 @@ class Rebalancing:
     async def _finish(
         self, partitions: frozenset[TopicPartition], until: float, *, commit: frozenset[TopicPartition]
     ) -> bool:
-        """Let the work on these come to its end, and commit. False when time is over. May be called again."""
+        """Let the work on these partitions finish, and commit. False on timeout; may be called again."""
         if self._giving_up != partitions:
             self._giving_up = partitions
             self._give_up_by = deadline(self._rebalance_s)
             self._grace_by = min(deadline(self._grace_s), self._give_up_by)
             self._hold(partitions)
-        # A reading call that ends before the grace does takes none of it away.
+        # A reading call that ends early does not shorten the grace period.
         ended = await self._scopes.wait(partitions, min(until, self._grace_by) - deadline(0))
         if not ended and deadline(0) < self._grace_by:
             return False

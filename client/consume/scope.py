@@ -1,8 +1,6 @@
-"""Work on a partition that ends with its assignment.
-
-A consumer that hands records to tasks has to know, when a partition goes to another member, what is still
-under way for it. Tasks that are started in the partition's scope are given a while to end when it is revoked,
-and are cancelled at once when it is lost, since somebody else works on it by then.
+"""Work on a partition that ends with its assignment. A consumer that hands records to tasks must know, when a
+partition is revoked, which tasks still work on it. Tasks started in the partition's scope get a grace period
+when it is revoked, and are cancelled at once when it is lost, since another member works on it by then.
 """
 
 from __future__ import annotations
@@ -18,9 +16,8 @@ T = TypeVar("T")
 
 
 class AssignmentScope:
-    """The tasks of one partition, for as long as it is assigned; `consumer.scope(partition)` has it.
-
-    What a task raises is raised from the consumer's next reading call.
+    """The tasks of one partition while it is assigned; `consumer.scope(partition)` returns it. What a task
+    raises is raised from the consumer's next reading call.
     """
 
     def __init__(self, partition: TopicPartition, on_failure: Callable[[BaseException], None]) -> None:
@@ -35,16 +32,16 @@ class AssignmentScope:
 
     @property
     def ended(self) -> bool:
-        """Whether the partition is not ours any more."""
+        """Whether the partition is no longer ours."""
         return self._ended
 
     @property
     def tasks(self) -> frozenset[asyncio.Task[Any]]:
-        """What is under way."""
+        """The running tasks."""
         return frozenset(self._tasks)
 
     def create_task(self, work: Coroutine[Any, Any, T], *, name: str | None = None) -> asyncio.Task[T]:
-        """Start work on the partition. Raises Closed when it is not ours any more."""
+        """Start a task for the partition. Raises Closed if it is no longer ours."""
         if self._ended:
             work.close()
             raise Closed(f"{self.partition} is no longer assigned to this consumer")
@@ -54,7 +51,7 @@ class AssignmentScope:
         return task
 
     def cancel(self) -> None:
-        """Cancel what is under way, and take no more."""
+        """Cancel the running tasks, and refuse new ones."""
         self._ended = True
         for task in self._tasks:
             task.cancel("the partition is no longer assigned")
@@ -66,14 +63,14 @@ class AssignmentScope:
 
 
 class Scopes:
-    """The scopes of what is assigned."""
+    """The scopes of the assigned partitions."""
 
     def __init__(self, on_failure: Callable[[BaseException], None]) -> None:
         self._on_failure = on_failure
         self._scopes: dict[TopicPartition, AssignmentScope] = {}
 
     def of(self, partition: TopicPartition) -> AssignmentScope:
-        """The scope of a partition that is assigned."""
+        """The scope of an assigned partition."""
         scope = self._scopes.get(partition)
         if scope is None:
             scope = self._scopes[partition] = AssignmentScope(partition, self._on_failure)
@@ -84,13 +81,14 @@ class Scopes:
         return any(task in scope.tasks for scope in self._scopes.values())
 
     def lose(self, partitions: Iterable[TopicPartition]) -> None:
-        """Cancel the work on these at once."""
+        """Cancel the tasks of these partitions at once."""
         for partition in partitions:
             if scope := self._scopes.get(partition):
                 scope.cancel()
 
     async def wait(self, partitions: Iterable[TopicPartition], timeout_s: float) -> bool:
-        """Wait for the tasks of these, and leave them alone: True when none is under way any more."""
+        """Wait for the tasks of these partitions without cancelling them. Returns whether all have
+        finished."""
         if tasks := _tasks(self._known(partitions)):
             await asyncio.wait(tasks, timeout=max(0.0, timeout_s))
         return all(task.done() for task in tasks)
@@ -98,8 +96,8 @@ class Scopes:
     async def end(
         self, partitions: Iterable[TopicPartition], grace_s: float, *, unwind_s: float = 1.0
     ) -> None:
-        """End the scopes of these: wait for their tasks, cancel those that are not done in time, and wait for
-        these to be, up to the longer of the two times. Cancelling this cancels the tasks."""
+        """End the scopes of these partitions: wait for their tasks, cancel those not done in time, and wait
+        for them to end, up to the longer of the two times. Cancelling this cancels the tasks."""
         ending = self._known(partitions)
         try:
             if tasks := _tasks(ending):
@@ -108,7 +106,7 @@ class Scopes:
             for scope in ending:
                 scope.cancel()
                 self._scopes.pop(scope.partition, None)
-        # One that ignores its cancellation is left to itself: the group does not wait for ever.
+        # A task that ignores its cancellation is abandoned: the group does not wait forever.
         if tasks := _tasks(ending):
             await asyncio.wait(tasks, timeout=max(unwind_s, grace_s))
 

@@ -1,4 +1,4 @@
-"""What a Consumer can be told, checked before anything else happens.
+"""The settings of a Consumer, checked before anything else happens.
 
 Names, units and defaults are those of Kafka's Java consumer where it has them, with underscores.
 """
@@ -22,8 +22,8 @@ _BY_DURATION: Final = "by_duration:"
 
 
 class ConsumerOptions(TypedDict, total=False):
-    """The keyword arguments of a Consumer beside topics, listener and deserializers; `ConsumerSettings` says
-    what each means."""
+    """The keyword arguments of a Consumer besides topics, listener and deserializers; see
+    `ConsumerSettings`."""
 
     group_id: str | None
     group_instance_id: str | None
@@ -61,7 +61,7 @@ class ConsumerSettings:
     """The settings of a consumer. Raises ValueError that names the setting and says what it takes."""
 
     bootstrap_servers: tuple[Address, ...]
-    """Where to find the cluster: some of its brokers."""
+    """The bootstrap addresses: some of the cluster's brokers."""
     group_id: str | None = setting(
         None,
         "the group to join, or to commit for. Without one, partitions can only be assigned by hand",
@@ -92,12 +92,12 @@ class ConsumerSettings:
         shape='the name of one of its group.consumer.assignors ("uniform", "range"), or None',
     )
     assignors: tuple[Assignor, ...] = field(default_factory=lambda: _assignors((RANGE, COOPERATIVE_STICKY)))
-    """How the leader shares out the partitions, best first; every member of the group must offer one in
-    common. The group rebalances cooperatively when all of these can."""
+    """The assignors for the group's leader, preferred first; all members must have one in common. The group
+    rebalances cooperatively if all of these support it."""
     auto_offset_reset: ResetStrategy | None = LATEST
-    """Where to begin without a committed offset, and go on when the log does not have the position any more:
-    "earliest", "latest", "none" (an error is raised), a timedelta or "by_duration:PT1H" (the first record
-    that is no older)."""
+    """Where to start without a committed offset, or if the position is no longer in the log: "earliest",
+    "latest", "none" (raise an error), a timedelta or "by_duration:PT1H" (the first record no older than
+    that)."""
     isolation_level: str = setting(
         "read_uncommitted",
         '"read_committed" leaves out records of open and aborted transactions',
@@ -162,7 +162,7 @@ class ConsumerSettings:
 
     @classmethod
     def of(cls, bootstrap_servers: str | Sequence[str], options: ConsumerOptions) -> Self:
-        """Settings from what a user gives."""
+        """Settings from the user's arguments."""
         check_known("Consumer", options, (each.name for each in fields(cls)))
         given: dict[str, Any] = dict(options)
         if given.get("group_protocol") == "consumer":
@@ -199,7 +199,7 @@ _CLASSIC_ONLY: Final = {
 _BELOW: Final = (
     ("heartbeat_interval_ms", "session_timeout_ms"),
     ("fetch_max_wait_ms", "request_timeout_ms"),
-    # Otherwise a revocation that is granted its grace ends in the loss of the membership.
+    # Otherwise a revocation that uses its whole grace period would cost the membership.
     ("revocation_grace_ms", "max_poll_interval_ms"),
 )
 

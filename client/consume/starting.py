@@ -1,4 +1,4 @@
-"""Where reading begins: at the offset that the group has committed, or where the policy says."""
+"""Where reading starts: at the committed offset, or where auto_offset_reset says."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from muster.protocol.errors import KafkaError
 
 
 class Starting:
-    """Finds positions for the fetcher's partitions that have none, in a task. `note` hears of what went wrong
-    and is tried again."""
+    """Finds positions for the fetcher's partitions without one, in a task. `note` is called with failures
+    that are retried."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class Starting:
         note: Callable[[Exception], None],
     ) -> None:
         self.due = False
-        """Whether there may be partitions without a position that nobody looks for."""
+        """Whether there may be partitions without a position that no task is looking up."""
         self._cluster = cluster
         self._fetcher = fetcher
         self._group = group
@@ -44,14 +44,14 @@ class Starting:
         self._task: asyncio.Task[None] | None = None
 
     def anew(self, *, due: bool) -> None:
-        """Other partitions are read now: what a look under way was told may be of an earlier time."""
+        """The assignment changed: results of a look-up in progress may be out of date."""
         if self._task is not None:
             self._task.cancel()
             self._task = None
         self.due = due
 
     def look(self) -> None:
-        """Find positions, unless that is under way."""
+        """Start a look-up, unless one is in progress."""
         self.due = False
         if self._task is None and self._fetcher.unpositioned:
             self._task = self._tasks.spawn(self._look(), "positions")

@@ -1,6 +1,5 @@
-"""What a consumer wants to read: topics by name, by our pattern or the broker's, or partitions. Pure.
-
-These exclude each other, as in Kafka: who changes from one to another unsubscribes in between.
+"""What a consumer reads: topics by name, topics by our pattern or the broker's, or partitions. Pure. These
+are mutually exclusive, as in Kafka: unsubscribe to change from one to another.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 class Subscription:
-    """What is wanted, and for a pattern which topics that is at present."""
+    """The subscription, and for a pattern the topics that currently match."""
 
     def __init__(self) -> None:
         self.pattern: re.Pattern[str] | None = None
@@ -55,16 +54,16 @@ class Subscription:
 
     @property
     def by_group(self) -> bool:
-        """Whether a group shares out what is read, rather than the user."""
+        """Whether the group assigns partitions, not the user."""
         return self._by_group
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is wanted."""
+        """Whether there is no subscription."""
         return not (self._by_group or self.assigned)
 
     def subscribe(self, wanted: Topics) -> None:
-        """Want these topics, in place of those wanted before. Raises ValueError, and ClientError where
+        """Subscribe to these topics instead of the previous ones. Raises ValueError, and ClientError if
         partitions are assigned."""
         if self.assigned:
             raise ClientError("partitions are assigned: unsubscribe before subscribing to topics")
@@ -89,8 +88,8 @@ class Subscription:
         self._by_group = True
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Want these partitions, in place of those assigned before. Raises ValueError, and ClientError where
-        topics are subscribed to."""
+        """Assign these partitions instead of the previous ones. Raises ValueError, and ClientError if topics
+        are subscribed."""
         if self._by_group:
             raise ClientError("subscribed to topics: unsubscribe before assigning partitions")
         wanted = []
@@ -103,13 +102,13 @@ class Subscription:
         self.assigned = frozenset(wanted)
 
     def clear(self) -> None:
-        """Want nothing."""
+        """Unsubscribe."""
         self.pattern = self.remote = None
         self.topics, self.assigned, self._by_group = frozenset(), frozenset(), False
 
     def follow(self, there: Iterable[tuple[str, bool]], *, exclude_internal: bool) -> bool:
-        """Which of the cluster's topics (name, internal) the pattern means now; the whole name has to match.
-        Returns whether that has changed."""
+        """Update the matching topics from the cluster's topics (name, internal); the pattern must match whole
+        names. Returns whether they changed."""
         if self.pattern is None:
             return False
         topics = frozenset(
@@ -121,7 +120,7 @@ class Subscription:
         return changed
 
     def covers(self, where: TopicPartition) -> bool:
-        """Whether the partition is wanted: a leader may assign what was wanted a moment ago."""
+        """Whether the partition is part of the subscription: a leader may still assign by an older one."""
         if self.remote is not None:
             return True
         if self.pattern is not None:
@@ -129,8 +128,8 @@ class Subscription:
         return where.topic in self.topics if self._by_group else where in self.assigned
 
     def adopt(self, partitions: Iterable[TopicPartition]) -> None:
-        """A leader with newer metadata may assign topics that the pattern means and we have not seen yet.
-        What a pattern of the broker's means, only assignments tell."""
+        """A leader with newer metadata may assign matching topics that we have not seen yet. The topics that
+        match the broker's pattern are known from assignments alone."""
         if self.remote is not None:
             self.topics = frozenset(where.topic for where in partitions)
         if self.pattern is not None:

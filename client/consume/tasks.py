@@ -1,4 +1,4 @@
-"""What a consumer does beside its calls, and the news that its calls wait for."""
+"""A consumer's background tasks, and the events that its calls wait for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from muster.client.errors import TimedOut
 
 
 class Tasks:
-    """Tasks whose failures go to `fail`: none of them ends in silence."""
+    """Tasks whose failures go to `fail`: none is silent."""
 
     def __init__(self, fail: Callable[[BaseException], None]) -> None:
         self._fail = fail
@@ -30,7 +30,7 @@ class Tasks:
         self.tell()
 
     async def end(self) -> None:
-        """Cancel what is under way."""
+        """Cancel the running tasks."""
         tasks = set(self._running)
         for task in tasks:
             task.cancel()
@@ -38,14 +38,14 @@ class Tasks:
             await asyncio.wait(tasks)
 
     def tell(self) -> None:
-        """Something has changed: wake those who wait for that."""
+        """Something changed: wake the waiters."""
         if self._news is not None:
             self._news.set()
             self._news = None
 
     async def hear(self, until: float, what: str, why: Callable[[], object] = lambda: None) -> None:
-        """Wait for something to change. Raises TimedOut at `until`, naming `what` was waited for and, if that
-        is known, `why` in vain."""
+        """Wait for something to change. Raises TimedOut at `until`, with `what` was waited for and, if known,
+        `why` it did not happen."""
         if self._news is None:
             self._news = asyncio.Event()
         try:

@@ -1,7 +1,6 @@
-"""What is asked of one broker: one Fetch under way at a time, ahead of the reader.
-
-What is held in memory has a bound: a partition is asked for while less than max.partition.fetch.bytes of it
-wait to be handed out, and a broker while less than fetch.max.bytes from it do.
+"""Fetches from one broker, ahead of the reader, one Fetch at a time. Memory is bounded: a partition is
+fetched while less than max.partition.fetch.bytes of it are buffered, and a broker while less than
+fetch.max.bytes from it are.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ from muster.protocol.message import VERSION_MAX
 from muster.protocol.messages.data import FetchRequest, FetchResponse, OffsetForLeaderEpochResponse
 
 _LANES: Final = ("fetch", "fetch anew")
-"""Two connections: a Fetch that waits at the broker is left there when something else is wanted at once."""
-_CHECKS_EPOCHS: Final = 12  # the first Fetch that tells by itself when the log was cut (KIP-595)
+"""Two connections: a Fetch that waits at the broker is left there if something else is needed at once."""
+_CHECKS_EPOCHS: Final = 12  # the first Fetch version that detects truncation by itself (KIP-595)
 _TOPIC_IDS: Final = 13
 _SOON_S: Final = 0.05
-"""How long a Fetch waits for partitions that will be wanted in a moment; with some of them missing it does
+"""How long a Fetch is delayed for partitions that will be needed in a moment; if some are missing, it does
 not wait at the broker, so that they are never held up for long."""
 _SESSION_CLOSE_S: Final = 1.0
 _SESSION_ERRORS: Final = frozenset(
@@ -40,21 +39,21 @@ _SESSION_ERRORS: Final = frozenset(
 
 
 class _Choice(NamedTuple):
-    """What a broker is to be asked for now, and how long it may wait for records."""
+    """What to fetch from a broker now, and how long it may wait for records."""
 
     wanted: dict[TopicPartition, PartitionState]
     max_wait_ms: int
     look_again_at: float | None
-    """With nothing wanted: when that may be otherwise by itself."""
+    """If nothing is wanted: when that may change by itself."""
 
 
 class BrokerReader:
-    """Reads the partitions it is given from one broker, until it is cancelled. `on_moved` is called when some
-    are to be read elsewhere, or can not be read at the moment."""
+    """Reads its partitions from one broker, until cancelled. `on_moved` is called when some must be read
+    elsewhere, or cannot be read at the moment."""
 
     def __init__(self, cluster: Cluster, reading: Reading, node: int, on_moved: Callable[[], None]) -> None:
         self.partitions: dict[TopicPartition, PartitionState] = {}
-        """In the order in which they are asked for: who had records last goes to the end."""
+        """In fetch order: partitions that just returned records go to the end."""
         self._changed = asyncio.Event()
         self._cluster = cluster
         self._reading = reading
@@ -63,16 +62,16 @@ class BrokerReader:
         self._on_moved = on_moved
         self._session = FetchSession()
         self._lane = _LANES[0]
-        self._asked: dict[PartitionState, int] = {}  # what is under way, with the eras
+        self._asked: dict[PartitionState, int] = {}  # what is in flight, with the eras
         self._waiting: asyncio.Timeout | None = None  # the Fetch that may wait at the broker
-        self._left_until = 0.0  # until when one that was left may wait there
+        self._left_until = 0.0  # until when an abandoned one may wait there
         self._sent_at = 0.0
         self._not_before = 0.0
         self._failures = 0
 
     def look_at(self, state: PartitionState) -> None:
-        """There may be something to ask for. What is under way is left for it, if that may take a while, and
-        does not ask for this partition from where it is to be read now."""
+        """There may be something to fetch. A Fetch in flight is abandoned for it, if it may take a while and
+        does not fetch this partition from its current position."""
         self._changed.set()
         if (
             self._waiting is not None
@@ -86,7 +85,7 @@ class BrokerReader:
             self._waiting = None
 
     async def run(self) -> None:
-        """Keep one Fetch under way at this broker, as long as anything is wanted from it."""
+        """Keep one Fetch in flight at this broker, as long as anything is wanted from it."""
         while True:
             self._changed.clear()
             choice = self._choose()
@@ -101,8 +100,8 @@ class BrokerReader:
                         await self._changed.wait()
 
     async def close(self) -> None:
-        """Let the broker forget the session, whose place others may have use for. Takes a second at most, and
-        goes past a Fetch that still waits there."""
+        """Close the fetch session, whose slot others may need. Takes at most a second, and bypasses a Fetch
+        that still waits at the broker."""
         if self._session.session_id == NO_SESSION:
             return
         self._change_lane()
@@ -119,7 +118,7 @@ class BrokerReader:
         now, settings, image = deadline(0), self._settings, self._cluster.image
         wanted: dict[TopicPartition, PartitionState] = {}
         buffered_bytes = 0
-        soon = False  # whether there are some that will be wanted in a moment
+        soon = False  # whether some will be needed in a moment
         look_again_at: float | None = None if self._not_before <= now else self._not_before
         for where, state in list(self.partitions.items()):
             if not state.is_delivering:
@@ -135,7 +134,7 @@ class BrokerReader:
                 soon = True
             elif self._is_same_topic(state, image):
                 wanted[where] = state
-            elif state.backoff_until > now:  # It has just failed, and is tried again.
+            elif state.backoff_until > now:  # It has just failed, and is being retried.
                 look_again_at = min(look_again_at or state.backoff_until, state.backoff_until)
         if not wanted or self._not_before > now:
             return _Choice({}, 0, look_again_at)
@@ -148,16 +147,16 @@ class BrokerReader:
         return _Choice(wanted, 0, None)
 
     def _is_same_topic(self, state: PartitionState, image: MetadataImage) -> bool:
-        """Whether the position belongs to the topic that now has the name. A topic that was created again is
-        as good as one that was cut at its beginning."""
+        """Whether the position belongs to the topic that now has the name. A re-created topic counts as
+        truncated at its beginning."""
         topic = image.topic(state.where.topic)
         topic_id = None if topic is None else topic.topic_id
         if state.topic_id is not None and topic_id is not None and topic_id != state.topic_id:
             if state.has_buffered:
-                return False  # They are handed out first.
+                return False  # They are returned first.
             self._reading.cut(state, f"topic {state.where.topic} was deleted and created again", Position(0))
             if state.topic_id is not None:
-                return False  # There is no policy; it raises.
+                return False  # There is no reset policy; it raises.
         state.topic_id = topic_id or state.topic_id
         return True
 
@@ -170,7 +169,7 @@ class BrokerReader:
             image = self._cluster.image
             for where, position in positions.items():
                 state = choice.wanted[where]
-                # A follower may not have heard of the epoch, and refuses the offset then; leaders know.
+                # A follower may not know the epoch yet, and then refuses the offset; leaders know it.
                 checks = version >= _CHECKS_EPOCHS and state.replica != self._node
                 asked[where] = Asked(
                     position.offset,
@@ -198,9 +197,9 @@ class BrokerReader:
                         lane=self._lane,
                     )
                 finally:
-                    self._waiting = None  # A timeout that has been left cannot be moved any more.
+                    self._waiting = None  # A timeout that was exited can no longer be rescheduled.
         except TimeoutError:
-            # Left for something else; its answer is dropped when it comes.
+            # Abandoned for something else; its response is dropped when it arrives.
             self._session.failed()
             self._change_lane()
             self._left_until = self._sent_at + choice.max_wait_ms / 1000
@@ -237,10 +236,10 @@ class BrokerReader:
                 where = TopicPartition(name, each.partition_index)
                 state = wanted.get(where)
                 if state is None or not self._reading.is_current(state, eras[state]):
-                    continue  # It was not asked for, or is not any more.
+                    continue  # It was not requested, or no longer is.
                 position = state.fetch_position
                 if position is None or position.offset != asked[where].offset:
-                    continue  # Another broker was faster, while the partition moved.
+                    continue  # Another broker was faster while the partition moved.
                 if each.error_code:
                     refused = True
                     self._refused(state, each, response)
@@ -250,7 +249,7 @@ class BrokerReader:
             self._on_moved()
 
     def _received(self, state: PartitionState, position: Position, each: FetchResponse.PartitionData) -> bool:
-        """Take what came for a partition; whether it is to be read elsewhere from now on."""
+        """Take a partition's response. Returns whether it must be read elsewhere from now on."""
         state.settled()
         state.high_watermark = each.high_watermark
         state.last_stable_offset = each.last_stable_offset if each.last_stable_offset >= 0 else None
@@ -287,14 +286,14 @@ class BrokerReader:
         )
         state.add(part)
         if part.is_damaged:
-            state.drain_first = True  # The same would come again, until it is raised.
+            state.drain_first = True  # The same would be returned again, until it is raised.
         if state.has_buffered:
             self._reading.buffer(state)
         if part.next_offset > position.offset:
-            if state.where in self.partitions:  # not when it has moved to another broker meanwhile
+            if state.where in self.partitions:  # not if it has moved to another broker meanwhile
                 self.partitions[state.where] = self.partitions.pop(state.where)
         elif not state.has_buffered:
-            # Not one whole batch. With others asked before it that may be; it is the first next time.
+            # Not one complete batch. That may happen behind other partitions; it comes first next time.
             why = (
                 f"broker {self._node} sends less than one batch of {state.where} at offset {position.offset}"
             )
@@ -308,11 +307,11 @@ class BrokerReader:
         if leader.leader_id >= 0 and self._cluster.new_leader(
             state.where, leader.leader_id, leader.leader_epoch, response.node_endpoints
         ):
-            return  # The answer says where it is now (KIP-951).
+            return  # The response names the new leader (KIP-951).
         if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
             self._reading.try_again(state, error)
         elif state.replica is not None:
-            # A follower may not have it yet, or any more: its leader decides.
+            # A follower may not have it yet, or no longer: the leader decides.
             state.replica = None
         elif state.has_buffered:
             state.drain_first = True
@@ -325,11 +324,11 @@ class BrokerReader:
         eras: Mapping[PartitionState, int],
         error: ClientError | KafkaError,
     ) -> None:
-        """The whole Fetch came to nothing."""
+        """The whole Fetch failed."""
         backoff_s = self._cluster.backoff_s(self._failures)
         self._failures += 1
         if isinstance(error, KafkaError) and error.code in _SESSION_ERRORS:
-            if self._failures > 1:  # The next Fetch opens another session; that should do.
+            if self._failures > 1:  # The next Fetch opens another session; that should suffice.
                 self._not_before = deadline(backoff_s)
             return
         self._not_before = deadline(backoff_s)
@@ -346,8 +345,8 @@ class BrokerReader:
     # --- older brokers --------------------------------------------------------------------------------------
 
     async def _validate(self, wanted: Mapping[TopicPartition, PartitionState], until: float) -> bool:
-        """Where a Fetch does not tell by itself that the log was cut, ask before it, once for every new
-        leader epoch (KIP-320). Whether there is anything to choose anew."""
+        """If Fetch does not detect truncation by itself, ask before it, once for every new leader epoch
+        (KIP-320). Returns whether the choice must be made again."""
         image = self._cluster.image
         unchecked = {
             where: (leader_epoch(image, where), state.fetch_position.leader_epoch)
@@ -403,6 +402,6 @@ class BrokerReader:
 
 
 def leader_epoch(image: MetadataImage, where: TopicPartition) -> int:
-    """The epoch of the present leader, -1 when it is not known."""
+    """The epoch of the current leader, -1 if unknown."""
     partition = image.partition(where)
     return NO_LEADER_EPOCH if partition is None else partition.leader_epoch

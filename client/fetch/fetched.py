@@ -1,7 +1,5 @@
-"""The records of one partition in one answer: found batch by batch when it comes, unpacked when they are
-handed out.
-
-What the reader is not to see is left out at once: control batches, batches without records, and, for
+"""The records of one partition in one response: split into batches on arrival, unpacked when they are
+returned. What the reader must not see is left out at once: control batches, empty batches, and, for
 read_committed, those of aborted transactions (KIP-98).
 """
 
@@ -31,8 +29,7 @@ _NO_HEADERS: Final = ()
 
 
 class AbortedTransaction(NamedTuple):
-    """What a broker says of a transaction that was aborted: whose it was, and its first offset in the
-    partition."""
+    """An aborted transaction, as a broker reports it: its producer, and its first offset in the partition."""
 
     producer_id: int
     first_offset: int
@@ -44,17 +41,15 @@ class _Item(NamedTuple):
 
 
 class Packed(NamedTuple):
-    """A batch as it came, whole and checked, its records not yet unpacked."""
+    """A complete, verified batch whose records are not unpacked yet."""
 
     header: Header
     data: bytes
 
 
 class Part:
-    """Batches from `offset` on, as they came; the last one may be cut short, where the broker had no more
-    room.
-
-    `aborted` are the aborted transactions of a read_committed answer, None for read_uncommitted.
+    """Batches from `offset` on, as received; the last one may be incomplete if the broker had no more room.
+    `aborted` are the aborted transactions of a read_committed response, None for read_uncommitted.
     """
 
     __slots__ = (
@@ -87,15 +82,15 @@ class Part:
         self._offset = offset
         self._check_crcs = check_crcs
         self._items: deque[_Item] = deque()
-        self._following: deque[int] = deque()  # where reading goes on behind each item
+        self._following: deque[int] = deque()  # the offset after each item
         self._failure: KafkaError | None = None
         self._ready: Batch[bytes | None, bytes | None] | None = None
         self._at = 0
         self.size_bytes = len(data)
         self.next_offset = offset
-        """Where fetching goes on."""
+        """The next offset to fetch."""
         self.last_epoch = leader_epoch
-        """The leader epoch of the last batch, or the one given where there is none."""
+        """The leader epoch of the last batch, or the one given if there is none."""
         try:
             self._find_batches(aborted)
         except DecodeError as error:
@@ -105,17 +100,17 @@ class Part:
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether nothing is left, not even something to raise."""
+        """Whether nothing is left, not even an error to raise."""
         return not self._items and self._ready is None and self._failure is None
 
     @property
     def is_damaged(self) -> bool:
-        """Whether something is to be raised that keeps fetching from going on behind it."""
+        """Whether an error must be raised that stops fetching beyond it."""
         return self._failure is not None
 
     def take(self, records_max: int) -> Batch[bytes | None, bytes | None] | None:
-        """The next records, at most so many; None when there are no more. Small batches come together. Raises
-        KafkaError(CORRUPT_MESSAGE) at what cannot be read, once all before it was taken."""
+        """The next records, at most this many; None if there are no more. Small batches are merged. Raises
+        KafkaError(CORRUPT_MESSAGE) at unreadable data, once all before it was taken."""
         ready = self._ready
         if ready is None:
             ready = self._unpack(records_max)
@@ -131,12 +126,12 @@ class Part:
 
     @property
     def upcoming(self) -> Header | None:
-        """The header of the next batch that `take_packed` gives; None when there is no more."""
+        """The header of the next batch that `take_packed` returns; None if there are no more."""
         return self._items[0].header if self._items else None
 
     def take_packed(self) -> Packed | None:
-        """The next batch, for who unpacks it by itself; None when there are no more. Its first records may
-        lie before the offset that was asked for. Not to be mixed with `take`. Raises KafkaError as that."""
+        """The next batch, for callers that unpack it themselves; None if there are no more. Its first records
+        may lie before the requested offset. Must not be mixed with `take`. Raises KafkaError as `take`."""
         if not self._items:
             if self._failure is not None:
                 raise self._failure
@@ -148,7 +143,7 @@ class Part:
         return packed
 
     def corrupt(self, offset: int, why: object) -> KafkaError:
-        """What is raised at the batch of this offset."""
+        """The error raised at the batch of this offset."""
         return KafkaError(
             ErrorCode.CORRUPT_MESSAGE, f"{self._where}: the batch at offset {offset} cannot be read: {why}"
         )
@@ -181,7 +176,7 @@ class Part:
     # --- unpacking ------------------------------------------------------------------------------------------
 
     def _unpack(self, records_max: int) -> Batch[bytes | None, bytes | None] | None:
-        """The next batch with something in it, and those behind it that go with it, up to `records_max`."""
+        """The next non-empty batch, merged with those after it, up to `records_max`."""
         keys: list[bytes | None] = []
         values: list[bytes | None] = []
         places: list[Places] = []
@@ -195,7 +190,7 @@ class Part:
                 found = self._read(item, keys, values)
             except KafkaError:
                 if places:
-                    break  # It is met again when these are handed out.
+                    break  # It is met again once these are returned.
                 raise
             self._items.popleft()
             following = self._following.popleft()
@@ -227,14 +222,14 @@ class Part:
             raise self.corrupt(header.base_offset, error) from error
         if header.base_offset >= self._offset:
             return found
-        # The first batch may begin before the position.
+        # The first batch may start before the position.
         start = bisect_left(found.offsets, self._offset)
         del keys[known : known + start], values[known : known + start]
         offsets, timestamps, headers = found
         return Places(offsets[start:], timestamps[start:], None if headers is None else headers[start:])
 
     def _batch(self, position: int, header: Header) -> bytes:
-        """The bytes of a batch, checked."""
+        """The bytes of a batch, verified."""
         batch = bytes(self._data[position : position + header.size])
         if self._check_crcs and not crc_matches(batch, 0, header):
             raise self.corrupt(header.base_offset, "its checksum does not match")
@@ -242,19 +237,19 @@ class Part:
 
 
 class _Aborted:
-    """Which batches belong to aborted transactions, asked in the order of the log."""
+    """Which batches belong to aborted transactions, queried in log order."""
 
     def __init__(self, transactions: Iterable[AbortedTransaction]) -> None:
         self._coming = deque(sorted(transactions, key=lambda each: each.first_offset))
         self._under_way: set[int] = set()  # producer ids
 
     def shows(self, header: Header) -> bool:
-        """Whether the batch's records are to be read."""
+        """Whether the batch's records are visible."""
         self._begin(header)
         return not (header.is_transactional and header.producer_id in self._under_way)
 
     def end_transaction(self, batch: bytes, header: Header) -> None:
-        """A control batch. Raises DecodeError for a broken one."""
+        """Handle a control batch. Raises DecodeError if it is malformed."""
         self._begin(header)
         for marker in records(batch, 0, header):
             if control_type(marker) == ControlType.ABORT:
@@ -285,7 +280,7 @@ def _joined(several: Sequence[Places]) -> Places:
 
 
 def _joined_offsets(several: Sequence[Sequence[int]]) -> Sequence[int]:
-    """One range where they are ranges without a gap between them."""
+    """One range if both are ranges without a gap between them."""
     expected = several[0][0]
     for each in several:
         if not isinstance(each, range) or each.start != expected:

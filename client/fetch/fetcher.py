@@ -1,8 +1,7 @@
-"""Fetching: records of the assigned partitions, read ahead in the background.
-
-A task per broker keeps one Fetch under way there (`broker_reader`) while the user works through what came
-before (`reading`). Here is what a consumer sees of it, and who is asked for what: leaders are looked for, and
-positions where there are none. A partition that nobody can be asked for, or that fails, waits by itself.
+"""Fetches records of the assigned partitions ahead, in the background. A task per broker keeps one Fetch in
+flight (`broker_reader`) while the user works through earlier records (`reading`). This module is the
+consumer's interface, and distributes partitions to brokers: it looks up leaders and missing positions. A
+partition without a leader, or that fails, waits by itself.
 """
 
 from __future__ import annotations
@@ -29,18 +28,16 @@ __all__ = ["FetchSettings", "Fetcher", "Position", "RawBatch", "Reset", "Trouble
 
 
 class Trouble(NamedTuple):
-    """Why a partition cannot be read at the moment, and since when, in the loop's time."""
+    """Why a partition cannot be read at the moment, and since when, by the loop's clock."""
 
     error: Exception
     since: float
 
 
 class Fetcher:
-    """Reads the partitions it is assigned, from the positions it is given.
-
-    `on_reset` is told whenever a partition is read on from another offset than the reader expects. The
-    methods that are not coroutines return at once, and must be called on the loop; tasks are started by the
-    first of them that needs one, and `close` ends them all.
+    """Reads the assigned partitions from given positions. `on_reset` is called whenever a partition continues
+    from another offset than the reader expects. The methods that are not coroutines return at once, and must
+    be called on the loop; tasks start when needed, and `close` ends them all.
     """
 
     def __init__(
@@ -55,22 +52,22 @@ class Fetcher:
         self._reading = Reading(cluster, self._settings, on_reset)
         self._readers: dict[int, BrokerReader] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._looking_up: set[int] = set()  # nodes that are asked for offsets
+        self._looking_up: set[int] = set()  # nodes being asked for offsets
         self._asking = False
         self._ask_tries = 0
         self._ask_after = 0.0
         self._arranging: asyncio.Handle | None = None
         self._arrange_at = math.inf
         self._woken = False
-        self._overdue = False  # whether a failure has to be raised, whatever there is to hand out
+        self._overdue = False  # whether a failure must be raised, even if there are records
         self._broken: BaseException | None = None
         self._closed = False
 
     # --- what is read ---------------------------------------------------------------------------------------
 
     def set_assigned(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read these and no others. Those that stay keep their state, and none is held any more; those that
-        come have no position yet."""
+        """Read exactly these. Partitions that stay keep their state, and none is held any more; new ones have
+        no position yet."""
         self._usable()
         wanted = set(partitions)
         for where in self._reading.assigned.keys() - wanted:
@@ -86,8 +83,8 @@ class Fetcher:
 
     @property
     def unpositioned(self) -> frozenset[TopicPartition]:
-        """Assigned partitions without a position and without a look-up that will find one: they wait for
-        `seek` or `reset`."""
+        """Assigned partitions without a position and without a look-up in progress: they wait for `seek` or
+        `reset`."""
         return frozenset(
             where
             for where, state in self._reading.assigned.items()
@@ -95,7 +92,7 @@ class Fetcher:
         )
 
     def seek(self, where: TopicPartition, position: Position) -> None:
-        """Read on from there. Raises KeyError for what is not assigned."""
+        """Continue from this position. Raises KeyError if not assigned."""
         self._usable()
         state = self._reading.assigned[where]
         state.seek(position)
@@ -108,8 +105,8 @@ class Fetcher:
         strategy: ResetStrategy | None = None,
         why: str = "there is no committed offset",
     ) -> None:
-        """Read on from where the strategy says, or, without one, the settings. Raises KeyError for what is
-        not assigned, and ValueError where there is no strategy at all."""
+        """Continue from where the strategy says (default: that of the settings). Raises KeyError if not
+        assigned, and ValueError without any strategy."""
         self._usable()
         chosen = strategy or self._settings.reset
         if chosen is None:
@@ -120,19 +117,18 @@ class Fetcher:
         self._arrange()
 
     def position(self, where: TopicPartition) -> Position | None:
-        """What comes next for the reader; None while it is not known. Raises KeyError for what is not
-        assigned."""
+        """The reader's position; None while unknown. Raises KeyError if not assigned."""
         return self._reading.assigned[where].position
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Hand out and fetch nothing of these until `resume`; what was fetched is kept. Raises KeyError for
-        what is not assigned, and pauses none then."""
+        """Return and fetch nothing of these until `resume`; fetched records are kept. Raises KeyError, and
+        pauses none, if one is not assigned."""
         for state in [self._reading.assigned[where] for where in partitions]:
             state.paused = True
-            self._changed(state)  # What waits in its buffer is in nobody's way any more.
+            self._changed(state)  # Its buffered records no longer block anything.
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """The opposite of `pause`. Raises KeyError for what is not assigned."""
+        """The opposite of `pause`. Raises KeyError if one is not assigned."""
         for state in [self._reading.assigned[where] for where in partitions]:
             state.paused = False
             self._changed(state)
@@ -143,8 +139,8 @@ class Fetcher:
         return frozenset(where for where, state in self._reading.assigned.items() if state.paused)
 
     def hold(self, partitions: Iterable[TopicPartition]) -> None:
-        """Hand out and fetch nothing of these, which are about to be revoked, until the next assignment or
-        the next `hold`; what was fetched is kept."""
+        """Return and fetch nothing of these, which are about to be revoked, until the next assignment or the
+        next `hold`; fetched records are kept."""
         held = set(partitions)
         for where, state in self._reading.assigned.items():
             if state.held is not (where in held):
@@ -153,27 +149,27 @@ class Fetcher:
                 self._reading.news.set()
 
     def lag(self, where: TopicPartition) -> int | None:
-        """Records between the position and the end that this reader can see; None until a fetch told. Raises
-        KeyError for what is not assigned."""
+        """Records between the position and the end visible to this reader; None before the first fetch.
+        Raises KeyError if not assigned."""
         state = self._reading.assigned[where]
         end = state.last_stable_offset if self._settings.reads_committed else state.high_watermark
         return None if end is None or state.position is None else max(0, end - state.position.offset)
 
     def high_watermark(self, where: TopicPartition) -> int | None:
-        """The end of what is replicated; None until a fetch told."""
+        """The high watermark; None before the first fetch."""
         return self._reading.assigned[where].high_watermark
 
     def last_stable_offset(self, where: TopicPartition) -> int | None:
-        """The end of what is decided about transactions; None until a fetch told."""
+        """The last stable offset; None before the first fetch."""
         return self._reading.assigned[where].last_stable_offset
 
     def log_start(self, where: TopicPartition) -> int | None:
-        """The first offset that is there; None until a fetch told."""
+        """The log start offset; None before the first fetch."""
         return self._reading.assigned[where].log_start
 
     @property
     def troubles(self) -> dict[TopicPartition, Trouble]:
-        """The partitions that cannot be read at the moment; they are tried again and again."""
+        """The partitions that cannot be read at the moment; they are retried."""
         return {
             where: Trouble(state.trouble, state.troubled_since)
             for where, state in self._reading.assigned.items()
@@ -183,17 +179,17 @@ class Fetcher:
     # --- reading --------------------------------------------------------------------------------------------
 
     async def poll(self, max_records: int, wait_s: float) -> list[RawBatch]:
-        """The next records, at most so many, of each partition in order; partitions take turns. None when
+        """The next records, at most this many, in order within each partition; partitions take turns. None if
         there are none for `wait_s`, or after `wake`.
 
-        Raises OffsetOutOfRange or TruncationDetected where there is no policy for that, KafkaError for what a
-        broker refuses for good and for damaged records: after what was fetched before, in the next poll at
-        the latest. All partitions are read on, the one at fault once that works; until then it is tried, and
-        raised, again and again. Nothing is lost when it is cancelled.
+        Raises OffsetOutOfRange or TruncationDetected without a reset policy, KafkaError for permanent
+        refusals and damaged records: after records fetched before, in the next poll at the latest. Other
+        partitions continue; the failed one is retried, and raises again, until it works. Cancelling loses
+        nothing.
         """
         until = deadline(wait_s)
         if self._reading.has_buffered:
-            # Fetching goes on beside a reader that never waits for anything else.
+            # Let fetching proceed beside a reader that never awaits anything else.
             await asyncio.sleep(0)
         while True:
             self._usable()
@@ -218,12 +214,12 @@ class Fetcher:
                 return []
 
     def wake(self) -> None:
-        """Make the poll under way, or the next one, return at once."""
+        """Make the current poll, or the next one, return at once."""
         self._woken = True
         self._reading.news.set()
 
     async def close(self) -> None:
-        """End everything; takes a second at most. A poll under way raises Closed. Harmless when repeated."""
+        """End all tasks; takes at most a second. A poll in progress raises Closed. Safe to call again."""
         self._closed = True
         self._reading.news.set()
         if self._arranging is not None:
@@ -244,8 +240,8 @@ class Fetcher:
     # --- who is asked for what ------------------------------------------------------------------------------
 
     def _arrange(self, at: float = 0.0) -> None:
-        """Look anew at who is asked for what: in the next turn of the loop, however many changes call for it,
-        or at the moment `at`."""
+        """Redistribute the partitions to brokers: once in the next turn of the loop, however many changes
+        require it, or at time `at`."""
         if self._closed or (self._arranging is not None and self._arrange_at <= at):
             return
         if self._arranging is not None:
@@ -267,8 +263,8 @@ class Fetcher:
                 self._arrange(again_at)
 
     def _share_out(self) -> float:
-        """Give every partition to the reader of the broker that has it, and have looked up what is missing:
-        leaders, positions. Returns when to do so again at the latest."""
+        """Give every partition to the reader of its broker, and look up missing leaders and positions.
+        Returns when to do so again at the latest."""
         now, image = deadline(0), self._cluster.image
         topics = set(self._reading.doubtful)
         look_ups: dict[int, list[PartitionState]] = {}
@@ -313,7 +309,7 @@ class Fetcher:
         self._changed(state)
 
     def _changed(self, state: PartitionState) -> None:
-        """Have its reader look at it again."""
+        """Make its reader check it again."""
         if state.node is not None:
             self._readers[state.node].look_at(state)
 
@@ -328,19 +324,19 @@ class Fetcher:
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """A task that dies of something unforeseen is heard of in the next poll, not never."""
+        """A task that dies of something unexpected is reported by the next poll."""
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._break(error)
 
     def _break(self, error: BaseException) -> None:
-        """Go no further: every call raises this from now on."""
+        """Stop: every call raises this from now on."""
         if self._broken is None:
             self._broken = error
         self._reading.news.set()
 
     async def _ask_metadata(self, topics: set[str]) -> None:
-        """Ask for the leaders of these topics; once, and not again before the backoff is over."""
+        """Look up the leaders of these topics, once per backoff."""
         self._reading.doubtful -= topics
         failures: dict[str, Exception] = {}
         try:
@@ -372,7 +368,7 @@ class Fetcher:
     # --- positions ------------------------------------------------------------------------------------------
 
     async def _look_up(self, node: int, states: list[PartitionState]) -> None:
-        """Find the positions of these, which this broker leads."""
+        """Look up positions for these partitions, which this broker leads."""
         eras = {state.where: state.era for state in states}
         strategies = {state.where: state.strategy for state in states}
         now_ms = int(time.time() * 1000)
@@ -403,7 +399,7 @@ class Fetcher:
             elif answer.offset >= 0:
                 self._reading.settle_at(state, Position(answer.offset, answer.leader_epoch), strategy)
             elif strategy not in (EARLIEST, LATEST):
-                state.strategy = LATEST  # No record is that young.
+                state.strategy = LATEST  # No record is that recent.
             else:
                 self._reading.try_again(
                     state, NotKafka(f"broker {node} knows no {strategy} offset of {where}")
@@ -413,7 +409,7 @@ class Fetcher:
 
 
 def _node_of(state: PartitionState, image: MetadataImage, now: float) -> int | None:
-    """Who is to be asked for the partition; None while nobody is known to have it."""
+    """The node to fetch the partition from; None while unknown."""
     if state.replica is not None and state.replica in image.nodes and now < state.replica_until:
         return state.replica
     partition = image.partition(state.where)

@@ -1,6 +1,5 @@
-"""Where a consumer is in each of its partitions, and what was fetched and not yet handed out.
-
-Pure: no clock, no loop. Times are moments in seconds of whoever calls.
+"""A consumer's position in each partition, and its buffer of fetched records. Pure: no clock, no loop. Times
+are in seconds of the caller's clock.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ _EARLIEST_TIMESTAMP: Final = -2
 
 
 class Position(NamedTuple):
-    """The offset of the next record, and the leader epoch of the record before it (KIP-320), -1 when it is
-    not known: by that the leader tells whether its log still is the one that was read."""
+    """The offset of the next record, and the leader epoch of the record before it (KIP-320), -1 if unknown:
+    with it the leader can tell whether its log is still the one that was read."""
 
     offset: int
     leader_epoch: int = NO_LEADER_EPOCH
@@ -31,8 +30,8 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ResetStrategy:
-    """Where to go on in a log that does not have the position: its start, its end, or the first record that
-    is no older than a duration, with the end where all are older (auto.offset.reset)."""
+    """Where to continue if the position is outside the log: its start, its end, or the first record no older
+    than a duration, or the end if all are older (auto.offset.reset)."""
 
     name: str
     duration_ms: int = 0
@@ -45,7 +44,7 @@ class ResetStrategy:
         return cls("by_duration", duration // timedelta(milliseconds=1))
 
     def timestamp(self, now_ms: int) -> int:
-        """What ListOffsets asks for, at this epoch time."""
+        """The timestamp for ListOffsets, at this epoch time."""
         if self == EARLIEST:
             return _EARLIEST_TIMESTAMP
         return _LATEST_TIMESTAMP if self == LATEST else max(0, now_ms - self.duration_ms)
@@ -59,21 +58,19 @@ LATEST: Final = ResetStrategy("latest")
 
 
 class Cause(NamedTuple):
-    """Why a partition gets another position than it had."""
+    """Why a partition's position changes."""
 
     text: str
     before: Position | None
     """The position it had, if any."""
     is_loss: bool = False
-    """Whether the log does not have it any more; otherwise somebody asked for another."""
+    """Whether the log no longer has it; otherwise another one was requested."""
 
 
 class PartitionState:
-    """One assigned partition.
-
-    `position` is what comes next for the reader, `fetch_position` what comes next from the broker; between
-    the two lie the parts in the buffer. What changes either from outside begins a new era, and answers to
-    what was asked in an earlier one are dropped.
+    """One assigned partition. `position` is the reader's next record, `fetch_position` the next to fetch from
+    the broker; the buffer lies between. External changes of either start a new era, and responses to requests
+    of an earlier one are dropped.
     """
 
     __slots__ = (
@@ -118,16 +115,16 @@ class PartitionState:
         self.last_stable_offset: int | None = None
         self.log_start: int | None = None
         self.topic_id: uuid.UUID | None = None
-        """The topic that the position belongs to; one of the same name may come after it."""
+        """The id of the topic that the position belongs to; another topic may take its name later."""
         self.validated_epoch = NO_LEADER_EPOCH
-        """The epoch of the leader that the position was last checked with, where fetches do not check it."""
+        """The leader epoch that the position was last validated with, if fetches do not validate it."""
         self.replica: int | None = None
-        """The node the leader would rather have read (KIP-392), until `replica_until`."""
+        """The preferred read replica (KIP-392), until `replica_until`."""
         self.replica_until = -math.inf
         self.node: int | None = None
-        """The broker that is asked for it."""
+        """The broker it is fetched from."""
         self.drain_first = False
-        """Whether it is not to be asked for again before the buffer is empty."""
+        """Whether it must not be fetched again before the buffer is empty."""
         self.backoff_until = -math.inf
         self.failures = 0
         self.trouble: Exception | None = None
@@ -139,7 +136,7 @@ class PartitionState:
 
     @property
     def is_delivering(self) -> bool:
-        """Whether its records may be handed out."""
+        """Whether its records may be returned."""
         return not (self.paused or self.held)
 
     @property
@@ -147,12 +144,12 @@ class PartitionState:
         return bool(self._parts)
 
     def seek(self, position: Position) -> None:
-        """Go on from there."""
+        """Continue from this position."""
         self._begin_era()
         self.position = self.fetch_position = position
 
     def reset(self, strategy: ResetStrategy, cause: Cause) -> None:
-        """Have no position until one is found."""
+        """Drop the position until one is found."""
         self._begin_era()
         self.position = self.fetch_position = None
         self.strategy, self.cause = strategy, cause
@@ -166,7 +163,7 @@ class PartitionState:
         self.settled()
 
     def add(self, part: Part) -> None:
-        """Buffer what came from the fetch position."""
+        """Buffer records from the fetch position on."""
         assert self.fetch_position is not None
         self.fetch_position = Position(part.next_offset, part.last_epoch)
         if part.is_exhausted:
@@ -177,8 +174,8 @@ class PartitionState:
             self.buffered_bytes += part.size_bytes
 
     def take(self, records_max: int) -> Batch[bytes | None, bytes | None] | None:
-        """The next records, at most so many; None when there are none. Raises KafkaError(CORRUPT_MESSAGE) for
-        damage; the position stays in front of it, and the buffer is dropped, so that it is fetched again."""
+        """The next records, at most this many; None if there are none. Raises KafkaError(CORRUPT_MESSAGE) at
+        damage; the position stays before it, and the buffer is dropped, so that it is fetched again."""
         while self._parts:
             part = self._parts[0]
             try:
@@ -196,7 +193,7 @@ class PartitionState:
                 self.buffered_bytes -= part.size_bytes
                 self._parts.popleft()
                 if not self._parts:
-                    self.position = self.fetch_position  # past what came behind it with nothing to hand out
+                    self.position = self.fetch_position  # past batches after it without records to return
             if batch is not None:
                 return batch
         return None
@@ -210,7 +207,7 @@ class PartitionState:
         self.backoff_until = now + backoff_s
 
     def settled(self) -> None:
-        """It was read, or is to be read from somewhere else."""
+        """It was read, or will be read from elsewhere."""
         self.trouble = None
         self.drain_first = False
         self.failures = 0
@@ -218,8 +215,8 @@ class PartitionState:
 
 
 def truncated_at(position: Position, epoch: int, end_offset: int) -> Position | None:
-    """Where to go on when the leader's log has `epoch` as the last one up to the position's, ending at
-    `end_offset` (KIP-320). None when the leader cannot tell: -1."""
+    """Where to continue if the leader's log has `epoch` as the last one up to the position's, ending at
+    `end_offset` (KIP-320). None if the leader cannot tell (-1)."""
     if epoch < 0 or end_offset < 0:
         return None
     return Position(min(position.offset, end_offset), epoch)

@@ -1,8 +1,5 @@
-"""The partitions that a fetcher reads: what can be handed out, and what is to be done when a log is not as it
-was when it was read.
-
-Every partition has its own state, backoff and failure, so that nothing that happens to one keeps the others
-from being read.
+"""The partitions that a fetcher reads: which records can be returned, and what to do if a log changed since
+it was read. Every partition has its own state, backoff and failure, so that one does not hold up the others.
 """
 
 from __future__ import annotations
@@ -29,29 +26,29 @@ log = logging.getLogger(__name__)
 
 
 class Reset(NamedTuple):
-    """A partition is read on from somewhere else than it was."""
+    """A partition continues from another offset."""
 
     partition: TopicPartition
     from_offset: int | None
-    """None where it had no position yet."""
+    """None if it had no position yet."""
     to_offset: int
     why: str
 
 
 class Reading:
-    """The assigned partitions, and what the next poll hands out or raises."""
+    """The assigned partitions, and what the next poll returns or raises."""
 
     def __init__(self, cluster: Cluster, settings: FetchSettings, on_reset: Callable[[Reset], None]) -> None:
         self.settings = settings
         self.assigned: dict[TopicPartition, PartitionState] = {}
         self.doubtful: set[str] = set()
-        """Topics whose leaders are to be asked for."""
+        """Topics whose leaders must be looked up."""
         self.news = asyncio.Event()
-        """Set when a poll has something to look at."""
+        """Set when there is something for a poll."""
         self._cluster = cluster
         self._on_reset = on_reset
         self._buffered: dict[TopicPartition, PartitionState] = {}
-        """Those with something to hand out, in the order of whose turn it is."""
+        """Partitions with records to return, in turn order."""
         self._failures: dict[TopicPartition | None, Exception] = {}
         """What polls raise, by partition."""
 
@@ -64,23 +61,23 @@ class Reading:
         return bool(self._failures)
 
     def is_current(self, state: PartitionState, era: int) -> bool:
-        """Whether what was asked for in this era still matters."""
+        """Whether responses of this era still matter."""
         return self.assigned.get(state.where) is state and state.era == era
 
     def buffer(self, state: PartitionState) -> None:
-        """It has something to hand out."""
+        """It has records to return."""
         self._buffered.setdefault(state.where, state)
         self.news.set()
 
     def forget(self, state: PartitionState) -> None:
-        """Hand out and raise nothing that was found of it so far."""
+        """Drop the records and failures found for it so far."""
         self._buffered.pop(state.where, None)
         self._failures.pop(state.where, None)
 
     # --- handing out ----------------------------------------------------------------------------------------
 
     def take(self, max_records: int) -> tuple[list[RawBatch], list[PartitionState]]:
-        """The next records, at most so many, and the partitions that have room for more now."""
+        """The next records, at most this many, and the partitions that now have room for more."""
         taken: list[RawBatch] = []
         with_room: list[PartitionState] = []
         left = max_records
@@ -103,7 +100,7 @@ class Reading:
         return taken, with_room
 
     def raise_failure(self) -> None:
-        """Raise one failure, if there is any; those of a kind together, where the exception takes several."""
+        """Raise one failure, if any; failures of a kind together, if the exception takes several."""
         if not self._failures:
             return
         where, error = next(iter(self._failures.items()))
@@ -117,7 +114,7 @@ class Reading:
         raise error
 
     def _all_of(self, kind: type[E]) -> list[E]:
-        """The failures of this kind, which are no longer to be raised by themselves."""
+        """Take the failures of this kind, to raise them together."""
         found = {where: each for where, each in self._failures.items() if isinstance(each, kind)}
         for where in found:
             del self._failures[where]
@@ -126,7 +123,7 @@ class Reading:
     # --- positions that are lost ----------------------------------------------------------------------------
 
     def settle_at(self, state: PartitionState, position: Position, strategy: ResetStrategy | None) -> None:
-        """Read on from a position that is not the one the reader expects, and say so."""
+        """Continue from a position other than the reader expects, and report it."""
         cause = state.cause
         assert cause is not None
         before = None if cause.before is None else cause.before.offset
@@ -155,7 +152,7 @@ class Reading:
         self.lost(state, text, OffsetOutOfRange(text, {state.where: position.offset}))
 
     def lost(self, state: PartitionState, text: str, error: Exception) -> None:
-        """The log does not have the position any more: go by the policy, or raise."""
+        """The position is no longer in the log: apply the reset policy, or raise."""
         if self.settings.reset is None:
             self.fail(state, error)
         else:
@@ -163,7 +160,8 @@ class Reading:
             self.forget(state)
 
     def diverges(self, state: PartitionState, epoch: int, end_offset: int) -> None:
-        """The leader's log is not the one that was read (KIP-320): it was cut, and may have grown anew."""
+        """The leader's log is not the one that was read (KIP-320): it was truncated, and may have grown
+        again."""
         position = state.position
         assert position is not None
         diverging = truncated_at(position, epoch, end_offset)
@@ -177,7 +175,8 @@ class Reading:
             self.cut(state, text, diverging)
 
     def cut(self, state: PartitionState, text: str, diverging: Position) -> None:
-        """With any policy reading goes on where the log was cut, so that nothing of the new log is missed."""
+        """With any reset policy, continue where the log was truncated, so that nothing of the new log is
+        missed."""
         if self.settings.reset is None:
             self.fail(state, TruncationDetected(text, {state.where: diverging.offset}))
         else:
@@ -187,19 +186,19 @@ class Reading:
     # --- failures -------------------------------------------------------------------------------------------
 
     def cannot_pass(self, error: Exception) -> bool:
-        """Whether the user is to hear of it. A topic that is not there may appear, or be created again."""
+        """Whether to raise it to the user. A missing topic may appear, or be re-created."""
         if isinstance(error, KafkaError):
             return not (error.code.retriable or error.code is ErrorCode.UNKNOWN_SERVER_ERROR)
         return self._cluster.is_final(error)
 
     def fail(self, state: PartitionState, error: Exception) -> None:
-        """Have the next poll raise it, and try again later."""
+        """Have the next poll raise it, and retry later."""
         state.fails(error, deadline(0), self._cluster.backoff_s(state.failures))
         self._failures[state.where] = error
         self.news.set()
 
     def try_again(self, state: PartitionState, error: Exception) -> None:
-        """Try again later, with fresh metadata; raise what cannot pass."""
+        """Retry later with fresh metadata; raise it if it is permanent."""
         state.replica = None
         if self.cannot_pass(error):
             self.fail(state, error)
@@ -209,7 +208,7 @@ class Reading:
         self.doubtful.add(state.where.topic)
 
     def fail_all(self, error: Exception) -> None:
-        """Have the next poll raise what no partition by itself is to blame for."""
+        """Have the next poll raise a failure that concerns no single partition."""
         self._failures[None] = error
         self.news.set()
 

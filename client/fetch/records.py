@@ -1,4 +1,4 @@
-"""What consumers get: records, and batches of them."""
+"""Records and batches, as consumers get them."""
 
 from __future__ import annotations
 
@@ -21,10 +21,8 @@ LOG_APPEND_TIME: Final = 1
 
 
 class ConsumerRecord(NamedTuple, Generic[K, V]):
-    """A record as it was read.
-
-    `timestamp` is in epoch ms, -1 for none; `timestamp_type` says whose clock that is. `leader_epoch` is that
-    of the leader that appended the record, -1 when it is not known.
+    """A record as it was read. `timestamp` is in epoch ms, -1 for none; `timestamp_type` says whose clock it
+    is from. `leader_epoch` is that of the leader that appended the record, -1 if unknown.
     """
 
     topic: str
@@ -43,10 +41,9 @@ class ConsumerRecord(NamedTuple, Generic[K, V]):
 
 
 class Batch(Sequence[ConsumerRecord[K, V]], Generic[K, V]):
-    """Records of one partition, in order: a sequence of `ConsumerRecord` that is also there column by column.
-
-    The columns (`values`, `keys`, `offsets`, `timestamps`) cost nothing; the records are made when they are
-    first asked for. A slice is a Batch. None is empty when it comes from a consumer.
+    """Records of one partition, in order: a sequence of `ConsumerRecord` that is also available by column.
+    The columns (`values`, `keys`, `offsets`, `timestamps`) cost nothing; the records are created on first
+    access. A slice is a Batch. A consumer never returns an empty one.
     """
 
     __slots__ = (
@@ -87,7 +84,7 @@ class Batch(Sequence[ConsumerRecord[K, V]], Generic[K, V]):
         self.values = values
         self._headers = headers
         self.next_offset = next_offset
-        """Where reading goes on behind this batch: what to commit when all of it is done."""
+        """The offset after this batch: what to commit once all of it is processed."""
         self.timestamp_type = timestamp_type
         self.leader_epoch = leader_epoch
         self._records: list[ConsumerRecord[K, V]] | None = None
@@ -105,7 +102,7 @@ class Batch(Sequence[ConsumerRecord[K, V]], Generic[K, V]):
 
     @property
     def headers(self) -> Sequence[Headers]:
-        """Of each record; most have none, ()."""
+        """The headers of each record; () for none."""
         return [()] * len(self.values) if self._headers is None else self._headers
 
     @property
@@ -171,7 +168,7 @@ class Batch(Sequence[ConsumerRecord[K, V]], Generic[K, V]):
         )
 
     def with_contents(self, keys: Sequence[K2], values: Sequence[V2]) -> Batch[K2, V2]:
-        """The same places with other keys and values: what deserializers make of them."""
+        """The same records with other keys and values: those that deserializers return."""
         return Batch(
             self.topic,
             self.partition,

@@ -1,4 +1,4 @@
-"""The requests of fetching, and what they are made of."""
+"""The requests for fetching, and their settings."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ T = TypeVar("T")
 READ_UNCOMMITTED: Final = "read_uncommitted"
 READ_COMMITTED: Final = "read_committed"
 
-_CONSUMER: Final = -1  # the replica id of who is none
+_CONSUMER: Final = -1  # the replica id of clients
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchSettings:
-    """How a consumer fetches; names and defaults are those of Kafka's consumer."""
+    """Fetch settings, with the names and defaults of Kafka's consumer."""
 
     min_bytes: int = 1
     max_wait_ms: int = 500
@@ -38,7 +38,7 @@ class FetchSettings:
     check_crcs: bool = True
     client_rack: str = ""
     reset: ResetStrategy | None = LATEST
-    """Where to go on in a log that does not have the position; None: that is an error."""
+    """Where to continue if the position is outside the log; None: raise an error."""
     request_timeout_ms: int = 30_000
     metadata_max_age_ms: int = 300_000
 
@@ -48,7 +48,7 @@ class FetchSettings:
 
 
 def fetch_request(plan: Plan, settings: FetchSettings, max_wait_ms: int) -> FetchRequest:
-    """A Fetch, which names topics both ways: which of the two is sent is a matter of the version."""
+    """A Fetch with topic names and ids; the version decides which are sent."""
     return FetchRequest(
         max_wait_ms=max_wait_ms,
         min_bytes=settings.min_bytes,
@@ -86,7 +86,7 @@ def fetch_request(plan: Plan, settings: FetchSettings, max_wait_ms: int) -> Fetc
 def list_offsets_request(
     asked: Mapping[TopicPartition, tuple[int, int]], settings: FetchSettings
 ) -> ListOffsetsRequest:
-    """Asks one broker for offsets by (leader epoch, timestamp)."""
+    """A request to one broker for offsets by (leader epoch, timestamp)."""
     return ListOffsetsRequest(
         replica_id=_CONSUMER,
         isolation_level=int(settings.reads_committed),
@@ -117,7 +117,7 @@ def by_partition(
 
 
 def epoch_request(asked: Mapping[TopicPartition, tuple[int, int]]) -> OffsetForLeaderEpochRequest:
-    """Asks one broker where epochs end, by (current leader epoch, epoch asked for)."""
+    """A request to one broker for the ends of epochs, by (current leader epoch, requested epoch)."""
     return OffsetForLeaderEpochRequest(
         replica_id=_CONSUMER,
         topics=[

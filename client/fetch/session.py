@@ -1,8 +1,6 @@
-"""Incremental fetch sessions (KIP-227): what of a Fetch the broker knows already.
-
-Pure. A broker that keeps a session remembers the partitions it was asked for; from then on only what changed
-is sent, and only partitions with news come back. A broker may always decline, with session id 0: everything
-is sent each time then.
+"""Incremental fetch sessions (KIP-227): which parts of a Fetch the broker already knows. Pure. A broker with
+a session remembers the requested partitions; from then on only changes are sent, and only partitions with
+news are returned. A broker may always decline, with session id 0: then everything is sent each time.
 """
 
 from __future__ import annotations
@@ -16,32 +14,32 @@ from muster.protocol.errors import ErrorCode
 
 NO_SESSION: Final = 0
 CLOSE: Final = -1
-"""The epoch that ends a session, and asks for none."""
+"""The epoch that ends a session without a new one."""
 
 _FULL: Final = 0
 _EPOCH_MAX: Final = 2**31 - 1
 
 
 class Asked(NamedTuple):
-    """What a partition is asked with."""
+    """A partition's fields in a Fetch."""
 
     offset: int
     leader_epoch: int
-    """Of the present leader, as far as is known; -1 otherwise."""
+    """Of the current leader, if known; -1 otherwise."""
     last_fetched_epoch: int
-    """The leader epoch of the record before the offset, -1 when it is not known."""
+    """The leader epoch of the record before the offset, -1 if unknown."""
     bytes_max: int
     topic_id: uuid.UUID | None = None
 
 
 class Plan(NamedTuple):
-    """What one Fetch says."""
+    """The contents of one Fetch."""
 
     session_id: int
     session_epoch: int
     send: Mapping[TopicPartition, Asked]
     forget: Mapping[TopicPartition, uuid.UUID | None]
-    """No longer of interest, with the ids they were asked by."""
+    """Partitions no longer wanted, with the topic ids they were requested by."""
 
 
 class FetchSession:
@@ -59,8 +57,8 @@ class FetchSession:
         return f"<FetchSession {self.session_id} at epoch {self._epoch}, {len(self._known)} partitions>"
 
     def plan(self, wanted: Mapping[TopicPartition, Asked], *, by_id: bool) -> Plan:
-        """The next Fetch, which is to give news of all that is `wanted`. `by_id`: it names topics by id; a
-        session does that throughout or not at all."""
+        """The next Fetch, for all `wanted` partitions. `by_id`: it names topics by id; a session does so
+        throughout or not at all."""
         known, self._known = self._known, dict(wanted)
         if by_id != self._by_id:
             self._by_id = by_id
@@ -79,7 +77,7 @@ class FetchSession:
         )
 
     def answered(self, error_code: int, session_id: int) -> None:
-        """The broker answered: with an error for the whole Fetch, or with this session."""
+        """The broker responded, with an error for the whole Fetch, or with this session."""
         if error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
             self._begin_anew(NO_SESSION)  # It made room for others.
         elif error_code:
@@ -91,8 +89,8 @@ class FetchSession:
             self._epoch = 1 if self._epoch == _EPOCH_MAX else self._epoch + 1
 
     def failed(self) -> None:
-        """There was no answer: what the broker knows is not known. The next Fetch ends its session, if it has
-        one, and opens another."""
+        """There was no response, so the broker's state is unknown. The next Fetch ends its session, if any,
+        and opens another."""
         self._begin_anew(self.session_id)
 
     def _begin_anew(self, session_id: int) -> None:

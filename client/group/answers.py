@@ -1,4 +1,4 @@
-"""What an error code in a group's answers means, which depends on the request (after Kafka's
+"""What an error code of a group request means, which depends on the request (as in Kafka's
 AbstractCoordinator and ConsumerCoordinator). Pure."""
 
 from __future__ import annotations
@@ -11,26 +11,26 @@ from muster.protocol.errors import ErrorCode
 
 
 class Action(Enum):
-    """What an error leaves to do."""
+    """What to do about an error."""
 
     AGAIN = auto()
-    """The same once more, after a pause."""
+    """Retry after a pause."""
     FIND_COORDINATOR = auto()
-    """Look for the coordinator, then the same once more."""
+    """Look up the coordinator, then retry."""
     REJOIN = auto()
-    """Join again, as the member it is."""
+    """Rejoin as the same member."""
     FORGET_GENERATION = auto()
-    """The generation is over: join again under the same member id; partitions are lost."""
+    """The generation has ended: rejoin with the same member id; partitions are lost."""
     FORGET_MEMBER = auto()
-    """The group does not know the member: join as a new one; partitions are lost."""
+    """The group does not know the member: rejoin as a new one; partitions are lost."""
     NEXT_EPOCH = auto()
-    """The coordinator has a newer member epoch (KIP-848), which the next heartbeat tells: then once more."""
+    """The coordinator has a newer member epoch (KIP-848): retry after the next heartbeat, which tells it."""
     RAISED = auto()
-    """Raised, and tried again: somebody may change that."""
+    """Raise, and retry: somebody may change that."""
     FENCED = auto()
-    """Another member has the group instance id (KIP-345): stop."""
+    """Another member uses the group instance id (KIP-345): stop."""
     FATAL = auto()
-    """Raised: it will not pass."""
+    """Raise: it is permanent."""
 
 
 _ELSEWHERE: Final = {
@@ -76,7 +76,7 @@ ACTIONS: Final[dict[ApiKey, dict[ErrorCode, Action]]] = {
         ErrorCode.REQUEST_TIMED_OUT: Action.FIND_COORDINATOR,
         ErrorCode.REBALANCE_IN_PROGRESS: Action.REJOIN,
         ErrorCode.ILLEGAL_GENERATION: Action.FORGET_GENERATION,
-        # A group that was deleted (from v9 on), or that changed to the consumer group protocol (KIP-848).
+        # A group that was deleted (v9 and later), or that changed to the consumer group protocol (KIP-848).
         ErrorCode.GROUP_ID_NOT_FOUND: Action.FORGET_MEMBER,
         ErrorCode.FENCED_MEMBER_EPOCH: Action.FORGET_MEMBER,
         ErrorCode.STALE_MEMBER_EPOCH: Action.FORGET_GENERATION,
@@ -89,12 +89,12 @@ ACTIONS: Final[dict[ApiKey, dict[ErrorCode, Action]]] = {
         ErrorCode.UNKNOWN_MEMBER_ID: Action.AGAIN,
     },
 }
-"""Beside these: codes that may pass by themselves are AGAIN, and the rest FATAL; but for heartbeats, where
-the next one tells (AGAIN)."""
+"""Other codes: retriable ones are AGAIN, the rest FATAL; for heartbeats they are all AGAIN, since the next
+one will tell."""
 
 
 def action_of(api_key: ApiKey, code: ErrorCode) -> Action:
-    """What `code` in an answer to that request means."""
+    """What `code` in a response to that request means."""
     known = ACTIONS[api_key].get(code)
     if known is not None:
         return known
@@ -112,5 +112,5 @@ _REASONS: Final = {
 
 
 def reason_of(code: ErrorCode) -> str:
-    """What a member that joins again because of `code` tells the group as its reason."""
+    """The reason that a member gives when it rejoins because of `code`."""
     return _REASONS.get(code, code.text)

@@ -1,9 +1,7 @@
-"""Runs a membership on a loop: does what is due, and tells it what came of it.
-
-The membership decides; here are the connections, the clock and the tasks. Requests that a coordinator may
-keep waiting (JoinGroup, SyncGroup) have a connection of their own, so that heartbeats, commits and a
-LeaveGroup are never behind one. When the coordinator is lost, all connections to it are closed: what waits
-there fails at once and goes to the next one.
+"""Runs a membership on a loop: does what is due, and reports the outcome to it. The membership decides; the
+connections, the clock and the tasks are here. Requests that a coordinator may hold (JoinGroup, SyncGroup)
+have their own connection, so that heartbeats, commits and a LeaveGroup never queue behind one. If the
+coordinator is lost, all connections to it are closed: waiting requests fail at once and go to the next one.
 """
 
 from __future__ import annotations
@@ -44,7 +42,7 @@ LANE: Final = "group"
 LEAVE_TRIES: Final = 4
 
 _LOG: Final = logging.getLogger(__name__)
-_MEMBERS_IN_LEAVE: Final = 3  # the version of LeaveGroup from which it names several members
+_MEMBERS_IN_LEAVE: Final = 3  # the first LeaveGroup version that names several members
 
 
 def now_ms() -> int:
@@ -54,7 +52,8 @@ def now_ms() -> int:
 
 class Driver:
     """`lock` is held around every use of the membership, since calls may come from another thread;
-    `on_change` is called on this loop after anything may have changed. All else is for this loop alone."""
+    `on_change` is called on this loop whenever something may have changed. Everything else is for this loop
+    only."""
 
     def __init__(
         self,
@@ -75,16 +74,16 @@ class Driver:
         self._exchange: asyncio.Task[None] | None = None
         self._join_connection: Connection | None = None
         self._joined = False
-        """The join connection has nothing more to do, but is the one on which the member was last heard."""
+        """The join connection is idle, but is the one the member was last heard on."""
         self._first_heartbeat: Ask | None = None
-        """The first that was sent since then."""
+        """The first heartbeat sent since then."""
         self._lanes: dict[str, Connection] = {}
         self._node: int | None = None
         self._waiting: list[asyncio.Future[None]] = []
         self._poll_expirations = 0
         self._over: asyncio.Future[None] = self._loop.create_future()
         self.crashed: BaseException | None = None
-        """What ended it, if that was not `close`."""
+        """What ended it, other than `close`."""
 
     @property
     def _closed(self) -> bool:
@@ -93,15 +92,15 @@ class Driver:
     # --- what others use ------------------------------------------------------------------------------------
 
     def kick(self) -> None:
-        """Look at the membership, soon."""
+        """Check the membership soon."""
         if self._step_handle is None and not self._closed:
             self._step_handle = self._loop.call_soon(self._step)
 
     async def changed(self, until: float) -> bool:
-        """Wait until something may have changed: False when `until` came first."""
+        """Wait until something may have changed; False if `until` came first."""
         self.raise_if_crashed()
         if deadline(0) >= until:
-            await asyncio.sleep(0)  # Who asks again and again without waiting is not to hold up the loop.
+            await asyncio.sleep(0)  # A caller that asks repeatedly without waiting must not hold up the loop.
             return False
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._waiting.append(waiter)
@@ -114,12 +113,12 @@ class Driver:
                 self._waiting.remove(waiter)
 
     async def pause(self, seconds: float) -> None:
-        """Wait so long. Raises Closed as soon as the member is closed."""
+        """Sleep. Raises Closed as soon as the member is closed."""
         await asyncio.wait([self._over], timeout=seconds)
         self._raise_if_closed()
 
     def announce(self) -> None:
-        """Wake all who wait for a change."""
+        """Wake all waiters for a change."""
         waiting, self._waiting = self._waiting, []
         for each in waiting:
             each.set_result(None)
@@ -132,8 +131,7 @@ class Driver:
             ) from self.crashed
 
     async def coordinator(self, until: float) -> int:
-        """The node that coordinates the group. Raises what keeps it from being found, at `until` at the
-        latest."""
+        """The node that coordinates the group. Raises why it was not found, at `until` at the latest."""
         self._raise_if_closed()  # Nobody would look for it.
         with self._lock:
             self._membership.coordinator_users += 1
@@ -156,9 +154,9 @@ class Driver:
                 self._membership.coordinator_users -= 1
 
     async def call(self, node: int, request: Message | Versioned, until: float) -> Any:
-        """The coordinator's answer to a request that it does not keep waiting. When it cannot be reached, or
-        has not answered within the request timeout, it is looked for again; that the caller has less time
-        says nothing of it."""
+        """The coordinator's response to a request that it does not hold. If it cannot be reached, or does not
+        respond within the request timeout, it is looked up again; a shorter timeout of the caller does not
+        count."""
         request_until = deadline(self._membership.settings.request_timeout_ms / 1000)
         try:
             async with asyncio.timeout_at(until):
@@ -184,9 +182,9 @@ class Driver:
         self.kick()
 
     async def leave(self, request: Message, until: float) -> None:
-        """Send what tells the group that the member leaves, with a few tries, and end what is left of
-        joining. Raises ClientError or KafkaError when it did not get through: the group misses the member
-        when its session ends."""
+        """Send the request that leaves the group, with a few attempts, and end any join in progress. Raises
+        ClientError or KafkaError if that fails: the group then removes the member when its session
+        expires."""
         with self._lock:
             node = self._membership.coordinator
         exchange = self._exchange
@@ -206,11 +204,11 @@ class Driver:
                 node = None
                 await self.pause(backoff_ms / 1000)
         finally:
-            if self._exchange in (None, exchange):  # Meanwhile the group may be joined anew.
+            if self._exchange in (None, exchange):  # Meanwhile the member may rejoin.
                 await self.end_exchange()
 
     async def end_exchange(self) -> None:
-        """Nobody waits for what is still asked about joining."""
+        """Drop outstanding requests about joining."""
         exchange, connection = self._exchange, self._join_connection
         self._join_connection = None
         if exchange is not None:
@@ -220,7 +218,7 @@ class Driver:
             await connection.close()
 
     def raise_error(self) -> None:
-        """What cannot pass and nobody was told yet."""
+        """Raise a permanent error not reported yet."""
         self.raise_if_crashed()
         self._raise_if_closed()
         if self._membership.has_error:
@@ -293,7 +291,7 @@ class Driver:
         if isinstance(ask.request, JoinGroupRequest):
             _LOG.info("group %s: joining (%s)", self._group_id, ask.request.reason or "first time")
             if self._exchange is not None and not self._exchange.done():
-                # Of an exchange that nobody waits for any more.
+                # Part of an exchange that was dropped.
                 self._exchange.cancel()
                 self._close_soon(self._join_connection)
                 self._join_connection = None
@@ -337,8 +335,8 @@ class Driver:
             if ask.kind is Kind.SYNC and not answer.error_code:
                 self._joined = True
             elif ask is self._first_heartbeat:
-                # Not before: a coordinator takes the end of the connection on which it last heard of a member
-                # for the member's end.
+                # Not before: a coordinator takes the end of the connection it last heard a member on as the
+                # member's end.
                 self._joined, self._first_heartbeat = False, None
                 self._close_soon(self._join_connection)
                 self._join_connection = None
@@ -392,7 +390,7 @@ class Driver:
         return await self._cluster.coordinator(self._group_id, until)
 
     async def _topics(self, topics: frozenset[str], until: float) -> dict[str, TopicPartitions]:
-        """Those of them that exist. Raises KafkaError for what the member may not read itself."""
+        """The topics that exist. Raises KafkaError for those that the member itself may not read."""
         if not topics:
             return {}
         membership = self._membership
@@ -461,7 +459,7 @@ class Driver:
         return connection
 
     def _disconnect(self) -> None:
-        """From a coordinator that is none any more."""
+        """Disconnect from a former coordinator."""
         for connection in self._lanes.values():
             self._close_soon(connection)
         self._lanes.clear()
@@ -473,7 +471,7 @@ class Driver:
 
 
 class AssignorFailed(ClientError):
-    """An assignor raised; the cause is what it raised."""
+    """An assignor raised an exception (the cause)."""
 
 
 def _present(ask: Ask) -> Message:
@@ -482,7 +480,7 @@ def _present(ask: Ask) -> Message:
 
 
 def _is_final(error: Exception) -> bool:
-    """Whether asking again cannot help."""
+    """Whether retrying cannot help."""
     if isinstance(error, KafkaError):
         return not may_pass(error.code)
     return isinstance(error, (NotKafka, AssignorFailed))

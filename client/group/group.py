@@ -1,4 +1,4 @@
-"""The member of a group that a consumer is: joining, staying, committing.
+"""A consumer's membership in its group: joining, heartbeating, committing.
 
     group = Group(bootstrap, GroupSettings(group_id="billing", assignors=(assignor("range"),)), on_wake=wake)
     await group.start()
@@ -8,8 +8,8 @@
         ...                                        # give up what it says
         joined = await group.join(preparation.kept, deadline(1.0))
 
-`Membership` decides, `Driver` does; here they are put together, on the loop of the consumer or, `apart`, on a
-loop in a thread of their own, so that a handler which blocks its loop loses no membership. In both cases the
+`Membership` decides, `Driver` acts; this module combines them, on the consumer's loop or, `apart`, on a loop
+in its own thread, so that a handler that blocks its loop does not lose the membership. Either way, the
 methods are called on the consumer's loop.
 """
 
@@ -48,26 +48,24 @@ CLOSE_S: Final = 30.0
 
 
 class GroupHealth(NamedTuple):
-    """How the membership does. Times are seconds since, None for never."""
+    """The health of a membership. Ages are in seconds, None for never."""
 
     state: State
     generation_id: int
     member_id: str
     coordinator: int | None
-    """The node, as far as is known."""
+    """The node, if known."""
     heartbeat_sent_s: float | None
     heartbeat_answered_s: float | None
     last_error: Exception | None
-    """What went wrong last; it may have passed."""
+    """The last error; it may have passed."""
 
 
 class Group:
     """See above. `on_wake` is called on the consumer's loop when a reading call has something to do: join,
-    take what came of joining, or raise.
-
-    What cannot pass is raised by `polled` or the next call that waits: KafkaError for what the coordinator
-    refuses for good, ClientError otherwise. Any call may be cancelled; joining goes on all the same, and the
-    next `join` takes it up. Assignors are called on the loop that has the connections.
+    take the result of a join, or raise. Permanent errors are raised by `polled` or the next call that waits:
+    KafkaError for refusals of the coordinator, ClientError otherwise. Any call may be cancelled; joining
+    continues, and the next `join` takes it up. Assignors run on the loop that has the connections.
     """
 
     def __init__(
@@ -88,7 +86,7 @@ class Group:
         self._thread: LoopThread | None = None
         self._inside: _Inside | None = None
         self._ending: asyncio.Task[None] | None = None
-        self._calls_for: object = None  # what the consumer was woken for last
+        self._calls_for: object = None  # what the consumer was last woken for
 
     def __repr__(self) -> str:
         return f"<Group {self._membership!r}{' apart' if self._apart else ''}>"
@@ -101,7 +99,7 @@ class Group:
         await self.close()
 
     async def start(self) -> None:
-        """To be called once, before anything else. It connects to nobody yet."""
+        """Must be called once, before anything else. Does not connect yet."""
         if self._loop is not None:
             raise ClientError("a group is started once")
         self._loop = asyncio.get_running_loop()
@@ -111,9 +109,9 @@ class Group:
         self._inside = await self._run(self._open())
 
     async def close(self, timeout: float = CLOSE_S, *, leave: bool | None = None) -> None:
-        """End the membership and everything that belongs to it, within `timeout` seconds. `leave` tells the
-        group so: None does it for a dynamic member, while a static one may come back under its instance id.
-        Harmless when repeated; when cancelled, the rest of it is done without telling the group."""
+        """End the membership and its tasks within `timeout` seconds. `leave`: send LeaveGroup; None does so
+        for a dynamic member only, since a static one may come back under its instance id. Safe to call again;
+        if cancelled, it finishes without telling the group."""
         if self._loop is None:
             return
         if self._ending is None:
@@ -134,12 +132,12 @@ class Group:
 
     @property
     def generation_id(self) -> int:
-        """-1 outside of every generation."""
+        """-1 outside a generation."""
         return self._membership.generation_id
 
     @property
     def member_id(self) -> str:
-        """Empty for none."""
+        """Empty if there is none."""
         return self._membership.member_id
 
     @property
@@ -148,18 +146,18 @@ class Group:
 
     @property
     def protocol(self) -> RebalanceProtocol:
-        """The rebalance protocol in force."""
+        """The current rebalance protocol."""
         return self._membership.protocol
 
     @property
     def rejoin_needed(self) -> bool:
-        """Whether `prepare` and `join` are to be called."""
+        """Whether to call `prepare` and `join`."""
         with self._lock:
             return self._membership.rejoin_needed
 
     @property
     def lost(self) -> bool:
-        """Whether the membership was lost while the consumer had partitions: others may have them."""
+        """Whether the membership was lost while the consumer owned partitions: others may own them now."""
         return self._membership.lost
 
     def health(self) -> GroupHealth:
@@ -186,9 +184,9 @@ class Group:
         *,
         regex: str | None = None,
     ) -> None:
-        """What to be assigned partitions of; a change has the group rebalance. `accepts` says of other topics
-        whether they belong to the subscription as well: the leader may know more that fit a pattern. `regex`:
-        the coordinator finds the topics. Raises KafkaError where it cannot do that."""
+        """Set the subscribed topics; a change triggers a rebalance. `accepts` tells whether another topic
+        belongs to the subscription as well: the leader may know more that match a pattern. `regex`: the
+        coordinator finds the topics. Raises KafkaError if it cannot do that."""
         with self._lock:
             if regex is not None and isinstance(self._membership, Membership):
                 raise not_offered("the group's coordinator", "SubscriptionPattern requires it")
@@ -201,28 +199,28 @@ class Group:
         return self._membership.revokes_first
 
     def request_rejoin(self, reason: str) -> None:
-        """Have the group rebalance (Kafka's enforceRebalance)."""
+        """Trigger a rebalance (Kafka's enforceRebalance)."""
         with self._lock:
             self._membership.request_rejoin(reason)
         self._kick()
 
     def polled(self) -> None:
-        """To be called by every reading call: without one for max.poll.interval.ms the member leaves. Raises
-        what cannot pass and nobody was told yet."""
+        """Every reading call must call this: without one for max.poll.interval.ms the member leaves. Raises a
+        permanent error not reported yet."""
         self._membership.polled(now_ms())  # a single assignment, which takes no lock
         if self._inside is not None:
             self._inside.driver.raise_error()
 
     def prepare(self, owned: frozenset[TopicPartition]) -> Preparation:
-        """What of `owned` to give up before `join`. It says nothing twice: after `join` was called, nothing
-        is to be given up until that is over, or the membership is lost."""
+        """What of `owned` to give up before `join`. Never repeated: after `join` is called, nothing needs to
+        be given up until it is done or the membership is lost."""
         with self._lock:
             return self._membership.prepare(owned)
 
     async def join(self, owned: frozenset[TopicPartition], until: float) -> Joined | None:
         """Join the group, keeping `owned`, and wait for the assignment. None: not yet, or the membership was
-        lost in between and `prepare` has more to say. What may pass is tried again for ever; what may not is
-        raised."""
+        lost meanwhile and `prepare` must be called again. Retriable failures are retried forever; permanent
+        ones are raised."""
         inside = self._started()
         with self._lock:
             joined = self._membership.result
@@ -242,8 +240,8 @@ class Group:
         self._kick()
 
     async def leave(self, reason: str, until: float) -> None:
-        """Be no member any more and drop the subscription; commits are nobody's after that. A dynamic member
-        tells the group, which may fail without harm: the group misses it when its session ends."""
+        """Leave the group and drop the subscription; later commits are not a member's. A dynamic member sends
+        LeaveGroup, which may fail harmlessly: the group removes it when its session expires."""
         inside = self._started()
         await self._run(inside.leave(reason, self._seconds(until), static_too=False))
 
@@ -256,9 +254,9 @@ class Group:
         *,
         waits_for_topics: bool = True,
     ) -> CommitResult:
-        """Commit as this member, or, without a subscription, as nobody's: then the group must have no
-        members. What may pass is tried again until `until`; that a topic does not exist, only if it
-        `waits_for_topics`. Raises KafkaError for what is refused."""
+        """Commit as this member, or, without a subscription, as a non-member: then the group must have no
+        members. Retriable failures are retried until `until`; that a topic does not exist, only if it
+        `waits_for_topics`. Raises KafkaError for refusals."""
         inside = self._started()
         return await self._run(
             inside.commit(offsets, self._seconds(until), waits_for_topics=waits_for_topics)
@@ -267,8 +265,8 @@ class Group:
     async def committed(
         self, partitions: Collection[TopicPartition], until: float
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """What the group has committed, None for nothing. Raises what kept it from being told, at `until`, or
-        at once if that does not pass."""
+        """The group's committed offsets, None where there is none. Raises why they could not be fetched, at
+        `until`, or at once if permanent."""
         inside = self._started()
         return await self._run(inside.committed(partitions, self._seconds(until)))
 
@@ -280,7 +278,7 @@ class Group:
         return self._inside
 
     def _seconds(self, until: float) -> float:
-        """What is left of a time of this loop; another loop's clock may differ."""
+        """The seconds left until a time of this loop; another loop's clock may differ."""
         return max(0.0, until - deadline(0))
 
     async def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -301,7 +299,7 @@ class Group:
         return _Inside(self._bootstrap, self._membership, self._lock, self._changed)
 
     def _changed(self) -> None:
-        """On the driver's loop: tell the consumer if there is something new for it to do."""
+        """On the driver's loop: wake the consumer if it has something new to do."""
         inside = self._inside
         with self._lock:
             if inside is not None and (classic := classic_instead(self._membership)) is not None:
@@ -331,7 +329,7 @@ class Group:
 
 
 class _Inside:
-    """What runs on the loop that has the connections. Times are seconds from now."""
+    """The part on the loop that has the connections. Times are seconds from now."""
 
     def __init__(
         self,
@@ -412,7 +410,7 @@ class _Inside:
             await self.driver.leave(request, deadline(seconds))
 
     def hurry(self) -> None:
-        """Have `close` tell the group nothing any more. From any thread."""
+        """Make `close` skip LeaveGroup. Callable from any thread."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._hurry.set)
 

@@ -1,8 +1,7 @@
-"""When a member has to be heard, and when it has been silent for too long. Pure: times come as arguments.
-
-After Kafka's Heartbeat class. Three clocks run beside each other: the next heartbeat, the session (no answer
-from the coordinator for session.timeout.ms: it is to be looked for anew), and the poll deadline (nobody asked
-for records for max.poll.interval.ms: the member gives its place to others).
+"""When a member must send a heartbeat, and when it has been silent for too long. Pure: times are arguments.
+Modelled on Kafka's Heartbeat class. There are three timers: the next heartbeat, the session (no response from
+the coordinator for session.timeout.ms: look it up again), and the poll deadline (no poll for
+max.poll.interval.ms: the member leaves the group).
 """
 
 from __future__ import annotations
@@ -11,13 +10,13 @@ from collections.abc import Callable
 from typing import Final
 
 BEATS_PER_SESSION: Final = 3
-"""A heartbeat without an answer is given up after this part of the session timeout, so that one on another
-connection can still save the membership."""
+"""A heartbeat without a response is abandoned after this fraction of the session timeout, so that one on
+another connection can still save the membership."""
 
 
 class Backoff:
-    """How long to wait before the next try: `base_ms` doubled with each failure up to `max_ms`, times what
-    `jitter` returns (KIP-580: 0.8 to 1.2)."""
+    """How long to wait before the next attempt: `base_ms` doubled with each failure up to `max_ms`, times the
+    result of `jitter` (KIP-580: 0.8 to 1.2)."""
 
     def __init__(self, base_ms: int, max_ms: int, jitter: Callable[[], float]) -> None:
         self._base_ms = base_ms
@@ -36,9 +35,8 @@ class Backoff:
 
 
 class Heartbeat:
-    """The clocks of one member. Times are milliseconds of one monotonic clock.
-
-    Heartbeats are due only between `begin` and `end`: not while the group is being joined.
+    """The timers of one member. Times are milliseconds of one monotonic clock. Heartbeats are due only
+    between `begin` and `end`: not while joining.
     """
 
     def __init__(
@@ -55,7 +53,7 @@ class Heartbeat:
         self._max_poll_interval_ms = max_poll_interval_ms
         self._backoff = backoff
         self.timeout_ms = max(1, min(request_timeout_ms, session_timeout_ms // BEATS_PER_SESSION))
-        """How long an answer is waited for."""
+        """How long to wait for a response."""
         self.is_on = False
         self.in_flight = False
         self.last_sent_ms: int | None = None
@@ -66,8 +64,7 @@ class Heartbeat:
         self._poll_ends_ms = 0
 
     def begin(self, now_ms: int) -> None:
-        """The group let the member in. A heartbeat of before may still be on its way: its answer tells
-        nothing any more."""
+        """The member joined. The response of an earlier heartbeat still in flight no longer counts."""
         self.is_on = True
         self.in_flight = False
         self._backoff.reset()
@@ -75,12 +72,12 @@ class Heartbeat:
         self.restart_session(now_ms)
 
     def end(self) -> None:
-        """The member joins again, or is none any more."""
+        """The member rejoins, or has left."""
         self.is_on = False
         self.in_flight = False
 
     def sent(self, now_ms: int) -> None:
-        """One goes out; the next is due an interval later, whenever this one is answered."""
+        """A heartbeat was sent; the next is due an interval later, whenever this one is answered."""
         self.in_flight = True
         self.last_sent_ms = now_ms
         self._due_ms = now_ms + self._interval_ms
@@ -105,7 +102,7 @@ class Heartbeat:
         self.restart_session(now_ms)
 
     def failed(self, now_ms: int) -> None:
-        """No answer, or one that may pass: the next one goes sooner, after a backoff that grows."""
+        """No response, or a retriable error: the next one is due sooner, after a growing backoff."""
         self.in_flight = False
         self._due_ms = now_ms + min(self._interval_ms, self._backoff.next_ms())
 
@@ -114,11 +111,11 @@ class Heartbeat:
         self._due_ms = now_ms + self._interval_ms
 
     def restart_session(self, now_ms: int) -> None:
-        """Give the coordinator, heard from or only just found, the session timeout to answer."""
+        """Give the coordinator, just heard from or just found, the session timeout to respond."""
         self._session_ends_ms = now_ms + self._session_timeout_ms
 
     def polled(self, now_ms: int) -> None:
-        """Somebody asked for records."""
+        """The reader polled."""
         self._poll_ends_ms = now_ms + self._max_poll_interval_ms
 
     def is_due(self, now_ms: int) -> bool:
@@ -131,8 +128,8 @@ class Heartbeat:
         return self.is_on and now_ms >= self._poll_ends_ms
 
     def next_deadline_ms(self, *, can_send: bool) -> int | None:
-        """When one of the clocks has to be looked at; None while there is nothing to see. Not `can_send`:
-        there is no coordinator to send a heartbeat to."""
+        """When the next timer expires; None if none is running. Without `can_send`, there is no coordinator
+        to send a heartbeat to."""
         if not self.is_on:
             return None
         ends_ms = min(self._session_ends_ms, self._poll_ends_ms)

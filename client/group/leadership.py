@@ -1,4 +1,4 @@
-"""What a member does while it leads its group: assign partitions to everybody, and watch the topics. Pure."""
+"""What a member does as its group's leader: assign partitions to all members, and watch the topics. Pure."""
 
 from __future__ import annotations
 
@@ -28,12 +28,10 @@ _STABLE: Final = "Stable"
 
 
 class Leadership:
-    """Of one generation. `skips`: the group has its assignment, and the member, static and back again, is
-    only to watch the topics (KIP-814).
-
-    Such a one was not told what the topics were like when they were assigned. Partitions that came while it
-    was away would be nobody's until the group rebalances for another reason, so it asks its coordinator once
-    which ones the members have."""
+    """Leadership of one generation. `skips`: the group keeps its assignment, and the member, a static one
+    that returned, only watches the topics (KIP-814). It does not know the topics' partitions at the time of
+    the assignment. Partitions added while it was away would have no owner until the next rebalance, so it
+    asks its coordinator once which ones the members have."""
 
     def __init__(
         self,
@@ -50,15 +48,15 @@ class Leadership:
             each.member_id: _subscription(each.metadata, each.group_instance_id) for each in members
         }
         self.topics = frozenset[str]().union(*(each.topics for each in self.members.values()))
-        """All that any member subscribes to."""
+        """All topics that any member subscribes to."""
         self._known: Mapping[str, TopicPartitions] | None = None
         self._assigned: Mapping[str, list[TopicPartition]] | None = None
         self._asks_who_has_what = skips
         self._counts: Counter[str] | None = None
-        """Partitions of each topic when they were assigned, as far as their owners show it."""
+        """Partition counts of each topic when assigned, as far as the assignments show them."""
 
     def next_ask(self) -> Ask | None:
-        """What is missing before the assignments can be sent."""
+        """What is needed before the assignments can be sent."""
         settings = self._settings
         if self._skips or self._assigned is not None:
             return None
@@ -68,15 +66,15 @@ class Leadership:
         return Ask(Kind.ASSIGN, settings.max_poll_interval_ms, work=work)
 
     def told_topics(self, topics: Mapping[str, TopicPartitions]) -> None:
-        """Those of `topics` that exist, as they are."""
+        """The existing ones of `topics`, as they are now."""
         self._known = topics
 
     def has_assigned(self, assigned: Mapping[str, list[TopicPartition]]) -> None:
-        """What the assignor returned."""
+        """Takes the assignor's result."""
         self._assigned = assigned
 
     def assignments(self) -> list[SyncGroupRequest.Assignment]:
-        """For every member a real blob, of nothing too: Java's consumer raises on zero bytes."""
+        """A valid blob for every member, even without partitions: Java's consumer raises on zero bytes."""
         assigned = self._assigned
         if assigned is None:
             return []
@@ -90,7 +88,7 @@ class Leadership:
     # --- watching -------------------------------------------------------------------------------------------
 
     def watch(self, coordinator: int | None) -> Ask | None:
-        """What tells whether something has changed; None while there is no coordinator to ask."""
+        """The request that tells whether something changed; None while there is no coordinator to ask."""
         timeout_ms = self._settings.request_timeout_ms
         if not self._asks_who_has_what:
             return Ask(Kind.WATCH, timeout_ms, topics=self.topics)
@@ -100,8 +98,7 @@ class Leadership:
         return Ask(Kind.ASSIGNED, timeout_ms, coordinator, request)
 
     def told_who_has_what(self, response: DescribeGroupsResponse) -> bool:
-        """False where that is to be asked once more. What will not be told, or cannot be read, is done
-        without."""
+        """False if that must be asked again. It goes on without answers that are refused or unreadable."""
         again = False
         for group in response.groups[:1]:
             if group.error_code:
@@ -115,8 +112,7 @@ class Leadership:
         return not again
 
     def watch_interval_ms(self) -> int:
-        """How long to wait before the topics are looked at again. One that does not exist yet is looked for
-        often."""
+        """How long to wait before checking the topics again. Missing topics are checked often."""
         if self._known is None:
             return 0
         settings = self._settings
@@ -125,8 +121,7 @@ class Leadership:
         return settings.metadata_max_age_ms
 
     def changed(self, topics: Mapping[str, TopicPartitions]) -> list[str]:
-        """The topics that are not as they were when they were assigned, sorted. Racks matter to a member that
-        has one."""
+        """The topics that changed since they were assigned, sorted. Racks matter to a member that has one."""
         before, self._known = self._known, topics
         if before is None:
             counts = self._counts
@@ -159,5 +154,5 @@ def _subscription(metadata: bytes, group_instance_id: str | None) -> MemberSubsc
     try:
         return read_subscription(metadata, group_instance_id)
     except DecodeError:
-        # A member that nobody understands gets nothing.
+        # A member with an unreadable subscription gets nothing.
         return MemberSubscription(frozenset(), group_instance_id=group_instance_id)

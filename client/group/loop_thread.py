@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, for what must go on while the user's loop is held up."""
+"""An event loop in its own thread, for work that must go on while the user's loop is blocked."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class LoopThread:
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
 
     async def start(self) -> None:
-        """Return when the loop runs. When that is cancelled, the thread ends by itself."""
+        """Return once the loop is running. If cancelled, the thread ends by itself."""
         self._thread.start()
         try:
             await asyncio.wait([self._started], timeout=_START_S)
@@ -40,22 +40,22 @@ class LoopThread:
             raise RuntimeError(f"the thread {self._name!r} does not come up")
 
     def call_soon(self, callback: Callable[[], object]) -> None:
-        """Have it called on the thread's loop; dropped when that has ended."""
+        """Schedule a call on the thread's loop; dropped if that has ended."""
         if self._loop is not None:
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(callback)
 
     async def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """The result of a coroutine that runs on the thread's loop. Cancelled here, it is cancelled there."""
+        """The result of a coroutine run on the thread's loop. Cancelling this cancels it there."""
         if self._loop is None or self._abandoned:
             coroutine.close()
             raise RuntimeError(f"the thread {self._name!r} does not run")
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self._loop))
 
     async def stop(self) -> None:
-        """End the loop, with whatever still runs on it, and the thread. Harmless when repeated."""
+        """End the loop, its tasks, and the thread. Safe to call again."""
         if self._thread.ident is not None:
-            self._abandoned = True  # should it not have come up yet
+            self._abandoned = True  # if it has not started yet
             self._ask_to_end()
             await asyncio.wait([self._ended], timeout=_STOP_S)
             if self._ended.done():
@@ -66,7 +66,7 @@ class LoopThread:
             self.call_soon(self._stopping.set)
 
     def _work(self) -> None:
-        asyncio.run(self._main())  # which cancels what is left, and closes the loop
+        asyncio.run(self._main())  # which cancels remaining tasks, and closes the loop
         self._tell(self._ended)
 
     async def _main(self) -> None:
@@ -77,7 +77,7 @@ class LoopThread:
             await self._stopping.wait()
 
     def _tell(self, future: asyncio.Future[None]) -> None:
-        with suppress(RuntimeError):  # the user's loop is closed: nobody waits any more
+        with suppress(RuntimeError):  # the user's loop is closed: nobody is waiting
             self._users.call_soon_threadsafe(_done, future)
 
 

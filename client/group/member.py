@@ -30,13 +30,13 @@ from muster.protocol.message import Message
 
 
 class Member(ABC):
-    """A member that subscribes to topics. Times are milliseconds of one monotonic clock; `jitter` returns the
-    factor, about 1, that pauses are multiplied by.
+    """A member that subscribes to topics. Times are milliseconds of one monotonic clock; `jitter` returns a
+    factor of about 1 for pauses.
 
-    `due` says what to ask now, `answered` and `failed` take what came of it, `next_deadline_ms` says when to
-    look again. The consumer gives up partitions as `prepare` says, calls `join`, takes the result with
-    `take`, and says `reconciled` once it has done what that says; it says `polled` whenever somebody asks for
-    records.
+    `due` returns the requests to make now, `answered` and `failed` take their outcomes, `next_deadline_ms`
+    tells when to call `due` again. The consumer gives up partitions as `prepare` says, calls `join`, gets the
+    result with `take`, and calls `reconciled` once it has done what the result says; it calls `polled`
+    whenever the reader asks for records.
     """
 
     def __init__(self, settings: GroupSettings, jitter: Callable[[], float], state: State) -> None:
@@ -47,19 +47,20 @@ class Member(ABC):
         self.topics: frozenset[str] = frozenset()
         self.is_subscribed = False
         self.owned: frozenset[TopicPartition] = frozenset()
-        """What it may commit in the present generation."""
+        """The partitions it may commit in the current generation."""
         self.lost = False
-        """Whether the membership was lost while the consumer had partitions; until it has given them up."""
+        """Whether the membership was lost while the consumer owned partitions; reset once it has given them
+        up."""
         self.result: Joined | None = None
-        """How joining went, until it is taken."""
+        """The result of a join, until taken."""
         self.coordinator: int | None = None
         self.coordinator_users = 0
-        """How many wait for the coordinator beside the member itself."""
+        """How many callers besides the member itself wait for the coordinator."""
         self.readers = 0
-        """How many wait for the group to be joined: while there is one, the poll deadline stands still."""
+        """How many callers wait for the join: while there is one, the poll deadline is paused."""
         self.poll_expirations = 0
         self.last_error: Exception | None = None
-        """What went wrong last; it may have passed."""
+        """The last error; it may have passed."""
         self._backoff = partial(Backoff, settings.retry_backoff_ms, settings.retry_backoff_max_ms, jitter)
         self.heartbeat = Heartbeat(
             session_timeout_ms=settings.session_timeout_ms,
@@ -99,13 +100,13 @@ class Member(ABC):
 
     @property
     def is_by_pattern(self) -> bool:
-        """Whether the subscription means topics that there are, so that none is to be created for it."""
+        """Whether the subscription only matches existing topics, so that none must be created for it."""
         return self._accepts is not None
 
     @property
     @abstractmethod
     def protocol(self) -> RebalanceProtocol:
-        """The rebalance protocol in force."""
+        """The current rebalance protocol."""
 
     @property
     @abstractmethod
@@ -115,15 +116,15 @@ class Member(ABC):
     @property
     @abstractmethod
     def rejoin_needed(self) -> bool:
-        """Whether the consumer is to call `join`, or to take what came of it."""
+        """Whether the consumer must call `join`, or take its result."""
 
     @property
     @abstractmethod
     def is_joining(self) -> bool:
-        """Whether joining goes on by itself."""
+        """Whether a join is in progress."""
 
     def calls_for_reader(self) -> tuple[object, ...] | None:
-        """What a reading call would find new; None for nothing."""
+        """What is new for a reading call; None for nothing."""
         joins = self.rejoin_needed and not self._wants_join
         if self._error is None and self.result is None and not joins:
             return None
@@ -148,26 +149,26 @@ class Member(ABC):
         *,
         regex: str | None = None,
     ) -> None:
-        """What to get partitions of. `accepts` says of other topics whether an assignment may have them: a
-        leader may know more topics that fit a pattern. `regex`: the broker finds the topics (KIP-848)."""
+        """Set the subscribed topics. `accepts` tells whether an assignment may have another topic: a leader
+        may know more topics that match a pattern. `regex`: the broker finds the topics (KIP-848)."""
 
     @abstractmethod
     def request_rejoin(self, reason: str) -> None:
-        """Have the group rebalance, at the next `join`."""
+        """Trigger a rebalance, at the next `join`."""
 
     @abstractmethod
     def prepare(self, owned: frozenset[TopicPartition]) -> Preparation:
-        """What of `owned` to give up before `join`; it says nothing twice."""
+        """What of `owned` to give up before `join`; never repeated."""
 
     @abstractmethod
     def join(self, owned: frozenset[TopicPartition], now_ms: int) -> None:
-        """Join the group, keeping these; it counts as a poll. Nothing happens while a result waits to be
-        taken, nor while the consumer still has what was lost. Raises ClientError without a subscription, and
-        KafkaError for good once another has taken over the group instance id."""
+        """Join the group, keeping these partitions; counts as a poll. Nothing happens while a result waits to
+        be taken, or while the consumer still owns lost partitions. Raises ClientError without a subscription,
+        and always KafkaError once another member has taken over the group instance id."""
 
     @abstractmethod
     def take(self, result: Joined) -> bool:
-        """The consumer has this result now. False when it is void: the membership was lost in between."""
+        """The consumer takes this result. False if it is void: the membership was lost meanwhile."""
 
     @abstractmethod
     def reconciled(self, result: Joined, now_ms: int) -> None:
@@ -175,20 +176,20 @@ class Member(ABC):
 
     @abstractmethod
     def leave(self, reason: str, *, static_too: bool = False) -> Message | None:
-        """Be no member any more, and have no subscription. The request that tells the group, where there is
-        something to tell."""
+        """Leave the group and drop the subscription. Returns the request that tells the group, if one is
+        needed."""
 
     def polled(self, now_ms: int) -> None:
-        """Somebody asked for records."""
+        """The reader polled."""
         self.heartbeat.polled(now_ms)
 
     @property
     def has_error(self) -> bool:
-        """Whether there is something for `take_error`."""
+        """Whether `take_error` has an error."""
         return self._error is not None
 
     def take_error(self) -> Exception | None:
-        """What cannot pass and nobody was told yet."""
+        """A permanent error not reported yet."""
         error, self._error = self._error, None
         return error
 
@@ -196,20 +197,20 @@ class Member(ABC):
 
     @abstractmethod
     def due(self, now_ms: int) -> list[Ask]:
-        """What to ask now. Each is to be answered or failed, once."""
+        """The requests to make now. Each must be answered or failed, once."""
 
     @abstractmethod
     def next_deadline_ms(self) -> int | None:
-        """When to call `due` again, unless an answer comes first; None: only an answer or a call changes
+        """When to call `due` again, unless a response comes first; None: only a response or a call changes
         anything."""
 
     @abstractmethod
     def answered(self, ask: Ask, answer: Any, now_ms: int) -> None:
-        """What came of it, as `Kind` says. Answers to what is not asked any more change nothing."""
+        """The response, as `Kind` defines it. Responses to outdated requests change nothing."""
 
     @abstractmethod
     def failed(self, ask: Ask, error: Exception, now_ms: int, *, final: bool = False) -> None:
-        """No answer came. `final`: none will come, however often it is asked."""
+        """There was no response. `final`: retrying cannot help."""
 
     def commit_action(self, code: ErrorCode) -> Action:
         """What an error code in the answer to a commit means."""
@@ -227,7 +228,7 @@ class Member(ABC):
     # --- the coordinator ------------------------------------------------------------------------------------
 
     def coordinator_lost(self, node: int, now_ms: int) -> None:
-        """This node is not the coordinator, or cannot be reached: look for it, the first time at once."""
+        """This node is not the coordinator, or cannot be reached: look it up, the first time at once."""
         if node != self.coordinator:
             return
         self.coordinator = None
@@ -238,7 +239,7 @@ class Member(ABC):
             self._find_backoff.failures = 1
 
     def heard(self) -> None:
-        """The coordinator answered as one."""
+        """The coordinator responded."""
         self._find_backoff.reset()
 
     def _find_is_wanted(self) -> bool:

@@ -1,16 +1,16 @@
-"""One member of a classic group, as a pure state machine: what to do next, from answers and times alone.
+"""One member of a classic group, as a pure state machine: what to do next, from responses and times alone.
 
     UNJOINED --JoinGroup--> PREPARING_REBALANCE --in--> COMPLETING_REBALANCE --assigned--> STABLE
        ^                            |                          |                             |
        +----------------------------+--------------------------+-----------------------------+
 
-`due` says what to ask now, `answered` and `failed` take what came of it, `next_deadline_ms` says when to look
-again. The consumer gives up partitions as `prepare` says, calls `join`, and takes the result with `take`; it
-says `polled` whenever somebody asks for records. Kafka's AbstractCoordinator and ConsumerCoordinator are the
-models.
+`due` returns the requests to make now, `answered` and `failed` take their outcomes, `next_deadline_ms` tells
+when to call `due` again. The consumer gives up partitions as `prepare` says, calls `join`, and gets the
+result with `take`; it calls `polled` whenever the reader asks for records. Modelled on Kafka's
+AbstractCoordinator and ConsumerCoordinator.
 
-What an error code means depends on the request that it answers; `ACTIONS` says so in one place. Of others,
-those that may pass are tried again, and the rest is raised.
+What an error code means depends on the request; `ACTIONS` lists that in one place. Other retriable codes are
+retried, the rest are raised.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ from muster.protocol.message import Message
 from muster.protocol.messages.classic_group import JoinGroupResponse, LeaveGroupRequest, SyncGroupResponse
 
 JOIN_EXTRA_MS: Final = 5_000
-"""What a JoinGroup gets beyond the rebalance timeout, as in Kafka's clients."""
+"""The request timeout of a JoinGroup beyond the rebalance timeout, as in Kafka's clients."""
 PROMPT_REJOINS: Final = 8
-"""So many times in a row the group is joined again at once; then after a pause, whatever the answers."""
+"""How many times in a row to rejoin at once; after that, with a pause, whatever the responses."""
 
 _EAGER: Final = RebalanceProtocol.EAGER
 
@@ -70,7 +70,7 @@ class Membership(Member):
         super().__init__(settings, jitter, State.UNJOINED)
         self._protocol = common_protocol(settings.assignors)
         self.assignment: frozenset[TopicPartition] = frozenset()
-        """What the present generation gave this member."""
+        """This member's partitions in the current generation."""
         backoff = self._backoff
         self._by_name = {each.name: each for each in settings.assignors}
         if len(self._by_name) < len(settings.assignors):
@@ -124,7 +124,7 @@ class Membership(Member):
 
     @property
     def awaited(self) -> list[Ask]:
-        """What was asked and is neither answered nor given up."""
+        """Requests neither answered nor abandoned."""
         asked = self._exchange, self._find, self._beat, self._watch, self._probe, self._leaving
         return [each for each in asked if each is not None]
 
@@ -184,7 +184,7 @@ class Membership(Member):
         """The group is told when it is joined again."""
 
     def leave(self, reason: str, *, static_too: bool = False) -> LeaveGroupRequest | None:
-        """As `Member` says; a static member tells nothing, and stays until its session ends."""
+        """As `Member` says; a static member sends nothing, and stays until its session expires."""
         request = self._leave_request(reason, static_too=static_too)
         self._forget("the group was left", member_too=True)
         self.is_subscribed = self.lost = self._wants_join = False
@@ -296,7 +296,7 @@ class Membership(Member):
         if action is Action.REJOIN:
             self.request_rejoin(reason_of(ErrorCode.REBALANCE_IN_PROGRESS))
         elif generation != self.generation or self.state is State.PREPARING_REBALANCE:
-            return  # While a JoinGroup is on its way, its answer says more.
+            return  # While a JoinGroup is in flight, its response tells more.
         elif action is Action.FENCED:
             self._fence(code)
         elif action in (Action.FORGET_GENERATION, Action.FORGET_MEMBER):
@@ -315,9 +315,9 @@ class Membership(Member):
                 self._leaving = self._ask(Kind.LEAVE, self.settings.request_timeout_ms, request)
                 asks.append(self._leaving)
             self._forget(reason, member_too=True)
-            self._wants_join = False  # The next call of `join` is the sign of life that was missing.
+            self._wants_join = False  # The next `join` is the missing poll.
         elif self.heartbeat.session_is_over(now_ms):
-            # The generation stays: only the coordinator can say that it is over.
+            # The generation stays: only the coordinator can end it.
             self.heartbeat.restart_session(now_ms)
             if self.coordinator is not None:
                 self.coordinator_lost(self.coordinator, now_ms)
@@ -365,7 +365,7 @@ class Membership(Member):
                 self._joined_topics, self._accepted_topics = self.topics, frozenset()
                 self.state = State.PREPARING_REBALANCE
                 self.heartbeat.end()
-                self._beat = None  # Answers to heartbeats of an earlier generation tell nothing.
+                self._beat = None  # Responses to heartbeats of an earlier generation do not count.
                 self._rejoin_reason = None
                 self._lead = self._watch = None
             self._probe_at_ms = now_ms + self.settings.request_timeout_ms
@@ -397,7 +397,7 @@ class Membership(Member):
             return
         generation = Generation(response.generation_id, response.member_id, name)
         if generation.member_id == self.member_id and generation.generation_id < self._synced_generation_id:
-            # A coordinator that has lost generations: what the member had may be anybody's.
+            # The coordinator has lost generations: the member's partitions may be owned by others.
             self._forget("the coordinator has gone back to an earlier generation", member_too=True)
             self._rejoin_promptly(now_ms)
             return
@@ -531,7 +531,7 @@ class Membership(Member):
                 self._join_at_ms = now_ms + self._join_backoff.next_ms()
 
     def _rejoin_promptly(self, now_ms: int) -> None:
-        """At once, but not for ever: some broker might answer the same again and again."""
+        """At once, but not forever: a broker might repeat the same response."""
         if self._prompt_left:
             self._prompt_left -= 1
             self._join_at_ms = now_ms
@@ -539,14 +539,14 @@ class Membership(Member):
             self._join_at_ms = now_ms + self._join_backoff.next_ms()
 
     def _stand_back(self) -> None:
-        """Out of an exchange that came to nothing; the generation stays as it is."""
+        """Abandon a failed exchange; the generation stays as it is."""
         self.state = State.UNJOINED
         self.heartbeat.end()
         self._beat = None
         self._lead = self._watch = None
 
     def _forget(self, reason: str, *, member_too: bool) -> None:
-        """The generation is over, for this member at least."""
+        """The generation has ended, at least for this member."""
         self._stand_back()
         self.generation = Generation(member_id="" if member_too else self.member_id)
         self._exchange = None
@@ -558,7 +558,7 @@ class Membership(Member):
             self._synced_generation_id = NO_GENERATION.generation_id
         if self._held:
             self.lost = True
-            self._wants_join = False  # The consumer first has to give up what it has.
+            self._wants_join = False  # The consumer must first give up its partitions.
 
     def _fence(self, code: ErrorCode) -> None:
         """Another process has this group instance id now; to go on would take it from that one again."""
@@ -567,7 +567,7 @@ class Membership(Member):
         self._give_up(self._fenced)
 
     def _give_up(self, error: Exception) -> None:
-        """Joining cannot go on; `join` may begin anew."""
+        """The join failed; `join` may start over."""
         if self.state is not State.STABLE:
             self._stand_back()
             self._exchange = None

@@ -1,5 +1,4 @@
-"""What a membership is told and tells: its settings, its states, what it asks for, and how an exchange ends.
-Pure."""
+"""The types of a membership: its settings, states, requests and results. Pure."""
 
 from __future__ import annotations
 
@@ -18,26 +17,26 @@ _NO_GENERATION_ID: Final = -1
 
 
 class State(Enum):
-    """Where a member stands, in Kafka's words (`MemberState`)."""
+    """The state of a member, in Kafka's terms (`MemberState`)."""
 
     UNJOINED = auto()
-    """Not in the group, or about to join again after a failure."""
+    """Not in the group, or about to rejoin after a failure."""
     PREPARING_REBALANCE = auto()
-    """A JoinGroup is on its way."""
+    """A JoinGroup is in flight."""
     COMPLETING_REBALANCE = auto()
-    """In the new generation; the assignment is still to come."""
+    """In the new generation, waiting for the assignment."""
     JOINING = auto()
-    """The consumer protocol (KIP-848): the first heartbeat is on its way."""
+    """The consumer protocol (KIP-848): the first heartbeat is in flight."""
     RECONCILING = auto()
-    """There: the coordinator has assigned something else than the consumer has."""
+    """There: the coordinator has assigned something else than the consumer owns."""
     ACKNOWLEDGING = auto()
-    """There: the consumer has it now, and the coordinator is to hear of it."""
+    """There: the consumer owns it now, and the coordinator is to be told."""
     STABLE = auto()
 
 
 class Generation(NamedTuple):
-    """What the coordinator knows the member by; id -1 and name None outside of every generation. In the
-    consumer protocol the id is the member epoch, and there is no name."""
+    """Identifies the member to the coordinator; id -1 and name None outside a generation. In the consumer
+    protocol the id is the member epoch, and there is no name."""
 
     generation_id: int = _NO_GENERATION_ID
     member_id: str = ""
@@ -53,11 +52,12 @@ NO_GENERATION: Final = Generation()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSettings:
-    """The settings of a member, Kafka's names and defaults. Raises ValueError that names the one at fault."""
+    """The settings of a member, with Kafka's names and defaults. Raises ValueError with the name of the
+    invalid one."""
 
     group_id: str
     assignors: tuple[Assignor, ...]
-    """Best first; instances of this member's own."""
+    """Preferred first; this member's own instances."""
     group_instance_id: str | None = None
     group_protocol: str = "classic"
     """Or "consumer" (KIP-848), or "auto": that, and classic where a broker does not offer it."""
@@ -73,8 +73,8 @@ class GroupSettings:
     rack: str = ""
     client_id: str = "muster"
     require_stable: bool = False
-    """Committed offsets are waited for while a transaction may still change them (KIP-447): what reading
-    committed records alone takes."""
+    """Wait for committed offsets while a transaction may still change them (KIP-447), as read_committed
+    requires."""
     allow_auto_create_topics: bool = True
 
     def __post_init__(self) -> None:
@@ -103,7 +103,7 @@ class GroupSettings:
 
 
 class Kind(Enum):
-    """What a membership wants done; `Membership.answered` says what it takes for an answer to each."""
+    """The kinds of requests of a membership, and the response that `Membership.answered` takes for each."""
 
     FIND_COORDINATOR = auto()
     """Ask any broker for the coordinator. Answer: its node id."""
@@ -111,7 +111,7 @@ class Kind(Enum):
     SYNC = auto()
     HEARTBEAT = auto()
     LEAVE = auto()
-    """These go to the coordinator. Answer: the response."""
+    """Sent to the coordinator. Answer: the response."""
     TOPICS = auto()
     """Ask any broker for `topics`. Answer: a mapping of TopicPartitions of those that exist."""
     WATCH = auto()
@@ -123,14 +123,13 @@ class Kind(Enum):
     ASSIGN = auto()
     """Call `work`, which may take a while. Answer: what it returns."""
     PROBE = auto()
-    """See whether the coordinator still answers while it keeps a JoinGroup or SyncGroup waiting. Answer:
-    anything."""
+    """Check that the coordinator still responds while it holds a JoinGroup or SyncGroup. Answer: anything."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ask:
-    """Something to be done now, once. One thing is asked and answered at a time per kind, the exchange of
-    JOIN, TOPICS, ASSIGN and SYNC together counting as one."""
+    """One request to make now. At most one per kind is outstanding; JOIN, TOPICS, ASSIGN and SYNC together
+    count as one kind."""
 
     kind: Kind
     timeout_ms: int
@@ -142,24 +141,24 @@ class Ask:
 
 
 class Preparation(NamedTuple):
-    """What to give up before the group is joined (again); None where that callback is not to be called."""
+    """What to give up before (re)joining; None if that callback must not be called."""
 
     revoked: frozenset[TopicPartition] | None
-    """Still the member's, until it has joined: to be committed."""
+    """Still the member's until it has joined: commit these."""
     lost: frozenset[TopicPartition] | None
-    """Perhaps another member's already."""
+    """May already belong to another member."""
     kept: frozenset[TopicPartition]
     """What to join with."""
 
 
 class Joined(NamedTuple):
-    """How joining went: the member's partitions in the new generation."""
+    """The result of a join: the member's partitions in the new generation."""
 
     assigned: frozenset[TopicPartition]
     revoked: frozenset[TopicPartition] | None
-    """Of those it joined with, the ones to give up now, before the group is joined once more; None: none."""
+    """Of those it joined with, the ones to give up now, before rejoining; None: none."""
     added: frozenset[TopicPartition]
-    """Those it did not have; perhaps none, which is told all the same."""
+    """Newly assigned partitions; reported even if there are none."""
     generation_id: int
     member_id: str
     assignor: str

@@ -1,8 +1,6 @@
-"""Committing a group's offsets, and fetching them.
-
-Commits go out one after the other: those of several callers, and those that have to be tried again, in one
-request, where a later one for a partition replaces an earlier one. So offsets never go back because an old
-commit was repeated after a newer one.
+"""Commits and fetches a group's offsets. Commits are sent one after the other: those of several callers, and
+retries, share a request, in which a later offset of a partition replaces an earlier one. So retrying an old
+commit after a newer one never moves offsets back.
 """
 
 from __future__ import annotations
@@ -29,12 +27,12 @@ from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.message import Message
 from muster.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
 
-_REQUIRE_STABLE: Final = 7  # the version of OffsetFetch from which it can (KIP-447)
-_MEMBER_IN_FETCH: Final = 9  # the version from which it tells who fetches (KIP-848)
+_REQUIRE_STABLE: Final = 7  # the first OffsetFetch version that can (KIP-447)
+_MEMBER_IN_FETCH: Final = 9  # the first version that tells who fetches (KIP-848)
 
 
 class _Call:
-    """One call of `commit`, and what is known of its partitions so far."""
+    """One call of `commit`, and the outcomes of its partitions so far."""
 
     __slots__ = ("done", "left", "of_member", "offsets", "outcomes", "until", "waits_for_topics", "why")
 
@@ -54,7 +52,7 @@ class _Call:
         self.until = until
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.why: KafkaError | ClientError | None = None
-        """What kept the rest from being committed so far."""
+        """Why the rest is not committed yet."""
 
     def settle(self, where: TopicPartition, outcome: Outcome) -> None:
         self.outcomes[where] = outcome
@@ -65,7 +63,7 @@ class _Call:
     def fail(self, error: Exception) -> None:
         if not self.done.done():
             self.done.set_exception(error)
-            self.done.exception()  # looked at, should its caller be gone
+            self.done.exception()  # retrieved, in case its caller is gone
 
 
 class _As(NamedTuple):
@@ -73,27 +71,27 @@ class _As(NamedTuple):
 
     generation: Generation
     state: State | None
-    """None: no member; the group is only committed for."""
+    """None: not a member; only commits for the group."""
     owned: frozenset[TopicPartition]
 
 
 class _Left(Enum):
-    """What an answer leaves to do for a partition."""
+    """What to do next for a partition."""
 
     NOTHING = auto()
     AGAIN = auto()
-    """Commit again after a pause."""
+    """Retry after a pause."""
     WAITS = auto()
-    """Commit again when the member stands elsewhere."""
+    """Retry when the member's state changes."""
     TO_THE_CALLER = auto()
-    """Only a reading call can bring the member on: say Retry."""
+    """Only a reading call can advance the member: return Retry."""
     STALE = auto()
     FAILED = auto()
 
 
 class Offsets:
-    """The committed offsets of a group, for its member or, as long as there is no subscription, for who
-    assigns partitions by hand. On the driver's loop."""
+    """The committed offsets of a group, for its member or, without a subscription, for manual assignment. On
+    the driver's loop."""
 
     def __init__(self, driver: Driver, membership: Member, lock: AbstractContextManager[Any]) -> None:
         self._driver = driver
@@ -102,7 +100,7 @@ class Offsets:
         settings = membership.settings
         self._settings = settings
         self._backoff = Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms, membership.jitter)
-        self._calls: dict[_Call, None] = {}  # in the order in which they came
+        self._calls: dict[_Call, None] = {}  # in order of arrival
         self._pump: asyncio.Task[None] | None = None
 
     def serve(self, membership: Member) -> None:
@@ -118,10 +116,9 @@ class Offsets:
         *,
         waits_for_topics: bool = True,
     ) -> CommitResult:
-        """Commit; what may pass is tried again until `until`, topics that the broker does not know only if it
-        `waits_for_topics`. Raises KafkaError for what the coordinator
-        refuses for good: what is not allowed, metadata that is too long, another member with the group
-        instance id."""
+        """Commit; retriable failures are retried until `until`, topics that the broker does not know only
+        if it `waits_for_topics`. Raises KafkaError for permanent refusals: not authorized, metadata too long,
+        another member with the group instance id."""
         if not offsets:
             return CommitResult({})
         member = self._committer()
@@ -132,7 +129,7 @@ class Offsets:
         self._calls[call] = None
         if self._pump is None:
             self._pump = asyncio.create_task(self._run(), name=f"commits of group {self._settings.group_id}")
-        self._driver.announce()  # The pump may be waiting on behalf of others.
+        self._driver.announce()  # The pump may be waiting for other callers.
         try:
             await asyncio.wait([call.done], timeout=max(0.0, until - deadline(0)))
             if call.done.done():
@@ -145,7 +142,7 @@ class Offsets:
         return CommitResult({where: call.outcomes[where] for where in offsets})
 
     async def close(self) -> None:
-        """Fail what is under way."""
+        """Fail all calls in progress."""
         for call in self._calls:
             call.fail(Closed(f"group {self._settings.group_id}: the member was closed"))
         if self._pump is not None:
@@ -163,7 +160,7 @@ class Offsets:
             self._pump = None
 
     async def _attempt(self) -> None:
-        """Commit what is left, once, and wait until it is worth another try."""
+        """Commit what is left, once, and wait until a retry makes sense."""
         self._driver.raise_if_crashed()
         member = self._committer()
         for call in self._calls:
@@ -174,7 +171,7 @@ class Offsets:
         calls = list(self._calls)
         until = max(call.until for call in calls)
         if member.state is State.COMPLETING_REBALANCE:
-            # The coordinator takes no commits before everybody has an assignment.
+            # The coordinator takes no commits before all members have an assignment.
             _note(calls, refusal(ErrorCode.REBALANCE_IN_PROGRESS, about=f"group {self._settings.group_id}"))
             await self._wait_for_change(member, until)
             return
@@ -208,15 +205,15 @@ class Offsets:
         await asyncio.sleep(self._backoff.next_ms() / 1000)
 
     async def _wait_for_change(self, member: _As, until: float) -> None:
-        """Until the member stands elsewhere, or there are more calls."""
+        """Wait until the member's state changes, or there are more calls."""
         calls = len(self._calls)
         while self._committer() == member and len(self._calls) == calls:
             if not await self._driver.changed(until):
                 return
 
     def _sort_out(self, call: _Call, member: _As) -> None:
-        """Settle what a member has no right to commit. The coordinator looks at generations alone: it would
-        let a member overwrite what the new owner of a partition has committed."""
+        """Settle partitions that a member may not commit. The coordinator only checks generations: it would
+        let a member overwrite the commits of a partition's new owner."""
         if not call.of_member and member.state is None:
             return
         for where in call.left - member.owned:
@@ -231,7 +228,7 @@ class Offsets:
     async def _ask(
         self, node: int, wanted: Mapping[TopicPartition, OffsetAndMetadata], member: _As, until: float
     ) -> dict[TopicPartition, int]:
-        """The coordinator's answer, an error code for each partition."""
+        """The coordinator's response, an error code for each partition."""
         request = OffsetCommitRequest(
             group_id=self._settings.group_id,
             generation_id_or_member_epoch=member.generation.generation_id,
@@ -251,7 +248,7 @@ class Offsets:
     def _take(
         self, calls: list[_Call], where: TopicPartition, error_code: int, member: _As, node: int
     ) -> _Left:
-        """Settle what the answer settles for a partition, in all calls."""
+        """Apply the response for a partition to all calls."""
         concerned = [call for call in calls if where in call.left]
         if not error_code:
             with self._lock:
@@ -301,7 +298,7 @@ class Offsets:
                     return _Left.STALE
                 if passed:
                     return _Left.AGAIN
-                # While a JoinGroup is on its way, the group may be in its next generation already.
+                # While a JoinGroup is in flight, the group may already be in its next generation.
                 return _Left.WAITS if state is State.PREPARING_REBALANCE else _Left.STALE
             case Action.FENCED if passed and member.state is not None:
                 return _Left.AGAIN
@@ -313,8 +310,8 @@ class Offsets:
     async def fetch(
         self, partitions: Collection[TopicPartition], until: float
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """What the group has committed for these; None where it has committed nothing. Tried again until
-        `until`, then what kept it from being told is raised; what does not pass is raised at once."""
+        """The committed offsets of these partitions; None where there is none. Retried until `until`, then
+        the last failure is raised; permanent failures are raised at once."""
         if not partitions:
             return {}
         backoff = Backoff(
@@ -341,7 +338,7 @@ class Offsets:
                 failed = error
             pause_s = backoff.next_ms() / 1000
             if deadline(pause_s) >= until:
-                # That the time is over says less than what has used it up.
+                # A timeout says less than the failure that used up the time.
                 raise refused if refused is not None and isinstance(failed, RequestTimedOut) else failed
             await self._driver.pause(pause_s)
 
@@ -402,6 +399,6 @@ class Offsets:
 
 
 def _note(calls: list[_Call], why: KafkaError | ClientError) -> None:
-    """Should there be no time for more, this is why."""
+    """The reason, in case there is no time for a retry."""
     for call in calls:
         call.why = why

@@ -1,7 +1,5 @@
-"""What became of a commit, partition by partition. Pure.
-
-A generation that passed in the meantime is no exception: it is what happens to consumers, and who commits
-should see it as a result and go on.
+"""The outcomes of a commit, by partition. Pure. A generation that ended meanwhile is no exception: it is
+normal for consumers, and callers should see it as a result and go on.
 """
 
 from __future__ import annotations
@@ -15,27 +13,26 @@ from muster.protocol.errors import KafkaError
 
 
 class Committed(NamedTuple):
-    """The offset is the group's, until somebody commits another."""
+    """The offset is committed, until it is replaced."""
 
     offset: int
 
 
 class StaleOwner(NamedTuple):
-    """The partition is not this member's any more, or never was: whoever has it reads from what was committed
-    before. Committing again does not help.
+    """The partition is no longer this member's, or never was: its owner reads from the previously committed
+    offset. Retrying does not help.
 
-    What is not assigned to a member is not even sent. Kafka's own consumer sends it, and the coordinator,
-    which looks at generations alone, lets it overwrite what the owner has committed. Whoever is to commit
-    for other partitions assigns them by hand, or takes Admin.alter_group_offsets, while the group has no
-    members."""
+    Offsets of partitions not assigned to the member are not even sent. Kafka's own consumer sends them, and
+    the coordinator, which only checks generations, lets them overwrite the owner's. To commit for other
+    partitions, assign them by hand, or use Admin.alter_group_offsets, while the group has no members."""
 
     offset: int
     why: KafkaError
 
 
 class Retry(NamedTuple):
-    """Not known, or not yet: the group rebalances, its coordinator moves, or there was no answer in time.
-    Committing again may help, as long as the partition stays this member's."""
+    """Unknown, or not yet possible: the group is rebalancing, its coordinator is moving, or there was no
+    response in time. Retrying may help, as long as the partition stays this member's."""
 
     offset: int
     why: KafkaError | ClientError
@@ -45,7 +42,7 @@ Outcome: TypeAlias = Committed | StaleOwner | Retry
 
 
 class CommitFailed(ClientError):
-    """Some partitions of a commit are not committed; `result` says which and why."""
+    """Some partitions were not committed; `result` says which and why."""
 
     def __init__(self, text: str, result: CommitResult) -> None:
         super().__init__(text, result)
@@ -53,7 +50,7 @@ class CommitFailed(ClientError):
 
 
 class CommitResult(Mapping[TopicPartition, Outcome]):
-    """What became of each partition of a commit."""
+    """The outcome of each partition of a commit."""
 
     def __init__(self, outcomes: Mapping[TopicPartition, Outcome]) -> None:
         self._outcomes = dict(outcomes)
@@ -72,7 +69,7 @@ class CommitResult(Mapping[TopicPartition, Outcome]):
 
     @property
     def ok(self) -> bool:
-        """Whether all is committed."""
+        """Whether all partitions are committed."""
         return len(self.committed) == len(self)
 
     @property
@@ -88,7 +85,7 @@ class CommitResult(Mapping[TopicPartition, Outcome]):
         return {where: each for where, each in self._outcomes.items() if isinstance(each, Retry)}
 
     def raise_for_failures(self) -> None:
-        """For who prefers an exception: raises CommitFailed, unless all is committed."""
+        """Raises CommitFailed unless all partitions are committed."""
         failed: list[tuple[TopicPartition, StaleOwner | Retry]] = [*self.stale.items(), *self.retry.items()]
         if failed:
             where, outcome = failed[0]

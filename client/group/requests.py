@@ -1,4 +1,4 @@
-"""The requests that a group's coordinator gets. Pure."""
+"""The requests to a group's coordinator. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from muster.protocol.messages.offsets import OffsetCommitRequest
 
 PROTOCOL_TYPE: Final = "consumer"
 REASON_CHARACTERS_MAX: Final = 255
-"""As Kafka's clients cut what they give as a reason (KIP-800)."""
+"""Kafka's clients truncate reasons to this length (KIP-800)."""
 
 
 def join_request(
@@ -28,7 +28,8 @@ def join_request(
     owned: Iterable[TopicPartition],
     reason: str,
 ) -> JoinGroupRequest:
-    """With the metadata of every assignor. Equal subscriptions are equal bytes: the coordinator compares."""
+    """With the metadata of every assignor. Equal subscriptions give equal bytes, since the coordinator
+    compares them."""
     topics, owned = sorted(topics), sorted(owned)
     return JoinGroupRequest(
         group_id=settings.group_id,

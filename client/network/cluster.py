@@ -1,9 +1,7 @@
-"""A cluster as its clients see it: which brokers there are, who leads a partition, who coordinates a group.
-
-A broker is asked over one connection per lane; what may wait long (a Fetch, a JoinGroup) takes a lane of its
-own, so that it holds up nothing else. What was learned about the cluster is kept as a `MetadataImage`; what a
-failure casts doubt upon is marked stale, and asked for again before it is trusted. Many who ask at the same
-time share one request.
+"""A cluster as its clients see it: its brokers, partition leaders and group coordinators. Each broker has one
+connection per lane; requests that may wait long (Fetch, JoinGroup) take their own lane, so that they hold up
+nothing else. Metadata is kept as a `MetadataImage`; what a failure makes doubtful is marked stale, and
+refreshed before it is used. Concurrent refreshes share one request.
 """
 
 from __future__ import annotations
@@ -57,14 +55,14 @@ METADATA_MAX_AGE_MS: Final = 300_000
 _PORT_MAX: Final = 65_535
 _TOPIC_NAME_MAX: Final = 249
 _LAST_WORD_S: Final = 0.1
-_GROUP: Final = 0  # the type of a coordinator's key
-_BATCHED_KEYS: Final = 4  # the first version of FindCoordinator that asks for several keys (KIP-699)
+_GROUP: Final = 0  # the key type of group coordinators
+_BATCHED_KEYS: Final = 4  # the first FindCoordinator version with several keys (KIP-699)
 
 log = logging.getLogger(__name__)
 
 
 class NamesNode(Protocol):
-    """An endpoint as Produce and Fetch answers have it (KIP-951)."""
+    """An endpoint in Produce and Fetch responses (KIP-951)."""
 
     node_id: int
     host: str
@@ -90,7 +88,7 @@ def parse_bootstrap(servers: str | Iterable[str]) -> list[Address]:
 
 
 class _Refresh:
-    """A Metadata request that is to be sent, for all who wait for it."""
+    """A Metadata request to be sent, for all its waiters."""
 
     __slots__ = ("answer", "topics", "until")
 
@@ -109,17 +107,15 @@ class _Refresh:
 
 
 class Cluster:
-    """Connections to a cluster, opened as they are needed.
+    """Connections to a cluster, opened as needed.
 
         async with Cluster(parse_bootstrap("127.0.0.1:9092")) as cluster:
             node, leader_epoch = await cluster.leadership(TopicPartition("orders", 0), deadline(30))
 
-    Every method raises ClientError, or KafkaError for what a broker refuses.
-
-    `auto_create_topics`: brokers may create topics that are asked for, if their own settings let them.
-    `patient`: a cluster of which nobody has answered so far may yet start; without it, that is final
-    (`is_final`). `request_timeout_ms`: a single request gets no longer, whatever the deadline of the call
-    it is for. What was told longer than `metadata_max_age_ms` ago is asked for again, beside its use.
+    Every method raises ClientError, or KafkaError if a broker refuses. `auto_create_topics`: brokers may
+    create missing topics, if their settings allow it. `patient`: keep trying if no broker has ever responded;
+    otherwise that is final (`is_final`). `request_timeout_ms` bounds a single request, whatever the deadline
+    of its call. Metadata older than `metadata_max_age_ms` is refreshed while it is used.
     """
 
     def __init__(
@@ -137,7 +133,7 @@ class Cluster:
     ) -> None:
         self.client_id = client_id
         self.image = MetadataImage()
-        """What is known. Replaced by what brokers tell, never changed."""
+        """The current metadata; replaced as a whole, never changed."""
         self._pool = Pool(
             bootstrap,
             client_id,
@@ -167,7 +163,7 @@ class Cluster:
         await self.close()
 
     async def close(self) -> None:
-        """Close every connection; calls under way fail. Takes a second at most. Harmless when repeated."""
+        """Close all connections; calls in progress fail. Takes at most a second. Safe to call again."""
         self._closed = True
         refreshing = self._refreshing
         if refreshing is not None:
@@ -187,11 +183,11 @@ class Cluster:
         lane: str = "",
         last_version: int | None = None,
     ) -> Any:
-        """The response of one broker, asked once. Where any will do it gets half of the time, so that another
-        can be asked if it hangs.
+        """The response of one broker, asked once. If any broker will do, it gets half of the time, so that
+        another can be asked if it hangs.
 
-        The newest version both sides know is used, up to `last_version`; without it, up to what
-        `connection.LAST_VERSIONS` says. For layouts that differ between versions `request` is a `Versioned`.
+        Uses the newest version both sides support, up to `last_version` (default:
+        `connection.LAST_VERSIONS`). If layouts differ between versions, `request` is a `Versioned`.
         """
         until = min(until, deadline(self._request_timeout_s))
         connection = await self._pool.connection(node, lane, until)
@@ -204,7 +200,8 @@ class Cluster:
             raise
 
     async def call_controller(self, request: Request, until: float) -> Any:
-        """The response of the controller, asked once. (Kafka's brokers pass on to theirs what it decides.)"""
+        """The response of the controller, asked once. (Kafka's brokers forward to their controller what it
+        decides.)"""
         if not self._controller_known or self.image.controller not in self.image.nodes:
             await self.refresh([], until)
         return await self.call(request, until, node=self.image.controller)
@@ -219,10 +216,8 @@ class Cluster:
     async def retrying(
         self, attempt: Callable[[], Awaitable[T]], until: float, *, repeatable: bool = True
     ) -> T:
-        """What `attempt` returns, tried again while it fails in a way that may pass and there is time.
-
-        Not `repeatable`: a request that was sent and not answered is not sent again, since it may have been
-        carried out.
+        """The result of `attempt`, retried after retriable failures while there is time. Unless `repeatable`,
+        a request that was sent but not answered is not resent, since it may have been applied.
         """
         tries = 0
         while True:
@@ -242,8 +237,8 @@ class Cluster:
             await asyncio.sleep(wait_s)
 
     def is_final(self, error: Exception) -> bool:
-        """Whether trying again cannot help: what a broker refuses for good, what is no broker, and, unless
-        the client is patient, a cluster of which nobody has answered so far."""
+        """Whether retrying cannot help: a broker refused for good, the other side is not a broker, or, unless
+        the client is patient, no broker has ever responded."""
         if isinstance(error, KafkaError):
             return not may_pass(error.code)
         if isinstance(error, Unreachable):
@@ -251,31 +246,30 @@ class Cluster:
         return isinstance(error, (NotKafka, Closed))
 
     def backoff_s(self, tries: int) -> float:
-        """How long to wait before the next try, by retry.backoff.ms and retry.backoff.max.ms."""
+        """How long to wait before the next retry, by retry.backoff.ms and retry.backoff.max.ms."""
         return backoff_s(tries, self._retry_backoff_ms, self._retry_backoff_max_ms)
 
     # --- what is known --------------------------------------------------------------------------------------
 
     def stale(self, *topics: str) -> None:
-        """Do not trust what is known of these topics, or, without names, of any: ask again before it is
-        used."""
+        """Mark these topics, or without names all, as stale: refresh them before use."""
         self._stale.update(topics or self.image.topics)
 
     def forget(self) -> None:
-        """Trust nothing learned so far: the next question asks again."""
+        """Mark everything as stale: the next use refreshes it."""
         self.stale()
         self._coordinators.clear()
         self._controller_known = False
 
     async def refresh(self, topics: Iterable[str] | None, until: float) -> MetadataResponse:
-        """Ask for these topics anew (None: all, empty: brokers alone); the image has them then. Who asks
-        while a request is under way shares the next one with all others who do; the answer may speak of more
-        topics than were asked for. A topic's error is in the answer alone: it raises none."""
+        """Refresh these topics (None: all, empty: only brokers) in the image. Callers that ask while a
+        request is in flight share the next one, so the response may have more topics than requested. A
+        topic's error is only in the response; it raises nothing."""
         wanted = None if topics is None else list(topics)
         for name in wanted or ():
             _check_name(name)
         pending = self._enqueue(wanted, until)
-        # Whoever asks gives up at `until` as well, and knows best why.
+        # The caller gives up at `until` as well, and knows best why.
         await asyncio.wait([pending.answer], timeout=until - deadline(0) + _LAST_WORD_S)
         if not pending.answer.done():
             what = "the cluster" if not wanted else f"topic {', '.join(wanted[:5])}"
@@ -288,8 +282,8 @@ class Cluster:
     async def metadata(
         self, topics: Iterable[str] | None, until: float, *, create: bool = False
     ) -> MetadataResponse:
-        """The brokers and these topics (None: all, empty: none), as one broker tells them in an answer to
-        this question alone. `create`: the broker may create what is missing, if its own settings let it."""
+        """The brokers and these topics (None: all, empty: none) from one broker's response to a request of
+        its own. `create`: the broker may create missing topics, if its settings allow it."""
         names = None if topics is None else list(topics)
         asked = None if names is None else [MetadataRequest.Topic(name=name) for name in names]
         response: MetadataResponse = await self.call(
@@ -319,8 +313,8 @@ class Cluster:
         leader_epoch: int,
         endpoints: Iterable[NamesNode] = (),
     ) -> bool:
-        """Take a hint of a Produce or Fetch answer (KIP-951): who leads the partition now, and where the
-        nodes it names listen. Whether that was news."""
+        """Take the new leader and endpoints from a Produce or Fetch response (KIP-951). Returns whether that
+        was new."""
         image = self.image
         for each in endpoints:
             image = image.with_node(Node(each.node_id, each.host, each.port, each.rack or None))
@@ -331,7 +325,7 @@ class Cluster:
         return True
 
     async def topic(self, name: str, until: float) -> TopicImage:
-        """One topic, from what is known or asked for. Raises KafkaError when there is none of that name."""
+        """One topic, from the metadata or a refresh. Raises KafkaError if it does not exist."""
         if name in self._stale or name not in self.image.topics:
             response = await self.refresh([name], until)
             for told in response.topics:
@@ -339,14 +333,14 @@ class Cluster:
                     raise refusal(told.error_code, about=f"topic {name}")
             left_out({name} - self.image.topics.keys(), "Metadata")
         elif self._is_old(name):
-            # As Kafka's clients do: what is known serves until there is something newer.
+            # As in Kafka's clients: old metadata serves until it is refreshed.
             self._told_at[name] = deadline(0)  # one request, even if it fails
             self._enqueue(list(self.image.topics), deadline(self._metadata_max_age_s))
         return self.image.topics[name]
 
     async def leadership(self, where: TopicPartition, until: float) -> tuple[int, int]:
-        """The node that leads the partition, and in which epoch (-1: not known). Raises KafkaError when there
-        is no such partition, or no leader at the moment."""
+        """The partition's leader, and its epoch (-1: unknown). Raises KafkaError if the partition does not
+        exist, or has no leader at the moment."""
         topic = self.image.topics.get(where.topic)
         if topic is None or where.topic in self._stale or self._is_old(where.topic):
             topic = await self.topic(where.topic, until)
@@ -373,8 +367,8 @@ class Cluster:
         return found
 
     async def coordinators(self, group_ids: Iterable[str], until: float) -> dict[str, int | KafkaError]:
-        """The nodes that coordinate these groups, asked for anew; in one request where brokers can answer
-        that (KIP-699)."""
+        """The nodes that coordinate these groups, looked up again; in one request if the broker supports it
+        (KIP-699)."""
         keys = list(dict.fromkeys(group_ids))
         told = await self._find_coordinators(keys, until) if keys else []
         nodes: dict[str, int | KafkaError] = {}
@@ -393,26 +387,26 @@ class Cluster:
         return nodes
 
     def forget_coordinator(self, group_id: str) -> None:
-        """Look for the group's coordinator again: it does not answer, or says that it is not."""
+        """Look up the group's coordinator again: it does not respond, or says it is not the coordinator."""
         self._coordinators.pop(group_id, None)
 
     # --- connections ----------------------------------------------------------------------------------------
 
     def address_of(self, node: int) -> Address | None:
-        """Where the node listens, as far as is known."""
+        """The node's address, if known."""
         return self._pool.address_of(node)
 
     def named(self, node: int = ANY) -> str:
-        """The node as messages name it; for ANY the addresses that were given."""
+        """The node's name in messages; for ANY, the bootstrap addresses."""
         return self._pool.named(node)
 
     def least_loaded(self, lane: str = "") -> int:
-        """The node with the fewest requests in flight, of those that have not just failed if there are such;
-        ANY while no node is known."""
+        """The node with the fewest requests in flight, preferring those that have not just failed; ANY while
+        no node is known."""
         return self._pool.least_loaded(lane)
 
     async def connection(self, node: int, until: float, lane: str = "") -> Connection:
-        """An open connection to the node, or to whichever broker answers."""
+        """An open connection to the node, or to any broker."""
         return await self._pool.connection(node, lane, until)
 
     # --- refreshing -----------------------------------------------------------------------------------------
@@ -432,7 +426,7 @@ class Cluster:
         return self._pending
 
     async def _refresh_all(self) -> None:
-        """Send what was asked for, until nobody asks."""
+        """Send refreshes until nobody waits for one."""
         try:
             while (pending := self._pending) is not None:
                 self._pending = None
@@ -443,7 +437,7 @@ class Cluster:
                 self._pending.answer.set_exception(Closed("the client is closed"))
 
     async def _refresh_once(self, pending: _Refresh) -> None:
-        # What is marked stale from here on may not be known to who answers.
+        # Topics marked stale from here on may not be covered by this response.
         doubtful = set(self._stale if pending.topics is None else self._stale & pending.topics)
         self._stale -= doubtful
         topics = None if pending.topics is None else sorted(pending.topics)
@@ -492,14 +486,14 @@ class Cluster:
 
 
 def _look_at(answer: asyncio.Future[Any]) -> None:
-    """So that asyncio does not complain of a failure that nobody waited for."""
+    """So that asyncio does not warn of a failure that nobody awaited."""
     if not answer.cancelled():
         answer.exception()
 
 
 def _check_name(topic: object) -> None:
-    """Refuse what no topic can be called and no request may be able to carry: those of others who share the
-    request would fail with it."""
+    """Refuse invalid topic names, which a request may be unable to carry: other callers that share the
+    request would fail too."""
     if not isinstance(topic, str):
         raise TypeError(f"topic {topic!r}: a topic's name is a text, not {type(topic).__name__}")
     if not topic.isascii() or len(topic) > _TOPIC_NAME_MAX:
@@ -511,14 +505,13 @@ def _check_name(topic: object) -> None:
 
 
 def left_out(names: Iterable[object], answer: str) -> None:
-    """Raise NotKafka when an answer does not speak of all that was asked: no broker's answer does that, and
-    what is not there cannot be acted upon."""
+    """Raise NotKafka if a response leaves out something requested: no broker does that."""
     if missing := sorted(str(name) for name in names):
         raise NotKafka(f"the broker's answer to {answer} leaves out {', '.join(missing)}")
 
 
 async def all_of(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """The results of all, run side by side; the first failure ends the others."""
+    """The results of all, run concurrently; the first failure cancels the others."""
     tasks = [asyncio.ensure_future(each) for each in coroutines]
     try:
         return await asyncio.gather(*tasks)

@@ -1,11 +1,9 @@
-"""One socket to one broker: requests out, answers matched to them, versions agreed at the start (KIP-35).
+"""One socket to one broker: sends requests, matches responses, negotiates versions at the start (KIP-35).
 
-Requests are pipelined; a broker answers in the order it was asked, so one that waits (a Fetch, a JoinGroup)
-holds up those behind it. Who has little patience goes away at his deadline and leaves his place to the
-answer, which is dropped when it comes: the broker may only be slow. When it has not come by the request
-timeout either, the connection ends.
-
-Nothing here has a task: answers are taken as their bytes arrive, and a timer each ends what waits too long.
+Requests are pipelined; a broker responds in order, so one that waits (Fetch, JoinGroup) holds up those behind
+it. A caller with a short deadline gives up then, and its response is dropped when it arrives: the broker may
+only be slow. If it has not arrived by the request timeout either, the connection ends. There are no tasks
+here: responses are handled as their bytes arrive, and a timer each ends what waits too long.
 """
 
 from __future__ import annotations
@@ -44,7 +42,7 @@ _HINTS: Final = {
 }
 
 IN_FLIGHT_MAX: Final = 16
-"""Requests sent and not answered; the next one waits for a place, up to its deadline."""
+"""Most requests in flight; the next one waits for a place, up to its deadline."""
 
 _CLOSE_S: Final = 1.0  # how long closing waits for what is still to be written
 _WRITE_BUFFER_BYTES: Final = 1024 * 1024  # beyond it, senders wait for the socket
@@ -62,20 +60,20 @@ _MAY_COME_LATE: Final = frozenset(
         ApiKey.LEAVE_GROUP,
     }
 )
-"""Requests that do no harm when they arrive after they were given up: those that change no data, and
-LeaveGroup, which a closing member wants delivered even if it cannot wait for the answer."""
+"""Requests that are harmless if they arrive after the caller gave up: those that change no data, and
+LeaveGroup, which a closing member wants delivered even if it cannot wait for the response."""
 
 LAST_VERSIONS: Final[dict[ApiKey, int]] = {
-    # Topics by name: who knows their ids says so with `last_version` (Produce 13, Fetch 13, OffsetCommit 10).
+    # Topics by name: callers that know topic ids pass `last_version` (Produce 13, Fetch 13, OffsetCommit 10).
     ApiKey.PRODUCE: 12,
     ApiKey.FETCH: 12,
     ApiKey.OFFSET_COMMIT: 9,
-    # One layout for all brokers: later versions ask for several groups, keys or ids at once (`Versioned`).
+    # One layout for all brokers: later versions take several groups, keys or ids at once (`Versioned`).
     ApiKey.OFFSET_FETCH: 7,
     ApiKey.FIND_COORDINATOR: 3,
     ApiKey.DELETE_TOPICS: 5,
 }
-"""Where a plain request stops short of the newest version that `muster.protocol` knows."""
+"""APIs for which a plain request uses an older version than the newest in `muster.protocol`."""
 
 
 class Address(NamedTuple):
@@ -90,7 +88,7 @@ class Address(NamedTuple):
 
 class Versioned(NamedTuple):
     """A request whose layout depends on the version: `build(version)` makes it, for the newest version up to
-    `last_version` that both sides know."""
+    `last_version` that both sides support."""
 
     api_key: ApiKey
     build: Callable[[int], Message]
@@ -101,7 +99,7 @@ Request: TypeAlias = Message | Versioned
 
 
 class BrokerIdentity(NamedTuple):
-    """Who is expected to answer (KIP-1242)."""
+    """The broker expected to respond (KIP-1242)."""
 
     cluster_id: str
     node_id: int
@@ -121,34 +119,33 @@ class _Waiting(NamedTuple):
 
 
 def deadline(seconds: float) -> float:
-    """The moment in `seconds` from now, in the running loop's time: what every call of this package takes."""
+    """The time `seconds` from now on the running loop's clock, as every call of this package takes it."""
     return asyncio.get_running_loop().time() + seconds
 
 
 def share_of(until: float, parts: int) -> float:
-    """The end of the first of so many equal parts of the time that is left."""
+    """The end of the first of this many equal parts of the remaining time."""
     now = deadline(0)
     return now + (until - now) / parts
 
 
 class Connection(asyncio.BufferedProtocol):
-    """An open connection; `open` makes one. Raises ConnectionLost from every call once it has ended.
-
-    (The methods that asyncio calls are those of a protocol; nobody else needs them.)
+    """An open connection, created by `open`. Every call raises ConnectionLost once it has ended. (asyncio
+    calls the protocol methods; nobody else should.)
     """
 
     def __init__(self, address: Address, client_id: str, request_timeout_s: float = 0.0) -> None:
         self.address = address
         self.versions: dict[int, Versions] = {}
-        """What the broker offers, by api key."""
+        """The broker's versions, by api key."""
         self.used_at = deadline(0)
-        """When something was last sent or received, in the loop's time."""
+        """When something was last sent or received, by the loop's clock."""
         self.suspect = False
-        """Whether somebody has waited in vain, and nothing has come since."""
+        """Whether a request timed out, and nothing was received since."""
         self.node_id = -1
-        """Whom its owner takes the other side for; -1 when it does not know."""
+        """The node that the owner takes the other side for; -1 if unknown."""
         self.on_failed: Callable[[Address], None] | None = None
-        """Called when the other side ends it, or has to be given up, while it owes an answer."""
+        """Called when the connection ends or is given up while a response is outstanding."""
         self._client_id = client_id
         self._request_timeout_s = request_timeout_s
         self._loop = asyncio.get_running_loop()
@@ -159,7 +156,7 @@ class Connection(asyncio.BufferedProtocol):
         self._correlation_id = 0
         self._ended: ClientError | None = None
         self._gone: asyncio.Future[None] = self._loop.create_future()
-        self._writable: asyncio.Future[None] | None = None  # there while the socket takes no more
+        self._writable: asyncio.Future[None] | None = None  # set while the socket takes no more
 
     def __repr__(self) -> str:
         state = "open" if self._ended is None else f"ended: {self._ended}"
@@ -175,11 +172,10 @@ class Connection(asyncio.BufferedProtocol):
         expected: BrokerIdentity | None = None,
         request_timeout_s: float = 0.0,
     ) -> Self:
-        """Connect and agree on versions. A request that is not answered ends the connection after
-        `request_timeout_s`, or at the deadline of its call, if that is later.
-
-        Raises Unreachable, NotKafka, ConnectionLost or RequestTimedOut; WrongBroker when a broker that can
-        tell (Kafka 4.4) is not the one `expected`.
+        """Connect and negotiate versions. A request without a response ends the connection after
+        `request_timeout_s`, or at its call's deadline if that is later. Raises Unreachable, NotKafka,
+        ConnectionLost or RequestTimedOut; WrongBroker if a broker that can tell (Kafka 4.4) is not the
+        `expected` one.
         """
         connection = await _connect(address, lambda: cls(address, client_id, request_timeout_s), until)
         try:
@@ -195,21 +191,19 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def in_flight(self) -> int:
-        """Requests that were sent and not answered."""
+        """Requests sent but not answered."""
         return len(self._waiting)
 
     async def call(self, request: Request, until: float, *, last_version: int | None = None) -> Any:
-        """The response to `request`, in the newest version both sides know: up to `last_version`, or, where
-        that is None, what LAST_VERSIONS says.
-
-        Raises ConnectionLost, RequestTimedOut, KafkaError(UNSUPPORTED_VERSION) when there is no such version,
-        EncodeError when it cannot carry the request.
+        """The response to `request`, in the newest version both sides support, up to `last_version` (None:
+        LAST_VERSIONS). Raises ConnectionLost, RequestTimedOut, KafkaError(UNSUPPORTED_VERSION) if there is no
+        such version, EncodeError if it cannot carry the request.
         """
         api_key, version, message = self._agreed(request, last_version)
         return await self._call(message, api_key, version, until)
 
     async def tell(self, request: Request, until: float, *, last_version: int | None = None) -> None:
-        """Send what is not answered: a Produce with acks=0. Raises as `call` does."""
+        """Send a request that gets no response: a Produce with acks=0. Raises as `call`."""
         api_key, version, message = self._agreed(request, last_version)
         _, frame = self._frame(message, api_key, version)
         self._write(frame)
@@ -217,34 +211,34 @@ class Connection(asyncio.BufferedProtocol):
             await self._drain(api_key, until)
 
     def version_of(self, api_key: ApiKey, last_version: int | None = None) -> int:
-        """The version requests of this API go out in. Raises KafkaError(UNSUPPORTED_VERSION)."""
+        """The version used for requests of this API. Raises KafkaError(UNSUPPORTED_VERSION)."""
         if last_version is None:
             last_version = LAST_VERSIONS.get(api_key, VERSION_MAX)
         return api.agree(api_key, self.versions, last=last_version)
 
     def abandon(self, why: str) -> None:
-        """End it, without waiting for anything; what is in flight fails with ConnectionLost, saying why."""
+        """End it without waiting; requests in flight fail with ConnectionLost and this reason."""
         self._end(ConnectionLost(why))
 
     def abort(self) -> None:
-        """End it, and its socket with it, whatever is still to be written."""
+        """End it and its socket, dropping unsent data."""
         self._end(ConnectionLost(f"the connection to {self.address} was closed"))
         self._abort()
 
     async def close(self) -> None:
-        """End it; what is in flight fails with ConnectionLost, what is still to be written gets a second, if
-        it does no harm later on. Harmless when repeated."""
+        """End it; requests in flight fail with ConnectionLost. Unsent requests get a second to go out, if
+        they are harmless when late. Safe to call again."""
         self._end(ConnectionLost(f"the connection to {self.address} was closed"), at_once=False)
         if self._transport is None or self._gone.done():
             return
         try:
             await asyncio.wait([self._gone], timeout=_CLOSE_S)
         finally:
-            # It would stay open for as long as the broker does not read what is still to be written.
+            # It would stay open as long as the broker does not read the unsent data.
             self._abort()
 
     def _abort(self) -> None:
-        # asyncio's own transports fail when they are gone already, if they were closed with a full buffer.
+        # asyncio's own transports raise here if they are already gone and were closed with a full buffer.
         if self._transport is not None and not self._gone.done():
             self._transport.abort()
 
@@ -273,7 +267,7 @@ class Connection(asyncio.BufferedProtocol):
         ends_at = max(until, self._loop.time() + self._request_timeout_s)
         self._waiting[correlation_id] = _Waiting(api_key, version, answer, ends_at, timer)
         self._write(frame)
-        # A caller that goes away leaves the place taken, and the timer running: the broker still answers.
+        # A cancelled caller leaves the place taken and the timer running: the broker still responds.
         return await answer
 
     async def _wait_for_place(self, api_key: ApiKey, until: float) -> None:
@@ -281,7 +275,7 @@ class Connection(asyncio.BufferedProtocol):
             async with asyncio.timeout_at(until):
                 await self._places.acquire()
         except TimeoutError:
-            self.suspect = True  # those in flight have their own ends
+            self.suspect = True  # requests in flight end by themselves
             raise RequestTimedOut(self._timed_out_text(api_key)) from None
 
     def _frame(self, request: Message, api_key: ApiKey, version: int) -> tuple[int, bytes]:
@@ -298,7 +292,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.write(frame)
 
     async def _drain(self, api_key: ApiKey, until: float) -> None:
-        """Wait until the socket takes more. (Who waits for an answer need not.)"""
+        """Wait until the socket takes more. (Callers that wait for a response need not.)"""
         try:
             async with asyncio.timeout_at(until):
                 while self._writable is not None:
@@ -408,14 +402,14 @@ class Connection(asyncio.BufferedProtocol):
             answer.set_result(message)
 
     def _fail(self, why: ClientError) -> None:
-        """The end, by the other side's fault if it owes an answer, or does not take what is sent."""
+        """End it; the other side is at fault if it owes a response, or does not read what is sent."""
         owes = self._ended is None and (self._waiting or self._writable is not None)
         self._end(why)
         if owes and self.on_failed is not None:
             self.on_failed(self.address)
 
     def _end(self, why: ClientError, *, at_once: bool = True) -> None:
-        """The end, once; `at_once`: what is still to be written is not worth waiting for."""
+        """End it, once. `at_once`: do not wait for unsent data."""
         if self._ended is not None:
             return
         self._ended = why
@@ -433,21 +427,20 @@ class Connection(asyncio.BufferedProtocol):
             self._places.release()
             if not answer.done():
                 answer.set_exception(again(why))
-                answer.exception()  # looked at, so that asyncio does not complain when the caller went away
+                answer.exception()  # retrieved, so that asyncio does not warn if the caller went away
 
     def _take_back(self, transport: asyncio.Transport) -> None:
-        """Have the kernel drop what it has not delivered, and reset the connection.
-
-        After an ordinary close, and an abort as well, it goes on sending for minutes. Once the network is
-        well again, the broker would carry out what was given up long ago: an OffsetCommit, say, after those
-        that were made over another connection since, and the group's offset would go back.
+        """Have the kernel drop undelivered data, and reset the connection. After an ordinary close, or an
+        abort, it keeps sending for minutes. Once the network recovers, the broker would apply requests given
+        up long ago: say, an OffsetCommit after later ones over another connection, and the group's offset
+        would go back.
         """
         with suppress(OSError):
             sock = transport.get_extra_info("socket")
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NOT_AT_ALL)
 
     def _expire(self, correlation_id: int) -> None:
-        """The caller's deadline, and later, if need be, the request's."""
+        """Apply the caller's deadline, and later the request's if necessary."""
         waiting = self._waiting.get(correlation_id)
         if waiting is None:
             return
@@ -472,7 +465,7 @@ def _not_kafka(address: Address, error: DecodeError) -> str:
 
 
 def reason(error: OSError) -> str:
-    """What the system says about a failed call, without numbers and addresses."""
+    """The system's message for a failed call, without numbers and addresses."""
     if isinstance(error, socket.gaierror):
         return "no such host"
     if isinstance(error, TimeoutError) and not error.errno:
@@ -481,7 +474,7 @@ def reason(error: OSError) -> str:
 
 
 async def _connect(address: Address, make: Callable[[], C], until: float) -> C:
-    """Try every address the name stands for, in the system's order, each for its share of the time."""
+    """Try every address of the name, in the system's order, each for its share of the time."""
     failed: dict[str, str] = {}
     try:
         async with asyncio.timeout_at(until):
@@ -508,7 +501,7 @@ async def _dial(make: Callable[[], C], host: str, port: int, family: int) -> C:
 
 
 async def _look_up(address: Address) -> list[Any]:
-    """What the name stands for. Numbers need no look-up; names may take longer than we have."""
+    """The name's addresses. Numeric ones need no look-up; names may take longer than we have."""
     with suppress(socket.gaierror):
         return socket.getaddrinfo(*address, 0, socket.SOCK_STREAM, 0, socket.AI_NUMERICHOST)
     return await in_thread(socket.getaddrinfo, *address, 0, socket.SOCK_STREAM)

@@ -1,8 +1,6 @@
-"""What a client knows about a cluster: its nodes, its topics, who leads which partition in which epoch.
-
-An image is a value: what brokers tell makes another one. Brokers may lag behind each other, so of two leader
-epochs of a partition the newer one stays, unless the topic was deleted and created again in between, which
-its id tells (KIP-320, KIP-516).
+"""Cluster metadata in a client: nodes, topics, partition leaders and their epochs. An image is a value;
+updates make a new one. Brokers may lag behind each other, so the newer of two leader epochs wins, unless the
+topic id shows that the topic was re-created in between (KIP-320, KIP-516).
 """
 
 from __future__ import annotations
@@ -18,11 +16,11 @@ from muster.protocol.messages.metadata import MetadataResponse
 from muster.protocol.types import ZERO_UUID
 
 NO_NODE: Final = -1
-"""What stands for a node where there is none: no leader, no controller."""
+"""Stands for no node: no leader, no controller."""
 
 
 class Node(NamedTuple):
-    """A broker, where clients reach it."""
+    """A broker and its address for clients."""
 
     node_id: int
     host: str
@@ -31,8 +29,8 @@ class Node(NamedTuple):
 
 
 class PartitionImage(NamedTuple):
-    """A partition: who leads it and who has copies, by node id. `leader` is NO_NODE while there is none,
-    `leader_epoch` -1 where the broker does not tell (before Kafka 2.1)."""
+    """A partition: its leader and replicas, by node id. `leader` is NO_NODE while there is none,
+    `leader_epoch` is -1 if the broker does not report it (before Kafka 2.1)."""
 
     leader: int
     leader_epoch: int
@@ -42,7 +40,8 @@ class PartitionImage(NamedTuple):
 
 
 class TopicImage(NamedTuple):
-    """A topic; `topic_id` is None where the broker does not tell (before Kafka 2.8). Partitions by number."""
+    """A topic, with partitions by number; `topic_id` is None if the broker does not report it (before Kafka
+    2.8)."""
 
     name: str
     topic_id: uuid.UUID | None
@@ -52,7 +51,7 @@ class TopicImage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MetadataImage:
-    """The cluster as it was last told, in parts that may be of different age."""
+    """The cluster as last reported, in parts of different ages."""
 
     nodes: Mapping[int, Node] = field(default_factory=dict)
     topics: Mapping[str, TopicImage] = field(default_factory=dict)
@@ -61,25 +60,25 @@ class MetadataImage:
     _names: Mapping[uuid.UUID, str] = field(default_factory=dict)
 
     def topic(self, name: str) -> TopicImage | None:
-        """The topic, if it is known."""
+        """The topic, if known."""
         return self.topics.get(name)
 
     def name_of(self, topic_id: uuid.UUID) -> str | None:
-        """The name of the topic that has this id, if it is known."""
+        """The name of the topic with this id, if known."""
         return self._names.get(topic_id)
 
     def partition(self, where: TopicPartition) -> PartitionImage | None:
-        """The partition, if it is known."""
+        """The partition, if known."""
         topic = self.topics.get(where.topic)
         return None if topic is None else topic.partitions.get(where.partition)
 
     def updated(self, response: MetadataResponse, *, of_all_topics: bool = False) -> MetadataImage:
-        """With what a broker answered. Topics it does not speak of stay, unless it was asked `of_all_topics`;
-        one that does not exist goes, one that cannot be told at the moment stays as it was."""
+        """Updated by a broker's response. Topics not in it stay, unless the request was `of_all_topics`; one
+        that does not exist is removed, one with a temporary error stays as it was."""
         topics = {} if of_all_topics else dict(self.topics)
         for told in response.topics:
             if told.name is None:
-                continue  # asked for by an id that the broker does not know
+                continue  # requested by an id that the broker does not know
             known = self.topics.get(told.name)
             if not told.error_code:
                 topics[told.name] = _merged(told, told.name, known)
@@ -91,7 +90,7 @@ class MetadataImage:
             each.node_id: Node(each.node_id, each.host, each.port, each.rack) for each in response.brokers
         }
         return MetadataImage(
-            # A broker that has only just started may not know of any, itself included.
+            # A broker that has just started may not know any broker, itself included.
             nodes or self.nodes,
             topics,
             response.cluster_id,
@@ -100,7 +99,7 @@ class MetadataImage:
         )
 
     def with_node(self, node: Node) -> MetadataImage:
-        """With this node, where FindCoordinator or a Produce or Fetch answer (KIP-951) names one."""
+        """With this node added, from a FindCoordinator, Produce or Fetch response (KIP-951)."""
         return (
             self
             if self.nodes.get(node.node_id) == node
@@ -118,7 +117,7 @@ class MetadataImage:
         return replace(self, topics={**self.topics, where.topic: led_topic})
 
     def without_nodes(self, nodes: Iterable[int] | None = None) -> MetadataImage:
-        """Without these nodes, or without any: they were told wrong, and are to be learned anew (KIP-899)."""
+        """Without these nodes, or without any: they were wrong, and must be learned again (KIP-899)."""
         gone = set(self.nodes if nodes is None else nodes)
         return replace(self, nodes={key: node for key, node in self.nodes.items() if key not in gone})
 

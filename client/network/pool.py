@@ -1,8 +1,7 @@
-"""The connections of a cluster: one per node and lane, opened as they are needed.
-
-A node that does not let us connect is left alone for a while, which doubles with every failure (KIP-580).
-Where any broker will do, the one with the fewest requests in flight is taken, of those that have not just
-failed; when none of those known answers, the search begins again at the addresses first given (KIP-899).
+"""The connections of a cluster: one per node and lane, opened as needed. A node that refuses connections is
+left alone for a backoff that doubles with every failure (KIP-580). If any broker will do, the one with the
+fewest requests in flight is used, among those that have not just failed; if no known broker responds, the
+search restarts at the bootstrap addresses (KIP-899).
 """
 
 from __future__ import annotations
@@ -31,20 +30,20 @@ from muster.client.network.metadata import Node
 log = logging.getLogger(__name__)
 
 ANY: Final = -1
-"""Whichever broker answers."""
+"""Any broker."""
 
-_STAGGER_S: Final = 1.0  # how long one address may be silent before the next one is tried beside it
-_TURNS_TO_HEAR: Final = 2  # of the loop: it looks at its sockets in the first, and tells us in the second
-_QUIET_S: Final = 1.0  # after which it is worth a turn of the loop to see whether a connection is still there
+_STAGGER_S: Final = 1.0  # how long one address may be silent before the next one is tried in parallel
+_TURNS_TO_HEAR: Final = 2  # turns of the loop: it polls its sockets in the first, and calls us in the second
+_QUIET_S: Final = 1.0  # idle time after which it is worth a turn of the loop to check a connection
 _DISTRUST_S: Final = 10.0
-"""How long whoever failed comes after the others where any broker will do. Longer than the reconnect
-backoff, which may be over at the next try: a broker that takes connections and closes them would be asked
-every time, being the one with the fewest requests in flight."""
+"""How long a failed broker ranks last if any broker will do. Longer than the reconnect backoff, which may be
+over at the next try: a broker that accepts connections and closes them would be chosen every time, since it
+has the fewest requests in flight."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionSettings:
-    """How connections are made and kept; Kafka's names and defaults."""
+    """Connection settings, with Kafka's names and defaults."""
 
     reconnect_backoff_ms: int = 50
     reconnect_backoff_max_ms: int = 1_000
@@ -54,7 +53,7 @@ class ConnectionSettings:
 
 
 class _Candidate(NamedTuple):
-    """Where to look for a broker; `node_id` is ANY at an address that was given."""
+    """Where to look for a broker; `node_id` is ANY for a bootstrap address."""
 
     node_id: int
     address: Address
@@ -68,12 +67,12 @@ class _Lane:
     def __init__(self) -> None:
         self.connection: Connection | None = None
         self.opening = asyncio.Lock()
-        self.again_at = 0.0  # before which it is not opened again, however often it is closed
-        self.failure: ClientError | None = None  # of the last try to open it
+        self.again_at = 0.0  # not reopened before this time, however often it is closed
+        self.failure: ClientError | None = None  # of the last attempt to open it
 
 
 class _Failures:
-    """How a node fails to let us connect."""
+    """A node's connection failures."""
 
     __slots__ = ("again_at", "count")
 
@@ -95,10 +94,10 @@ class Pool:
         patient: bool = False,
         on_wrong_broker: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """`patient`: a cluster of which nobody has answered so far is tried again and again, so the log says
-        that it is away. Otherwise the first failure is the caller's, who hears of it at once."""
+        """`patient`: a cluster of which no broker has responded is retried, so failures are logged. Otherwise
+        the caller gets the first failure at once."""
         self.reached = False
-        """Whether any broker has ever answered."""
+        """Whether any broker has ever responded."""
         self._bootstrap = list(dict.fromkeys(bootstrap))
         self._client_id = client_id
         self._settings = settings
@@ -112,14 +111,14 @@ class Pool:
         self._distrust_s = max(_DISTRUST_S, settings.reconnect_backoff_max_ms / 1000)
         self._failed_at: dict[Address, tuple[float, int]] = {}  # with the number of the failure
         self._failure_count = 0
-        self._cut_off = False  # no broker answered when they were last tried
+        self._cut_off = False  # no broker responded at the last attempt
         self._sweep: asyncio.TimerHandle | None = None
         self._closed = False
 
     # --- who there is ---------------------------------------------------------------------------------------
 
     def learn(self, nodes: Mapping[int, Node], cluster_id: str | None) -> None:
-        """These are the nodes. A connection to an address that was given becomes that of the node there."""
+        """Set the nodes. A connection to a bootstrap address becomes that of the node there."""
         self._nodes, self._cluster_id = nodes, cluster_id
         for (node_id, name), given in list(self._lanes.items()):
             connection = given.connection
@@ -139,8 +138,8 @@ class Pool:
         return None if node is None else Address(node.host, node.port)
 
     def least_loaded(self, lane: str = "") -> int:
-        """The node with the fewest requests in flight: of those that have not just failed and are connected,
-        else of those that have not failed, else who failed longest ago. ANY when no node is known."""
+        """The node with the fewest requests in flight: among connected ones that have not just failed, else
+        among those that have not failed, else the one that failed longest ago. ANY if no node is known."""
 
         def burden(node: Node) -> tuple[int, bool, int, float]:
             there = self._open(node.node_id, lane)
@@ -152,8 +151,7 @@ class Pool:
         return ANY if best is None else best.node_id
 
     def failed(self, node_id: int, address: Address) -> None:
-        """It did not do what it should: leave the node alone for a while, and the address where another will
-        do."""
+        """Note a failure: leave the node alone for a while, and its address if another will do."""
         self._distrust(address)
         if node_id == ANY:
             return
@@ -171,13 +169,12 @@ class Pool:
         self._failed_at = recent | {address: (deadline(0), self._failure_count)}
 
     def _rank(self, address: Address) -> int:
-        """The lowest comes first where any broker will do: 0 for who has not failed of late, then by how long
-        ago that was."""
+        """Lower ranks first if any broker will do: 0 if it has not failed recently, then by how long ago."""
         at, number = self._failed_at.get(address, (-math.inf, 0))
         return number if at > deadline(-self._distrust_s) else 0
 
     def _candidates(self) -> list[_Candidate]:
-        """Where there may be a broker: the nodes known, then the addresses given."""
+        """Where a broker may be: the known nodes, then the bootstrap addresses."""
         nodes = [_Candidate(node.node_id, Address(node.host, node.port)) for node in self._nodes.values()]
         known = {each.address for each in nodes}
         return nodes + [_Candidate(ANY, address) for address in self._bootstrap if address not in known]
@@ -185,14 +182,14 @@ class Pool:
     # --- connections ----------------------------------------------------------------------------------------
 
     async def connection(self, node_id: int, lane: str, until: float) -> Connection:
-        """An open connection to the node, or to whichever broker answers. Raises ClientError."""
+        """An open connection to the node, or to any broker. Raises ClientError."""
         if self._closed:
             raise Closed("the client is closed")
         there = self._open_to_any(lane) if node_id == ANY else self._open(node_id, lane)
         if there is not None:
             if there.in_flight or deadline(0) - there.used_at < _QUIET_S:
                 return there
-            # A broker closes what is idle. That may have come while the loop was busy: hear it first.
+            # A broker closes idle connections. That may have happened while the loop was busy: check first.
             for _ in range(_TURNS_TO_HEAR):
                 await asyncio.sleep(0)
             if there.is_open:
@@ -200,7 +197,7 @@ class Pool:
         return await self._opened(node_id, lane, until)
 
     async def close(self) -> None:
-        """Close every connection. Harmless when repeated; nothing is left when it is cancelled."""
+        """Close all connections. Safe to call again; complete even if cancelled."""
         self._closed = True
         if self._sweep is not None:
             self._sweep.cancel()
@@ -217,14 +214,14 @@ class Pool:
                 task.cancel()
 
     def drop_nodes(self) -> None:
-        """Trust no node any more; what is in flight is let go."""
+        """Forget all nodes, and drop requests in flight."""
         for (node_id, _), lane in self._lanes.items():
             if lane.connection is not None and node_id != ANY:
                 lane.connection.abandon("the cluster asked its clients to begin anew")
         self._nodes = {}
 
     def _open(self, node_id: int, lane: str) -> Connection | None:
-        """The node's connection, if there is one that is open and where the node is now."""
+        """The node's connection, if one is open at the node's current address."""
         found = self._lanes.get((node_id, lane))
         connection = None if found is None else found.connection
         if connection is None or not connection.is_open or connection.address != self.address_of(node_id):
@@ -232,9 +229,9 @@ class Pool:
         return connection
 
     def _open_to_any(self, lane: str) -> Connection | None:
-        """Of the open connections the one with the fewest requests in flight; nodes first. One over which
-        somebody has waited in vain is left out, and one to a broker that failed later than another that can
-        be tried: what any broker may answer can be asked elsewhere."""
+        """The open connection with the fewest requests in flight, nodes first. Connections on which a request
+        timed out are left out, and those to a broker that failed later than another candidate: any broker
+        will do."""
         best = min((self._rank(each.address) for each in self._candidates()), default=0)
 
         def serves(connection: Connection) -> bool:
@@ -252,7 +249,7 @@ class Pool:
         """Open a connection, or wait for one that another caller is opening."""
         slot = self._lanes.setdefault((node_id, lane), _Lane())
         try:
-            async with asyncio.timeout_at(until):  # whoever is opening it may have more time
+            async with asyncio.timeout_at(until):  # the caller that opens it may have more time
                 await slot.opening.acquire()
         except TimeoutError:
             raise self._too_late(node_id, slot, "no answer in time") from None
@@ -284,10 +281,10 @@ class Pool:
         place = connection.node_id
         there = self._open(place, lane)
         if there is not None and there.suspect and for_any:
-            # What is asked of the node itself keeps to the one connection, whose end settles all that was
-            # sent: requests to a node do not overtake each other.
+            # Requests to a particular node keep to one connection, whose end settles all that was sent: they
+            # do not overtake each other.
             place = ANY
-        elif there is not None:  # two callers, one of whom wanted any node, came to the same one
+        elif there is not None:  # two callers, one of which wanted any node, chose the same one
             connection.abort()
             return there
         self._lanes.setdefault((place, lane), _Lane()).connection = connection
@@ -302,11 +299,11 @@ class Pool:
         wait_s = again_at - deadline(0)
         if wait_s > 0:
             await asyncio.sleep(min(wait_s, max(0.0, until - deadline(0))))
-        if again_at >= until or deadline(0) >= until:  # a loop may wake us a millisecond early
+        if again_at >= until or deadline(0) >= until:  # the loop may wake us a millisecond early
             raise self._too_late(node_id, slot, "no time left to try again")
 
     def _too_late(self, node_id: int, slot: _Lane, why: str) -> Unreachable:
-        """For a caller whose deadline allows no try of its own; it names what the last try failed with."""
+        """The error for a caller without time for its own attempt; it names the last failure."""
         if slot.failure is None:
             return Unreachable(f"no connection to {self.named(node_id)}: {why}")
         return Unreachable(f"{slot.failure}; {why}")
@@ -320,13 +317,14 @@ class Pool:
         except WrongBroker:
             raise
         except (Unreachable, ConnectionLost, RequestTimedOut) as error:
-            # Whatever ended it, nothing was asked yet. An address that is not the user's own gets its origin.
+            # Whatever ended it, nothing was sent yet. For an address that is not the user's, say where it
+            # came from.
             origin = "" if address in self._bootstrap else f" (broker {node_id} advertises this address)"
             raise Unreachable(f"{error}{origin}") from error
 
     async def _open_any(self, until: float) -> Connection:
-        """A connection to the first that answers: of the nodes known, then of the addresses given, then of
-        those that have just failed. One that is silent for a while does not hold up the others."""
+        """A connection to the first broker that responds: of the known nodes, then of the bootstrap
+        addresses, then of those that have just failed. A silent one does not hold up the others."""
         candidates = self._candidates()
         random.shuffle(candidates)
         candidates.sort(key=lambda each: (self._rank(each.address), each.node_id == ANY))
@@ -378,7 +376,7 @@ class Pool:
         return connection
 
     def named(self, node_id: int) -> str:
-        """The node as messages name it: where it is, as far as is known."""
+        """The node's name in messages: its address, if known."""
         if node_id == ANY:
             return ", ".join(str(address) for address in self._bootstrap)
         address = self.address_of(node_id)
@@ -391,7 +389,7 @@ class Pool:
         self._sweep = loop.call_later(self._settings.connections_max_idle_ms / 10_000, self._close_idle)
 
     def _close_idle(self) -> None:
-        """Close what was not used for connections.max.idle.ms, before brokers do."""
+        """Close connections idle for connections.max.idle.ms, before brokers do."""
         now = deadline(0)
         for lane in self._lanes.values():
             connection = lane.connection
@@ -403,8 +401,8 @@ class Pool:
 
 
 async def _first(openings: Iterable[Callable[[], Coroutine[Any, Any, Connection]]]) -> Connection:
-    """The first connection that comes about. The next one is begun when one has failed, or is silent for a
-    while; those that are not needed are closed."""
+    """The first connection to succeed. The next attempt starts when one has failed, or is silent for a while;
+    surplus connections are closed."""
     waiting = list(reversed(list(openings)))
     pending: set[asyncio.Task[Connection]] = set()
     failures: list[ClientError] = []
@@ -438,6 +436,5 @@ def _drop(task: asyncio.Task[Connection]) -> None:
 
 
 def backoff_s(tries: int, base_ms: int = 100, max_ms: int = 1_000) -> float:
-    """How long to wait before the next try, as Kafka's clients do: doubling, with a fifth more or less
-    (KIP-580)."""
+    """How long to wait before the next attempt, as in Kafka's clients: doubling, ±20 % (KIP-580)."""
     return min(max_ms, base_ms * 2.0 ** min(tries, 20)) / 1000 * random.uniform(0.8, 1.2)

@@ -1,6 +1,5 @@
-"""Frames out of a stream, received in place: what a connection reads into, without a copy on the way.
-
-The slow twin is `muster.protocol.frame.FrameSplitter`, which is handed pieces.
+"""Splits a stream into frames in place, without copying what a connection reads. The slow twin is
+`muster.protocol.frame.FrameSplitter`, which takes pieces.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ _SIZE_BYTES: Final = _SIZE.size
 
 
 class FrameReceiver:
-    """Room to receive into, and the frames that came to lie there.
+    """Room to receive into, and the frames received there.
 
         count = sock.recv_into(receiver.room())
         for frame in receiver.received(count): …
 
-    Small frames share one buffer; a frame that is larger than what is left of it gets memory of its own, is
-    received there directly, and handed out as it lies there. A size below zero or above `frame_bytes_max`
-    raises DecodeError once the frames before it were returned; the stream makes no sense from then on.
+    Small frames share one buffer; a frame larger than what is left of it gets its own memory, is received
+    there directly, and returned without a copy. A size below zero or above `frame_bytes_max` raises
+    DecodeError once the frames before it were returned; the stream makes no sense from then on.
     """
 
     __slots__ = ("_broken", "_buffer", "_filled", "_large", "_large_filled", "_view", "frame_bytes_max")
@@ -35,23 +34,23 @@ class FrameReceiver:
         self._buffer = bytearray(BUFFER_BYTES)
         self._view = memoryview(self._buffer)
         self._filled = 0
-        self._large: memoryview | None = None  # the unfinished frame that has memory of its own
+        self._large: memoryview | None = None  # the incomplete frame with memory of its own
         self._large_filled = 0
         self._broken: DecodeError | None = None
 
     @property
     def unfinished(self) -> bool:
-        """Whether a part of a frame is there: at the end of a stream, one that was cut off."""
+        """Whether there is an incomplete frame: at the end of a stream, a truncated one."""
         return self._large is not None or self._filled > 0
 
     def room(self) -> memoryview:
-        """Where the next bytes go; never empty."""
+        """The buffer for the next bytes; never empty."""
         if self._large is not None:
             return self._large[self._large_filled :]
         return self._view[self._filled :]
 
     def received(self, count: int) -> list[bytes | bytearray]:
-        """The frames, without their sizes, that are complete now that `count` bytes came into `room()`."""
+        """The frames, without their sizes, completed by the `count` bytes received into `room()`."""
         if self._broken is not None:
             raise self._broken
         if self._large is not None:

@@ -1,4 +1,4 @@
-"""Where a cluster is looked for, as users write it."""
+"""Bootstrap addresses, as users write them."""
 
 from __future__ import annotations
 

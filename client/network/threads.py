@@ -1,4 +1,4 @@
-"""Calls that may block for as long as they like, and are not waited for when nobody wants them any more."""
+"""Runs calls that may block indefinitely, and abandons them when nobody wants the result."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ T = TypeVar("T")
 
 
 async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
-    """The result of a blocking call, made in a daemon thread of its own: a caller that is cancelled leaves it
-    behind, and so does a process that ends. (The loop's own threads are waited for.)"""
+    """The result of a blocking call, made in its own daemon thread: a cancelled caller leaves it behind, and
+    so does an exiting process. (The loop's own threads would be joined.)"""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 
@@ -31,7 +31,7 @@ async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
             result = function(*arguments)
         except BaseException as error:
             failed = error
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with suppress(RuntimeError):  # the loop is closed: nobody is waiting
             loop.call_soon_threadsafe(deliver, result, failed)
 
     threading.Thread(target=work, daemon=True).start()

@@ -1,4 +1,4 @@
-"""Which partitions a producer's topics have, and who leads them."""
+"""The partitions of a producer's topics, and their leaders."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from muster.client.produce.accumulator import TopicQueues
 from muster.protocol.errors import ErrorCode, KafkaError
 
 _NOT_YET = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
-"""Final to who asks for a topic, but not to a producer: somebody may be creating it."""
+"""Permanent for callers that ask for a topic, but not for a producer: the topic may be about to be
+created."""
 
 
 class Patience(NamedTuple):
-    """How long a call waits: `until` a moment of the loop's time, because of `setting`, which errors name."""
+    """How long a call waits: `until` a time of the loop's clock, because of `setting`, which errors name."""
 
     until: float
     setting: str
 
 
 class Leaders:
-    """Keeps `topics` as the cluster has them. `on_news` is called after every answer that was sought,
-    `on_refused` with a topic that the cluster refuses for good, `on_end` with a task that has ended."""
+    """Keeps `topics` as the cluster has them. `on_news` is called after every response, `on_refused` with a
+    topic that the cluster refuses permanently, `on_end` with a task that has ended."""
 
     def __init__(
         self,
@@ -48,13 +49,13 @@ class Leaders:
         self._on_refused = on_refused
         self._on_end = on_end
         self._sought: dict[str, None] = {}
-        self._more = asyncio.Event()  # topics are sought that were not before
+        self._more = asyncio.Event()  # new topics are being looked up
         self._seeking: asyncio.Task[None] | None = None
         self._renew_at = deadline(metadata_max_age_s)
 
     async def topic(self, name: str, patience: Patience) -> TopicQueues:
-        """The topic, once it has partitions. Raises at once what the cluster refuses for good; when the time
-        is over, the last failure, naming the setting that ended the wait."""
+        """The topic, once it has partitions. Raises permanent refusals at once; on timeout, the last failure,
+        naming the setting that ended the wait."""
         tries = 0
         failed: ClientError | KafkaError | None = None
         while True:
@@ -67,7 +68,7 @@ class Leaders:
             except (ClientError, KafkaError) as error:
                 if self._is_final(error):
                     raise
-                # That the last try had no time left is not what kept us.
+                # The reason is not that the last attempt had no time left.
                 failed = failed if failed is not None and isinstance(error, RequestTimedOut) else error
             wait_s = self._cluster.backoff_s(tries)
             tries += 1
@@ -76,7 +77,7 @@ class Leaders:
             await asyncio.sleep(wait_s)
 
     async def partition(self, name: str, number: int, patience: Patience) -> TopicQueues:
-        """The topic, if it has that partition: when it is not known to, the cluster is asked once. Raises
+        """The topic, if it has that partition; if that is not known, the cluster is asked once. Raises
         KafkaError(UNKNOWN_TOPIC_OR_PARTITION)."""
         topic = await self.topic(name, patience)
         if number >= len(topic.queues):
@@ -87,7 +88,7 @@ class Leaders:
         return topic
 
     def seek(self, names: Iterable[str]) -> None:
-        """Ask for these topics, until every partition that has records to send has a leader."""
+        """Look up these topics, until every partition with records to send has a leader."""
         more = dict.fromkeys(names)
         if more.keys() - self._sought.keys():
             self._more.set()
@@ -97,7 +98,7 @@ class Leaders:
             self._seeking.add_done_callback(self._on_end)
 
     def renew(self, now: float) -> float:
-        """Ask for everything when it is older than metadata_max_age_ms; when to call again."""
+        """Refresh everything older than metadata_max_age_ms. Returns when to call again."""
         if now >= self._renew_at:
             self._renew_at = now + self._metadata_max_age_s
             self.seek(self._topics)
@@ -105,7 +106,7 @@ class Leaders:
 
     @property
     def task(self) -> asyncio.Task[None] | None:
-        """The task that asks, to be ended by the owner."""
+        """The look-up task, to be ended by the owner."""
         return self._seeking
 
     async def _seek(self) -> None:
@@ -116,7 +117,7 @@ class Leaders:
             try:
                 await self._ask(names, deadline(self._request_timeout_s))
             except ClientError:
-                pass  # the records that wait have their time
+                pass  # waiting records have their own timeout
             except KafkaError as error:
                 if self._is_final(error):
                     for name in names:
@@ -132,7 +133,7 @@ class Leaders:
                 tries += 1
 
     async def _ask(self, names: list[str], until: float) -> None:
-        """Ask once. Raises the error of a single topic asked for; one of several is told to `on_refused`."""
+        """Ask once. Raises the error of a single requested topic; those of several go to `on_refused`."""
         response = await self._cluster.refresh(names, until)
         asked = set(names)
         for told in response.topics:
@@ -154,7 +155,7 @@ class Leaders:
             return
         topic = self._topics.get(name)
         if topic is None:
-            # Producers that start together do not all begin with the same partition.
+            # So that producers that start together do not all begin with the same partition.
             topic = TopicQueues(name, len(told.partitions), random.randrange(len(told.partitions)))
             self._topics[name] = topic
         topic.resize(len(told.partitions))
@@ -179,7 +180,7 @@ class Leaders:
 
 
 def _in_the_end(failed: ClientError | KafkaError, name: str, setting: str) -> ClientError | KafkaError:
-    """What to raise for a topic that was not found in time: an error of the same kind."""
+    """The error for a topic that was not found in time, of the same kind."""
     if isinstance(failed, ClientError):
         return type(failed)(f"{failed}; topic {name} was not found within {setting}")
     if failed.code in _NOT_YET:

@@ -1,5 +1,5 @@
-"""Which partition a record goes to when nobody says: by its key as Java's producer does it, so that equal
-keys meet in one partition whoever sent them. (Records without a key: `accumulator.TopicQueues`.)"""
+"""The default partitioner: by key, as in Java's producer, so that equal keys share a partition whoever sends
+them. (Records without a key: `accumulator.TopicQueues`.)"""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ _SEED: Final = 0x9747_B28C
 _M: Final = 0x5BD1_E995
 _MASK: Final = 0xFFFF_FFFF
 _WORDS: Final = tuple(Struct(f"<{count}I") for count in range(64))
-"""Keys as 32-bit words, of up to 63."""
+"""Unpacks keys into up to 63 32-bit words."""
 
 Partitioner: TypeAlias = Callable[[str, bytes | None, bytes | None, int], int]
-"""A partitioner of one's own: (topic, key, value, number of partitions) -> partition, the bytes as they are
-sent. It is called for every record that does not say itself where it goes."""
+"""A custom partitioner: (topic, key, value, number of partitions) -> partition, with the bytes as sent.
+Called for every record without an explicit partition."""
 
 
 @lru_cache(maxsize=16_384)
 def partition_of(key: bytes, partitions: int) -> int:
-    """The partition of a keyed record (Kafka's BuiltInPartitioner). Remembered for keys that come again,
-    since the hash of a short one takes as long as all else that is done to its record."""
+    """The partition of a keyed record (Kafka's BuiltInPartitioner). Cached, since hashing a short key takes
+    as long as all other work on its record."""
     return (murmur2(key) & 0x7FFF_FFFF) % partitions
 
 

@@ -1,8 +1,6 @@
-"""Sending what a producer has accumulated: requests to the leaders of partitions, and what the answers mean
-for each record.
-
-One task decides what goes out, and sleeps until something happens; each request has a task of its own, which
-ends with its answer. Every record's future is settled: by an answer, by the end of its time, or by `abort`.
+"""Sends what a producer has accumulated: requests to partition leaders, and the outcome for each record. One
+task decides what to send, and sleeps until something happens; each request has its own task, which ends with
+the response. Every record's future is settled: by a response, a timeout, or `abort`.
 """
 
 from __future__ import annotations
@@ -61,9 +59,9 @@ _LED_ELSEWHERE: Final = frozenset(
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record went. The offset is -1 when nobody tells it: with acks=0, and for a batch that was
-    written so long before it was repeated that the broker does not remember where. The timestamp (epoch ms)
-    is the one that consumers see."""
+    """Where a record went. The offset is -1 if unknown: with acks=0, and for a retried batch that was written
+    so long ago that the broker no longer remembers where. The timestamp (epoch ms) is the one that consumers
+    see."""
 
     topic: str
     partition: int
@@ -72,13 +70,13 @@ class RecordMetadata(NamedTuple):
 
 
 _metadata: Final = partial(tuple.__new__, RecordMetadata)
-"""A RecordMetadata of a tuple: every record passes here, and this is twice as fast as naming the fields."""
+"""A RecordMetadata from a tuple: every record passes here, and this is twice as fast as naming the fields."""
 
 RecordFuture = asyncio.Future[RecordMetadata]
 
 
 class _Flush:
-    """Batches that somebody waits for."""
+    """Batches that a `flush` waits for."""
 
     __slots__ = ("batches", "future")
 
@@ -89,7 +87,7 @@ class _Flush:
 
 class Sender:
     """Sends for one producer. `on_room` is called when records are settled, `on_death` if the sender's own
-    task ends with an error nobody expected."""
+    task fails unexpectedly."""
 
     def __init__(
         self,
@@ -126,12 +124,12 @@ class Sender:
         self._task = asyncio.create_task(self._run(), name="sender of a producer")
 
     def wake(self) -> None:
-        """Something happened: look what is due."""
+        """Something happened: check what is due."""
         if self._alarm is not None and not self._alarm.done():
             self._alarm.set_result(None)
 
     def expires(self, queue: PartitionQueue, called_at: float) -> None:
-        """The time of the record added last to the partition began at `called_at`."""
+        """The delivery timeout of the partition's last record starts at `called_at`."""
         self._accumulator.began(queue, called_at)
         expires_at = called_at + self._delivery_timeout_s
         if expires_at < self._next_expiry:
@@ -139,7 +137,7 @@ class Sender:
             self.wake()
 
     async def flush(self, until: float) -> None:
-        """Return when every record that is there now is settled. Raises TimedOut."""
+        """Return when every current record is settled. Raises TimedOut."""
         batches = set(self._accumulator.unsettled())
         for batch in batches:
             self._accumulator.seal(batch)
@@ -158,7 +156,7 @@ class Sender:
             self._flushes.remove(flush)
 
     async def abort(self, why: str) -> None:
-        """End everything; what is not settled fails with Closed."""
+        """End all tasks; unsettled records fail with Closed."""
         tasks = [
             task
             for task in (self._task, self._identifying, self.leaders.task, *self._requests)
@@ -189,7 +187,7 @@ class Sender:
             self._died(error)
 
     def _send_due(self) -> float:
-        """Send what may go out now. Returns when to look again at the latest."""
+        """Send what may go out now. Returns when to check again at the latest."""
         accumulator = self._accumulator
         now = self._loop.time()
         ask_again_at = min(self._expire(now), self.leaders.renew(now))
@@ -230,7 +228,7 @@ class Sender:
         )
 
     async def _identify(self) -> None:
-        """Get a producer id. Each try has its bound, and records that wait for it have theirs."""
+        """Get a producer id. Each attempt has its timeout, and waiting records have theirs."""
         tries = 0
         while self._accumulator.identity is None:
             try:
@@ -258,7 +256,7 @@ class Sender:
     # --- requests and answers -------------------------------------------------------------------------------
 
     async def _deliver(self, outgoing: Outgoing) -> None:
-        """Send one request and see to what its answer means."""
+        """Send one request, and handle its response."""
         node, sent = outgoing
         codec = self._accumulator.codec
         until = deadline(self._request_timeout_s)
@@ -306,10 +304,10 @@ class Sender:
             self._died(error)
 
     def _unanswered(self, batch: Batch, error: Exception, now: float) -> None:
-        if isinstance(error, (KafkaError, EncodeError)):  # no version in common, or none that carries it
+        if isinstance(error, (KafkaError, EncodeError)):  # no common version, or none that can carry it
             self._refuse(batch, error)
             return
-        batch.queue.leader = None  # perhaps the node is gone for good
+        batch.queue.leader = None  # the node may be gone for good
         self._retry(batch, error, now, in_doubt=not isinstance(error, Unreachable))
 
     def _answered(self, sent: Iterable[Batch], response: ProduceResponse, now: float) -> None:
@@ -374,7 +372,7 @@ class Sender:
         self._accumulator.retry(batch, error, self._retry_at(batch, now), in_doubt=in_doubt)
 
     def _retry_at(self, batch: Batch, now: float) -> float:
-        """When the batch may go out again; what fails together is one try."""
+        """When the batch may be resent; batches that fail together count as one attempt."""
         queue = batch.queue
         if queue.halted:
             return queue.retry_at
@@ -400,24 +398,24 @@ class Sender:
         self._settled(batch)
 
     def _refuse(self, batch: Batch, error: Exception, each: Mapping[int, Exception] | None = None) -> None:
-        """A broker refused the batch for good."""
+        """A broker refused the batch permanently."""
         self._accumulator.give_up(batch)
         if not batch.done:
             self._fail(batch, error, each)
 
     def _refused(self, topic: str, error: Exception) -> None:
-        """The cluster refuses to tell about the topic for good, so nothing can be sent to it."""
+        """The cluster refuses metadata of the topic permanently, so nothing can be sent to it."""
         self._fail_waiting(lambda batch: batch.where.topic == topic, error)
 
     def _fail_waiting(self, concerned: Callable[[Batch], bool], error: Exception) -> None:
-        """Batches that are not on their way will not be sent."""
+        """Fail the batches not in flight."""
         for batch in list(self._accumulator.unsettled()):
             if concerned(batch) and batch not in batch.queue.in_flight:
                 self._refuse(batch, error)
 
     def _fail(self, batch: Batch, error: Exception, each: Mapping[int, Exception] | None = None) -> None:
-        """Settle the batch's futures with errors of their own; `each` has those of single records. Where
-        nobody looks at them asyncio says so once, not for every record."""
+        """Settle the batch's futures with separate errors; `each` has those of single records. If nobody
+        retrieves them, asyncio warns once, not for every record."""
         told = False
         for index, future in enumerate(batch.tickets):
             if future.done():
@@ -439,7 +437,7 @@ class Sender:
 
     def _settled(self, batch: Batch) -> None:
         self._on_room()
-        batch.tickets = []  # whoever still knows the batch need not keep them
+        batch.tickets = []  # so that holders of the batch do not keep them
         for flush in self._flushes:
             flush.batches.discard(batch)
             if not flush.batches and not flush.future.done():
@@ -458,7 +456,7 @@ def _dead(error: BaseException, then: str) -> ClientError:
 
 
 def _fate(batch: Batch) -> str:
-    """What is known about a batch that nobody acknowledged."""
+    """What is known about an unacknowledged batch."""
     if batch.in_doubt or batch in batch.queue.in_flight:
         return "it may have been written all the same"
     return "it was not written"
@@ -469,8 +467,8 @@ def _blamed(
     answer: ProduceResponse.TopicProduceResponse.PartitionProduceResponse,
     error: KafkaError,
 ) -> dict[int, Exception]:
-    """The errors of single records (KIP-467): what the broker says about those at fault; of the others, that
-    they were in the same batch."""
+    """The errors of single records (KIP-467): the broker's for those at fault; for the others, that they were
+    in the same batch."""
     if not answer.record_errors:
         return {}
     why = answer.error_message or error.code.text

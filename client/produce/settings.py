@@ -1,4 +1,4 @@
-"""What a Producer can be told, checked before anything else happens.
+"""The settings of a Producer, checked before anything else happens.
 
 Names, units and defaults are those of Kafka's Java producer where it has them, with underscores.
 """
@@ -26,7 +26,7 @@ _CODECS: Final = tuple(each.name.lower() for each in Codec)
 
 
 class ProducerOptions(TypedDict, total=False):
-    """The keyword arguments of a Producer beside its serializers; `ProducerSettings` says what each means."""
+    """The keyword arguments of a Producer besides its serializers; see `ProducerSettings`."""
 
     acks: Literal["all", -1, 0, 1]
     enable_idempotence: bool | None
@@ -52,7 +52,7 @@ class ProducerSettings:
     """The settings of a producer. Raises ValueError that names the setting and says what it takes."""
 
     bootstrap_servers: tuple[Address, ...]
-    """Where to find the cluster: some of its brokers."""
+    """The bootstrap addresses: some of the cluster's brokers."""
     acks: Literal["all", -1, 0, 1] = setting(
         "all",
         'who must have a record before it counts as sent: "all" in-sync replicas, 1 only the leader, 0 '
@@ -134,13 +134,13 @@ class ProducerSettings:
     )
     client_id: str = setting("muster", "what this client is called in the brokers' logs and quotas")
     partitioner: Partitioner | None = None
-    """A function (topic, key, value, number of partitions) -> partition. Without one records with a key go
-    where Java's producer sends them; those without stay with one partition until it has its share of bytes,
-    then move on to another (KIP-794)."""
+    """A function (topic, key, value, number of partitions) -> partition. Without one, keyed records go where
+    Java's producer sends them; records without a key fill one partition up to its share of bytes, then move
+    on to another (KIP-794)."""
 
     @classmethod
     def of(cls, bootstrap_servers: str | Sequence[str], options: ProducerOptions) -> Self:
-        """Settings from what a user gives."""
+        """Settings from the user's arguments."""
         check_known("Producer", options, (each.name for each in fields(cls)))
         return cls(bootstrap_servers=parse_servers(bootstrap_servers), **options)
 
@@ -158,7 +158,7 @@ class ProducerSettings:
 
     @property
     def required_acks(self) -> int:
-        """As requests say it: -1 is all."""
+        """As in requests: -1 means all."""
         return _ACKS[self.acks]
 
     @property

@@ -7,7 +7,7 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from muster.client.admin.offsets import EARLIEST, LATEST, list_offsets
 from muster.client.admin.topics import describe_topics
@@ -56,6 +56,17 @@ def declare(commands: Any, name: str, summary: str) -> None:
     parser = command(commands, name, summary, _DESCRIPTION, output=("text", "json"))
     parser.add_argument("topic", metavar="TOPIC")
     parser.add_argument("--group", type=group_id, metavar="GROUP", help="read as a member of this group")
+    parser.add_argument(
+        "--group-protocol",
+        choices=("classic", "consumer", "auto"),
+        help="who shares out the group's partitions: classic (default), its members; consumer, the brokers "
+        "(KIP-848); auto, the brokers where they can",
+    )
+    parser.add_argument(
+        "--group-remote-assignor",
+        metavar="ASSIGNOR",
+        help="how the brokers share them out, such as uniform or range",
+    )
     start = parser.add_mutually_exclusive_group()
     start.add_argument(
         "--from-beginning",
@@ -120,6 +131,9 @@ async def consume(cluster: Cluster, given: Namespace) -> int:
     with Progress(given.prog, "record", total=given.max_messages, shown=not hidden) as progress:
         printed = _Printed(show, progress)
         if given.group is None:
+            for option in ("group_protocol", "group_remote_assignor"):
+                if getattr(given, option) is not None:
+                    raise Usage(f"--{option.replace('_', '-')} is about members of a group: add --group")
             await _consume_alone(cluster, given, printed)
         else:
             await _consume_in_group(cluster, given, printed)
@@ -266,6 +280,12 @@ async def _consume_in_group(cluster: Cluster, given: Namespace, printed: _Printe
             "--group determines where to read: it excludes --partition, --timestamp, --until-end and "
             "--offset N"
         )
+    protocol: Literal["classic", "consumer", "auto"] = given.group_protocol or "classic"
+    if given.group_remote_assignor is not None and protocol == "classic":
+        raise Usage(
+            "--group-remote-assignor: members of the classic protocol assign themselves; "
+            "add --group-protocol consumer"
+        )
     # A member waits for its topic and for brokers; the user of a command wants an error.
     await _partitions(cluster, given.topic, deadline(given.timeout))
     limits, patience = _Limits(given), _Patience(given.timeout)
@@ -288,6 +308,8 @@ async def _consume_in_group(cluster: Cluster, given: Namespace, printed: _Printe
             topics=given.topic,
             listener=Announcing(),
             group_id=given.group,
+            group_protocol=protocol,
+            group_remote_assignor=given.group_remote_assignor,
             auto_offset_reset="earliest" if given.offset == EARLIEST else "latest",
             allow_auto_create_topics=False,
         ) as consumer:

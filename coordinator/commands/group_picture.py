@@ -24,10 +24,13 @@ _BARS: Final = {
     Standing.AWAITED: ("░", "bright_red"),
     Standing.SYNCING: ("▓", "cyan"),
     Standing.STABLE: ("█", "green"),
+    Standing.REVOKING: ("▚", "yellow"),
     Standing.SILENT: ("┄", "red"),
     "Empty": ("·", "bright_black"),
     "PreparingRebalance": ("▒", "yellow"),
     "CompletingRebalance": ("▓", "cyan"),
+    "Assigning": ("▒", "yellow"),
+    "Reconciling": ("▓", "cyan"),
     "Stable": ("█", "green"),
 }
 _MEANINGS: Final = {
@@ -35,6 +38,7 @@ _MEANINGS: Final = {
     Standing.JOINING: "has joined, waits",
     Standing.AWAITED: "has yet to join",
     Standing.SYNCING: "waits for its assignment",
+    Standing.REVOKING: "has to revoke partitions",
     Standing.SILENT: "connection closed",
     Standing.PENDING: "took a member id",
 }

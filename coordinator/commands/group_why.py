@@ -20,12 +20,14 @@ _DESCRIPTION: Final = """\
 Reads the topic __group_events, where muster records what happens; docs/why.md says how causes are inferred
 and lists the diagnoses. Exit codes: 0 explained; 1 no events of the group, or the broker is not muster.
 
-JSON: {"group": text, "generation": number, "started_ms": epoch ms, "ended_ms": epoch ms or null,
+JSON: {"group": text, "type": "classic" or "consumer", "generation": number (of a consumer group, its epoch),
+  "started_ms": epoch ms, "ended_ms": epoch ms or null,
   "outcome": "completed", "under way", "interrupted" or "no rebalance", "state": Kafka's name,
   "rebalanced": boolean, "cause": text, "diagnosis": text, "certainty": "certain", "likely" or "possible",
   "member": member or null, "what": text, "meaning": text, "evidence": [text],
   "alternatives": [{"diagnosis": text, "certainty": text, "why": text}], "also": [text],
-  "waiting": [{"member": member, "pending": boolean, "since_ms": epoch ms, "until_ms": epoch ms or null}],
+  "waiting": [{"member": member, "pending": boolean, "since_ms": epoch ms, "until_ms": epoch ms or null,
+    "partitions": [[topic, partition]], "waiters": [member]}],
   "phases": object or null, "moved": object or null, "cost": object or null, "before": text or null,
   "since": [text], "names": {member id: short name}}
   where a member is {"id": text, "client_id": text, "host": text, "instance": text or null}"""

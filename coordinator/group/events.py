@@ -68,6 +68,8 @@ class Trigger(StrEnum):
     """The members of a consumer group prefer another server-side assignor."""
     UPGRADED = "first member of the consumer protocol"
     """A classic group became a consumer group."""
+    MADE_WAY = "made way for a group of the other protocol"
+    """An empty group went, since its next member speaks the other protocol."""
     CONNECTION_CLOSED = "connection closed"
 
 
@@ -115,7 +117,8 @@ class GroupCreated(Event):
 
 @dataclass(frozen=True, slots=True)
 class GroupRemoved(Event):
-    """An empty group went away: deleted, or nothing of it was left at a retention sweep."""
+    """An empty group went away: it was deleted, nothing of it was left at a retention sweep, or it made way
+    for a group of the other protocol."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,24 +206,33 @@ class AllSynced(Event):
 
 @dataclass(frozen=True, slots=True)
 class RebalanceCompleted(Event):
-    """The group is Stable in a new generation, or Empty. Trigger, member and reason are those of its last
-    start, which made this generation: what one log line needs."""
+    """The group is Stable in a new generation, or Empty; of a consumer group, every member has the target of
+    its epoch. Trigger, member and reason are those of its last start, which made this generation: what one
+    log line needs."""
 
     started_ms: int
+    """When it began; of a consumer group that was loaded half-way, when it was loaded."""
     join_ms: int
-    """How long the group waited for JoinGroups."""
+    """How long the group waited for JoinGroups; 0 for a consumer group."""
     assignment_ms: int
-    """How long it then waited for the leader's SyncGroup; 0 for a group that became Empty."""
+    """How long it then waited for the leader's SyncGroup; 0 for a group that became Empty, and for a consumer
+    group."""
     restarts: int
     """How often the rebalance began anew before it completed (a member came or went before the leader's
-    SyncGroup)."""
+    SyncGroup, or before every member of a consumer group had its target)."""
     members: int
     dropped: tuple[MemberIdentity, ...]
-    """Members that did not rejoin in time and were removed."""
+    """Members that did not rejoin, or give up partitions, in time and were removed."""
     last_joined: MemberIdentity | None
-    """The member whose JoinGroup came last: the one the others waited for."""
+    """The member whose JoinGroup came last: the one the others waited for. Of a consumer group, the one that
+    came to its target last."""
     joins: tuple[tuple[MemberIdentity, int], ...]
-    """The last JoinGroups, the slowest first, five at most: whose, and how long after `started_ms`."""
+    """The last JoinGroups, the slowest first, five at most: whose, and how long after `started_ms`. Of a
+    consumer group, the members that came to their target last."""
+    target_ms: int | None = None
+    """How long after `started_ms` the last target was made. None: a classic group."""
+    reconcile_ms: int | None = None
+    """How long it then took until every member had its target."""
 
 
 # --- members ------------------------------------------------------------------------------------------------
@@ -309,19 +321,30 @@ class MemberReplaced(Event):
     """How long ago its former self was last heard of."""
     old_connected: bool
     """Whether the connection of its former self was open, and another one than its own."""
+    protocol: str = "classic"
+    """Which it speaks now: classic or consumer."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemberFenced(Event):
     """Somebody sent a request under an old member id of the instance `member`, or under an instance id that
-    is not its own (FENCED_INSTANCE_ID, KIP-345); told once a minute for each instance."""
+    is not its own (FENCED_INSTANCE_ID, KIP-345); or the member of a consumer group under an epoch that it
+    does not have (FENCED_MEMBER_EPOCH, KIP-848), and has to rejoin. Told once a minute for each instance or
+    member."""
 
     api: str
-    """Kafka's name of the request: Heartbeat, JoinGroup, SyncGroup, LeaveGroup, OffsetCommit."""
+    """Kafka's name of the request: Heartbeat, JoinGroup, SyncGroup, LeaveGroup, OffsetCommit,
+    ConsumerGroupHeartbeat."""
     old_member_id: str
     old_client_id: str
     old_client_host: str
     """Who sent it: the process that is fenced."""
+    error: str = "FENCED_INSTANCE_ID"
+    """Kafka's name of it."""
+    sent_epoch: int | None = None
+    """The member epoch in the request, where that is why."""
+    member_epoch: int | None = None
+    """The epoch that the member has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,6 +390,8 @@ class EpochBumped(Event):
     the new epoch."""
 
     members: int
+    restarts: int
+    """How many epochs there were since the group was last Stable or Empty: 0 begins a rebalance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -415,7 +440,7 @@ class PartitionsAssigned(Event):
     """`member` has partitions that it had not."""
 
     partitions: tuple[tuple[str, int], ...]
-    waiting_for: tuple[tuple[str, int], ...]
+    still_held: tuple[tuple[str, int], ...]
     """Those of its target that another member still holds."""
     member_epoch: int
 
@@ -425,7 +450,8 @@ class PartitionsAssigned(Event):
 
 @dataclass(frozen=True, slots=True)
 class MetadataChanged(Event):
-    """`member` joined with other metadata than before. During a rebalance, only a change of topics or
+    """`member` joined with other metadata than before; of a consumer group, said so in a heartbeat, where
+    protocols are the server-side assignor that it asks for. During a rebalance, only a change of topics or
     protocols is told: the rest changes with every rebalance."""
 
     topics_added: tuple[str, ...]
@@ -438,15 +464,20 @@ class MetadataChanged(Event):
     owned_changed: bool
     """It owns other partitions than it said before (KIP-429): so a cooperative consumer says that it has
     given up what it was to give up."""
+    regex: str | None = None
+    """The regular expression it subscribes to from now on, "" for none any more (KIP-848). None: as
+    before."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicsGrown(Event):
     """Topics that the members subscribe to have another number of partitions than at the last assignment;
-    found when the leader rejoins, and at the latest when the next assignment comes."""
+    found when the leader rejoins, and at the latest when the next assignment comes. Of a consumer group, than
+    at the last epoch."""
 
     topics: tuple[tuple[str, int, int], ...]
-    """Name, partitions then, partitions now; 0: there was or is no such topic."""
+    """Name, partitions then, partitions now; 0: there was or is no such topic, or no regular expression
+    matched it."""
 
 
 @dataclass(frozen=True, slots=True)

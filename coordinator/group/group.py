@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from muster.coordinator.base.step import Step
-from muster.coordinator.group.events import Cause, MemberIdentity, Stamp, Trigger
+from muster.coordinator.group.events import Cause, GroupRemoved, MemberIdentity, Stamp, Trigger
 from muster.coordinator.group.hard_state import CommittedOffset, TopicPartition
 from muster.coordinator.group.heard import Heard
 from muster.protocol.errors import ErrorCode, KafkaError
@@ -130,6 +130,8 @@ class GroupView(NamedTuple):
     rebalance: RebalanceView | None
     members: int
     pending: tuple[PendingMember, ...]
+    type: str = "classic"
+    """Kafka's name of the group's kind: classic, consumer."""
 
 
 class MemberView(NamedTuple):
@@ -158,6 +160,14 @@ class MemberView(NamedTuple):
 def committed_at(committed: CommittedOffset) -> int:
     """Retention counts from the commit."""
     return committed.commit_timestamp
+
+
+def remove(group: Group, groups: dict[str, Group], cause: Cause, step: Step) -> None:
+    """Forget an empty group, and who was told an id of it. Its offsets stay."""
+    removed = GroupRemoved(*group.stamp(step, cause))  # in its last generation
+    group.delete(step)
+    del groups[group.group_id]
+    step.events.append(removed)
 
 
 def group_not_found(group_id: str) -> KafkaError:

@@ -128,6 +128,7 @@ class Upgrade:
             _keep_connection(group_id, former, member, shared)
             group.restart_session(member, step.now_ms)
         groups[group_id] = group
+        group.sizes = None
         group.shown_state = group.kafka_state()
         step.events.append(
             ProtocolMigrated(

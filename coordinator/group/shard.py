@@ -19,13 +19,12 @@ from muster.coordinator.group.consumer.regexes import Look
 from muster.coordinator.group.effects import Record, TopicsImage
 from muster.coordinator.group.events import (
     Cause,
-    GroupRemoved,
     MemberDisconnected,
     MemberIdentity,
     OffsetsRemoved,
     Trigger,
 )
-from muster.coordinator.group.group import Group, group_not_found
+from muster.coordinator.group.group import Group, group_not_found, remove
 from muster.coordinator.group.hard_state import Durable, HardState, TopicPartition
 from muster.coordinator.group.presumption import Presumption
 from muster.coordinator.group.rate_limiters import RateLimiters
@@ -254,7 +253,8 @@ class Shard:
     def consumer_heartbeat(
         self, request: ConsumerGroupHeartbeatRequest, step: Step
     ) -> ConsumerGroupHeartbeatResponse:
-        """A ConsumerGroupHeartbeat. Returns its answer."""
+        """A ConsumerGroupHeartbeat. Returns its answer, which tells the member's epoch, and what it has."""
+        step.reads_hard_state = True
         return self._consumer.heartbeat(request, step)
 
     def job_done(self, job: object, found: Any, step: Step) -> None:
@@ -363,7 +363,7 @@ class Shard:
         group.validate_delete()
         cause = Cause(Trigger.REQUESTED)
         self._remove_offsets(group, list(self.hard.offsets.get(group_id, ())), cause, step)
-        self._remove(group, cause, step)
+        remove(group, self.groups, cause, step)
         step.reply(DeleteGroupsResponse.DeletableGroupResult(group_id=group_id))
 
     # --- groups go ------------------------------------------------------------------------------------------
@@ -373,13 +373,6 @@ class Shard:
         if group is None:
             raise group_not_found(group_id)
         return group
-
-    def _remove(self, group: Group, cause: Cause, step: Step) -> None:
-        """Forget an empty group, and who was told an id of it."""
-        removed = GroupRemoved(*group.stamp(step, cause))  # in its last generation
-        group.delete(step)
-        del self.groups[group.group_id]
-        step.events.append(removed)
 
     def _remove_offsets(
         self, group: Group, partitions: list[TopicPartition], cause: Cause, step: Step
@@ -400,7 +393,7 @@ class Shard:
             expired = offsets.expired(group, self.config, self.hard, step.now_ms)
             self._remove_offsets(group, expired, cause, step)
             if group.is_empty and group.group_id not in self.hard.offsets:
-                self._remove(group, cause, step)
+                remove(group, self.groups, cause, step)
         self._set_sweep(step.now_ms)
 
     def skip_sweeps(self, until_ms: int, now_ms: int) -> None:

@@ -23,8 +23,17 @@ _COUNT: Final[Shape] = {"type": "integer", "minimum": 0}
 _FLAG: Final[Shape] = {"type": "boolean"}
 _MEMBER: Final[Shape] = {"$ref": "#/$defs/member"}
 _GROUP_STATE: Final[Shape] = {
-    "enum": ["Empty", "PreparingRebalance", "CompletingRebalance", "Stable", "Dead"],
+    "enum": [
+        "Empty",
+        "PreparingRebalance",
+        "CompletingRebalance",
+        "Assigning",
+        "Reconciling",
+        "Stable",
+        "Dead",
+    ],
 }
+_GROUP_TYPE: Final[Shape] = {"enum": ["classic", "consumer"]}
 
 
 def _or_null(shape: Shape) -> Shape:
@@ -65,6 +74,8 @@ class EntryType(NamedTuple):
     """False if it concerns a whole shard or broker; None if it may."""
 
 
+_MOVES: Final[Shape] = _list_of(_row(_TEXT, _COUNT, _or_null(_TEXT), _or_null(_TEXT)))
+_PARTITIONS: Final[Shape] = _list_of(_row(_TEXT, _COUNT))
 _POSITIONS: Final[Shape] = _list_of(_row(_TEXT, _COUNT, _COUNT, _COUNT))
 
 
@@ -96,7 +107,8 @@ TYPES: Final = (
     _type("group_removed", "An empty group was removed."),
     _type(
         "state_changed",
-        "The group changed its state.",
+        "The group changed its state. Consumer groups (KIP-848) are Empty, Assigning, Reconciling or Stable, "
+        "and wait for nobody as a whole.",
         Field("from_state", _GROUP_STATE, "before"),
         Field("to_state", _GROUP_STATE, "now"),
         Field("phase_ms", _COUNT, "how long the group was in from_state"),
@@ -178,26 +190,37 @@ TYPES: Final = (
         Field("old_client_host", _TEXT, "its former host"),
         Field("old_silent_ms", _COUNT, "how long ago the former process was last heard of"),
         Field("old_connected", _FLAG, "whether its connection was still open"),
+        Field("protocol", _GROUP_TYPE, "the protocol it speaks now"),
     ),
     _type(
         "member_fenced",
         "A request came under a former member id of a static member, or under an instance id that "
-        "belongs to another (FENCED_INSTANCE_ID); recorded once a minute per instance. `member` is the "
-        "current owner.",
+        "belongs to another (FENCED_INSTANCE_ID), or under an epoch that the member of a consumer group "
+        "does not have (FENCED_MEMBER_EPOCH); recorded once a minute per instance or member. `member` is "
+        "the current owner.",
         Field("api", _TEXT, "Kafka's name of the request"),
         Field("old_member_id", _TEXT, "the member id it came under"),
         Field("old_client_id", _TEXT, "client id of its sender"),
         Field("old_client_host", _TEXT, "host of its sender"),
+        Field("error", _TEXT, "Kafka's name of the error"),
+        Field("sent_epoch", _or_null(_NUMBER), "the member epoch in the request, if that is why"),
+        Field("member_epoch", _or_null(_NUMBER), "the epoch the member has"),
     ),
     _type(
         "metadata_changed",
-        "A member joined with changed metadata.",
+        "A member joined with changed metadata; in a consumer group, its heartbeat changed its subscription "
+        "or the server-side assignor it asks for.",
         Field("topics_added", _list_of(_TEXT), "newly subscribed topics"),
         Field("topics_removed", _list_of(_TEXT), "topics no longer subscribed"),
         Field("protocols_before", _list_of(_TEXT), "the assignors it supported before; empty if unknown"),
         Field("protocols_after", _list_of(_TEXT), "the assignors it supports now"),
         Field("user_data_changed", _FLAG, "whether the assignor's own data changed"),
         Field("owned_changed", _FLAG, "whether its owned partitions changed (KIP-429)"),
+        Field(
+            "regex",
+            _or_null(_TEXT),
+            "the regular expression it now subscribes to (KIP-848); null: unchanged",
+        ),
     ),
     _type(
         "topics_grown",
@@ -226,7 +249,7 @@ TYPES: Final = (
         Field("lost", _or_null(_COUNT), "partitions that had an owner and have none now"),
         Field(
             "moves",
-            _or_null(_list_of(_row(_TEXT, _COUNT, _or_null(_TEXT), _or_null(_TEXT)))),
+            _or_null(_MOVES),
             "[topic, partition, former member id, new member id], null for no owner; at most 1,000",
         ),
         Field("owned", _or_null(_table(_COUNT)), "number of partitions of each member id; at most 1,000"),
@@ -240,16 +263,42 @@ TYPES: Final = (
     ),
     _type(
         "rebalance_completed",
-        "The group is Stable in a new generation, or Empty. Trigger, member and reason are those of "
-        "the rebalance's last start.",
+        "The group is Stable in a new generation, or Empty; every member of a consumer group has its target "
+        "assignment. Trigger, member and reason are those of the rebalance's last start.",
         Field("started_ms", _COUNT, "when it began, epoch ms"),
-        Field("join_ms", _COUNT, "how long the group waited for JoinGroups"),
-        Field("assignment_ms", _COUNT, "how long it then waited for the leader's assignment"),
+        Field("join_ms", _COUNT, "how long the group waited for JoinGroups; 0 for a consumer group"),
+        Field(
+            "assignment_ms",
+            _COUNT,
+            "how long it then waited for the leader's assignment; 0 for a consumer group",
+        ),
         Field("restarts", _COUNT, "how often it restarted before it completed"),
         Field("members", _COUNT, "number of members now"),
-        Field("dropped", _list_of(_MEMBER), "members that did not rejoin in time; at most 100"),
-        Field("last_joined", _or_null(_MEMBER), "the last to send JoinGroup"),
-        Field("joins", _list_of(_row(_MEMBER, _COUNT)), "[member, time it took to join], the slowest five"),
+        Field(
+            "dropped",
+            _list_of(_MEMBER),
+            "members that did not rejoin, or revoke partitions, in time; at most 100",
+        ),
+        Field(
+            "last_joined",
+            _or_null(_MEMBER),
+            "the last to send JoinGroup, or in a consumer group to reach its target",
+        ),
+        Field(
+            "joins",
+            _list_of(_row(_MEMBER, _COUNT)),
+            "[member, time it took to join, or to reach its target], the slowest five",
+        ),
+        Field(
+            "target_ms",
+            _or_null(_COUNT),
+            "how long a consumer group waited for its target assignment; null: a classic group",
+        ),
+        Field(
+            "reconcile_ms",
+            _or_null(_COUNT),
+            "how long it then took until every member had its target",
+        ),
         Field("lag_before", _COUNT, "the group's lag in records at the start, if known", optional=True),
         Field("lag", _COUNT, "the group's lag in records now, if known", optional=True),
         Field(
@@ -259,6 +308,68 @@ TYPES: Final = (
             "first, at most 100",
             optional=True,
         ),
+    ),
+    _type(
+        "epoch_bumped",
+        "A consumer group (KIP-848) has a new epoch, `generation`: its target assignment is to be computed "
+        "anew. `trigger`, `member` and `reason` say why.",
+        Field("members", _COUNT, "number of members now"),
+        Field(
+            "restarts",
+            _COUNT,
+            "number of epochs since the group was last Stable or Empty; 0: a rebalance begins",
+        ),
+    ),
+    _type(
+        "target_assigned",
+        "The coordinator computed a consumer group's target assignment; its members reach it one by one. "
+        "Trigger, member and reason are those of the epoch.",
+        Field("assignor", _TEXT, "the server-side assignor"),
+        Field("partitions", _COUNT, "partitions that have an owner in it"),
+        Field("kept", _COUNT, "partitions with the same owner as in the previous target"),
+        Field("moved", _COUNT, "partitions with another owner; the others are newly assigned"),
+        Field("lost", _COUNT, "partitions that had an owner in the previous target and have none in this"),
+        Field(
+            "moves",
+            _MOVES,
+            "[topic, partition, former member id, new member id], null for no owner; at most 1,000",
+        ),
+        Field("owned", _table(_COUNT), "number of partitions of each member id; at most 1,000"),
+        Field("truncated", _FLAG, "whether moves or owned was cut"),
+    ),
+    _type(
+        "revocation_requested",
+        "A member of a consumer group has to revoke partitions; their next owners wait for it.",
+        Field("partitions", _PARTITIONS, "[topic, partition]; at most 1,000"),
+        Field(
+            "until_ms",
+            _or_null(_COUNT),
+            "when it is removed unless it has, epoch ms; null: it speaks the classic protocol, and rejoins",
+        ),
+    ),
+    _type(
+        "partitions_revoked",
+        "A member of a consumer group has revoked partitions: they are free for their next owners.",
+        Field("partitions", _PARTITIONS, "[topic, partition]; at most 1,000"),
+        Field("after_ms", _or_null(_COUNT), "time since it had to; null: unknown"),
+    ),
+    _type(
+        "partitions_assigned",
+        "A member of a consumer group was assigned partitions that it did not have.",
+        Field("partitions", _PARTITIONS, "[topic, partition]; at most 1,000"),
+        Field(
+            "still_held",
+            _PARTITIONS,
+            "[topic, partition] of its target that another member has yet to revoke; at most 1,000",
+        ),
+        Field("member_epoch", _NUMBER, "the member's epoch now"),
+    ),
+    _type(
+        "protocol_migrated",
+        "A group that had members became one of the other type (KIP-848).",
+        Field("from_type", _GROUP_TYPE, "before"),
+        Field("to_type", _GROUP_TYPE, "now"),
+        Field("members", _COUNT, "number of members, before and now"),
     ),
     _type(
         "heartbeat_late",
@@ -283,7 +394,7 @@ TYPES: Final = (
     _type(
         "offsets_removed",
         "Committed offsets were removed without a new commit.",
-        Field("partitions", _list_of(_row(_TEXT, _COUNT)), "[topic, partition]; at most 1,000"),
+        Field("partitions", _PARTITIONS, "[topic, partition]; at most 1,000"),
     ),
     _type(
         "lag_at_commit",

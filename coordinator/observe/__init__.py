@@ -1,1 +1,1 @@
-"""What a broker tells about its groups: lag, recovery, a log line per rebalance."""
+"""What a broker reports about its groups: lag, recovery, a log line per rebalance."""

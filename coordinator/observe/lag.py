@@ -1,8 +1,6 @@
-"""How far the groups of a broker are behind: in records, and in time.
-
-The end of a partition is known where its log is open in this process; the others are asked for together when
-somebody wants to know (`refresh`), never for a request of a client. Time is read off a history of ends, which
-is kept while somebody asks.
+"""The lag of a broker's groups, in records and in time. A partition's end is known if its log is open in this
+process; the others are read together on demand (`refresh`), never for a client's request. Time lag comes from
+a history of ends, which is kept while somebody asks.
 """
 
 from __future__ import annotations
@@ -24,11 +22,11 @@ _log: Final = Logger(part="lag")
 
 SAMPLE_MS: Final = 5_000
 ASKED_MS: Final = 60_000
-"""How long ends are sampled after somebody asked: scrapers come every 15 to 60 seconds."""
+"""How long ends are sampled after a request: scrapers come every 15 to 60 seconds."""
 FRESH_MS: Final = 1_000
-"""An end that was read so lately is not read again."""
+"""An end read this recently is not read again."""
 PARTITIONS_MAX: Final = 10_000
-"""Of all groups together: what is beyond them has no history, and its end is not asked for."""
+"""The limit over all groups: partitions beyond it have no history, and their ends are not read."""
 _POINTS_MAX: Final = 64
 _CHECKED_AT_ONCE: Final = 1_000
 
@@ -37,23 +35,23 @@ Bounds = tuple[int, int]
 
 
 class PartitionLag(NamedTuple):
-    """How far a group is behind in a partition."""
+    """A group's lag in a partition."""
 
     topic: str
     partition: int
     committed: int
-    """The next record that the group will have."""
+    """The committed offset: the group's next record."""
     end: int | None
-    """The log end offset; None: not known (yet)."""
+    """The log end offset; None: unknown (so far)."""
     lag: int | None
     """Records from `committed` to `end`."""
     seconds: float | None
-    """How long ago the first of them was written; 0 if there is none, None while the ends have not been
-    watched for as long."""
+    """How long ago the first of them was written; 0 if there is none, None if the history is too short."""
 
 
 class History:
-    """When a log ended where: a bounded number of points, the denser the newer. Times are milliseconds."""
+    """A log's end offset over time: a bounded number of points, denser for recent ones. Times are
+    milliseconds."""
 
     def __init__(self) -> None:
         self._at_ms = array("q")
@@ -68,21 +66,21 @@ class History:
         return self._at_ms[-1], self._ends[-1]
 
     def add(self, at_ms: int, end: int) -> None:
-        """The log ends there now. An end that went back (records were lost) begins the history anew."""
+        """Add the log's current end. If it went back (records were lost), the history restarts."""
         if self._ends and end < self._ends[-1]:
             del self._at_ms[:], self._ends[:]
         if len(self._ends) > 1 and self._ends[-2] == self._ends[-1] == end:
-            self._at_ms[-1] = at_ms  # still so
+            self._at_ms[-1] = at_ms  # unchanged
             return
         self._at_ms.append(at_ms)
         self._ends.append(end)
         if len(self._ends) > _POINTS_MAX:
-            # Of the older half every other point goes, but the oldest: how far back it reaches.
+            # Drop every other point of the older half, but keep the oldest, which bounds the history.
             del self._at_ms[1 : _POINTS_MAX // 2 : 2], self._ends[1 : _POINTS_MAX // 2 : 2]
 
     def written_ms(self, offset: int) -> int | None:
-        """When the record at `offset` was written, as far as the points tell; None when it is older than the
-        oldest of them, or not there."""
+        """When the record at `offset` was written, by the points; None if it is older than the oldest one, or
+        does not exist."""
         index = bisect_right(self._ends, offset)
         if index == 0 or index == len(self._ends):
             return None
@@ -92,7 +90,7 @@ class History:
 
 
 class Lag:
-    """The lag of the groups that a broker coordinates. Used from the broker's loop."""
+    """The lag of the groups that a broker coordinates. Used on the broker's loop."""
 
     def __init__(
         self,
@@ -104,8 +102,8 @@ class Lag:
         known: Callable[[PartitionId], Bounds | None],
         look: Callable[[Sequence[PartitionId]], Awaitable[Sequence[Bounds | None]]],
     ) -> None:
-        """`groups` are those here that have committed offsets, `committed` a group's. `known` and `look` are
-        those of `topics.partitions.Partitions`."""
+        """`groups` returns those here with committed offsets, `committed` a group's offsets. `known` and
+        `look` are those of `topics.partitions.Partitions`."""
         self._clock = clock
         self._groups = groups
         self._committed = committed
@@ -124,12 +122,12 @@ class Lag:
         return f"<Lag histories={len(self._histories)}>"
 
     def groups(self) -> list[str]:
-        """The groups here that have committed offsets."""
+        """The groups here with committed offsets."""
         return sorted(self._groups())
 
     def of(self, group_id: str) -> list[PartitionLag]:
-        """The lag of a group by what is known at once, in order of topics and partitions. It may be a moment
-        ahead of what is durable."""
+        """The lag of a group from what is known without waiting, ordered by topic and partition. It may be a
+        moment ahead of what is durable."""
         now_ms = self._clock.now_ms()
         return [
             self._partition_lag(topic, partition, committed.offset, now_ms)
@@ -137,8 +135,8 @@ class Lag:
         ]
 
     def total(self, group_id: str) -> int | None:
-        """The records that a group is behind in all; None unless it has committed offsets and the end of each
-        partition is known. None, too, beyond PARTITIONS_MAX of them."""
+        """The total lag of a group in records; None unless it has committed offsets and all ends are known,
+        or beyond PARTITIONS_MAX partitions."""
         offsets = self._committed(group_id)
         if len(offsets) > PARTITIONS_MAX:
             return None
@@ -151,19 +149,19 @@ class Lag:
         return total
 
     def committed_ms(self, group_id: str) -> int | None:
-        """When a group committed last, epoch time; None for one that has no offsets here."""
+        """When a group last committed, epoch ms; None if it has no offsets here."""
         committed = self._committed(group_id).values()
         return max((each.commit_timestamp for each in committed), default=None)
 
     async def refresh(self, group_ids: Iterable[str] | None = None) -> None:
-        """`read` these groups (None: all), and keep on sampling all for a minute."""
+        """`read` these groups (None: all), and keep sampling all for a while."""
         self._asked_until_ms = self._clock.now_ms() + ASKED_MS
         await self.read(self._groups() if group_ids is None else group_ids)
         if self._timer is None and not self._closed:
             self._timer = self._clock.at(self._clock.now_ms() + SAMPLE_MS, self._sample)
 
     def close(self) -> None:
-        """Sample nothing any more."""
+        """Stop sampling."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -185,8 +183,8 @@ class Lag:
             self._timer = self._clock.at(now_ms + SAMPLE_MS, self._sample)
 
     async def read(self, group_ids: Iterable[str]) -> None:
-        """Read the ends of these groups' partitions that are not known at once. A store or disk that does not
-        answer raises nothing: the ends are those known before."""
+        """Read the ends of these groups' partitions that are not known yet. If a store or disk does not
+        respond, nothing is raised and the ends stay as they were."""
         async with self._one_at_a_time:
             wanted = await self._partitions(list(group_ids))
             now_ms = self._clock.now_ms()
@@ -240,7 +238,7 @@ class Lag:
     # --- one partition --------------------------------------------------------------------------------------
 
     def _partition(self, topic: str, partition: int) -> tuple[int | None, History | None]:
-        """Its end, and what is known of how it came to be there."""
+        """Its end, and the history of it."""
         topic_id = self._topic_id(topic)
         if topic_id is None:
             return None, None
@@ -259,7 +257,7 @@ class Lag:
         written_ms: int | None = None
         if history is not None:
             at_ms, newest = history.newest
-            # What has come since the last sample came between then and now.
+            # Records since the last sample were written between then and now.
             written_ms = at_ms if newest <= committed else history.written_ms(committed)
         seconds = None if written_ms is None else max(now_ms - written_ms, 0) / 1000
         return PartitionLag(topic, partition, committed, end, end - committed, seconds)

@@ -23,23 +23,22 @@ log = Logger(part="groups")
 
 
 class RebalanceLog:
-    """Feed it a shard's events in order; it logs each rebalance once it is over.
+    """Takes a shard's events in order; logs each rebalance once it completes.
 
-    Most clients give no reason, so a session that expired is told apart by whether the member's connection
-    was still there. What is kept between events is one removal per group, until that group's rebalance
-    completes.
+    Most clients give no reason, so an expired session is classified by whether the member was still
+    connected. The only state is one removal per group, until that group's rebalance completes.
     """
 
     def __init__(
         self, node_id: int, members: Callable[[str], Sequence[MemberIdentity]] = lambda group_id: ()
     ) -> None:
-        """`members` are those of a group now: by them the members of one client id are told apart."""
+        """`members` returns a group's current members, to tell those with one client id apart."""
         self._members = members
         self._log = log.bind(node=node_id)
         self._expired: dict[str, MemberRemoved] = {}
 
     def observe(self, shard: int, events: Sequence[Event]) -> None:
-        """Events of steps that are durable, in step order."""
+        """Take events of durable steps, in step order."""
         for event in events:
             match event:
                 case MemberRemoved(trigger=Trigger.SESSION_EXPIRED):
@@ -59,11 +58,20 @@ class RebalanceLog:
             "cause": cause(event, names, expired),
             "generation": event.generation_id,
             "members": event.members,
-            "took_ms": event.join_ms + event.assignment_ms,
-            "join_ms": event.join_ms,
-            "sync_ms": event.assignment_ms,
-            "shard": shard,
         }
+        if event.target_ms is None:
+            fields |= {
+                "took_ms": event.join_ms + event.assignment_ms,
+                "join_ms": event.join_ms,
+                "sync_ms": event.assignment_ms,
+            }
+        else:
+            fields |= {
+                "took_ms": event.at_ms - event.started_ms,
+                "target_ms": event.target_ms,
+                "reconcile_ms": event.reconcile_ms,
+            }
+        fields["shard"] = shard
         if event.restarts:
             fields["restarts"] = event.restarts
         if event.dropped:
@@ -74,8 +82,7 @@ class RebalanceLog:
 
 
 def cause(event: RebalanceCompleted, names: Names, expired: MemberRemoved | None = None) -> str:
-    """Why the group rebalanced, in words; `expired` is the removal by session timeout that the rebalance
-    began with."""
+    """Why the group rebalanced, in words; `expired` is the session expiry that started the rebalance."""
     text = event.trigger.value
     if event.member is not None:
         text += f": {_name(names, event.member)}"

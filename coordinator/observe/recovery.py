@@ -1,7 +1,6 @@
-"""Watches how groups catch up after a rebalance, and puts their lag into the journal.
-
-It goes by the clock and by the journal, so that a commit costs nothing more. What it writes of a group comes
-10 s after a rebalance and then ever rarer; of one that commits nothing, nothing.
+"""Watches groups catch up after a rebalance, and records their lag in the journal. Driven by the clock and
+the journal, so that commits cost nothing extra. It writes an entry 10 s after a rebalance, then less and less
+often; none for a group that commits nothing.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ _log: Final = Logger(part="lag")
 
 FIRST_MS: Final = 10_000
 RARELY_MS: Final = 300_000
-"""How often the lag of a group that commits is written, long after its rebalance."""
+"""How often the lag of a committing group is written long after a rebalance."""
 LOOK_MIN_MS: Final = 1_000
 LOOK_MAX_MS: Final = 30_000
-"""Between looks at a group that is catching up: a quarter of the time it has taken so far, within these."""
+"""Bounds of the time between checks of a group that is catching up: a quarter of the time so far."""
 RECOVERY_MAX_MS: Final = 600_000
-"""A group that has not caught up by then is watched like any other."""
+"""After this, a group that has not caught up is watched like any other."""
 GROUPS_MAX: Final = 10_000
-"""Watched groups; others begin to be watched when there is room."""
+"""Most groups watched; others wait for room."""
 _GROUPS_AT_ONCE: Final = 100
 _PARTITIONS_MAX: Final = 100
 """In an entry."""
@@ -44,17 +43,17 @@ class _Watched:
     __slots__ = ("before", "completed_ms", "due_ms", "grew", "interval_ms", "told_ms", "write_ms")
 
     def __init__(self, now_ms: int) -> None:
-        self.before: int | None = None  # the lag as the rebalance began
-        self.completed_ms: int | None = None  # when it was over; None: the group need not be looked at for it
-        self.grew = False  # the lag was more since, and has not come back
+        self.before: int | None = None  # the lag when the rebalance began
+        self.completed_ms: int | None = None  # when it completed; None: no need to check the group for it
+        self.grew = False  # the lag has grown since, and has not recovered
         self.interval_ms = FIRST_MS
-        self.write_ms = now_ms + FIRST_MS  # when the lag is written next
-        self.told_ms = now_ms - 1  # commits up to then have been told of
+        self.write_ms = now_ms + FIRST_MS  # when to write the lag next
+        self.told_ms = now_ms - 1  # commits up to this time were reported
         self.due_ms = 0  # of its newest place in the queue
 
 
 class Recovery:
-    """See the module. `observe` is a listener of the journal; used from the broker's loop."""
+    """See the module. `observe` is a listener of the journal. Used on the broker's loop."""
 
     def __init__(
         self,
@@ -64,7 +63,7 @@ class Recovery:
         groups_of_shard: Callable[[int], Sequence[str]],
         note: Note,
     ) -> None:
-        """`groups_of_shard` are those with committed offsets."""
+        """`groups_of_shard` returns those with committed offsets."""
         self._lag = lag
         self._clock = clock
         self._groups_of_shard = groups_of_shard
@@ -81,7 +80,7 @@ class Recovery:
         return f"<Recovery groups={len(self._watched)}>"
 
     def close(self) -> None:
-        """Watch nothing any more."""
+        """Stop watching."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -89,7 +88,7 @@ class Recovery:
             self._task.cancel()
 
     def of_rebalance(self, group_id: str) -> dict[str, Any]:
-        """What is known of the lag at the end of a group's rebalance: fields of its entry."""
+        """The known lag at the end of a group's rebalance, as fields of its entry."""
         watched = self._watched.get(group_id)
         before = None if watched is None else watched.before
         now = self._lag.total(group_id)
@@ -98,7 +97,7 @@ class Recovery:
         return {name: value for name, value in found.items() if value is not None}
 
     def observe(self, entries: Sequence[Entry]) -> None:
-        """Entries that were added to the journal."""
+        """Take entries added to the journal."""
         for entry in entries:
             if entry.group is not None:
                 self._observe(entry, entry.group)
@@ -109,13 +108,11 @@ class Recovery:
         match entry.type:
             case "state_changed" if (
                 entry.data["to_state"] == "PreparingRebalance"
-                and entry.data["from_state"] != "CompletingRebalance"  # there it only began anew
+                and entry.data["from_state"] != "CompletingRebalance"  # it merely restarted
             ):
-                watched = self._watch(group_id)
-                if watched is not None:
-                    watched.before = self._lag.total(group_id)
-                    watched.completed_ms, watched.grew = None, False  # the one before is past
-                    self._put(group_id, watched, entry.at_ms)  # have the ends read that are not known
+                self._begins(group_id, entry)
+            case "epoch_bumped" if not entry.data["restarts"]:
+                self._begins(group_id, entry)
             case "rebalance_completed":
                 watched = self._watch(group_id)
                 if watched is not None:
@@ -129,6 +126,14 @@ class Recovery:
                     self._put(group_id, watched, watched.write_ms)
             case "group_removed":
                 self._watched.pop(group_id, None)
+
+    def _begins(self, group_id: str, entry: Entry) -> None:
+        """A rebalance of the group has begun."""
+        watched = self._watch(group_id)
+        if watched is not None:
+            watched.before = self._lag.total(group_id)
+            watched.completed_ms, watched.grew = None, False  # the one before is past
+            self._put(group_id, watched, entry.at_ms)  # have the ends read that are not known
 
     def _loaded(self, shard: int) -> None:
         now_ms = self._clock.now_ms()
@@ -147,7 +152,7 @@ class Recovery:
     # --- by the clock ---------------------------------------------------------------------------------------
 
     def _put(self, group_id: str, watched: _Watched, due_ms: int) -> None:
-        """Look at the group then, and not before."""
+        """Schedule the next check of the group."""
         watched.due_ms = due_ms
         heappush(self._queue, (due_ms, next(self._order), group_id))
         self._arm()
@@ -206,8 +211,7 @@ class Recovery:
             if commits and total is not None:
                 watched.told_ms = now_ms
                 self._write(group_id, total)
-            # The longer a group has committed nothing, the rarer the looks: at any rate it takes no commit to
-            # make one.
+            # The longer a group has committed nothing, the rarer the checks; they do not depend on commits.
             most_ms = RARELY_MS if commits else 2 * max(watched.interval_ms, RARELY_MS)
             watched.interval_ms = min(2 * watched.interval_ms, most_ms)
             watched.write_ms = now_ms + watched.interval_ms

@@ -61,8 +61,8 @@ class Traits(NamedTuple):
     reads: bool = False
     """It never writes, and goes on while the store is full."""
     returns: bool = False
-    """It returns its answer, and does nothing else but tell events; it keeps no reference to its step, which
-    is used again."""
+    """It returns its answer, and does nothing else but tell events and begin jobs; it keeps no reference to
+    its step, which is used again."""
     also_writes: bool = False
     """Of one that returns its answer: now and then it writes too, or answers others. Its answer then waits as
     those of other operations do."""

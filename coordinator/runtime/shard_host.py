@@ -261,9 +261,12 @@ class ShardHost(Generic[M]):
         except Exception as error:
             self.fail(error)
             return self._not_coordinator()
-        if answered is not None and (step.rows or step.replies or step.reads_hard_state):
-            return self._answer_in_turn(step, answer, answered)
-        if step.events:
+        if answered is not None:
+            waits = step.reads_hard_state and self._durable != self._handed_over
+            if waits or step.rows or step.replies:
+                return self._answer_in_turn(step, answer, answered)
+            step.reads_hard_state = False
+        if step.events or step.jobs:
             self._spare = Step(0)
             try:
                 self._finish(step)

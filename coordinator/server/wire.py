@@ -167,12 +167,11 @@ class Wire:
         self._requests.hold_whole(self._queued_bytes + len(frame))
 
     def put_back(self, frame: bytes) -> None:
-        """What was to be begun waits on, in front of the others."""
+        """What was to be begun, and is counted by `hold` or `next`, waits on, in front of the others."""
         self.busy = False
         self._begun_bytes = 0
         self._frames.appendleft(frame)
         self._queued_bytes += len(frame)
-        self._count()
 
     def answered(self, response: Response) -> Response | None:
         """What was begun has been answered; what is to be sent now. None: nothing, before `thaw`."""
@@ -183,7 +182,7 @@ class Wire:
         self._moved = True
         self._begun_bytes = 0
         self._requests.answered()
-        if self._frames or self._finishing or self._splitter.pending_bytes:
+        if self._frames or self._splitter.pending_bytes:
             self._count()
         else:
             self._requests.hold_whole(0)

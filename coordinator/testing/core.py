@@ -16,12 +16,16 @@ from muster.coordinator.runtime.ring import together
 from muster.coordinator.server.broker import Broker as Node
 from muster.coordinator.server.brokers import Brokers
 from muster.coordinator.testing.thread import CALL_S, LoopThread
+from muster.coordinator.testing.waiting import TIMEOUT_S
 from muster.coordinator.topics.catalogue import Topic
 from muster.protocol.errors import ErrorCode, KafkaError
 
 _CONTEXT: Final = RequestContext(
     api_version=5, client_id="muster-testing", client_host="/127.0.0.1", connection_id=0
 )
+
+
+_LOOK_AGAIN_S: Final = 0.005
 
 
 class Core:
@@ -65,8 +69,7 @@ class Core:
         brokers = Brokers(self.settings, self._clock)
         await brokers.start()
         try:
-            for node in brokers.brokers:
-                await node.runtime.loaded()
+            await all_loaded(brokers.brokers)
         except BaseException:
             await brokers.stop()
             raise
@@ -159,6 +162,30 @@ class Core:
                 return node
         raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{topic.name}-{partition} has no leader right now")
 
+    async def next_leader(self, topic: Topic, partition: int) -> Node:
+        """The partition's leader; if there is none, the one that takes over within TIMEOUT_S. Raises
+        KafkaError.
+
+        Leases of a `Cluster` last a second, so a stall of the machine may cost a broker what it leads.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + TIMEOUT_S
+        while True:
+            try:
+                return self.leader(topic, partition)
+            except KafkaError as error:
+                if error.code is not ErrorCode.LEADER_NOT_AVAILABLE or loop.time() >= until:
+                    raise
+            await asyncio.sleep(_LOOK_AGAIN_S)
+
     async def offsets(self, topic: Topic, partition: int) -> tuple[int, int]:
         """Start and end of a partition's log. Raises KafkaError."""
         return await self.leader(topic, partition).partitions.of(topic).offsets(topic, partition)
+
+
+async def all_loaded(nodes: Sequence[Node]) -> None:
+    """Wait until the brokers have loaded and announced all that they have claimed, data partitions as well as
+    groups; for TIMEOUT_S at most."""
+    for node in nodes:
+        await node.membership.until(lambda node=node: not node.membership.unannounced(), TIMEOUT_S)  # type: ignore[misc]
+        await node.runtime.loaded()

@@ -12,6 +12,7 @@ from muster.coordinator.server.broker import Broker as Node
 from muster.coordinator.server.brokers import Brokers
 from muster.coordinator.storage.files import MemoryFolder
 from muster.coordinator.storage.memory import MemoryImage, MemoryStore
+from muster.coordinator.testing.core import all_loaded
 
 _LOOK_AGAIN_S = 0.001
 
@@ -62,9 +63,8 @@ async def put_back(brokers: Brokers, snapshot: Snapshot) -> None:
                     node.membership.reclaim(lease, epoch)
         while not all(any(node.membership.serving(lease) for node in nodes) for lease in leases):  # noqa: ASYNC110
             await asyncio.sleep(_LOOK_AGAIN_S)  # the caller limits the time
+        await all_loaded(nodes)
         for node in nodes:
-            await node.runtime.loaded()
-            await node.membership.announced()
             await node.configs.refresh()
             await node.catalogue.refresh()
 

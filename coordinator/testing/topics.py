@@ -136,10 +136,11 @@ async def read(core: Core, name: str) -> list[Record]:
 
 async def _read(core: Core, topic: CatalogueTopic, number: int) -> list[Record]:
     found: list[Record] = []
-    at, end = await core.offsets(topic, number)
+    leader = await core.next_leader(topic, number)
+    at, end = await leader.partitions.of(topic).offsets(topic, number)
     while at < end:
         asked = FetchPartition(topic, number, at, _READ_BYTES)
-        partitions = core.leader(topic, number).partitions
+        partitions = (await core.next_leader(topic, number)).partitions
         (fetched,) = await partitions.fetch([asked], min_bytes=0, max_bytes=_READ_BYTES, max_wait_ms=0)
         if fetched.error is not None:
             raise fetched.error
@@ -176,7 +177,7 @@ async def create(core: Core, name: str, partitions: int, configs: Mapping[str, s
 async def write(core: Core, name: str, records: Iterable[Sent], partition: int) -> int:
     """Append one batch; returns the offset of its first record."""
     topic = core.topic(name)
-    leader = core.leader(topic, partition)
+    leader = await core.next_leader(topic, partition)
     now_ms = leader.clock.now_ms()
     if isinstance(records, bytes | str):
         raise TypeError("records: it takes a list, as in [b'tea']")

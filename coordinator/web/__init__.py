@@ -1,5 +1,3 @@
-"""What a broker process shows over HTTP: metrics, health, groups as JSON, events as a stream, and a page.
-
-Above the server, and imported only when it is asked for (`muster serve --http`): aiohttp takes as long to
-import as a broker takes to start.
+"""A broker process over HTTP: metrics, health, groups as JSON, an event stream, and a page. Above the server,
+and imported only on demand (`muster serve --http`): importing aiohttp takes as long as starting a broker.
 """

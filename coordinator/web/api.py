@@ -1,4 +1,4 @@
-"""The groups as JSON: all of them, one, what happened in one, and why it rebalanced."""
+"""Groups as JSON: the list, one group, its timeline, and why it rebalanced."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ _TIMELINE_MAX: Final = 1_000
 _REBALANCES_MAX: Final = 100
 _TOPICS_SHOWN: Final = 20
 _TRENDS_MAX: Final = 300
-"""Groups of a list whose lag has a trend."""
+"""Most groups of a list with a lag trend."""
 _OFFSET_MINUTES_MAX: Final = 24 * 60 - 1
 
 
 def add_routes(app: web.Application) -> None:
-    """`/api/groups` and below. A group id may have slashes, which a path carries as %2F."""
+    """`/api/groups` and below. Slashes of a group id are %2F in the path."""
     app.router.add_get("/api/groups", groups)
     app.router.add_get("/api/groups/{group}", group)
     app.router.add_get("/api/groups/{group}/timeline", timeline)
@@ -50,7 +50,7 @@ def add_routes(app: web.Application) -> None:
 
 
 async def groups(request: web.Request) -> web.Response:
-    """The groups that brokers of this process coordinate, those first that are not at rest."""
+    """The groups that brokers of this process coordinate, those not stable or empty first."""
     brokers = request.app[BROKERS]
     wanted = request.query.get("find", "").lower()
     limit = whole_number(request, "limit", GROUPS_MAX, GROUPS_MAX)
@@ -93,6 +93,7 @@ def _summary(request: web.Request, held: facts.Held, *, trend: bool = True) -> d
         "group": group.group_id,
         "state": group.state,
         "state_since_ms": _known(group.state_since_ms),
+        "type": group.type,
         "generation": group.generation_id,
         "protocol_type": group.protocol_type,
         "protocol": group.protocol_name,
@@ -111,7 +112,7 @@ def _summary(request: web.Request, held: facts.Held, *, trend: bool = True) -> d
 
 
 def _last(request: web.Request, group: Group, digest: Digest | None) -> dict[str, Any] | None:
-    """The newest rebalance that is over, as recorded; what was behind it, once its journal was read."""
+    """The last completed rebalance, as recorded, and its diagnosis once the journal was read."""
     tally = request.app[TALLIES].groups.get(group.group_id)
     known = None if digest is None else digest.last
     if tally is None or tally.last is None:
@@ -132,13 +133,13 @@ def _recorded(group: Group, last: LastRebalance) -> dict[str, Any]:
 
 
 def _total(lags: Sequence[PartitionLag]) -> int | None:
-    """Of the partitions whose lag is known; None where that is none of them."""
+    """The total over partitions with known lag; None if there are none."""
     known = [each.lag for each in lags if each.lag is not None]
     return sum(known) if known else None
 
 
 def _worst(lags: Sequence[PartitionLag]) -> float | None:
-    """The longest that is known of partitions that lag; None where it is known of none of them."""
+    """The longest known time lag of lagging partitions; None if none is known."""
     behind = [each.seconds for each in lags if each.lag]
     if not behind:
         return 0.0 if _total(lags) is not None else None
@@ -150,7 +151,7 @@ def _known(at_ms: int) -> int | None:
 
 
 def _under_way(group: GroupView) -> dict[str, Any] | None:
-    """The rebalance that is under way, as far as the group itself can tell."""
+    """The rebalance in progress, as far as the group itself can tell."""
     return None if group.rebalance is None else group.rebalance._asdict()
 
 
@@ -158,12 +159,12 @@ def _under_way(group: GroupView) -> dict[str, Any] | None:
 
 
 async def group(request: web.Request) -> web.Response:
-    """One group: its members with what they are assigned, and its offsets with their lag."""
+    """One group: its members with their assignments, and its offsets with their lag."""
     brokers = request.app[BROKERS]
     held = facts.find(brokers, request.match_info["group"])
     await facts.refresh_lag([held.broker], [request.match_info["group"]])
     await request.app[LATELY].learn(brokers, request.app[TALLIES], [held])
-    held = facts.find(brokers, request.match_info["group"])  # it may have gone meanwhile
+    held = facts.find(brokers, request.match_info["group"])  # it may be gone by now
     group, now_ms = held.group.view(), held.broker.clock.now_ms()
     members: list[dict[str, Any]] = []
     owners: dict[TopicPartition, str] = {}
@@ -224,7 +225,7 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
 
 
 def _partitions(held: facts.Held, owners: dict[TopicPartition, str]) -> list[dict[str, Any]]:
-    """What is committed or assigned, by topic and partition."""
+    """Committed and assigned partitions, by topic and partition."""
     lags = {(each.topic, each.partition): each for each in held.broker.lag.of(held.group.group_id)}
     found = []
     for topic, partition in sorted(held.offsets.keys() | owners.keys()):
@@ -249,7 +250,7 @@ def _partitions(held: facts.Held, owners: dict[TopicPartition, str]) -> list[dic
 
 
 async def timeline(request: web.Request) -> web.Response:
-    """What is known here of a group's past: the newest entries, and every rebalance with its cause."""
+    """A group's known history: the newest entries, and every rebalance with its cause."""
     group_id = request.match_info["group"]
     limit = whole_number(request, "limit", _TIMELINE, _TIMELINE_MAX)
     zone = _zone(request)
@@ -259,8 +260,8 @@ async def timeline(request: web.Request) -> web.Response:
 
 
 def _past(request: web.Request, group_id: str) -> tuple[list[Entry], Names, int]:
-    """The entries of a group that is here, or was removed while it was, what its members are called, and the
-    time. Raises what `facts.find` does."""
+    """The entries of a group that is coordinated here, or was when it was removed; its members' names, and
+    the time. Raises as `facts.find`."""
     brokers = request.app[BROKERS]
     entries = facts.journalled(brokers, group_id)
     try:
@@ -273,7 +274,8 @@ def _past(request: web.Request, group_id: str) -> tuple[list[Entry], Names, int]
 
 
 def _zone(request: web.Request) -> tzinfo:
-    """That in which sentences tell times: `utc_offset` minutes east of UTC, or UTC. Raises HTTPBadRequest."""
+    """The time zone for times in sentences: `utc_offset` minutes east of UTC, or UTC. Raises
+    HTTPBadRequest."""
     text = request.query.get("utc_offset", "0")
     digits = text.removeprefix("-")
     if not (
@@ -306,7 +308,7 @@ def _explanation_json(explanation: Explanation, zone: tzinfo) -> dict[str, Any]:
 
 
 async def why(request: web.Request) -> web.Response:
-    """The last rebalance of a group, or that of a `generation`, explained."""
+    """Explains the last rebalance of a group, or that of a `generation`."""
     group_id = request.match_info["group"]
     wanted = whole_number(request, "generation", None, 2**31 - 1)
     zone = _zone(request)

@@ -1,4 +1,4 @@
-"""The HTTP server of a broker process: its parts, and its life."""
+"""The HTTP server of a broker process: its parts, and its lifecycle."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ from muster.coordinator.web.lately import Lately
 from muster.coordinator.web.trends import Trends
 
 _END_S: Final = 1.0
-"""How long those who are being answered have at the end."""
+"""How long requests in progress may take at shutdown."""
 _KEEP_ALIVE_S: Final = 75.0
 _REQUEST_BYTES_MAX: Final = 64 * 1024
 _LOOKS_MAX: Final = 2
-"""Looks at records at a time."""
+"""Most concurrent looks at records."""
 
 
 @dataclass(slots=True)
@@ -52,26 +52,26 @@ class Running:
     host: str
     port: int
     feed: Feed
-    """Who watches, and what is on the way to them."""
+    """The subscribers of the event stream."""
     _life: Life
     _close: Callable[[], Awaitable[None]]
 
     @property
     def url(self) -> str:
-        """Where a browser on this machine finds the page."""
+        """The page's URL for a browser on this machine."""
         return f"http://{Endpoint('', self.host, self.port).address}"
 
     def stopping(self) -> None:
-        """From now on `/readyz` says no: the brokers are about to stop."""
+        """Make `/readyz` fail from now on: the brokers are about to stop."""
         self._life.stopping = True
 
     async def close(self) -> None:
-        """End the streams, stop listening. Harmless when repeated."""
+        """End the streams and stop listening. Safe to call again."""
         await self._close()
 
 
 async def start(prepared: Prepared) -> Running:
-    """Show the brokers, which have been started since. They go on after `close`."""
+    """Serve the brokers, which were started meanwhile. They keep running after `close`."""
     listener, life = prepared.listener, Life()
     app = _application(prepared, life)
     door = Door()
@@ -88,7 +88,7 @@ async def start(prepared: Prepared) -> Running:
         door.close()
         await runner.cleanup()
 
-    # Nobody can connect to "all interfaces".
+    # "All interfaces" is not an address to connect to.
     host = "localhost" if listener.host in WILDCARDS else listener.host
     return Running(host, listener.port, app[FEED], life, close)
 

@@ -1,5 +1,5 @@
-"""Taking the port, before anything of HTTP is imported: a port that is in use should keep a broker from
-starting, and nothing else should hold its start up."""
+"""Binds the port before anything of HTTP is imported: a port in use should keep a broker from starting, and
+nothing else should delay its start."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _NEEDED: Final = ("aiohttp", "prometheus_client")
 
 
 class MissingPackages(Exception):
-    """What serves HTTP is not installed; the text says how to install it."""
+    """The packages that serve HTTP are not installed; the text says how to install them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What is there before the brokers are started: a port, and counts from their first entry on."""
+    """What exists before the brokers start: a port, and counts from their first entry on."""
 
     brokers: Brokers
     listener: Listener
@@ -30,8 +30,8 @@ class Prepared:
 
 
 async def prepare(brokers: Brokers) -> Prepared:
-    """Take the port of `settings.http`, before `brokers` are started, and have them tell others where their
-    page is. `app.start` serves. Raises MissingPackages, BindError."""
+    """Bind the port of `settings.http` before `brokers` are started, and have them publish their page's
+    address. `app.start` serves. Raises MissingPackages, BindError."""
     settings = brokers.settings
     assert settings.http is not None
     if any(find_spec(each) is None for each in _NEEDED):
@@ -48,8 +48,8 @@ async def prepare(brokers: Brokers) -> Prepared:
 
 
 def _page_address(settings: Settings, listener: Listener) -> Endpoint | None:
-    """Where browsers find the page: as `advertised_http` says, or where it listens; None when that is every
-    interface, which is no address."""
+    """The page's address for browsers: `advertised_http`, or where it listens; None if that is every
+    interface."""
     if settings.advertised_http is not None:
         return read_endpoints(settings.advertised_http)[0]._replace(listener=HTTP)
     return None if listener.host in WILDCARDS else Endpoint(HTTP, listener.host, listener.port)

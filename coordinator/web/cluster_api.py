@@ -39,7 +39,7 @@ async def brokers(request: web.Request) -> web.Response:
 
 
 async def shards(request: web.Request) -> web.Response:
-    """Who leads each shard, by kind and number."""
+    """The holder of each shard, by kind and number."""
     kinds = _kinds(request)
     limit = whole_number(request, "limit", SHARDS_MAX, SHARDS_MAX)
     skip = whole_number(request, "skip", 0, 2**31 - 1, lowest=0)
@@ -80,7 +80,7 @@ async def shards(request: web.Request) -> web.Response:
 
 
 def _kinds(request: web.Request) -> list[LeaseKind]:
-    """Those that the query asks for. Raises HTTPBadRequest."""
+    """The kinds in the query. Raises HTTPBadRequest."""
     wanted = request.query.get("kind")
     if wanted is None:
         return list(LeaseKind)

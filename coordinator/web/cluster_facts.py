@@ -1,4 +1,4 @@
-"""Who is in the cluster and who leads what: what a broker last read, and what its store says of leases."""
+"""The cluster's brokers and lease holders: what a broker last read, and what its store says about leases."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from muster.coordinator.web import facts
 
 _ASK_S: Final = 2.0
 PARTITIONS_COUNTED_MAX: Final = 20_000
-"""Of more partitions it is not counted who leads them."""
+"""With more partitions, leaders are not counted."""
 
 
 def nodes(brokers: Brokers) -> list[dict[str, Any]]:
@@ -47,8 +47,8 @@ def nodes(brokers: Brokers) -> list[dict[str, Any]]:
 
 
 async def grants(broker: Broker) -> tuple[Mapping[Lease, Grant], bool]:
-    """The leases that are held, and whether the store said so just now: one that does not answer leaves what
-    the broker read last, which does not tell how long they still last."""
+    """The leases held, and whether the store just confirmed them. If it does not respond, these are the ones
+    that the broker last read, without their remaining time."""
     try:
         async with asyncio.timeout(_ASK_S):
             found = [each for kind in LeaseKind for each in (await broker.store.holders(kind)).values()]
@@ -58,7 +58,7 @@ async def grants(broker: Broker) -> tuple[Mapping[Lease, Grant], bool]:
 
 
 async def partitions_led(broker: Broker) -> Counter[Lease] | None:
-    """How many partitions of topics each lease stands for; None where they are too many to count."""
+    """How many topic partitions each lease covers; None if they are too many to count."""
     topology, turns = broker.topology, facts.Turns()
     topics = broker.catalogue.topics()
     if sum(each.partitions for each in topics) > PARTITIONS_COUNTED_MAX:
@@ -75,8 +75,8 @@ async def partitions_led(broker: Broker) -> Counter[Lease] | None:
 
 
 def shards_here(brokers: Brokers) -> dict[int, tuple[ShardStatus, int | None]]:
-    """The group shards of this process by number: how each is, and how many groups it has; None while that is
-    not known."""
+    """The group shards of this process by number: the state of each, and its number of groups; None while
+    unknown."""
     found: dict[int, tuple[ShardStatus, int | None]] = {}
     for broker in brokers.running:
         groups = {

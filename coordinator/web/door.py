@@ -1,4 +1,4 @@
-"""Who comes in: so many connections at a time, and none that asks nothing."""
+"""Limits connections: a maximum at a time, and none that sends no request."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 CONNECTIONS_MAX: Final = 256
-"""Open files are the brokers' connections too."""
+"""The brokers' connections need open files, too."""
 FIRST_REQUEST_S: Final = 30.0
-"""A connection over which no request has come by then is closed."""
+"""A connection without a request by then is closed."""
 
 _Connection = asyncio.BaseProtocol
 
 
 class Door:
-    """Makes the protocol of each connection, once it has been told of the server."""
+    """Creates the protocol of each connection, once the server is set."""
 
     def __init__(self) -> None:
         self.server: web.Server | None = None
@@ -34,14 +34,14 @@ class Door:
 
     @web.middleware
     async def heard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Something was asked over a connection."""
+        """A request arrived on a connection."""
         timer = self._silent.pop(request.protocol, None)
         if timer is not None:
             timer.cancel()
         return await handler(request)
 
     def close(self) -> None:
-        """Look after nobody any more."""
+        """Stop watching connections."""
         for timer in self._silent.values():
             timer.cancel()
         self._silent.clear()
@@ -53,7 +53,7 @@ class Door:
 
 
 class _Refusal(asyncio.Protocol):
-    """Closes at once."""
+    """Closes the connection at once."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)

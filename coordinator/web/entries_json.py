@@ -1,5 +1,4 @@
-"""Entries of the journal as they are shown: as they are stored, with the member's name and a line of text for
-people."""
+"""Journal entries for display: as stored, with the member's name and a line of text for people."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ NamesOf = Callable[[str | None], Names]
 
 
 def entry_json(entry: Entry, names: Names) -> bytes:
-    """The entry's object with two fields more: `name`, what its member is called (null: it has none), and
+    """The entry's object with two more fields: `name`, its member's name (null without a member), and
     `text`."""
     who = None if entry.member is None else names.short(entry.member)
     more = json.dumps({"name": who, "text": describe(entry, names)})
@@ -23,5 +22,5 @@ def entry_json(entry: Entry, names: Names) -> bytes:
 
 
 def entries_json(entries: Iterable[Entry], names_of: NamesOf) -> bytes:
-    """A list of them."""
+    """A list of entries."""
     return b"[" + b",".join(entry_json(each, names_of(each.group)) for each in entries) + b"]"

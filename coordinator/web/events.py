@@ -1,4 +1,4 @@
-"""`/api/events` and `/api/events/stream`: what happens in the groups, entry by entry of the journal."""
+"""`/api/events` and `/api/events/stream`: what happens in groups, as journal entries."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ from muster.coordinator.web.keys import BROKERS, FEED
 LATEST_MAX: Final = 1_000
 _LATEST: Final = 100
 _SIGN_OF_LIFE_S: Final = 15.0
-"""A comment after this long without an entry, so that proxies keep the connection and we notice its end."""
+"""Sends a comment after this long without an entry, so that proxies keep the connection and we notice its
+end."""
 _LOOK_S: Final = 1.0
-"""How often a reader is looked for while there is nothing to tell it."""
+"""How often to check that a reader is still there while there is nothing to send."""
 _WRITE_S: Final = 10.0
-"""Who takes nothing for this long, with a full buffer, is cut off."""
+"""A reader that takes nothing for this long, with a full buffer, is disconnected."""
 _FAREWELL_S: Final = 1.0
 _CHUNK_BYTES: Final = 256 * 1024
 _COME_BACK_MS: Final = 2_000
@@ -42,7 +43,7 @@ def add_routes(app: web.Application) -> None:
 
 
 async def latest(request: web.Request) -> web.Response:
-    """The newest entries, the newest last: `limit` of them, of one `group` or of all."""
+    """The last `limit` entries, newest last, of one `group` or of all."""
     limit = whole_number(request, "limit", _LATEST, LATEST_MAX)
     group = request.query.get("group")
     brokers = request.app[BROKERS]
@@ -94,7 +95,7 @@ async def _send(
     while not subscription.ended:
         some = await subscription.next(_LOOK_S)
         if request.transport is None or request.transport.is_closing():
-            return  # it went away, and with nothing to write nobody else would notice
+            return  # it went away, which nobody else would notice with nothing to write
         if not some and not subscription.ended and time.monotonic() >= quiet_since + _SIGN_OF_LIFE_S:
             quiet_since = time.monotonic()
             await _write(response, b": still here\n\n")
@@ -111,7 +112,7 @@ async def _send(
 
 
 async def _write(response: web.StreamResponse, data: bytes) -> None:
-    """Raises TimeoutError when nobody takes it."""
+    """Raises TimeoutError if the reader does not take it."""
     async with asyncio.timeout(_WRITE_S):
         await response.write(data)
 
@@ -119,7 +120,7 @@ async def _write(response: web.StreamResponse, data: bytes) -> None:
 async def _say_farewell(
     request: web.Request, response: web.StreamResponse, subscription: Subscription
 ) -> None:
-    """What was written stays first in line; whether the last event gets through is up to who reads."""
+    """Earlier data comes first; whether the last event gets through is up to the reader."""
     try:
         async with asyncio.timeout(_FAREWELL_S):
             await response.write(_last_event(subscription))
@@ -140,7 +141,7 @@ def _event(name: str, value: object) -> bytes:
 
 
 def _names(brokers: Brokers, entries: Sequence[Entry]) -> NamesOf:
-    """What members are called, in the groups of these entries."""
+    """The names of members in the groups of these entries."""
     by_group: dict[str | None, list[Entry]] = {}
     for each in entries:
         by_group.setdefault(each.group, []).append(each)
@@ -152,5 +153,5 @@ def _names(brokers: Brokers, entries: Sequence[Entry]) -> NamesOf:
 
 
 def _entry_event(feed: Feed, each: Numbered, names: Names) -> bytes:
-    # JSON has no line breaks of its own, so that one line of data carries it.
+    # The JSON has no line breaks, so it fits one data line.
     return b"id: %b\nevent: entry\ndata: %b\n\n" % (feed.place(each).encode(), entry_json(each.entry, names))

@@ -1,6 +1,6 @@
-"""What the brokers of this process have in memory about groups, read in passing: no request is stepped and
-nothing waits for the store, so that figures can be had when a store hangs. They may be some milliseconds
-ahead of what is durable."""
+"""What the brokers of this process have in memory about groups. Reading it steps no request and waits for no
+store, so figures are available even if the store hangs. They may be some milliseconds ahead of what is
+durable."""
 
 from __future__ import annotations
 
@@ -44,26 +44,26 @@ class Held(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """A broker of another process, and what can be asked there only."""
+    """A broker of another process, and what only it can tell."""
 
     node: NodeRow
     shards: int
-    """Of groups."""
+    """Its group shards."""
 
     def to_json(self) -> dict[str, Any]:
         return {**node_json(self.node), "group_shards": self.shards}
 
 
 def any_broker(brokers: Brokers) -> Broker:
-    """One that runs: for what each of them knows. Raises HTTPServiceUnavailable when none does."""
+    """Any running broker, for what they all know. Raises HTTPServiceUnavailable if none is running."""
     if not brokers.running:
         raise refusal(web.HTTPServiceUnavailable, "no broker of this process is running")
     return brokers.running[0]
 
 
 def held(brokers: Brokers) -> Iterator[Held]:
-    """The groups that brokers of this process coordinate, in no order. To be used up in one turn of the loop:
-    groups come and go in the next."""
+    """The groups that brokers of this process coordinate, unordered. Must be consumed in one turn of the
+    loop: groups may come and go in the next."""
     for broker in brokers.running:
         for host in broker.runtime.hosts():
             if (
@@ -77,8 +77,8 @@ def held(brokers: Brokers) -> Iterator[Held]:
 
 
 def find(brokers: Brokers, group_id: str) -> Held:
-    """A group that is coordinated here. Raises HTTPNotFound, HTTPMisdirectedRequest when a broker of another
-    process coordinates it (the answer says which), HTTPServiceUnavailable when none does at the moment."""
+    """A group coordinated here. Raises HTTPNotFound, HTTPMisdirectedRequest if a broker of another process
+    coordinates it (the response names it), HTTPServiceUnavailable if none does at the moment."""
     topology = any_broker(brokers).topology
     lease = topology.group_lease(group_id)
     for broker in brokers.running:
@@ -94,7 +94,7 @@ def find(brokers: Brokers, group_id: str) -> Held:
 
 
 def not_here(brokers: Brokers, topology: Topology, group_id: str) -> web.HTTPException:
-    """What says where a group is that is not coordinated here."""
+    """The error that says where a group not coordinated here is."""
     node = topology.coordinator(group_id)
     if node is None or node.node_id in {each.node_id for each in brokers.running}:
         why = f"no broker coordinates group {group_id!r} right now: its shard is moving"
@@ -104,7 +104,7 @@ def not_here(brokers: Brokers, topology: Topology, group_id: str) -> web.HTTPExc
 
 
 def page_words(node: NodeRow) -> str:
-    """Where a broker's page is, at the end of a sentence."""
+    """The address of a broker's page, as the end of a sentence."""
     page = page_of(node)
     return f"at http://{page.address}" if page is not None else "which has no page or does not advertise it"
 
@@ -122,13 +122,13 @@ def elsewhere(brokers: Brokers) -> list[Elsewhere]:
 
 
 def loading(brokers: Brokers) -> int:
-    """Shards of groups that are being loaded here."""
+    """Group shards being loaded here."""
     states = [host.state for broker in brokers.running for host in broker.runtime.hosts()]
     return states.count(HostState.LOADING)
 
 
 def node_json(node: NodeRow) -> dict[str, Any]:
-    """A broker, and where its page is."""
+    """A broker, with its page's address."""
     page = page_of(node)
     return {
         "node_id": node.node_id,
@@ -150,21 +150,21 @@ def broker_json(broker: Broker) -> dict[str, Any]:
 
 
 class Turns:
-    """Gives the brokers their turns of the loop while something long is put together."""
+    """Yields the loop to the brokers while a long response is put together."""
 
     def __init__(self) -> None:
         self._since = time.perf_counter()
 
     async def next(self) -> None:
-        """To be called for each thing."""
+        """Call this for each item."""
         if time.perf_counter() - self._since > _TURN_S:
             await asyncio.sleep(0)
             self._since = time.perf_counter()
 
 
 async def refresh_lag(brokers: Iterable[Broker], groups: Sequence[str] | None = None) -> None:
-    """Have the ends of logs read anew for the lag of groups (None: of all). What is not there in time is told
-    as it was known before: a store that hangs keeps nobody from the rest."""
+    """Refresh log end offsets for the lag of groups (None: all). What does not arrive in time keeps its
+    previous value, so a hanging store does not hold up the rest."""
     with suppress(TimeoutError):
         async with asyncio.timeout(_LAG_S):
             for broker in brokers:
@@ -175,19 +175,21 @@ async def refresh_lag(brokers: Iterable[Broker], groups: Sequence[str] | None = 
 
 
 def assignment_of(group: GroupView, member: MemberView) -> Sequence[TopicPartition] | None:
-    """What a consumer has been assigned; None where that cannot be told: the group is no group of consumers,
-    is between two assignments, or its assignor writes something else."""
-    return member.assignment() if group.protocol_type == _CONSUMER and group.is_stable else None
+    """A consumer's assignment; None if unknown: its group has another protocol type or is between two
+    assignments, or its assignor uses another format. Members of a consumer group (KIP-848) have one at any
+    time."""
+    is_told = group.is_stable or group.type == _CONSUMER
+    return member.assignment() if group.protocol_type == _CONSUMER and is_told else None
 
 
 def topics_of(group: GroupView, member: MemberView) -> Sequence[str] | None:
-    """The topics a consumer subscribes to; None where that cannot be told."""
+    """The topics a consumer subscribes to; None if unknown."""
     return member.topics() if group.protocol_type == _CONSUMER else None
 
 
 def names_of(group: Group | None, entries: Iterable[Entry] = ()) -> Names:
-    """What the members of a group are called, those included that its `entries` mention. None: there is no
-    such group here, and only the entries tell who is in it."""
+    """The names of a group's members, including those in its `entries`. None as the group: it is not here,
+    and only the entries name its members."""
     if group is None:
         return names_in(entries)
     there = [member_of(each) for each in group.identities()]
@@ -195,7 +197,7 @@ def names_of(group: Group | None, entries: Iterable[Entry] = ()) -> Names:
 
 
 def named(member: Member, names: Names) -> dict[str, Any]:
-    """A member as JSON, with what it is called."""
+    """A member as JSON, with its name."""
     return {**member.to_json(), "name": names.short(member)}
 
 
@@ -216,5 +218,5 @@ def newest(brokers: Brokers, count: int) -> list[Entry]:
 
 
 def journalled(brokers: Brokers, group_id: str) -> list[Entry]:
-    """All that is known here of a group, by time."""
+    """All known entries of a group, by time."""
     return together([broker.journal.of(group_id) for broker in brokers.brokers])

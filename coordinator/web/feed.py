@@ -1,4 +1,4 @@
-"""Journal entries on their way to whoever watches them, a queue with a bound for each."""
+"""Journal entries on their way to subscribers, with a bounded queue for each."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Final, NamedTuple
 from muster.coordinator.journal.entries import Entry
 
 KEPT_MAX: Final = 1_000
-"""Entries kept for those who come back after a broken connection."""
+"""Entries kept for readers that reconnect."""
 WAITING_MAX: Final = 1_000
-"""Entries that wait for one who watches; who has more waiting is cut off."""
+"""Most entries queued for a subscriber; with more it is cut off."""
 SUBSCRIBERS_MAX: Final = 100
 
 
 class TooManySubscribers(Exception):
-    """Nobody more can watch at the moment."""
+    """No more subscribers are possible at the moment."""
 
 
 class Numbered(NamedTuple):
@@ -40,7 +40,7 @@ class Watched(NamedTuple):
 
 
 class Subscription:
-    """What waits for one who watches."""
+    """The queue of one subscriber."""
 
     def __init__(
         self, watched: Watched | None, missed: bool, waiting: Sequence[Numbered], waiting_max: int
@@ -48,10 +48,10 @@ class Subscription:
         self.watched = watched
         """None: everything."""
         self.missed = missed
-        """It asked to go on from a place that is not known any more."""
+        """It asked to resume from a place that is no longer kept."""
         self.fell_behind = False
         self.ended = False
-        """There is nothing more to come."""
+        """No more entries will come."""
         self._waiting = deque(each for each in waiting if self._wants(each))
         self._waiting_max = waiting_max
         self._wake = asyncio.Event()
@@ -62,7 +62,7 @@ class Subscription:
         return self.watched is None or self.watched.concerned(each.entry)
 
     def offer(self, each: Numbered) -> bool:
-        """Queue an entry; False when that was one too many, and the subscription is cut off."""
+        """Queue an entry. False if that exceeds the limit, which cuts the subscription off."""
         if self.ended or not self._wants(each):
             return True
         if len(self._waiting) >= self._waiting_max:
@@ -75,12 +75,12 @@ class Subscription:
         return True
 
     def end(self) -> None:
-        """What waits is the last."""
+        """Queued entries are the last ones."""
         self.ended = True
         self._wake.set()
 
     async def next(self, timeout_s: float) -> list[Numbered]:
-        """What waits, at once or as soon as there is something; nothing after `timeout_s` or at the end."""
+        """The queued entries, as soon as there are any; none after `timeout_s` or at the end."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._wake.wait()
@@ -94,8 +94,8 @@ class Subscription:
 
 
 class Feed:
-    """Numbers entries as they come, keeps the newest, and hands them to subscriptions. A number is of use in
-    this process alone, so places carry a mark of it."""
+    """Numbers entries as they arrive, keeps the newest, and passes them to subscriptions. Numbers are valid
+    only in this process, so places carry a mark of it."""
 
     def __init__(self, *, kept_max: int = KEPT_MAX, waiting_max: int = WAITING_MAX) -> None:
         self._mark = os.urandom(4).hex()
@@ -105,14 +105,14 @@ class Feed:
         self._subscriptions: set[Subscription] = set()
         self._closed = False
         self.cut = 0
-        """How many fell behind."""
+        """How many subscriptions were cut off."""
 
     @property
     def subscribers(self) -> int:
         return len(self._subscriptions)
 
     def observe(self, entries: Sequence[Entry]) -> None:
-        """To be called with what is added to a journal."""
+        """Call this with entries added to a journal."""
         for entry in entries:
             each = Numbered(self._next, entry)
             self._next += 1
@@ -121,11 +121,12 @@ class Feed:
                 self.cut += not subscription.offer(each)
 
     def place(self, each: Numbered) -> str:
-        """What Last-Event-ID brings back."""
+        """The value for Last-Event-ID."""
         return f"{self._mark}-{each.number}"
 
     def subscribe(self, watched: Watched | None = None, after: str | None = None) -> Subscription:
-        """Watch from now on, or from behind a place. To be given back. Raises TooManySubscribers."""
+        """Subscribe from now on, or from after a place. Return it with `give_back`. Raises
+        TooManySubscribers."""
         if len(self._subscriptions) >= SUBSCRIBERS_MAX:
             raise TooManySubscribers(f"{SUBSCRIBERS_MAX} are open already")
         missed, waiting = self._since(after)
@@ -136,17 +137,17 @@ class Feed:
         return subscription
 
     def give_back(self, subscription: Subscription) -> None:
-        """It does not watch any more."""
+        """End a subscription."""
         self._subscriptions.discard(subscription)
 
     def close(self) -> None:
-        """End all subscriptions, and those to come."""
+        """End all subscriptions, and future ones."""
         self._closed = True
         for subscription in self._subscriptions:
             subscription.end()
 
     def _since(self, after: str | None) -> tuple[bool, list[Numbered]]:
-        """Whether something was missed since a place, and what is known of what came behind it."""
+        """Whether entries since a place were missed, and the kept entries after it."""
         if after is None:
             return False, []
         mark, _, number = after.rpartition("-")

@@ -1,4 +1,4 @@
-"""What all answers have in common: who may ask, how an error looks, and the headers of each."""
+"""What all responses share: who may ask, the format of errors, and the headers."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from yarl import URL
 from muster.coordinator.base.log import Logger
 
 TEST_PREFIX: Final = "/test/"
-"""Below it things are changed; the routes are there in test mode alone."""
+"""Paths that change things; they exist only in test mode."""
 
 ADVERTISED: Final = web.AppKey[str | None]("advertised", str)
 """The name in --advertised-http."""
 
 _HEADERS: Final = {
-    # The page needs its own script, style and answers, and nothing from anywhere else.
+    # The page needs its own script, style and responses, and nothing from elsewhere.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
@@ -29,20 +29,20 @@ _HEADERS: Final = {
 }
 
 _DIGITS_MAX: Final = 19
-"""Of an int64, the largest number that anything here has."""
+"""The digits of an int64, the largest number used here."""
 
 _log: Final = Logger(part="http")
 
 
 def install(app: web.Application, host: str, advertised: str | None = None) -> None:
-    """Guard an application that listens on `host`, and may be asked under `advertised` too."""
+    """Guard an application that listens on `host`, and may also be reached as `advertised`."""
     app[ADVERTISED] = advertised
     app.middlewares.append(_middleware(_is_loopback(host), advertised))
     app.on_response_prepare.append(_add_headers)
 
 
 def refusal(kind: type[web.HTTPException], why: str, **more: object) -> web.HTTPException:
-    """An error answer: a JSON object whose `error` says what is wrong."""
+    """An error response: a JSON object whose `error` says what is wrong."""
     answer = web.json_response({"error": why, **more})
     return kind(text=answer.text, content_type="application/json")
 
@@ -60,7 +60,7 @@ def whole_number(
 def whole_number(
     request: web.Request, name: str, default: int | None, highest: int, lowest: int = 1
 ) -> int | None:
-    """A parameter of the query, from `lowest` to `highest`. Raises HTTPBadRequest."""
+    """A query parameter, from `lowest` to `highest`. Raises HTTPBadRequest."""
     text = request.query.get(name)
     if text is None:
         return default
@@ -72,11 +72,10 @@ def whole_number(
 
 
 def check_named(request: web.Request) -> None:
-    """For what is users' own, as records are: raises HTTPMisdirectedRequest unless the request came by an
-    address, a name of this machine or the one that is advertised.
-
-    A web page can point a name of its own at any address that a browser reaches, and then read along; it
-    cannot do that to an address, and the other names are not its own.
+    """For users' data, such as records: raises HTTPMisdirectedRequest unless the request used an IP address,
+    a name of this machine, or the advertised name. A web page can point its own domain at any address a
+    browser reaches, and then read responses (DNS rebinding); it cannot do that with an address or with
+    another's name.
     """
     host = _host_of(request.host)
     if not (_is_loopback(host) or _is_address(host) or host == request.app[ADVERTISED]):
@@ -103,13 +102,13 @@ def _middleware(local: bool, advertised: str | None) -> Middleware:
         except web.HTTPException as answer:
             if answer.status < 400 or answer.content_type == "application/json":
                 raise
-            # aiohttp's own refusals say no more than "404: Not Found".
+            # aiohttp's own errors only say "404: Not Found".
             said = (
                 answer.text if answer.text != f"{answer.status}: {answer.reason}" else _said(request, answer)
             )
             return web.json_response({"error": said}, status=answer.status, headers=_allowed(answer))
         except ConnectionError:
-            raise  # whoever asked went away
+            raise  # the client went away
         except Exception as error:
             reference = os.urandom(4).hex()
             _log.error("request failed", reference=reference, path=request.path, exc_info=error)
@@ -120,11 +119,9 @@ def _middleware(local: bool, advertised: str | None) -> Middleware:
 
 
 def _check(request: web.Request, local: bool, advertised: str | None) -> None:
-    """Raises HTTPException for what should not be answered.
-
-    A browser can be made to send requests: by any page (which cannot read the answer), and by one whose name
-    was pointed at this address meanwhile (which can). The first carry their page's origin, the second its
-    name.
+    """Raises HTTPException for requests that must not be answered. A browser can be made to send requests by
+    any page (which cannot read the response), and by one whose domain was pointed at this address (which
+    can). The first carry the page's origin, the second its domain.
     """
     host = _host_of(request.host)
     if local and not _is_loopback(host) and host != advertised:

@@ -1,4 +1,4 @@
-"""`/healthz` and `/readyz`: whether the process lives, and whether its brokers are ready for clients."""
+"""`/healthz` and `/readyz`: whether the process is alive, and whether its brokers are ready for clients."""
 
 from __future__ import annotations
 
@@ -21,13 +21,12 @@ def add_routes(app: web.Application) -> None:
 
 
 async def healthz(_: web.Request) -> web.Response:
-    """The event loop answers. Whether the database does is no question here: restarting would not bring it
-    back."""
+    """The event loop responds. The database does not count here: restarting would not bring it back."""
     return web.json_response({"alive": True})
 
 
 async def readyz(request: web.Request) -> web.Response:
-    """200 when every broker of the process is ready, as `muster cluster ready` means it, else 503."""
+    """200 if every broker of the process is ready in the sense of `muster cluster ready`, else 503."""
     running = request.app[BROKERS].running
     stopping = request.app[LIFE].stopping
     brokers = await asyncio.gather(*(_state(each, stopping) for each in running))
@@ -41,8 +40,8 @@ async def _state(broker: Broker, stopping: bool) -> dict[str, Any]:
 
 
 async def why_not_ready(broker: Broker) -> str | None:
-    """What keeps a broker from being ready; None when nothing does. The store is asked, which knows better
-    than the broker: it is registered there, and has announced all that it holds."""
+    """Why a broker is not ready; None if it is: registered in the store, with everything it holds announced.
+    This asks the store, which knows better than the broker."""
     try:
         async with asyncio.timeout(_ASK_S):
             nodes = await broker.store.nodes()

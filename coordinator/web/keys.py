@@ -1,4 +1,4 @@
-"""Under what the application keeps what its handlers work with."""
+"""The application's keys for what its handlers use."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from muster.coordinator.web.trends import Trends
 
 @dataclass(slots=True)
 class Life:
-    """Where the process is in its life."""
+    """The lifecycle state of the process."""
 
     stopping: bool = False
-    """The brokers are about to stop, or are stopping."""
+    """Whether the brokers are stopping or about to."""
 
 
 BROKERS: Final = web.AppKey("brokers", Brokers)
@@ -30,4 +30,4 @@ LIFE: Final = web.AppKey("life", Life)
 LATELY: Final = web.AppKey("lately", Lately)
 TRENDS: Final = web.AppKey("trends", Trends)
 LOOKS: Final = web.AppKey("looks", asyncio.Semaphore)
-"""Those who look at records, as many as may at a time."""
+"""Limits concurrent looks at records."""

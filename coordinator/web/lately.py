@@ -1,5 +1,5 @@
-"""What the overview says of a group's recent rebalances: how many, and what was behind the last one. That is
-read from the journal, explained in a thread, and kept until something new happens."""
+"""A group's recent rebalances for the overview: how many, and the cause of the last one. Read from the
+journal, explained in a thread, and cached until something new happens."""
 
 from __future__ import annotations
 
@@ -19,27 +19,28 @@ from muster.coordinator.web.trends import Point
 
 HOUR_MS: Final = 3_600_000
 _LEARNED_AT_ONCE: Final = 200
-"""Groups that are explained for one answer; the rest are for the next one."""
+"""Most groups explained for one response; the rest wait for the next one."""
 _LEARNED_S: Final = 0.5
 _SETTLED_MS: Final = 60_000
-"""What comes this soon after a rebalance may still change what is thought of it."""
+"""Entries this soon after a rebalance may still change its explanation."""
 _AGAIN_MS: Final = 5_000
 
 
 class Digest(NamedTuple):
-    """What a group's journal tells in short."""
+    """A summary of a group's journal."""
 
     began_ms: tuple[int, ...]
-    """When its rebalances began, oldest first."""
+    """Start times of its rebalances, oldest first."""
     known_from_ms: int
-    """How far back the journal has the group."""
+    """How far back the journal covers the group."""
     last: dict[str, Any] | None
-    """The newest rebalance that is over."""
+    """The last completed rebalance."""
     lags: tuple[Point, ...]
     """Its lag at commits."""
 
     def how_often(self, now_ms: int) -> dict[str, int]:
-        """How many rebalances began within the last hour, or since the group is known, if that is less."""
+        """How many rebalances began within the last hour, or since the journal covers the group, if that is
+        less."""
         within_ms = min(max(now_ms - self.known_from_ms, 0), HOUR_MS)
         return {"count": sum(each >= now_ms - within_ms for each in self.began_ms), "within_ms": within_ms}
 
@@ -47,28 +48,28 @@ class Digest(NamedTuple):
 class _Known(NamedTuple):
     digest: Digest
     mark: object
-    """What was the newest of the group then."""
+    """The group's newest entry at that time."""
     at_ms: int
 
 
 class Lately:
-    """The digests of groups that were asked about."""
+    """The digests of requested groups."""
 
     def __init__(self) -> None:
         self._known: dict[str, _Known] = {}
 
     def of(self, group_id: str) -> Digest | None:
-        """None: nobody has read its journal yet."""
+        """None: its journal was not read yet."""
         known = self._known.get(group_id)
         return None if known is None else known.digest
 
     def keep(self, group_ids: Collection[str]) -> None:
-        """Forget all other groups: they have gone, or are another process's."""
+        """Forget all other groups: they are gone, or moved to another process."""
         for group_id in [each for each in self._known if each not in group_ids]:
             del self._known[group_id]
 
     async def learn(self, brokers: Brokers, tallies: Tallies, some: Sequence[facts.Held]) -> None:
-        """Read the journals of those groups of which there may be something new; of many, a part."""
+        """Read the journals of groups that may have something new; of many, only some."""
         since = time.perf_counter()
         due = [each for each in some if self._is_due(each, tallies)]
         for broker, group, _ in due[:_LEARNED_AT_ONCE]:
@@ -98,7 +99,7 @@ def _mark(group: Group, tallies: Tallies) -> object:
 
 
 def digested(entries: Sequence[Entry], names: Names, now_ms: int) -> Digest:
-    """The digest of one group's entries, oldest first, in which members go by these names."""
+    """The digest of one group's entries, oldest first, with these member names."""
     own = [each for each in entries if each.group is not None]
     found = rebalances(entries)
     over = [each for each in found if each.outcome is not Outcome.UNDER_WAY]

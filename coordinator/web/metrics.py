@@ -1,7 +1,5 @@
-"""`/metrics`: Prometheus text, put together when somebody asks.
-
-Groups and partitions carry the names and labels that kafka_exporter and kafka-lag-exporter have given them,
-for the dashboards that there are. docs/http.md lists all of them.
+"""`/metrics`: Prometheus text, generated on request. Groups and partitions have the names and labels of
+kafka_exporter and kafka-lag-exporter, for existing dashboards. docs/http.md lists all of them.
 """
 
 from __future__ import annotations
@@ -17,6 +15,7 @@ from prometheus_client.core import (
     HistogramMetricFamily,
     Metric,
     SummaryMetricFamily,
+    UnknownMetricFamily,
 )
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
@@ -46,10 +45,10 @@ def add_routes(app: web.Application) -> None:
 
 
 async def metrics(request: web.Request) -> web.Response:
-    """All figures, in Prometheus' text format."""
+    """All metrics, in Prometheus' text format."""
     async with request.app[_ONE_AT_A_TIME]:
         scrape = await gather(request.app[BROKERS], request.app[FEED], request.app[TALLIES])
-        # Writing out some ten thousand lines takes a while, in which the brokers should have turns.
+        # Writing tens of thousands of lines takes a while, during which the brokers need turns.
         body = await asyncio.to_thread(_write_out, scrape)
     return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
@@ -64,6 +63,7 @@ class _Shown(Collector):
     def collect(self) -> Iterator[Metric]:
         yield from _of_cluster(self._scrape)
         yield from _of_groups(self._scrape)
+        yield from _as_kafka_counts(self._scrape)
         yield from _of_rebalances(self._scrape)
         yield from _of_brokers(self._scrape)
 
@@ -140,6 +140,33 @@ def _of_groups(scrape: Scrape) -> Iterator[Metric]:
     yield from (members, offsets, lags, seconds, states)
 
 
+_KAFKA: Final = "kafka_server_group_coordinator_metrics"
+"""What Prometheus' JMX exporter calls Kafka's bean group-coordinator-metrics."""
+
+
+def _as_kafka_counts(scrape: Scrape) -> Iterator[Metric]:
+    """Kafka's own figures about groups, under their names."""
+    by_protocol = GaugeMetricFamily(f"{_KAFKA}_group_count", "Groups, by protocol.", labels=["protocol"])
+    for protocol in ("classic", "consumer"):
+        counts = {state: count for (kind, state), count in scrape.counts.items() if kind == protocol}
+        by_protocol.add_metric([protocol], sum(counts.values()))
+        by_state = GaugeMetricFamily(
+            f"{_KAFKA}_{protocol}_group_count", f"{protocol.title()} groups, by state.", labels=["state"]
+        )
+        for state, count in counts.items():
+            by_state.add_metric([state], count)
+        yield by_state
+    yield by_protocol
+    yield UnknownMetricFamily(
+        f"{_KAFKA}_group_completed_rebalance_count",
+        "Completed rebalances of classic groups.",
+        value=scrape.completed,
+    )
+    yield UnknownMetricFamily(
+        f"{_KAFKA}_consumer_group_rebalance_count", "New epochs of consumer groups.", value=scrape.epochs
+    )
+
+
 def _of_rebalances(scrape: Scrape) -> Iterator[Metric]:
     rebalances = CounterMetricFamily(
         "muster_group_rebalances",
@@ -148,7 +175,8 @@ def _of_rebalances(scrape: Scrape) -> Iterator[Metric]:
     )
     phases = SummaryMetricFamily(
         "muster_group_rebalance_phase_seconds",
-        "How long a group waited for JoinGroups (join) and for the assignment.",
+        "How long a classic group waited for JoinGroups (join) and for the assignment, a consumer group for "
+        "its target and for all members to reach it (reconcile).",
         labels=["group", "phase"],
     )
     evictions = CounterMetricFamily(
@@ -189,7 +217,8 @@ def _of_rebalances(scrape: Scrape) -> Iterator[Metric]:
     yield from (rebalances, phases, evictions, refused, *plain.values())
     of_all = HistogramMetricFamily(
         "muster_rebalance_phase_seconds",
-        "How long all groups together waited for JoinGroups (join) and for assignments.",
+        "How long all groups together waited for JoinGroups (join) and for assignments, targets, and members "
+        "to reach them (reconcile).",
         labels=["phase"],
     )
     for phase, histogram in scrape.phases.items():

@@ -1,4 +1,4 @@
-"""The page: its files, read once, load nothing from anywhere else."""
+"""The page: its files, read once, load nothing from elsewhere."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TYPES: Final = {".html": "text/html", ".css": "text/css", ".js": "text/javascri
 
 
 def add_routes(app: web.Application) -> None:
-    """`/` and what the page is made of."""
+    """`/` and the page's files."""
     for each in sorted(_STATIC.iterdir()):
         path = "/" if each.name == "index.html" else f"/static/{each.name}"
         app.router.add_get(path, _File(each.read_bytes(), _TYPES[each.suffix]).serve)
@@ -26,12 +26,12 @@ class _File:
         self._content = content
         self._headers = {
             "Content-Type": f"{content_type}; charset=utf-8",
-            "Cache-Control": "no-cache",  # it may be kept, and is asked about
+            "Cache-Control": "no-cache",  # cached, but revalidated
             "ETag": f'"{sha256(content).hexdigest()[:16]}"',
         }
 
     async def serve(self, request: web.Request) -> web.Response:
-        """The file, or that the browser has it already."""
+        """The file, or Not Modified."""
         if request.headers.get("If-None-Match") == self._headers["ETag"]:
             return web.Response(status=304, headers=self._headers)
         return web.Response(body=self._content, headers=self._headers)

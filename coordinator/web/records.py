@@ -1,5 +1,5 @@
-"""A look at the records of a partition: few of them, short, and read as any Fetch is. What takes time is done
-in a thread, and two looks at a time."""
+"""A look at some records of a partition, shortened, and read like any Fetch. Slow work runs in a thread, for
+two looks at a time."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from muster.protocol.record_batch import Header, Record, batches, records
 
 RECORDS_MAX: Final = 100
 _READ_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Of batches, for one look."""
+"""Most bytes of batches read for one look."""
 _PIECE_BYTES: Final = 512 * 1024
 _UNPACKED_BYTES_MAX: Final = 2 * 1024 * 1024
-"""Of one batch; a larger one is told of, not shown."""
+"""Most bytes of one unpacked batch; larger ones are reported, not shown."""
 _READS_MAX: Final = 40
 _SHOWN_BYTES: Final = 256 * 1024
-"""Of keys, values and headers, for one look."""
+"""Most bytes of keys, values and headers for one look."""
 _FIELD_BYTES_MAX: Final = 4_096
 _KEY_BYTES_MAX: Final = 512
 _HEADERS_MAX: Final = 20
@@ -31,7 +31,7 @@ _PRINTABLE: Final = frozenset("\t\n\r")
 
 
 class Look(NamedTuple):
-    """What was found, oldest first."""
+    """The records found, oldest first."""
 
     start: int
     """The log start offset."""
@@ -39,9 +39,9 @@ class Look(NamedTuple):
     """The high watermark."""
     records: list[dict[str, Any]]
     left_out: list[dict[str, Any]]
-    """Batches that are not shown, and why not."""
+    """Batches not shown, and why."""
     cut: bool
-    """There are more of those asked for: as many bytes were read as one look may read."""
+    """More were requested than one look may read."""
 
 
 class _Found(NamedTuple):
@@ -52,7 +52,7 @@ class _Found(NamedTuple):
 
 
 async def newest(broker: Broker, topic: Topic, partition: int, *, before: int | None, limit: int) -> Look:
-    """The last `limit` records below `before`, or of all. Raises KafkaError: 3, 6, 56 as of a Fetch."""
+    """The last `limit` records below `before`, or of all. Raises KafkaError 3, 6, 56 like a Fetch."""
     start, end = await broker.partitions.of(topic).offsets(topic, partition)
     reading = _Reading(broker, topic, partition)
     high, step = end if before is None else min(before, end), 1
@@ -61,10 +61,10 @@ async def newest(broker: Broker, topic: Topic, partition: int, *, before: int | 
         low = max(start, high - step)
         data = await reading.span(low, high)
         if data is None:
-            break  # what was not read to its end would leave a hole
+            break  # a part not read to its end would leave a gap
         piece = await asyncio.to_thread(_decode, data, start, high)
         found = _Found(piece.records + found.records, piece.left_out + found.left_out)
-        # Batches come whole, so the first of them may have begun below.
+        # Batches are complete, so the first may have begun below.
         firsts = [each.offset for each in piece.records] + [each["offset"] for each in piece.left_out]
         high = min(low, *firsts) if firsts else low
         step *= 4
@@ -89,7 +89,7 @@ async def since(broker: Broker, topic: Topic, partition: int, *, offset: int, li
 
 
 class _Reading:
-    """The reads of one look, and how much they may read yet."""
+    """The reads of one look, and how much they may still read."""
 
     def __init__(self, broker: Broker, topic: Topic, partition: int) -> None:
         self._broker = broker
@@ -103,7 +103,7 @@ class _Reading:
         return self._reads >= _READS_MAX or self._bytes >= _READ_BYTES_MAX
 
     async def piece(self, offset: int) -> bytes:
-        """Whole batches from the one on that has `offset`; empty at the end."""
+        """Complete batches, starting with the one that has `offset`; empty at the end."""
         with ResponseReservation(self._broker.connections.responses) as share:
             asked = FetchPartition(self._topic, self._partition, offset, _PIECE_BYTES)
             (answer,) = await self._broker.partitions.fetch(
@@ -116,7 +116,7 @@ class _Reading:
         return bytes(answer.records)
 
     async def span(self, low: int, high: int) -> bytes | None:
-        """All batches from the one on that has `low`, up to `high`; None where that is too much."""
+        """All batches from the one with `low` up to `high`; None if that is too much."""
         pieces: list[bytes] = []
         while low < high:
             if self.spent:
@@ -130,7 +130,7 @@ class _Reading:
 
 
 def _behind(data: bytes) -> int:
-    """The offset behind whole batches."""
+    """The offset after complete batches."""
     *_, (_, last) = batches(data)
     return last.next_offset
 
@@ -182,8 +182,8 @@ def _record_json(record: Record, room: int) -> dict[str, Any]:
 
 
 def shown(data: bytes | None, room: int) -> dict[str, Any] | None:
-    """The first `room` bytes: as `text` where they are UTF-8 that can be printed, as `hex` otherwise; None
-    for null. `size` is that of all, `cut` whether there is more of it."""
+    """The first `room` bytes: as `text` if they are printable UTF-8, as `hex` otherwise; None for null.
+    `size` is the full size, `cut` whether there is more."""
     if data is None:
         return None
     part, cut = data[:room], len(data) > room
@@ -195,7 +195,7 @@ def shown(data: bytes | None, room: int) -> dict[str, Any] | None:
 
 
 def _text(part: bytes, cut: bool) -> str | None:
-    """None: it is none."""
+    """None if it is not text."""
     for trimmed in _endings(part) if cut else (part,):
         try:
             text = trimmed.decode()
@@ -206,5 +206,5 @@ def _text(part: bytes, cut: bool) -> str | None:
 
 
 def _endings(part: bytes) -> Iterable[bytes]:
-    """A character of UTF-8 has four bytes at most, and may be cut within them."""
+    """A UTF-8 character has at most four bytes, and may be cut within them."""
     return (part[: len(part) - gone] for gone in range(4))

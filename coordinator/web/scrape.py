@@ -1,4 +1,4 @@
-"""What one answer of `/metrics` is made of, gathered on the loop in short turns."""
+"""The data for one `/metrics` response, gathered on the loop in short turns."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from muster.coordinator.web.feed import Feed
 from muster.coordinator.web.tallies import UNKNOWN, GroupTally, Histogram, Tallies
 
 GROUPS_MAX: Final = 2_000
-"""Groups with series of their own; of more, the first by name have them."""
+"""Most groups with series of their own; the first by name have them."""
 PARTITIONS_MAX: Final = 20_000
-"""Partitions of topics with series of their own."""
+"""Most topic partitions with series of their own."""
 GROUP_PARTITIONS_MAX: Final = 20_000
-"""Offsets of groups with series of their own, taken together."""
+"""Most group offsets with series of their own, in total."""
 LABEL_MAX: Final = 500
-"""Characters. Kafka takes 32,767 of them for a group id, and each series of the group repeats it: those with
-more than these have no series, and other labels are cut."""
+"""In characters. Kafka allows 32,767 for a group id, and each series of the group repeats it: groups with
+longer ids have no series, and other labels are truncated."""
 
 _EXPLAINED_AT_ONCE: Final = 200
-"""Groups whose rebalances are explained for one answer."""
+"""Most groups explained for one response."""
 
 _LOOK_S: Final = 5.0
-"""How long the ends of partitions are waited for."""
+"""How long to wait for the ends of partitions."""
 
 
 # --- what is shown ------------------------------------------------------------------------------------------
@@ -69,7 +69,7 @@ class ScrapedBroker:
     connections: int
     counts: Counts
     dropped: int
-    """Journal entries that were not stored."""
+    """Journal entries not stored."""
     loads: Histogram | None
     unloads: int
     shards: dict[str, int]
@@ -78,7 +78,7 @@ class ScrapedBroker:
 
 @dataclass(slots=True)
 class Scrape:
-    """All of it; nothing in it changes any more, so that another thread may write it out."""
+    """The complete data; it no longer changes, so another thread may write it out."""
 
     cluster: str
     nodes: int
@@ -86,6 +86,12 @@ class Scrape:
     partitions: list[tuple[str, int, int, int]] = field(default_factory=list)
     """Topic, partition, oldest and current offset."""
     groups: list[Group] = field(default_factory=list)
+    counts: dict[tuple[str, str], int] = field(default_factory=dict)
+    """How many groups there are of each type and state."""
+    epochs: int = 0
+    """New epochs of consumer groups since the process started."""
+    completed: int = 0
+    """Rebalances of classic groups since then."""
     brokers: list[ScrapedBroker] = field(default_factory=list)
     left_out: dict[str, int] = field(default_factory=dict)
     phases: dict[str, Histogram] = field(default_factory=dict)
@@ -93,14 +99,14 @@ class Scrape:
     watching: int = 0
     """Readers of the stream of events."""
     cut: int = 0
-    """Those that fell behind."""
+    """Readers cut off for falling behind."""
 
 
 # --- gathering ----------------------------------------------------------------------------------------------
 
 
 async def gather(brokers: Brokers, feed: Feed, tallies: Tallies) -> Scrape:
-    """What there is to tell now. Raises HTTPServiceUnavailable without a broker that runs."""
+    """The current data. Raises HTTPServiceUnavailable without a running broker."""
     topology = facts.any_broker(brokers).topology
     scrape = Scrape(facts.any_broker(brokers).cluster_id, len(topology.nodes))
     scrape.watching, scrape.cut = feed.subscribers, feed.cut
@@ -112,6 +118,7 @@ async def gather(brokers: Brokers, feed: Feed, tallies: Tallies) -> Scrape:
         scrape.brokers.append(_broker(broker, tallies))
     scrape.phases = {phase: histogram.copy() for phase, histogram in tallies.phases.items()}
     scrape.lateness = tallies.lateness.copy()
+    scrape.epochs, scrape.completed = tallies.epochs, tallies.completed
     return scrape
 
 
@@ -137,7 +144,7 @@ async def _partitions(brokers: Brokers, scrape: Scrape) -> None:
                 async with asyncio.timeout(_LOOK_S):
                     found = await broker.partitions.look([each for _, each in some])
             except (OSError, TimeoutError):
-                break  # requests say so, and the log
+                break  # requests and the log report it
             for (name, (_, partition)), bounds in zip(some, found, strict=True):
                 if bounds is not None:
                     scrape.partitions.append((name, partition, *bounds))
@@ -147,9 +154,15 @@ async def _groups(brokers: Brokers, tallies: Tallies, scrape: Scrape) -> None:
     found = sorted(facts.held(brokers), key=lambda each: each.group.group_id)
     shards = {host.lease.number for broker in brokers.running for host in broker.runtime.hosts()}
     tallies.keep({each.group.group_id for each in found}, shards)
+    turns = facts.Turns()
+    for each in found:
+        await turns.next()
+        listed = each.group.listed()
+        kind = listed.group_type, listed.group_state
+        scrape.counts[kind] = scrape.counts.get(kind, 0) + 1
     held = [each for each in found if len(each.group.group_id) <= LABEL_MAX][:GROUPS_MAX]
     _note_left_out(scrape, "groups", len(found) - len(held))
-    room, turns = GROUP_PARTITIONS_MAX, facts.Turns()
+    room = GROUP_PARTITIONS_MAX
     for broker, group, offsets in held:
         committed = [(*each, offset.offset) for each, offset in list(offsets.items())[: max(room, 0)]]
         _note_left_out(scrape, "group_partitions", len(offsets) - len(committed))
@@ -180,15 +193,15 @@ def _note_left_out(scrape: Scrape, what: str, count: int) -> None:
 
 
 async def _explain(brokers: Brokers, tallies: Tallies) -> None:
-    """Find out what was behind the rebalances since the last time."""
+    """Explain the rebalances since the last time."""
     waiting = [(group_id, tally) for group_id, tally in tallies.groups.items() if tally.unexplained]
     del waiting[_EXPLAINED_AT_ONCE:]
-    for group_id, tally in waiting:  # the rest when somebody asks again
+    for group_id, tally in waiting:  # the rest on the next request
         entries = facts.journalled(brokers, group_id)
         some = list(tally.unexplained)
         found = await asyncio.to_thread(_explained, entries, {each.generation for each in some})
         for each in some:
-            if tally.unexplained and tally.unexplained[0] is each:  # nobody else has asked meanwhile
+            if tally.unexplained and tally.unexplained[0] is each:  # no other request came meanwhile
                 tally.unexplained.popleft()
                 tally.count_rebalance(*found.get(each.generation, (each.trigger, UNKNOWN)))
 

@@ -1,5 +1,5 @@
-"""What is noted of the journal's entries as they come, for metrics and lists: cheap, since a step of a group
-waits for it. What takes thought (what was behind a rebalance) is left for when somebody asks."""
+"""Counts of journal entries as they arrive, for metrics and lists: cheap, since a step of a group waits for
+it. Slow work (explaining a rebalance) is left until requested."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Final, NamedTuple, TypeVar
 from muster.coordinator.journal.entries import Entry, Member
 
 GROUPS_MAX: Final = 10_000
-"""Groups that are counted; of more, those that were quiet for longest are forgotten."""
+"""Most groups counted; beyond that, those idle for longest are forgotten."""
 _UNEXPLAINED_MAX: Final = 100
-"""Rebalances of a group that wait for an explanation."""
+"""Most rebalances of a group waiting for an explanation."""
 _LABELS_MAX: Final = 50
-"""Different causes, errors and so on of a group."""
+"""Most different causes, errors and so on of a group."""
 OTHER: Final = "other"
 UNKNOWN: Final = "unknown"
-"""A diagnosis: nobody could tell."""
+"""The diagnosis if the cause is unknown."""
 
 PHASE_BUCKETS: Final = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 LATENESS_BUCKETS: Final = (1.0, 3.0, 5.0, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 120.0, 300.0)
@@ -27,7 +27,7 @@ LOAD_BUCKETS: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 _Label = TypeVar("_Label")
 
 REQUESTED: Final = "requested"
-"""A trigger of removals: another client asked for it, such as an admin's tool."""
+"""A removal requested by another client, such as an admin tool."""
 EVICTIONS: Final = frozenset(
     {
         "session expired",
@@ -35,14 +35,20 @@ EVICTIONS: Final = frozenset(
         "sync timed out",
         "rebalance timed out",
         "group full",
+        "revocation timed out",
         REQUESTED,
     }
 )
-"""Triggers of removals that were not the member's own wish."""
+"""Triggers of removals that the member did not ask for."""
+
+
+_OF_CLASSIC: Final = (("join", "join_ms"), ("assignment", "assignment_ms"))
+_OF_CONSUMERS: Final = (("target", "target_ms"), ("reconcile", "reconcile_ms"))
+"""Phases of rebalances, and the fields that have their times."""
 
 
 class Histogram:
-    """Counts of seconds by upper bounds; the last count is of all above them."""
+    """Counts of seconds by upper bounds; the last count is for all above them."""
 
     __slots__ = ("bounds", "counts", "sum")
 
@@ -63,14 +69,14 @@ class Histogram:
 
 
 class Unexplained(NamedTuple):
-    """A rebalance that is over and not explained yet."""
+    """A completed rebalance not explained yet."""
 
     generation: int | None
     trigger: str
 
 
 class LastRebalance(NamedTuple):
-    """What the newest rebalance of a group was, as recorded: its trigger, not yet what was behind it."""
+    """The newest rebalance of a group, as recorded: its trigger, not its diagnosis."""
 
     at_ms: int
     generation: int | None
@@ -82,7 +88,7 @@ class LastRebalance(NamedTuple):
 
 
 class GroupTally:
-    """What was counted of one group."""
+    """The counts of one group."""
 
     __slots__ = (
         "commits_refused",
@@ -120,7 +126,7 @@ class GroupTally:
         return made
 
     def give_up_on_the_oldest(self) -> None:
-        """Nobody has asked for so long that its evidence is about to go."""
+        """Give up on the oldest: its evidence is about to be dropped before anybody asked."""
         oldest = self.unexplained.popleft()
         self.count_rebalance(oldest.trigger, UNKNOWN)
 
@@ -130,7 +136,7 @@ class GroupTally:
 
 
 class BrokerTally:
-    """What was counted of one broker."""
+    """The counts of one broker."""
 
     __slots__ = ("loads", "unloads")
 
@@ -148,6 +154,10 @@ class Tallies:
         self.phases: dict[str, Histogram] = {}
         """Of all groups."""
         self.lateness = Histogram(LATENESS_BUCKETS)
+        self.epochs = 0
+        """New epochs of consumer groups."""
+        self.completed = 0
+        """Completed rebalances of classic groups."""
         self._groups_max = groups_max
 
     def observe(self, entries: Sequence[Entry]) -> None:
@@ -161,8 +171,8 @@ class Tallies:
                 self._of_group(entry.group, entry)
 
     def keep(self, groups: Collection[str], shards: Collection[int]) -> None:
-        """Forget groups that are neither among these nor in shards that may come back with them: they have
-        gone, or another process has them."""
+        """Forget groups that are neither among these nor in shards that may come back with them: they are
+        gone, or moved to another process."""
         for group_id in [each for each in self.groups if each not in groups]:
             if self.groups[group_id].shard not in shards:
                 del self.groups[group_id]
@@ -182,6 +192,8 @@ class Tallies:
         match entry.type:
             case "rebalance_completed":
                 self._rebalanced(tally, entry)
+            case "epoch_bumped":
+                self.epochs += 1
             case "member_added":
                 tally.joined += 1
             case "member_removed" if entry.data.get("requested_by") is not None:
@@ -195,7 +207,7 @@ class Tallies:
                 self.lateness.observe(_seconds(entry.data, "late_ms"))
             case "commit_refused":
                 _count(tally.commits_refused, str(entry.data.get("error", OTHER)), OTHER)
-            case "assigned":
+            case "assigned" | "target_assigned":
                 moved = entry.data.get("moved")
                 tally.moved += moved if isinstance(moved, int) else 0
 
@@ -205,7 +217,9 @@ class Tallies:
         if len(tally.unexplained) >= _UNEXPLAINED_MAX:
             tally.give_up_on_the_oldest()
         tally.unexplained.append(Unexplained(entry.generation, trigger))
-        for phase, name in (("join", "join_ms"), ("assignment", "assignment_ms")):
+        of_consumers = entry.data.get("target_ms") is not None
+        self.completed += not of_consumers
+        for phase, name in _OF_CONSUMERS if of_consumers else _OF_CLASSIC:
             seconds = _seconds(entry.data, name)
             count, total = tally.phases.get(phase, (0, 0.0))
             tally.phases[phase] = count + 1, total + seconds

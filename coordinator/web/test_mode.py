@@ -1,8 +1,6 @@
-"""`/test/...`: the clock, faults, brokers and shards, for test suites in any language. In test mode alone.
-
-What goes in and comes out is JSON; `docs/faults.md` describes it. What is asked wrongly is answered 400 with
-`{"error": text}`, where the text names the field; what cannot be done as things stand 409; what did not come
-about in time 504.
+"""`/test/...`: the clock, faults, brokers and shards, for test suites in any language. Only in test mode.
+Requests and responses are JSON; see `docs/faults.md`. An invalid request gets 400 with `{"error": text}`,
+where the text names the field; one that is impossible in the current state 409; one that timed out 504.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ Work = Callable[[web.Request, Body], Awaitable[object]]
 
 
 def add_routes(app: web.Application, brokers: Brokers) -> None:
-    """Add them; outside of test mode something that says so."""
+    """Add the routes; outside test mode, one that says so."""
     if not brokers.settings.test_mode:
         app.router.add_route("*", f"{TEST_PREFIX}{{rest:.*}}", _refuse)
         return
@@ -78,7 +76,7 @@ async def _refuse(request: web.Request) -> web.StreamResponse:
 def _handler(
     work: Work, fields: list[str] | None, parameters: list[str] | None
 ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
-    """What the body and the query may have; None: `work` sees to it."""
+    """The fields that the body and the query may have; None: `work` checks them."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
         try:
@@ -97,7 +95,7 @@ def _handler(
 
 
 async def _body(request: web.Request) -> Body:
-    """The request's JSON object; empty where there is no body. Raises FaultError."""
+    """The request's JSON object; empty without a body. Raises FaultError."""
     text = await request.text()
     try:
         given = json.loads(text) if text.strip() else {}
@@ -116,7 +114,7 @@ def _check_known(what: str, given: Iterable[str], known: list[str] | None) -> No
 
 
 class Staging:
-    """What the routes do. Each returns what is answered as JSON."""
+    """The routes' handlers. Each returns the JSON response."""
 
     def __init__(self, brokers: Brokers) -> None:
         self._brokers = brokers
@@ -139,7 +137,7 @@ class Staging:
         return {}
 
     async def show_fault(self, request: web.Request, body: Body) -> object:
-        """With `?hit=N` once it has been carried out so often, at most `?timeout=` from now."""
+        """With `?hit=N`, waits until it has been applied N times, at most for `?timeout=`."""
         rule_id = _number("id", request.match_info["id"])
         faults = self._brokers.faults
         if "hit" in request.query:
@@ -182,7 +180,8 @@ class Staging:
         return {}
 
     def _member(self, body: Body) -> tuple[str, str]:
-        """The group and the id of the member that `member` means. What means nobody is left as it is."""
+        """The group, and the id of the member that `member` names. If it names nobody, it is passed on
+        unchanged."""
         group_id, named = _text("group", body), _text("member", body)
         group = group_of(self._brokers, group_id)
         names = names_of(group)

@@ -1,5 +1,5 @@
-"""What is known of topics in passing: where their partitions begin and end, how large they are, who leads
-them and which groups read them."""
+"""Facts about topics: the offsets and sizes of their partitions, their leaders, and the groups that read
+them."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from muster.protocol.errors import ErrorCode, KafkaError
 _T = TypeVar("_T")
 
 _MEASURE_S: Final = 2.0
-"""How long a disk or a database is waited for."""
+"""How long to wait for a disk or a database."""
 
 
 class Measured(NamedTuple):
-    """A partition; None for what is not known (in time)."""
+    """A partition; None for what is unknown (in time)."""
 
     start: int | None = None
     end: int | None = None
@@ -36,7 +36,7 @@ class Measured(NamedTuple):
 
 
 class Reader(NamedTuple):
-    """A group that has committed an offset in a partition, or whose member is assigned it."""
+    """A group that has committed an offset in a partition, or has a member assigned to it."""
 
     group: str
     offset: int | None
@@ -56,8 +56,8 @@ def named(brokers: Brokers, name: str) -> Topic:
 
 
 def leader_here(brokers: Brokers, topic: Topic, partition: int) -> Broker:
-    """The broker of this process that leads the partition. Raises HTTPMisdirectedRequest when one of another
-    process does (the answer says which), HTTPServiceUnavailable when none does at the moment."""
+    """The broker of this process that leads the partition. Raises HTTPMisdirectedRequest if one of another
+    process does (the response names it), HTTPServiceUnavailable if none does at the moment."""
     for broker in brokers.running:
         if _leads(broker, topic, partition):
             return broker
@@ -79,7 +79,7 @@ def _leads(broker: Broker, topic: Topic, partition: int) -> bool:
 
 
 async def measure(brokers: Brokers, asked: Sequence[tuple[Topic, int]]) -> dict[PartitionId, Measured]:
-    """Start, end and size of partitions, as far as they are known here or told in time."""
+    """Start, end and size of partitions, as far as known here or reported in time."""
     by_broker: dict[Broker, list[PartitionId]] = defaultdict(list)
     turns = facts.Turns()
     for topic, partition in asked:
@@ -90,7 +90,7 @@ async def measure(brokers: Brokers, asked: Sequence[tuple[Topic, int]]) -> dict[
     bounds: dict[PartitionId, tuple[int, int] | None] = {}
     sizes: dict[PartitionId, int] = {}
     for broker, some in by_broker.items():
-        with suppress(TimeoutError, OSError, StoreError, KafkaError):  # requests say so, and the log
+        with suppress(TimeoutError, OSError, StoreError, KafkaError):  # requests and the log report it
             async with asyncio.timeout(_MEASURE_S):
                 bounds.update(zip(some, await broker.partitions.look(some), strict=True))
                 sizes.update(zip(some, await broker.partitions.sizes(some), strict=True))
@@ -102,7 +102,7 @@ async def measure(brokers: Brokers, asked: Sequence[tuple[Topic, int]]) -> dict[
 
 
 async def groups_of_topics(brokers: Brokers) -> dict[str, list[str]]:
-    """The groups coordinated here by the topics that they have committed offsets in or subscribe to."""
+    """The groups coordinated here, by the topics they have committed offsets in or subscribe to."""
     found: dict[str, list[str]] = defaultdict(list)
     turns = facts.Turns()
     for _, group, offsets in list(facts.held(brokers)):
@@ -113,7 +113,7 @@ async def groups_of_topics(brokers: Brokers) -> dict[str, list[str]]:
 
 
 async def readers(brokers: Brokers, topic: str) -> dict[int, list[Reader]]:
-    """Who reads the topic's partitions, of the groups coordinated here."""
+    """The readers of the topic's partitions among the groups coordinated here."""
     found: dict[int, list[Reader]] = defaultdict(list)
     turns = facts.Turns()
     for _, group, offsets in sorted(facts.held(brokers), key=lambda each: each.group.group_id):
@@ -136,7 +136,7 @@ def _of_topic(topic: str, known: Iterable[tuple[TopicPartition, _T]]) -> dict[in
 
 
 def as_http(error: KafkaError, name: str) -> web.HTTPException:
-    """The answer to a look at a partition that cannot be read: `name` is what it is called."""
+    """The response for a partition that cannot be read; `name` is its name."""
     match error.code:
         case ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             return refusal(web.HTTPNotFound, f"there is no partition {name}")

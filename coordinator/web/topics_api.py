@@ -1,4 +1,4 @@
-"""Topics as JSON: all of them, one with its partitions and who reads them, and a look at its records."""
+"""Topics as JSON: the list, one with its partitions and readers, and a look at its records."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from muster.protocol.errors import KafkaError
 TOPICS_MAX: Final = 1_000
 PARTITIONS_MAX: Final = 1_000
 _MEASURED_MAX: Final = 2_000
-"""Partitions that are measured for a list of topics; topics beyond have no figures."""
+"""Most partitions measured for a list of topics; topics beyond have no figures."""
 _GROUPS_SHOWN: Final = 10
 _READERS_SHOWN: Final = 20
 _RECORDS: Final = 20
@@ -40,7 +40,7 @@ def add_routes(app: web.Application) -> None:
 
 
 async def topics(request: web.Request) -> web.Response:
-    """The topics of the cluster by name, from behind `after` on."""
+    """The topics of the cluster by name, after `after`."""
     brokers = request.app[BROKERS]
     wanted, after = request.query.get("find", "").lower(), request.query.get("after", "")
     limit = whole_number(request, "limit", TOPICS_MAX, TOPICS_MAX)
@@ -61,7 +61,7 @@ async def topics(request: web.Request) -> web.Response:
 
 
 def _to_measure(some: list[Topic]) -> list[tuple[Topic, int]]:
-    """Whole topics, and none that stands in rows of the store: each of its partitions would be a question."""
+    """Whole topics, and none that is kept as rows of the store: each partition would need a query."""
     found: list[tuple[Topic, int]] = []
     for each in some:
         if not each.internal and len(found) + each.partitions <= _MEASURED_MAX:
@@ -95,7 +95,7 @@ def _summary(topic: Topic, groups: list[str], measured: dict[PartitionId, Measur
 
 
 async def topic(request: web.Request) -> web.Response:
-    """One topic: its partitions from number `skip` on, with who leads and who reads them."""
+    """One topic: its partitions from number `skip` on, with their leaders and readers."""
     brokers = request.app[BROKERS]
     limit = whole_number(request, "limit", PARTITIONS_MAX, PARTITIONS_MAX)
     skip = whole_number(request, "skip", 0, 2**31 - 1, lowest=0)
@@ -163,7 +163,7 @@ async def look(request: web.Request) -> web.Response:
 
 
 def _partition(request: web.Request, topic: Topic) -> int:
-    """That of the path. Raises HTTPNotFound."""
+    """The partition in the path. Raises HTTPNotFound."""
     text = request.match_info["partition"]
     if not (text.isascii() and text.isdecimal() and len(text) < 10 and int(text) < topic.partitions):
         why = f"{topic.name} has no partition {text[:40]!r}: its partitions are 0 to {topic.partitions - 1}"
@@ -197,5 +197,5 @@ async def _look(
 
 
 async def _answer(told: dict[str, Any]) -> web.Response:
-    """It may be long, and the loop has better to do than to write it out."""
+    """Written out in a thread: it may be long."""
     return web.json_response(text=await asyncio.to_thread(json.dumps, told))

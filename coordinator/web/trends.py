@@ -1,4 +1,4 @@
-"""How the lag of groups developed: points noted whenever a page asks for it; before that the journal's
+"""The lag of groups over time: points are noted whenever a page asks; before that, the journal's
 `lag_at_commit` entries fill in."""
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from itertools import takewhile
 from typing import Final
 
 SPAN_MS: Final = 3_600_000
-"""What a trend reaches back at most."""
+"""The longest span of a trend."""
 POINTS_SHOWN: Final = 30
 _POINTS_MAX: Final = 120
 _APART_MS: Final = 2_000
@@ -27,11 +27,11 @@ class Trends:
         self._groups_max = groups_max
 
     def note(self, group_id: str, at_ms: int, lag: int | None) -> None:
-        """The group is that far behind now; None, which is not noted: nobody knows."""
+        """Note the group's current lag; None (unknown) is not noted."""
         if lag is None:
             return
         points = self._points.pop(group_id, [])
-        self._points[group_id] = points  # the one that was noted last stands last
+        self._points[group_id] = points  # keeps the most recently noted last
         if len(self._points) > self._groups_max:
             del self._points[next(iter(self._points))]
         if points and at_ms < points[-1][0] + _APART_MS:
@@ -42,8 +42,8 @@ class Trends:
         del points[: bisect_left(points, (at_ms - SPAN_MS, -1))]
 
     def of(self, group_id: str, now_ms: int, before: Sequence[Point] = ()) -> list[Point]:
-        """The points of the last hour, oldest first, POINTS_SHOWN at most; `before` are those from elsewhere,
-        which count until the first that was noted here."""
+        """The points of the last hour, oldest first, at most POINTS_SHOWN; `before` are points from
+        elsewhere, used up to the first one noted here."""
         noted = self._points.get(group_id, [])
         first_ms = noted[0][0] if noted else now_ms
         points = [*takewhile(lambda point: point[0] < first_ms, before), *noted]
@@ -51,8 +51,7 @@ class Trends:
 
 
 def thinned(points: Sequence[Point], at_most: int = POINTS_SHOWN) -> list[Point]:
-    """At most so many of them, the first and the last among them, the others as evenly in time as they
-    are."""
+    """At most this many points: the first, the last, and others evenly spaced in time."""
     if len(points) <= at_most:
         return list(points)
     first_ms, last_ms = points[0][0], points[-1][0]

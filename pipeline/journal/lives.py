@@ -18,7 +18,8 @@ WITH marks AS (
     UNION ALL
     SELECT `group`, shard, member_id, client_id, host, instance, offset, at_ms, 'ended', NULL, false, trigger,
         trigger IN ('session expired', 'sync timed out', 'rebalance timed out', 'new member expired',
-            'group full', 'loaded with more members than allowed') OR requested_by IS NOT NULL,
+            'revocation timed out', 'group full', 'loaded with more members than allowed')
+            OR requested_by IS NOT NULL,
         at_ms - IF(trigger = 'session expired', coalesce(silent_ms, 0), 0)
     FROM {transitions} WHERE type = 'member_removed'
     UNION ALL

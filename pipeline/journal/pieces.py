@@ -42,6 +42,14 @@ SHARD_ENTRIES: Final = 256
 """How many of the entries about a whole shard are kept for groups that are new, or have been quiet."""
 
 _SETTLED: Final = (STABLE, EMPTY)
+_OF_CONSUMERS: Final = (
+    "metadata_changed",
+    "partitions_assigned",
+    "protocol_migrated",
+    "revocation_requested",
+    "target_assigned",
+)
+"""What else explains a rebalance of a consumer group."""
 _AROUND: Final = frozenset(
     (
         "member_removed",
@@ -52,11 +60,14 @@ _AROUND: Final = frozenset(
         "member_fenced",
         "heartbeat_late",
         "shard_loaded",
+        *_OF_CONSUMERS,
     )
 )
 _LED: Final = ("assigned", "leader_changed")
-_OUTCOMES: Final = ("protocol_chosen", "assigned", "leader_changed", "all_synced")
+_OUTCOMES: Final = ("protocol_chosen", "assigned", "leader_changed", "all_synced", "target_assigned")
 """What is told once in a rebalance, or a few times: always kept."""
+_REACHING: Final = ("epoch_bumped", "target_assigned")
+"""What only rebalances of consumer groups have."""
 _COUNTED: Final = (
     *_OUTCOMES,
     "member_added",
@@ -74,6 +85,8 @@ def is_bound(told: Told) -> bool:
 
 def is_opener(told: Told) -> bool:
     """Whether a rebalance begins with it."""
+    if told.entry.type == "epoch_bumped":
+        return whole(told.entry, "restarts") == 0
     before = text(told.entry, "from_state")
     return text(told.entry, "to_state") == PREPARING and before in (*_SETTLED, DEAD)
 
@@ -93,13 +106,18 @@ class Rebalance:
         """The table has it."""
         return any(
             text(each.entry, "to_state") in (PREPARING, COMPLETING)
-            or each.entry.type == "rebalance_completed"
+            or each.entry.type in ("rebalance_completed", *_REACHING)
             for each in self.entries[: self.ends]
         )
 
     @property
+    def of_consumers(self) -> bool:
+        """It is one of a consumer group (KIP-848), which a move of the coordinator does not end."""
+        return any(each.entry.type in _REACHING for each in self.entries[: self.ends])
+
+    @property
     def is_open(self) -> bool:
-        return self.ends == len(self.entries) and not _is_closer(self.entries[-1], None)
+        return self.ends == len(self.entries) and not _is_closer(self.entries[-1], None, self.of_consumers)
 
     @property
     def began_ms(self) -> int:
@@ -119,10 +137,12 @@ class Rebalance:
         return next((each for each in reversed(entries) if wanted(each)), None)
 
 
-def _is_closer(told: Told, next_bound: Told | None) -> bool:
+def _is_closer(told: Told, next_bound: Told | None, of_consumers: bool) -> bool:
     to_state = text(told.entry, "to_state")
-    if told.entry.type in ("rebalance_completed", *SHARD_TYPES) or to_state == DEAD:
+    if told.entry.type in ("rebalance_completed", "group_removed"):
         return True
+    if told.entry.type in SHARD_TYPES or to_state == DEAD:
+        return not of_consumers
     completes = next_bound is not None and next_bound.entry.type == "rebalance_completed"
     return to_state in _SETTLED and not completes
 
@@ -152,7 +172,7 @@ def rebalances(entries: Sequence[Told]) -> list[Rebalance]:
         rebalance.entries.append(each)
         if number not in closed:
             rebalance.ends = len(rebalance.entries)
-            if _is_closer(each, following):
+            if _is_closer(each, following, rebalance.of_consumers):
                 closed.add(number)
     return [found[number] for number in sorted(found)]
 

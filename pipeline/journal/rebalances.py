@@ -143,10 +143,12 @@ def _row(
 ) -> dict[str, Any]:
     # Where the journal does not have the beginning, a start stands for it that is no change of state.
     starts = [each for each in rebalance.starts if rebalance.stream[each.index] is each.entry]
-    starts = [each for each in starts if each.entry.type == "state_changed"]
+    starts = [each for each in starts if each.entry.type in ("state_changed", "epoch_bumped")]
     case = Case(rebalance, rebalance.starts[0], names, rebalance.stream[-1].at_ms)
     start_offset = told[starts[0].index if starts else rebalance.first].offset
     from_state = text(starts[0].entry, "from_state") if starts else None
+    if starts and starts[0].entry.type == "epoch_bumped":
+        from_state = rebalance.from_state
     finding, member, took, done = diagnose(case)[0], case.member, phases(rebalance), rebalance.completed
     assert took is not None
     slowest = joins(done)[:1] if done is not None else []

@@ -47,6 +47,27 @@ _MEANINGS: Final = {
     "sync-timeout": ("a member never asked for its assignment", "it joined and sent no SyncGroup in time"),
     "group-full": ("the group was full", "group.max.size keeps a member out (KIP-389)"),
     "rolling-restart": ("static members were restarted in turn", "several came back within ten minutes"),
+    "slow-revoke": (
+        "a member was slow to revoke partitions",
+        "others wait for them (KIP-848); it does not poll, or its callback takes long",
+    ),
+    "regex-resolved": (
+        "a regular expression stood for other topics",
+        "topics came or went, or a member brought it",
+    ),
+    "static-member-away": (
+        "a static member left for a while",
+        "it keeps its partitions until its session expires",
+    ),
+    "fenced": ("a member was fenced", "it used an epoch that it did not have"),
+    "upgraded": (
+        "a classic group became a consumer group",
+        "its first member of the consumer protocol joined (KIP-848)",
+    ),
+    "downgraded": (
+        "a consumer group became a classic one",
+        "its last member of the consumer protocol left (KIP-848)",
+    ),
     "coordinator-moved": ("the group's coordinator moved", "another broker has the group now"),
     "unknown": ("a cause that is not known", "nothing that the coordinator knows of says why"),
 }

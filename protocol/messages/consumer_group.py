@@ -1,8 +1,4 @@
-"""The consumer group protocol of KIP-848: ConsumerGroupHeartbeat, ConsumerGroupDescribe.
-
-Declared so that both codecs know them. Nothing serves them: the first is advertised for its refusal
-(`muster.coordinator.server.unserved`), the second not at all.
-"""
+"""The consumer group protocol of KIP-848: ConsumerGroupHeartbeat, ConsumerGroupDescribe."""
 
 from __future__ import annotations
 

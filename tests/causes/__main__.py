@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from tests.causes.acting import SHOWN
-from tests.causes.cases import CASES, Case
+from tests.causes.all_cases import CASES
+from tests.causes.cases import Case
 from tests.causes.judging import Judged, judge
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "why.md"

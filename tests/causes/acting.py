@@ -65,11 +65,15 @@ class Member:
 
     @property
     def owned(self) -> list[tuple[str, int]]:
-        """What it was assigned last; for members with eager assignors, that is all it has."""
-        for each in reversed(self.said):
-            if each.event == "assigned":
-                return [_partition(named) for named in each.fields["partitions"]]
-        return []
+        """What it was assigned last; for members with eager assignors, that is all it has. In the consumer
+        protocol, what it gained and has not lost."""
+        gained: set[tuple[str, int]] = set()
+        for each in self.said:
+            if each.event not in ("assigned", "gained", "lost"):
+                continue
+            named = {_partition(one) for one in each.fields["partitions"]}
+            gained = {"assigned": named, "gained": gained | named, "lost": gained - named}[each.event]
+        return sorted(gained)
 
     def _read(self) -> None:
         assert self.process.stdout is not None
@@ -181,11 +185,13 @@ def _java(options: Options) -> list[str]:
         "bootstrap.servers": options.bootstrap,
         "group.id": options.group,
         "client.id": options.client_id,
-        "session.timeout.ms": options.session_timeout_ms,
-        "heartbeat.interval.ms": options.heartbeat_interval_ms,
+        "group.protocol": options.protocol,
         "max.poll.interval.ms": options.max_poll_interval_ms,
         "metadata.max.age.ms": options.metadata_max_age_ms,
     }
+    if options.protocol == "classic":
+        settings["session.timeout.ms"] = options.session_timeout_ms
+        settings["heartbeat.interval.ms"] = options.heartbeat_interval_ms
     if options.instance is not None:
         settings["group.instance.id"] = options.instance
     if options.assignors:

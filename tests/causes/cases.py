@@ -34,6 +34,7 @@ class Scene(NamedTuple):
     cluster: Cluster
     stage: Stage
     client: str
+    protocol: str = "classic"
 
     def stable(self, members: int, generation: int | None = None) -> None:
         """Return once the group is."""
@@ -44,7 +45,7 @@ class Scene(NamedTuple):
         return self.cluster.group(GROUP).generation
 
     def start(self, name: str, client: str | None = None, **options: Any) -> Member:
-        return self.stage.start(client or self.client, name, **options)
+        return self.stage.start(client or self.client, name, **{"protocol": self.protocol, **options})
 
     def pair(self, **options: Any) -> tuple[Member, Member]:
         """Two members that share the topic: `web-1` and `web-2`."""
@@ -105,6 +106,8 @@ class Case:
     clients: tuple[str, ...]
     act: Callable[[Scene], Truth]
     brokers: int = 1
+    protocol: str = "classic"
+    """Of the members, where the script does not say."""
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -261,7 +264,7 @@ def _full(scene: Scene) -> Truth:
     return Truth(None, None, "group-full", "web-3")
 
 
-CASES: Final = (
+CLASSIC: Final = (
     Case("killed", "a member's process is killed (SIGKILL)", CLIENTS, _killed),
     Case("paused", "a member's process stands still for longer than its session (SIGSTOP)", CLIENTS, _paused),
     Case(

@@ -75,7 +75,7 @@ def _play(case: Case, client: str, folder: Path) -> Judged:
         cluster.create_topic(OTHER_TOPIC, 1)
         group = cluster.group(GROUP)
         try:
-            truth = case.act(Scene(cluster, stage, client))
+            truth = case.act(Scene(cluster, stage, client, case.protocol))
         except AssertionError as error:
             if client == "kafka_python" and _rejoined(explain_all(group.timeline())):
                 raise _Disturbed(str(error)) from error

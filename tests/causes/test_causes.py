@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.causes.cases import CASES, Case
+from tests.causes.all_cases import CASES
+from tests.causes.cases import Case
 from tests.causes.judging import judge
 
 pytestmark = pytest.mark.interop

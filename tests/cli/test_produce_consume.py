@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import select
 import time
@@ -260,6 +261,30 @@ def test_a_group_goes_on_where_it_was(broker: Broker) -> None:
     assert new.out == ""  # without --from-beginning a new group begins at the end
 
 
+@pytest.mark.parametrize(
+    ("options", "type_"),
+    [
+        ((), "classic"),
+        (("--group-protocol", "classic"), "classic"),
+        (("--group-protocol", "consumer", "--group-remote-assignor", "range"), "consumer"),
+        (("--group-protocol", "auto"), "consumer"),
+    ],
+)
+def test_a_member_of_either_protocol(broker: Broker, options: tuple[str, ...], type_: str) -> None:
+    run(broker.bootstrap, "produce", "t", stdin=b"1\n2\n")
+    once = ("consume", "t", "--group", "g", *options, "--from-beginning", "--max-messages", "1")
+    assert [run(broker.bootstrap, *once).out for _ in range(2)] == ["1\n", "2\n"]
+    listed = run(broker.bootstrap, "groups", "list", "--output", "json").out
+    assert [group["type"] for group in json.loads(listed)] == [type_]
+
+
+def test_an_assignor_that_the_broker_does_not_have(muster: Muster, t: None) -> None:
+    said = muster.refused(
+        "consume", "t", "--group", "g", "--group-protocol", "consumer", "--group-remote-assignor", "nope"
+    )
+    assert "group_remote_assignor='nope'" in said
+
+
 @pytest.mark.parametrize("delay_ms", [2_000, 60_000])
 def test_a_group_is_idle_from_when_it_was_assigned(delay_ms: int) -> None:
     with Broker(group_initial_rebalance_delay_ms=delay_ms) as broker:
@@ -302,6 +327,12 @@ def t(broker: Broker) -> None:
         (["consume", "t", "--group", "g", "--partition", "0"], "--group determines where to read"),
         (["consume", "t", "--group", "g", "--offset", "0"], "--group determines where to read"),
         (["consume", "t", "--group", "g", "--until-end"], "--group determines where to read"),
+        (["consume", "t", "--group-protocol", "auto"], "--group-protocol is about members of a group"),
+        (["consume", "t", "--group-remote-assignor", "range"], "add --group"),
+        (
+            ["consume", "t", "--group", "g", "--group-remote-assignor", "range"],
+            "--group-remote-assignor: members of the classic protocol assign themselves",
+        ),
         (["consume", "t", "--max-messages", "0"], "a whole number, 1 to"),
     ],
 )

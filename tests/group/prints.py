@@ -367,6 +367,8 @@ def event_line(event: Event, since_ms: int, cast: Cast) -> str:
                 f"fences {cast.symbol(event.old_member_id)} of {event.old_client_id} at "
                 f"{event.old_client_host}, by {event.api}"
             )
+            if event.sent_epoch is not None:
+                what += f", epoch {event.sent_epoch} is not {event.member_epoch}"
         case happenings.HeartbeatLate():
             what = f"late: after {_span(event.late_ms)}, session {_span(event.session_timeout_ms)}"
             if event.heartbeat_interval_ms is not None:

@@ -65,9 +65,7 @@ class Reader:
     def read(self, events: Iterable[Event]) -> None:
         for event in events:
             if isinstance(event, GroupCreated):
-                # An empty group of one kind goes silently when the first member is of the other.
-                former = self.groups.get(event.group_id)
-                assert former is None or not former.members
+                assert event.group_id not in self.groups
                 self.groups[event.group_id] = Known()
             elif event.group_id in self.groups:
                 self._read(self.groups[event.group_id], event)

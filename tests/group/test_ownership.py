@@ -149,7 +149,7 @@ def quickly(blob: bytes) -> list[tuple[str, tuple[int, ...]]] | None:
     "blob",
     [
         struct.pack(">hii", 0, -1, -1),
-        struct.pack(">hihiii", 0, 1, -1, 0, 0, -1),
+        struct.pack(">hih", 0, 1, -5) + bytes(2_100),  # steps back to where 511 partitions follow
         struct.pack(">hihii", 0, 1, 0, -1, -1),
         struct.pack(">hii", 0, 0, -2),
     ],

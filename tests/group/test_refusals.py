@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import pytest
 
 from muster.coordinator.base.rate_limiter import RateLimiter
@@ -237,8 +235,8 @@ def test_refused_commits_are_told_twenty_times_in_ten_seconds(harness: Harness) 
 # --- their limits -------------------------------------------------------------------------------------------
 
 
-LIMITS: Final = [("commits_refused", 20, 10_000), ("fenced", 1, 60_000), ("joins_refused", 1, 60_000)]
-"""Of a shard, with how often each allows a key, and in how many milliseconds."""
+LIMITS = [("commits_refused", 20, 10_000), ("fenced", 1, 60_000), ("joins_refused", 1, 60_000)]
+"""Each limiter of a shard, with how often it allows a key, and in how many milliseconds."""
 
 
 @each("name, count, within_ms", LIMITS)
@@ -249,7 +247,7 @@ def test_a_key_is_told_of_so_often(name: str, count: int, within_ms: int) -> Non
     assert limiter.allows("orders", within_ms)
 
 
-@each("name, count, within_ms", LIMITS)
-def test_a_thousand_keys_are_told_of(name: str, count: int, within_ms: int) -> None:
+@each("name", [name for name, _, _ in LIMITS])
+def test_a_thousand_keys_are_told_of(name: str) -> None:
     limiter: RateLimiter = getattr(RateLimiters(), name)
     assert [limiter.allows(key, 0) for key in range(1_001)] == [True] * 1_000 + [False]

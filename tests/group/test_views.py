@@ -110,6 +110,15 @@ def owed(harness: Harness) -> dict[str, str | None]:
     return {view.member_id: view.owes for view in harness.group().member_views()}
 
 
+def test_a_group_that_is_given_up_rebalances_no_more(harness: Harness) -> None:
+    alice, _ = stable(harness, "alice", "bob")
+    join(harness, join_request(alice))
+    harness.unload()
+    view = harness.group().view()
+    assert (view.state, view.is_rebalancing, view.rebalance) == ("Dead", False, None)
+    assert set(owed(harness).values()) == {None}
+
+
 def test_members_may_go_while_they_are_read(harness: Harness) -> None:
     alice, bob = stable(harness, "alice", "bob")
     views = harness.group().member_views()
@@ -157,7 +166,6 @@ def test_a_member() -> None:
         (None, [("sticky", subscription("a")), ("range", subscription("b"))], ["a"]),
         ("other", [("sticky", subscription("a"))], ["a"]),
         ("range", [("range", b"garbage")], None),
-        (None, [], None),
     ],
 )
 def test_what_a_member_subscribes_to(

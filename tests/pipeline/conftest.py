@@ -18,6 +18,7 @@ from muster.pipeline.journal.build import build
 from muster.pipeline.journal.tables import BRONZE
 from tests.pipeline.driven import Journal
 from tests.pipeline.generator import SEED, generate
+from tests.pipeline.java import QUICK
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,17 +26,21 @@ if TYPE_CHECKING:
 _SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
     "spark.driver.memory": "1g",
-    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+    "spark.driver.extraJavaOptions": QUICK,
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     "spark.log.level": "ERROR",
 }
 _LONGEST = (
-    "test_journal_stream.py",
     "test_connector.py",
+    "test_journal_stream.py",
+    "test_ingest.py",
     "test_standalone.py",
     "test_examples.py",
-    "test_ingest.py",
+    "test_kills.py",
+    "test_spark_source.py",
+    "test_traps.py",
     "test_journal.py",
+    "test_writing_on_spark.py",
     "test_report.py",
 )
 

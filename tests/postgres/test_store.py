@@ -303,7 +303,7 @@ async def test_what_was_acknowledged_outlives_the_server(postgres: Postgres, sto
         with pytest.raises(StoreBusy, match="connecting"):
             await claim(store_)
         await asyncio.to_thread(postgres.start)
-        with pytest.raises(StoreError, match="claimed anew"):
+        with pytest.raises(StoreError, match="claimed again"):
             await write(store_, grant, b"under the old epoch")
         again = await claim(store_)
         assert await write(store_, again, b"after") is Outcome.WRITTEN
@@ -330,7 +330,7 @@ async def test_a_server_that_stands_still_is_not_waited_for(postgres: Postgres, 
                 await claim(store_)
         finally:
             postgres.resume()
-        with pytest.raises(StoreError, match="claimed anew"):
+        with pytest.raises(StoreError, match="claimed again"):
             await write(store_, grant, b"after")
         again = await claim(store_)
         assert await write(store_, again, b"after") is Outcome.WRITTEN

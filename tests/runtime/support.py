@@ -82,6 +82,9 @@ class CounterShard(Shard):
     def unheard(self, responses: Iterable[object], step: Step) -> None:
         self.told.append(("unheard", *responses))
 
+    def job_done(self, job: object, outcome: Any, step: Step) -> None:
+        self.told.append(("done", outcome))
+
     def knows_connection(self, connection_id: int) -> bool:
         return True
 
@@ -109,6 +112,11 @@ class CounterShard(Shard):
         """Neither reads nor writes hard state."""
         step.events.append("beat")
         step.reply("alive")
+
+    def dig(self, request: object, step: Step) -> object:
+        """Returns its answer, and leaves the work to a job."""
+        step.jobs.append(lambda: request)
+        return "begun"
 
     def park(self, request: object, step: Step) -> None:
         self.parked.append(step.ticket)

@@ -6,11 +6,12 @@ import pytest
 
 from muster.coordinator.group.effects import TopicsImage
 from muster.coordinator.group.shard import Shard
+from muster.coordinator.runtime.machine import Traits
 from muster.coordinator.storage.store import Append, Lease, LeaseKind
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.classic_group import HeartbeatRequest, HeartbeatResponse, SyncGroupRequest
 from muster.protocol.types import ZERO_UUID
-from tests.runtime.support import GROUP, LEASE, Bench, CounterShard, code
+from tests.runtime.support import CONTEXT, GROUP, LEASE, Bench, CounterShard, code
 from tests.support.facts import turns, until
 
 HEARTBEAT = HeartbeatRequest(group_id=GROUP, generation_id=1, member_id="m")
@@ -101,6 +102,18 @@ async def test_a_shard_that_is_loaded_later_is_told_of_the_topics_first_thing(be
     await bench.runtime.loaded()
     await turns()
     assert bench.shard.told == ["loaded", ("topics", IMAGE)]
+
+
+async def test_the_jobs_of_a_step_are_done_once(bench: Bench) -> None:
+    """Of one that returns its answer and does nothing else, too."""
+    bench.operations[CounterShard.dig] = Traits(returns=True)
+    assert bench.runtime.call_at_once(GROUP, CounterShard.dig, 1, CONTEXT, lambda _: None) == "begun"
+    await until(lambda: len(bench.shard.told) == 2, "the first job")
+    assert await bench.ask(CounterShard.dig, 2) == "begun"  # from the inbox, or with a step of its own
+    await until(lambda: len(bench.shard.told) == 3, "the second job")
+    assert await bench.ask(CounterShard.write, 3) == 3
+    await turns()
+    assert bench.shard.told == ["loaded", ("done", 1), ("done", 2)]
 
 
 async def test_a_shard_is_described(bench: Bench) -> None:

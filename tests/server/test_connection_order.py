@@ -13,7 +13,7 @@ from muster.coordinator.base.answers import LATER, Later
 from muster.coordinator.server import connections as connections_module
 from muster.coordinator.server.connection import Connection
 from muster.protocol.api import ApiKey
-from tests.server.test_connection import DEADLINE_S, Gate, Server, framed, is_closed, read_frame, serving
+from tests.server.made_up import DEADLINE_S, Gate, Server, framed, is_closed, read_frame, serving
 from tests.support.facts import until
 
 

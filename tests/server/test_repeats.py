@@ -30,7 +30,7 @@ from muster.protocol.messages.classic_group import (
 from muster.protocol.messages.consumer_group import ConsumerGroupHeartbeatRequest
 from muster.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
 from tests.server.conftest import StartBrokers
-from tests.server.test_connection import framed
+from tests.server.made_up import framed
 from tests.server.test_metadata import creating
 from tests.support.wire import Wire
 

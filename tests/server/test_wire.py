@@ -128,7 +128,10 @@ def test_what_was_put_back_stays_in_front(host: Host) -> None:
     wire.receive(framed(b"second"))
     wire.put_back(frame)
     assert host.requests.held_bytes == len(b"firstsecond")
-    assert begun(wire) == [b"first", b"second"]
+    wire.receive(framed(b"third"))
+    assert host.requests.held_bytes == len(b"firstsecondthird")
+    assert begun(wire) == [b"first", b"second", b"third"]
+    assert host.requests.held_bytes == 0
 
 
 # --- bounds -------------------------------------------------------------------------------------------------
@@ -199,6 +202,32 @@ def test_what_is_answered_later_counts_until_then(host: Host) -> None:
     assert host.requests.held_bytes == 0
 
 
+def test_what_has_half_arrived_counts_on_when_another_is_answered(host: Host) -> None:
+    wire = host.wire()
+    wire.receive(framed(b"first", b"half")[:-2])
+    held = host.requests.held_bytes
+    assert wire.next() == b"first"
+    wire.answered(b"1")
+    assert host.requests.held_bytes == held - len(b"first") > 0
+    wire.receive(b"lf")
+    assert begun(wire) == [b"half"]
+    assert host.requests.held_bytes == 0
+
+
+def test_whoever_went_beyond_the_bound_lets_the_next_do_so_with_its_answer() -> None:
+    """Though it holds as much again of the request behind."""
+    host = Host(request_bytes_max=LARGE)
+    first, beyond, third = (host.wire() for _ in range(3))
+    first.receive(framed(bytes(LARGE)))
+    for wire in (beyond, third):
+        wire.receive(framed(bytes(LARGE), bytes(LARGE))[: LARGE - 10])
+    beyond.receive(framed(bytes(LARGE), bytes(LARGE))[LARGE - 10 : -10])
+    assert host.listening == [False]
+    assert beyond.next() == bytes(LARGE)
+    beyond.answered(b"x")
+    assert host.listening == [False, True]
+
+
 def test_nothing_is_begun_while_responses_are_not_taken(host: Host) -> None:
     wire = host.wire()
     wire.sent(10)
@@ -206,12 +235,12 @@ def test_nothing_is_begun_while_responses_are_not_taken(host: Host) -> None:
     wire.untaken()
     wire.sent(10)
     assert host.responses.held_bytes == 10
-    assert wire.take(framed(b"x")) is None
-    wire.receive(framed(b"x"))
+    assert wire.take(framed(b"next")) is None
+    wire.receive(framed(b"next"))
     assert wire.next() is None
     wire.taken()
     assert host.responses.held_bytes == 0
-    assert begun(wire) == [b"x"]
+    assert begun(wire) == [b"next"]
 
 
 # --- standing still -----------------------------------------------------------------------------------------
@@ -300,6 +329,11 @@ def test_a_request_ages_while_it_arrives_and_is_read(host: Host) -> None:
     wire.receive(framed(b"", b"next")[:-1])
     wire.elapsed(100)
     assert wire.receiving_ms == 0  # another one
+    wire.elapsed(100)
+    assert wire.receiving_ms == 100
+    wire.receive(b"t" + framed(b"third")[:-1])
+    wire.elapsed(100)
+    assert wire.receiving_ms == 0  # and again
 
 
 # --- the end ------------------------------------------------------------------------------------------------
@@ -315,6 +349,13 @@ def test_finishing_answers_what_was_read(host: Host) -> None:
     wire.answered(b"1")
     assert not wire.is_done
     assert begun(wire) == [b"second"]
+    assert wire.is_done
+
+
+def test_nothing_is_taken_once_it_finishes(host: Host) -> None:
+    wire = host.wire()
+    wire.finish()
+    assert wire.take(framed(b"too late")) is None
     assert wire.is_done
 
 

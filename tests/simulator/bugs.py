@@ -13,9 +13,17 @@ from unittest import mock
 
 from muster.coordinator.base.step import Reply, Step
 from muster.coordinator.cluster.lease import HeldLeases
+from muster.coordinator.group import migration, records
 from muster.coordinator.group.classic import rebalance, sessions
 from muster.coordinator.group.classic.group import ClassicGroup
 from muster.coordinator.group.classic.member import ClassicMember
+from muster.coordinator.group.consumer import progress
+from muster.coordinator.group.consumer.group import ConsumerGroup
+from muster.coordinator.group.consumer.member import ConsumerMember
+from muster.coordinator.group.consumer.reconcile import Reconciler
+from muster.coordinator.group.consumer.state import INITIAL_EPOCH, Held
+from muster.coordinator.group.events import Cause
+from muster.coordinator.group.group import Group
 from muster.coordinator.group.shard import Shard
 from muster.coordinator.runtime import loader
 from muster.coordinator.runtime import runtime as runtime_module
@@ -120,8 +128,8 @@ def _loaded_without_timers(shard: Shard, step: Step) -> None:
     """Members that were loaded have no session that could run out."""
     _loaded(shard, step)
     for group in shard.groups.values():
-        assert isinstance(group, ClassicGroup)
         for member in group.members.values():
+            assert isinstance(member, ClassicMember | ConsumerMember)
             shard.deadlines.cancel(member.session_timer)
 
 
@@ -177,6 +185,53 @@ def _forget_syncs(group: ClassicGroup, step: Step) -> None:
             group.syncs_parked -= 1
 
 
+# --- in consumer groups ---------------------------------------------------------------------------
+
+
+def _owns_none(reconciler: Reconciler, held: Held) -> bool:
+    """What a member is to give up, it counts as having given up at once."""
+    return False
+
+
+def _same_epoch(group: ConsumerGroup, cause: Cause, metadata_hash: int, step: Step, *, by: int = 1) -> None:
+    """A group whose members change stays in its epoch, but for the first one."""
+    if group.state.epoch == INITIAL_EPOCH:
+        _bump(group, cause, metadata_hash, step, by=by)
+
+
+_bump = ConsumerGroup.bump
+
+
+def _any_epoch(group: ConsumerGroup, request: OffsetCommitRequest, step: Step) -> None:
+    """A member may commit in the name of any epoch that it had."""
+    epoch = group.current(request.member_id).epoch
+    if 0 <= request.generation_id_or_member_epoch < epoch:
+        request = replace_generation(request, epoch)
+    _validate_epoch(group, request, step)
+
+
+_validate_epoch = ConsumerGroup.validate_commit
+
+
+def _half_an_upgrade(upgrade: migration.Upgrade, groups: dict[str, Group], cause: Cause, step: Step) -> Any:
+    """The classic group that becomes a consumer group stays in the store beside it."""
+    group = _upgrade(upgrade, groups, cause, step)
+    step.rows.remove(records.group_tombstone(group.group_id).row())
+    return group
+
+
+_upgrade = migration.Upgrade.apply
+
+
+def _look_up_once(group: ConsumerGroup, wanted: bool, last_ms: int | None, step: Step) -> None:
+    """A regular expression stands for the topics there were when its first member came."""
+    if wanted or len(group.state.regexes) < len(group.state.regex_users):
+        _look_up(group, wanted, last_ms, step)
+
+
+_look_up = progress._look_up
+
+
 def _host(host: type[ShardHost[Any]]) -> Bug:
     return partial(mock.patch.object, runtime_module, "ShardHost", host)
 
@@ -198,5 +253,10 @@ BUGS: dict[str, Bug] = {
         mock.patch.object, ClassicGroup, "synced_response", _hand_out_by_order
     ),
     "parked-syncs-forgotten": partial(mock.patch.object, rebalance, "_recall_assignments", _forget_syncs),
+    "assigned-before-revoked": partial(mock.patch.object, Reconciler, "_owns_any", _owns_none),
+    "epoch-not-bumped": partial(mock.patch.object, ConsumerGroup, "bump", _same_epoch),
+    "commits-of-any-epoch": partial(mock.patch.object, ConsumerGroup, "validate_commit", _any_epoch),
+    "migration-half-written": partial(mock.patch.object, migration.Upgrade, "apply", _half_an_upgrade),
+    "regex-not-refreshed": partial(mock.patch.object, progress, "_look_up", _look_up_once),
 }
 """By the name that `python -m tests.simulator --bug` takes."""

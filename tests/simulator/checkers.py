@@ -20,15 +20,17 @@ from muster.coordinator.journal.entries import Entry
 from muster.coordinator.storage.store import Append, Lease
 from muster.protocol.api import ApiKey
 from muster.protocol.embedded import decode_assignment
-from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.coordinator_records import (
+    ConsumerGroupMetadataKey,
+    ConsumerGroupMetadataValue,
     GroupMetadataKey,
     GroupMetadataValue,
     OffsetCommitKey,
     OffsetCommitValue,
     decode_record,
 )
-from tests.simulator.member import TOPICS, Asked, Partition
+from tests.simulator.consumer_disk import ConsumerDisk, TopicNames, assigned, counted
+from tests.simulator.member import Asked, Partition
 from tests.simulator.network import Link
 from tests.simulator.node import Node
 from tests.simulator.store import Durable, Written, run
@@ -66,21 +68,58 @@ class Exchange:
 class Disk:
     """The history of groups and offsets, as the records tell it."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: TopicNames | None = None) -> None:
+        self.names = names or TopicNames(list)
+        self.consumers = ConsumerDisk()
         self.offsets: dict[tuple[str, Partition], list[OffsetCommitValue | None]] = defaultdict(list)
         self.groups: dict[str, list[GroupMetadataValue | None]] = defaultdict(list)
 
     def written(self, written: Written) -> tuple[str, Partition] | None:
-        """Take a record in; group and partition if it is a committed offset."""
+        """As `take`, of a record as it was stored."""
         decoded: Any = decode_record(written.key, written.value)
-        match decoded:
-            case OffsetCommitKey() as key, value:
+        return self.take(*decoded)
+
+    def take(self, key: Any, value: Any) -> tuple[str, Partition] | None:
+        """Take a record in; group and partition if it is a committed offset."""
+        match key:
+            case OffsetCommitKey():
                 committed = (key.group, (key.topic, key.partition))
                 self.offsets[committed].append(value)
                 return committed
-            case GroupMetadataKey() as key, value:
+            case GroupMetadataKey():
                 self.groups[key.group].append(value)
+                self.consumers.touched.add(key.group)
+            case _:
+                self.consumers.written(key, value)
         return None
+
+    def is_synced(self, request: Any, response: Any) -> bool:
+        """Whether what a SyncGroup is answered with is the assignment of a classic group."""
+        return any(
+            member.member_id == request.member_id and member.assignment == response.assignment
+            for group in self.groups[request.group_id]
+            if group is not None and group.generation == request.generation_id
+            for member in group.members
+        )
+
+    def is_had(self, request: Any, response: Any) -> bool:
+        """Whether a member of a consumer group was written to have what a SyncGroup is answered with."""
+        told = {
+            (topic.topic, number)
+            for topic in decode_assignment(response.assignment).assigned_partitions
+            for number in topic.partitions
+        }
+        for has in self.consumers.history[request.group_id, request.member_id]:
+            had = {(self.names.of.get(topic_id, ""), number) for topic_id, number in assigned(has)}
+            if has.member_epoch == request.generation_id and told <= had:
+                left_out = {name for name, _ in had - told}
+                if left_out <= self.names.deleted:
+                    return True
+        return False
+
+    def is_classic(self, request: Any, response: Any) -> bool:
+        """Whether a SyncGroup is answered by a classic group."""
+        return self.is_synced(request, response) or not self.is_had(request, response)
 
     def incarnation(self, group_id: str) -> int:
         """A group that was removed and made again counts its generations from the start."""
@@ -124,7 +163,7 @@ def fetched_groups(request: Any, response: Any) -> list[tuple[str, Any]]:
 
 
 class OneOwner:
-    """A partition has at most one owner in a generation, and an owner one assignment."""
+    """A partition has at most one owner in a generation of a classic group, and an owner one assignment."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -135,6 +174,8 @@ class OneOwner:
         if exchange.api is not ApiKey.SYNC_GROUP or response.error_code != 0:
             return
         request = exchange.request
+        if not self._disk.is_classic(request, response):
+            return
         generation = (request.group_id, self._disk.incarnation(request.group_id), request.generation_id)
         # A static member that is replaced within a generation passes on its partitions to its successor.
         owner = request.group_instance_id or request.member_id
@@ -167,10 +208,17 @@ class CommitsKept:
     def written(self, key: tuple[str, Partition]) -> None:
         """After the disk has taken a committed offset."""
         now, *before = self._disk.offsets[key][::-1]
+        if self._has_gone(key):
+            return
         if now is None:
             raise Violation(f"{key} was deleted, though nobody asked for that: {before[:1]}")
         if before and before[0] is not None and now.offset < before[0].offset:
             raise Violation(f"{key} went back from {before[0]} to {now}")
+
+    def _has_gone(self, key: tuple[str, Partition]) -> bool:
+        """Whether a topic of that name was deleted, and its offsets with it. What is committed for the next
+        one of the name may follow what was for the last, so nothing is said of it."""
+        return key[1][0] in self._disk.names.deleted
 
     def asked(self, exchange: Exchange) -> None:
         if exchange.api is ApiKey.OFFSET_FETCH:
@@ -197,6 +245,8 @@ class CommitsKept:
         }
         everything = any(each.topics is None for each in exchange.request.groups)
         for (acknowledged_group, partition), least in exchange.acknowledged.items():
+            if self._has_gone((group_id, partition)):
+                continue
             if acknowledged_group == group_id and (everything or partition in told):
                 offset = told.get(partition, -1)
                 if offset < least:
@@ -206,6 +256,8 @@ class CommitsKept:
 
     def finished(self) -> None:
         for key, least in self.acknowledged.items():
+            if self._has_gone(key):
+                continue
             history = self._disk.offsets[key]
             if not history or history[-1] is None or history[-1].offset < least:
                 raise Violation(f"{key}: {least} was acknowledged, on the disk is {history[-1:]}")
@@ -232,6 +284,11 @@ class ReplayEqualsLive:
                 raise Violation(
                     f"node {node.node_id} has in {lease}\n  {shard.durable()}\n"
                     f"but the store would be loaded as\n  {replayed.durable()}"
+                )
+            if counted(replayed) != counted(shard):
+                raise Violation(
+                    f"node {node.node_id} has counted in {lease}\n  {counted(shard)}\n"
+                    f"but the store would be loaded as\n  {counted(replayed)}"
                 )
 
 
@@ -265,10 +322,13 @@ class Journalled:
                 continue
             match decode_record(raw_key, value):
                 case GroupMetadataKey() as group, GroupMetadataValue() as stored:
-                    if (group.group, stored.generation) not in told:
-                        raise Violation(
-                            f"{group.group} in generation {stored.generation} has no entry: {told}"
-                        )
+                    self._require(group.group, stored.generation, told)
+                case ConsumerGroupMetadataKey() as group, ConsumerGroupMetadataValue() as stored:
+                    self._require(group.group_id, stored.epoch, told)
+
+    def _require(self, group_id: str, generation: int, told: set[tuple[str | None, int | None]]) -> None:
+        if (group_id, generation) not in told:
+            raise Violation(f"{group_id} in generation {generation} has no entry: {told}")
 
     def _check_schema(self, value: bytes) -> None:
         """One entry of each shape in a run: all of them would take a seventh of its time."""
@@ -324,17 +384,14 @@ class DurableFirst:
                                 "an offset was told",
                             )
         elif exchange.api is ApiKey.SYNC_GROUP and response.error_code == 0:
-            stored = any(
-                member.member_id == request.member_id and member.assignment == response.assignment
-                for group in self._disk.groups[request.group_id]
-                if group is not None and group.generation == request.generation_id
-                for member in group.members
+            self._find_assignment(request, response)
+
+    def _find_assignment(self, request: Any, response: Any) -> None:
+        if not (self._disk.is_synced(request, response) or self._disk.is_had(request, response)):
+            raise Violation(
+                f"an assignment was handed out before it was durable: {request.member_id} of "
+                f"{request.group_id!r}, generation {request.generation_id}"
             )
-            if not stored:
-                raise Violation(
-                    f"an assignment was handed out before it was durable: {request.member_id} of "
-                    f"{request.group_id!r}, generation {request.generation_id}"
-                )
 
     def _find(self, group_id: str, partition: Partition, offset: int, metadata: str, what: str) -> None:
         history = self._disk.offsets[group_id, partition]
@@ -374,23 +431,25 @@ class OnlyGrows:
         """The disk's newest offset of a partition was written just now."""
         group_id, partition = committed
         value = self._disk.offsets[committed][-1]
-        if value is not None:
+        if value is not None and not self._disk.consumers.is_consumer(group_id):
             written = group_id, partition, value.offset, value.metadata
             self._synced_at_commit[written] = self._newest(group_id)
 
     def replied(self, exchange: Exchange, response: Any) -> None:
         request = exchange.request
         if exchange.api is ApiKey.HEARTBEAT or exchange.api is ApiKey.SYNC_GROUP:
-            if response.error_code == 0 and not exchange.while_loading:
+            if response.error_code or self._disk.consumers.is_consumer(request.group_id):
+                return  # members of a consumer group have epochs of their own
+            if not exchange.while_loading:
                 self._check(exchange, request.generation_id, self._newest(request.group_id))
-            if response.error_code == 0 and exchange.api is ApiKey.SYNC_GROUP:
+            if exchange.api is ApiKey.SYNC_GROUP and self._disk.is_classic(request, response):
                 self._synced[self._group(request.group_id)] = request.generation_id
         elif exchange.api is ApiKey.OFFSET_COMMIT:
             acknowledged = acknowledged_partitions(response)
             for partition, offset, metadata in committed_partitions(request):
                 if partition in acknowledged:
                     written = request.group_id, partition, offset, metadata
-                    newest = self._synced_at_commit.get(written, self._newest(request.group_id))
+                    newest = self._synced_at_commit.get(written, -1)
                     self._check(exchange, request.generation_id_or_member_epoch, newest)
 
     def _newest(self, group_id: str) -> int:
@@ -422,6 +481,8 @@ _LIMITS_S = {
     ApiKey.LIST_OFFSETS: 15.0 + _STORE_S + _SLACK_S,
     # Waits for the store however long it takes: stalls of 9 s, and 12 s without reaching it.
     ApiKey.CREATE_PARTITIONS: 40.0 + _SLACK_S,
+    ApiKey.CREATE_TOPICS: 40.0 + _SLACK_S,
+    ApiKey.DELETE_TOPICS: 40.0 + _SLACK_S,
 }
 _LIMIT_S = _STORE_S + _SLACK_S
 
@@ -466,71 +527,3 @@ class Answered:
     def _check(self, exchange: Exchange, node: Node, deadline_s: float) -> None:
         if self.exchange(exchange.link, exchange.asked.correlation_id) is exchange:
             self._watch(exchange, node, deadline_s)
-
-
-# --- and -----------------------------------------------------------------------------------------
-
-_LOOKING = {
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-    ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_COORDINATOR,
-}
-_MEMBER = {ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID}
-_EXPECTED = {
-    ApiKey.FIND_COORDINATOR: {ErrorCode.NONE, ErrorCode.COORDINATOR_NOT_AVAILABLE},
-    # REBALANCE_IN_PROGRESS goes to a parked JoinGroup whose member has asked again over another connection.
-    ApiKey.JOIN_GROUP: _MEMBER | _LOOKING | {ErrorCode.MEMBER_ID_REQUIRED, ErrorCode.REBALANCE_IN_PROGRESS},
-    # No client's SyncGroup handler knows COORDINATOR_LOAD_IN_PROGRESS.
-    ApiKey.SYNC_GROUP: _MEMBER
-    | _LOOKING - {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
-    | {ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION},
-    ApiKey.HEARTBEAT: _MEMBER
-    | _LOOKING - {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
-    | {ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION},
-    ApiKey.LEAVE_GROUP: _MEMBER | _LOOKING,
-    ApiKey.OFFSET_COMMIT: _MEMBER
-    | _LOOKING
-    | {ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION},
-    ApiKey.OFFSET_FETCH: {ErrorCode.NONE} | _LOOKING,
-    ApiKey.DESCRIBE_GROUPS: {ErrorCode.NONE} | _LOOKING,
-    ApiKey.METADATA: {ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE},
-    # INVALID_PARTITIONS: it has as many already.
-    ApiKey.CREATE_PARTITIONS: {
-        ErrorCode.NONE,
-        ErrorCode.INVALID_PARTITIONS,
-    },
-}
-
-
-class ExpectedCodes:
-    """No error that a member in good faith does not expect; UNKNOWN_SERVER_ERROR above all."""
-
-    def replied(self, exchange: Exchange, response: Any) -> None:
-        expected = _EXPECTED.get(exchange.api)
-        if expected is None:
-            if ErrorCode.UNKNOWN_SERVER_ERROR in codes(response):
-                raise Violation(f"UNKNOWN_SERVER_ERROR answers {exchange!r}")
-            return
-        if exchange.api is ApiKey.OFFSET_COMMIT and _has_grown(exchange.request):
-            # Its coordinator may not have heard of it yet.
-            expected = expected | {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
-        for code in codes(response):
-            if code not in expected:
-                raise Violation(f"{ErrorCode(code).name} answers {exchange!r}")
-
-
-def _has_grown(request: Any) -> bool:
-    """Whether a commit is about partitions that were not there in the beginning."""
-    return any(index >= TOPICS[topic] for (topic, index), _, _ in committed_partitions(request))
-
-
-def codes(response: Any) -> set[int]:
-    """Every error code in a response, however deep."""
-    found: set[int] = set()
-    for name in ("error_code", "coordinators", "groups", "topics", "partitions", "members"):
-        value = getattr(response, name, None)
-        if isinstance(value, int):
-            found.add(value)
-        elif isinstance(value, list):
-            found.update(code for each in value for code in codes(each))
-    return found

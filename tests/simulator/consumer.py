@@ -8,19 +8,30 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from contextvars import copy_context
 from itertools import count
 from typing import Any
 
-from muster.client import ClientError, Consumer, OffsetAndMetadata, RebalanceListener, TopicPartition
+from muster.client import (
+    ClientError,
+    Consumer,
+    OffsetAndMetadata,
+    RebalanceListener,
+    SubscriptionPattern,
+    TopicPartition,
+)
 from muster.client.group.membership_types import State
 from muster.client.group.outcomes import Committed
 from muster.protocol.errors import ErrorCode, KafkaError
 from tests.simulator.member import Asked, Partition
 from tests.simulator.network import Address, Link, Network
 from tests.simulator.stream import PROCESS, Process, StreamLink
+
+_NEXT_HEARTBEAT = {ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID}
+"""Passes when the next heartbeat is answered."""
 
 
 class OwnConsumer(RebalanceListener):
@@ -37,14 +48,21 @@ class OwnConsumer(RebalanceListener):
         *,
         instance_id: str | None,
         topics: frozenset[str],
+        regex: str | None = None,
+        protocol: str = "classic",
+        assignor: str = "range",
         session_timeout_ms: int,
         rebalance_timeout_ms: int,
         failed: Callable[[BaseException], None],
     ) -> None:
+        """`protocol` is the client's `group_protocol`. `regex` is for the consumer protocol, in place of
+        `topics`."""
         self.name = name
         self.group_id = group_id
         self.instance_id = instance_id
         self.topics = topics
+        self.regex = regex
+        self.speaks = "classic" if protocol == "classic" else "consumer"
         self.commits = 0
         """Acknowledged ones of all it owned; whoever counts sets it to 0."""
         self.over = False
@@ -59,18 +77,23 @@ class OwnConsumer(RebalanceListener):
         self._commit_numbers = count(1)
         self._task: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
+        settings: dict[str, Any] = {"group_protocol": protocol}
+        if protocol != "consumer":
+            settings |= {
+                "assignors": [assignor],
+                "session_timeout_ms": session_timeout_ms,
+                "heartbeat_interval_ms": rng.choice([500, 1_500]),
+            }
         self._consumer: Consumer[bytes | None, bytes | None] = Consumer(
             [f"{host}:{port}" for host, port in brokers],
-            topics=sorted(topics),
+            topics=_wanted(topics, regex),
             listener=self,
             group_id=group_id,
             group_instance_id=instance_id,
             client_id=name,
-            assignors=["range"],
             auto_offset_reset="earliest",
             enable_auto_commit=False,
-            session_timeout_ms=session_timeout_ms,
-            heartbeat_interval_ms=rng.choice([500, 1_500]),
+            **settings,
             max_poll_interval_ms=rebalance_timeout_ms,
             revocation_grace_ms=0,
             fetch_max_wait_ms=500,
@@ -83,11 +106,16 @@ class OwnConsumer(RebalanceListener):
         owned = "joining" if self.owned is None else sorted(self.owned)
         return f"<OwnConsumer {self.name} of {self.group_id} generation={self.generation_id} {owned}>"
 
+    def wants(self, topic: str) -> bool:
+        if self.regex is not None:
+            return re.fullmatch(self.regex, topic) is not None
+        return topic in self.topics
+
     @property
     def watches(self) -> bool:
-        """Whether it leads its group."""
+        """Whether it leads its group, or has a coordinator that watches the topics."""
         group = self._consumer._core.group
-        return group is not None and group.is_leader
+        return self.speaks == "consumer" or (group is not None and group.is_leader)
 
     @property
     def owned(self) -> frozenset[Partition] | None:
@@ -125,10 +153,16 @@ class OwnConsumer(RebalanceListener):
         """Do not ask for records for a while: its handler is busy, its heartbeats go on."""
         self._stalled_until_s = asyncio.get_running_loop().time() + seconds
 
-    def subscribe(self, topics: frozenset[str]) -> None:
-        self.topics = topics
+    def subscribe(self, topics: frozenset[str], regex: str | None = None) -> None:
+        """One that has subscribed by names goes on so, as the client wants it; so does one with a pattern."""
+        if (regex is None) is not (self.regex is None):
+            return
+        self.topics, self.regex = topics, regex
         if self._started:
-            self._context.run(self._consumer.subscribe, sorted(topics), self)
+            self._context.run(self._subscribe)
+
+    def _subscribe(self) -> None:
+        self._consumer.subscribe(_wanted(self.topics, self.regex), self)
 
     def cut(self, *, silently: bool = False) -> None:
         """All its connections break; `silently`: brokers are not told."""
@@ -168,15 +202,16 @@ class OwnConsumer(RebalanceListener):
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         await self._consumer.start()
-        if self.topics != self._consumer.subscription:
-            self.subscribe(self.topics)
+        if self.regex is not None or self.topics != self._consumer.subscription:
+            self._subscribe()
         while not self.over:
             try:
                 await self._consumer.get(self._rng.uniform(0.3, 1.5))
                 if self._rng.random() < 0.5:
                     await self._commit()
             except KafkaError as error:
-                if error.code is ErrorCode.FENCED_INSTANCE_ID:  # another process has this instance id now
+                if error.code in (ErrorCode.FENCED_INSTANCE_ID, ErrorCode.UNRELEASED_INSTANCE_ID):
+                    # Another process has this instance id, now or still.
                     self._end(0.0)
                     return
                 raise
@@ -193,7 +228,7 @@ class OwnConsumer(RebalanceListener):
         except ClientError:  # not in time
             return
         except KafkaError as error:
-            if not error.code.retriable:
+            if not (error.code.retriable or error.code in _NEXT_HEARTBEAT):
                 raise
             return  # what may pass has not passed in time
         if assignment != self._assignments:
@@ -231,3 +266,7 @@ class OwnConsumer(RebalanceListener):
     ) -> None:
         self._assignments += 1
         self._positions = {}
+
+
+def _wanted(topics: frozenset[str], regex: str | None) -> list[str] | SubscriptionPattern:
+    return sorted(topics) if regex is None else SubscriptionPattern(regex)

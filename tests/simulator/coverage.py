@@ -23,7 +23,9 @@ from muster.protocol.messages.coordinator_records import (
     GroupMetadataValue,
     decode_record,
 )
-from tests.simulator.checkers import Exchange, codes
+from tests.simulator.checkers import Disk, Exchange
+from tests.simulator.epoch_coverage import EPOCH_SITUATIONS, EpochCoverage
+from tests.simulator.expected import codes
 from tests.simulator.network import Address, Link
 from tests.simulator.store import Fault, Written
 from tests.simulator.stream import CLIENT_HOST
@@ -69,6 +71,7 @@ SITUATIONS: dict[str, str] = {
     "transaction is torn": "of several shards, some were stored",
     "store is full in a rebalance": "an assignment finds no room",
     "commit is stored and the answer lost": "",
+    **EPOCH_SITUATIONS,
 }
 """By name, what it is."""
 
@@ -128,8 +131,9 @@ class _Group:
 class Coverage:
     """Counts the situations of one run."""
 
-    def __init__(self, brokers: Mapping[Address, Broker]) -> None:
+    def __init__(self, brokers: Mapping[Address, Broker], disk: Disk | None = None) -> None:
         self.seen: Counter[str] = Counter()
+        self.epochs = EpochCoverage(disk or Disk(), self._saw)
         self._brokers = brokers
         self._groups: dict[str, _Group] = defaultdict(_Group)
         self._open: dict[int, Exchange] = {}
@@ -146,6 +150,7 @@ class Coverage:
     # --- the wire -----------------------------------------------------------------------------------
 
     def asked(self, exchange: Exchange) -> None:
+        self.epochs.asked(exchange)
         for group_id in _group_ids(exchange.request):
             group = self._groups[group_id]
             group.open.add(id(exchange))
@@ -176,6 +181,7 @@ class Coverage:
 
     def replied(self, exchange: Exchange, response: Any) -> None:
         self._forget(exchange)
+        self.epochs.replied(exchange, response)
         if exchange.link.loses_replies:
             self._saw("reply is lost on a half-open connection")
         found = codes(response)
@@ -341,6 +347,8 @@ class Coverage:
 
     def broker_ends(self, address: Address, how: Ending) -> None:
         """Before it does."""
+        if how is Ending.DIES:
+            self.epochs.broker_dies(address)
         for group in self._groups.values():
             if how is Ending.LEAVES:
                 if self._parked(group, ApiKey.JOIN_GROUP, address) or self._parked(
@@ -381,6 +389,8 @@ class Coverage:
 
     def failed(self, appends: Iterable[Append], fault: Fault) -> None:
         """The store did not do as it was asked."""
+        appends = list(appends)
+        self.epochs.failed(appends, fault)
         if fault is Fault.TORN:
             self._saw("transaction is torn")
             return

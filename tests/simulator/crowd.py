@@ -4,22 +4,43 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from enum import Enum
 from itertools import count
 
 from muster.coordinator.storage.memory import MemoryStore
 from tests.simulator.checkers import REBALANCE_TIMEOUT_MAX_S
 from tests.simulator.consumer import OwnConsumer
-from tests.simulator.member import TOPICS, Asked, Client, Member
+from tests.simulator.epoch_member import EpochMember
+from tests.simulator.member import PASSING_TOPICS, TOPICS, Asked, Client, Member
 from tests.simulator.network import Address, Link, Network
 from tests.simulator.store import run
 
 _TIMEOUTS_S = (3.0, 6.0, 45.0)
 """What members give a request. The patient ones wait longer than a broker may take."""
 
+_PROTOCOLS = ("classic", "consumer")
 _OWN_SHARE = 0.3
 """Of the members, those that are muster's own client."""
 
 GROUPS = ("orders-group", "audit-group")
+
+COOPERATIVE = "cooperative-sticky"
+
+_REGEXES = ("audit.*", "orders|audit-a", "[a-z]+-[ab]", "orders|trail.*")
+_BY_REGEX = 0.4
+"""Of the members of the consumer protocol, those that subscribe by a regular expression."""
+
+
+class Kind(Enum):
+    """Which protocols the members of a group speak."""
+
+    CLASSIC = "classic"
+    CONSUMER = "consumer"
+    MIGRATING = "migrating"
+    """Both: the group goes over from one to the other, and back."""
+
+
+_KINDS = (Kind.CLASSIC, Kind.CLASSIC, Kind.CONSUMER, Kind.MIGRATING, Kind.MIGRATING)
 
 
 class Crowd:
@@ -43,10 +64,46 @@ class Crowd:
         self._failed = failed
         self._members: list[Member | OwnConsumer] = []
         self._names = count(1)
+        self.kinds = {group_id: rng.choice(_KINDS) for group_id in GROUPS}
+        self._assignors = {
+            group_id: COOPERATIVE if kind is Kind.MIGRATING and rng.random() < 0.3 else "range"
+            for group_id, kind in self.kinds.items()
+        }
+        """What classic members assign by. The simulated ones are eager, so groups that are not have none."""
+        self.goals = {group_id: rng.choice(["classic", "consumer"]) for group_id in GROUPS}
+        """What the members of a group that migrates go over to at present."""
 
     def partitions(self) -> dict[str, int]:
         """How many each topic has by now."""
-        return {row.name: row.partitions for row in run(self._memory.topics()) if row.name in TOPICS}
+        return {
+            row.name: row.partitions
+            for row in run(self._memory.topics())
+            if row.name in TOPICS or row.name in PASSING_TOPICS
+        }
+
+    def next_to_migrate(self, group_id: str) -> Member | OwnConsumer | None:
+        """A member that does not speak yet what its group goes over to. When there is none, the group goes
+        back."""
+        left = [each for each in self.living(group_id) if each.speaks != self.goals[group_id]]
+        if left:
+            return self._rng.choice(left)
+        self.goals[group_id] = "classic" if self.goals[group_id] == "consumer" else "consumer"
+        return None
+
+    def _protocol(self, group_id: str) -> str:
+        kind = self.kinds[group_id]
+        if kind is Kind.MIGRATING:
+            return self.goals[group_id] if self._rng.random() < 0.7 else self._rng.choice(_PROTOCOLS)
+        return kind.value
+
+    def subscription(self, member: Member | OwnConsumer) -> tuple[frozenset[str], str | None]:
+        """Another subscription for a member: topics, and a regular expression."""
+        if member.regex is not None and (isinstance(member, OwnConsumer) or self._rng.random() < 0.7):
+            return frozenset(), self._rng.choice([each for each in _REGEXES if each != member.regex])
+        topics = frozenset({"orders"}) if "audit" in member.topics else frozenset(TOPICS)
+        if isinstance(member, EpochMember) and self._rng.random() < 0.3:
+            return topics, self._rng.choice(_REGEXES)
+        return topics, None
 
     def living(self, group_id: str | None = None) -> list[Member | OwnConsumer]:
         self._members = [member for member in self._members if not member.over]
@@ -68,15 +125,29 @@ class Crowd:
         instance_id: str | None = None,
         topics: frozenset[str] | None = None,
         name: str | None = None,
+        *,
+        protocol: str | None = None,
+        regex: str | None = None,
     ) -> Member | OwnConsumer:
-        """A member that starts now; `name`: one that somebody else had, whose process begins anew."""
+        """A member that starts now; `name`: one that somebody else had, whose process begins anew. `protocol`
+        is the one it speaks."""
+        protocol = protocol or self._protocol(group_id)
         rng = random.Random(self._rng.getrandbits(64))
-        topics = topics or rng.choice([frozenset(TOPICS), frozenset({"orders"})])
+        if protocol == "classic":
+            regex = None
+        elif topics is None and regex is None and rng.random() < _BY_REGEX:
+            regex = rng.choice(_REGEXES)
+            topics = frozenset({"orders"}) if rng.random() < 0.2 else None
+        if regex is None:
+            topics = topics or rng.choice([frozenset(TOPICS), frozenset({"orders"})])
         session_timeout_ms = rng.choice([6_000, 10_000])
         rebalance_timeout_ms = rng.choice([6_000, int(REBALANCE_TIMEOUT_MAX_S * 1000)])
         name = name or f"{group_id}-{next(self._names)}"
         member: Member | OwnConsumer
-        if rng.random() < _OWN_SHARE:
+        assignor = self._assignors[group_id]
+        if rng.random() < _OWN_SHARE or (protocol == "classic" and assignor == COOPERATIVE):
+            if regex is not None:
+                topics = None  # the client takes either
             member = OwnConsumer(
                 name,
                 group_id,
@@ -85,10 +156,24 @@ class Crowd:
                 self._network,
                 self._asking,
                 instance_id=instance_id,
-                topics=topics,
+                topics=topics or frozenset(),
+                regex=regex,
+                assignor=assignor,
+                protocol="classic" if protocol == "classic" else rng.choice(["consumer", "consumer", "auto"]),
                 session_timeout_ms=session_timeout_ms,
                 rebalance_timeout_ms=rebalance_timeout_ms,
                 failed=self._failed,
+            )
+        elif protocol == "consumer":
+            member = EpochMember(
+                self.client(name, rng.choice(_TIMEOUTS_S)),
+                group_id,
+                rng,
+                self._addresses,
+                instance_id=instance_id,
+                topics=topics or frozenset(),
+                regex=regex,
+                rebalance_timeout_ms=rebalance_timeout_ms,
             )
         else:
             member = Member(
@@ -97,7 +182,7 @@ class Crowd:
                 rng,
                 self._addresses,
                 instance_id=instance_id,
-                topics=topics,
+                topics=topics or frozenset(),
                 session_timeout_ms=session_timeout_ms,
                 rebalance_timeout_ms=rebalance_timeout_ms,
             )

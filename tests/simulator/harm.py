@@ -10,13 +10,18 @@ from typing import Any
 
 from muster.coordinator.storage.store import StoreError
 from muster.protocol.api import ApiKey
+from muster.protocol.message import Message
 from muster.protocol.messages.classic_group import JoinGroupRequest
-from muster.protocol.messages.topics import CreatePartitionsRequest
+from muster.protocol.messages.topics import (
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+)
 from tests.simulator.checkers import Violation
 from tests.simulator.consumer import OwnConsumer
 from tests.simulator.coverage import Coverage, Ending
-from tests.simulator.crowd import GROUPS, Crowd
-from tests.simulator.member import NO_TOPICS, TOPICS, Client, Member
+from tests.simulator.crowd import COOPERATIVE, GROUPS, Crowd, Kind
+from tests.simulator.member import NO_TOPICS, PASSING_TOPICS, TOPICS, Client, Member
 from tests.simulator.network import Disconnected, Network
 from tests.simulator.node import Node
 from tests.simulator.store import Weather
@@ -63,6 +68,9 @@ class Harm:
             (2, self._connection_breaks),
             (2, self._connection_is_half_open),
             (1, self._topic_grows),
+            (2, self._topic_comes),
+            (1, self._topic_goes),
+            (5, self._group_migrates),
             (3, self._node_dies),
             (1, self._node_leaves),
             (2, self._node_pauses),
@@ -151,8 +159,8 @@ class Harm:
         if not dynamic:
             return None
         member = self._rng.choice(dynamic)
-        member.subscribe(frozenset({"orders"}) if "audit" in member.topics else frozenset(TOPICS))
-        return f"subscribes to {sorted(member.topics)}: {member.name}"
+        member.subscribe(*self._crowd.subscription(member))
+        return f"subscribes to {sorted(member.topics)}, {member.regex!r}: {member.name}"
 
     def _static_member_restarts(self) -> str | None:
         """Sometimes before its predecessor has gone: then one of the two is fenced."""
@@ -160,10 +168,41 @@ class Harm:
         if not static:
             return None
         member = self._rng.choice(static)
-        if self._rng.random() < 0.7:
+        luck = self._rng.random()
+        if member.speaks == "consumer" and luck < 0.5:
+            member.leave()
+            self._coverage.member_ends(member.group_id, member.name)
+        elif luck < 0.7:
             self._crash(member)
-        successor = self._crowd.add(member.group_id, member.instance_id, member.topics)
+        successor = self._succeed(member, member.speaks)
         return f"restarts {member.name} as {successor.name}"
+
+    def _succeed(self, member: Member | OwnConsumer, protocol: str) -> Member | OwnConsumer:
+        """A new process in place of a member's."""
+        return self._crowd.add(
+            member.group_id,
+            member.instance_id,
+            member.topics or None,
+            protocol=protocol,
+            regex=member.regex,
+        )
+
+    def _group_migrates(self) -> str | None:
+        """One member goes, and comes back with the other protocol."""
+        migrating = [group_id for group_id, kind in self._crowd.kinds.items() if kind is Kind.MIGRATING]
+        if not migrating:
+            return None
+        group_id = self._rng.choice(migrating)
+        member = self._crowd.next_to_migrate(group_id)
+        if member is None:
+            return f"goes over to {self._crowd.goals[group_id]} from now on: {group_id}"
+        if self._rng.random() < 0.75:
+            member.leave()
+            self._coverage.member_ends(group_id, member.name)
+        else:
+            self._crash(member)
+        successor = self._succeed(member, self._crowd.goals[group_id])
+        return f"goes over to {successor.speaks}: {member.name} as {successor.name}"
 
     def _static_members_swap(self) -> str | None:
         """Two processes begin anew, each with the other's instance id."""
@@ -175,7 +214,14 @@ class Harm:
         for member in (one, other):
             self._crash(member)
         for name, former in ((one.name, other), (other.name, one)):
-            self._crowd.add(former.group_id, former.instance_id, former.topics, name)
+            self._crowd.add(
+                former.group_id,
+                former.instance_id,
+                former.topics or None,
+                name,
+                protocol=former.speaks,
+                regex=former.regex,
+            )
         return f"swap instances: {one.name}, {other.name}"
 
     def _member_id_is_wasted(self) -> str:
@@ -192,7 +238,9 @@ class Harm:
             rebalance_timeout_ms=6_000,
             member_id="",
             protocol_type="consumer",
-            protocols=[JoinGroupRequest.Protocol(name="range", metadata=NO_TOPICS)],
+            protocols=[
+                JoinGroupRequest.Protocol(name=name, metadata=NO_TOPICS) for name in ("range", COOPERATIVE)
+            ],
         )
         address = await client.find_coordinator(group_id, [node.address for node in self._nodes])
         if address is None:
@@ -232,10 +280,40 @@ class Harm:
     async def _grow(self, topic: str, total: int) -> None:
         grown = CreatePartitionsRequest.CreatePartitionsTopic(name=topic, count=total, assignments=None)
         request = CreatePartitionsRequest(topics=[grown], timeout_ms=3_000, validate_only=False)
+        await self._administer(ApiKey.CREATE_PARTITIONS, 3, request)
+
+    def _topic_comes(self) -> str | None:
+        """One that regular expressions of members mean, perhaps by the name of one that was deleted."""
+        missing = sorted(PASSING_TOPICS.keys() - self._crowd.partitions().keys())
+        if not missing:
+            return None
+        topic = self._rng.choice(missing)
+        created = CreateTopicsRequest.CreatableTopic(
+            name=topic,
+            num_partitions=PASSING_TOPICS[topic],
+            replication_factor=1,
+            assignments=[],
+            configs=[],
+        )
+        request = CreateTopicsRequest(topics=[created], timeout_ms=3_000)
+        self.errand(self._administer(ApiKey.CREATE_TOPICS, 7, request))
+        return f"is created: {topic}"
+
+    def _topic_goes(self) -> str | None:
+        present = sorted(PASSING_TOPICS.keys() & self._crowd.partitions().keys())
+        if not present:
+            return None
+        topic = self._rng.choice(present)
+        request = DeleteTopicsRequest(topic_names=[topic], timeout_ms=3_000)
+        self.errand(self._administer(ApiKey.DELETE_TOPICS, 5, request))
+        return f"is deleted: {topic}"
+
+    async def _administer(self, api_key: ApiKey, version: int, request: Message) -> None:
+        """Of some broker, once, whatever comes of it."""
         admin = self._crowd.client("admin")
         try:
             link = await admin.connect(self._rng.choice(self._nodes).address)
-            await admin.ask(link, ApiKey.CREATE_PARTITIONS, 3, request)
+            await admin.ask(link, api_key, version, request)
             link.close()
         except Disconnected:
             pass

@@ -36,6 +36,8 @@ from tests.support.embedded import assignment, by_topic, subscription
 
 TOPICS = {"orders": 4, "audit": 2}
 """How many partitions each has in the beginning."""
+PASSING_TOPICS = {"audit-a": 2, "audit-b": 1, "trail-a": 1}
+"""Topics that are created during a run, and deleted: how many partitions each gets."""
 UNDER_WAY_MAX_S = 0.6
 """Longer than a message can be under way in the simulated network."""
 
@@ -158,7 +160,11 @@ _ELSEWHERE = {
 
 
 class Member:
-    """One consumer. `run` ends when it has left, was fenced, or crashed."""
+    """One consumer, of the classic protocol. `run` ends when it has left, was fenced, or crashed."""
+
+    speaks = "classic"
+    regex: str | None = None
+    """What topics it subscribes to beside those by name."""
 
     def __init__(
         self,
@@ -205,6 +211,9 @@ class Member:
         owned = "joining" if self.owned is None else sorted(self.owned)
         return f"<Member {self.name} of {self.group_id} generation={self.generation_id} {owned}>"
 
+    def wants(self, topic: str) -> bool:
+        return topic in self.topics
+
     @property
     def watches(self) -> bool:
         """Whether it leads and looks after the topics of its group. A static leader that is back and joins in
@@ -221,7 +230,7 @@ class Member:
         """Do nothing for a while, as a process in a long garbage collection."""
         self._stalled_until_s = asyncio.get_running_loop().time() + seconds
 
-    def subscribe(self, topics: frozenset[str]) -> None:
+    def subscribe(self, topics: frozenset[str], regex: str | None = None) -> None:
         """Change the subscription; it rejoins at its next heartbeat."""
         self.topics = topics
 
@@ -269,10 +278,10 @@ class Member:
             try:
                 await self._find_and_connect()
                 while not self.over:
-                    if self.owned is None:
-                        await self._join()
-                    else:
+                    if self._is_in:
                         await self._consume()
+                    else:
+                        await self._join()
             except (Disconnected, Moved):
                 if self.link is not None:
                     self.link.close()
@@ -281,6 +290,10 @@ class Member:
                 await asyncio.sleep(self._rng.uniform(0.05, 0.3))
             except Rejoin:
                 self.owned = None
+
+    @property
+    def _is_in(self) -> bool:
+        return self.owned is not None
 
     async def _find_and_connect(self) -> None:
         brokers = self._rng.sample(self._brokers, len(self._brokers))
@@ -347,7 +360,7 @@ class Member:
         if former_generation_id not in (-1, self.generation_id) and self._rng.random() < 0.15:
             await self._commit_out_of_turn(former_generation_id)
         if joined.leader == joined.member_id and self._rng.random() < 0.1:
-            await self._commit_out_of_turn(self.generation_id)
+            await self._commit_before_its_assignment()
         sync = SyncGroupRequest(
             group_id=self.group_id,
             generation_id=self.generation_id,
@@ -429,8 +442,7 @@ class Member:
         return {topic.name: len(topic.partitions) for topic in response.topics}
 
     async def _commit(self) -> None:
-        since_s = asyncio.get_running_loop().time() - self._last_link_ended_s
-        if not self._positions or since_s < UNDER_WAY_MAX_S:
+        if not self._positions or self._may_be_under_way():
             return
         for partition in self._positions:
             self._positions[partition] += self._rng.randint(1, 5)
@@ -443,13 +455,23 @@ class Member:
         if ErrorCode.UNKNOWN_TOPIC_OR_PARTITION not in answers:
             self.commits += 1
 
+    def _may_be_under_way(self) -> bool:
+        """Whether something that it sent over its last connection may still arrive."""
+        return asyncio.get_running_loop().time() - self._last_link_ended_s < UNDER_WAY_MAX_S
+
     async def _commit_out_of_turn(self, generation_id: int) -> None:
-        """Commit what it had before: in the name of the former generation, as what was under way when the
-        rebalance began; or in that of the one to come before it has assigned it, as its leader. Neither may
-        be taken, since others may have gone on from there.
-        """
+        """Commit what it had before in the name of its former generation, as what was under way when the
+        rebalance began. This may not be taken: others may have gone on from there."""
         if self._positions:
             await self._ask(ApiKey.OFFSET_COMMIT, self._versions.commit, self._commit_request(generation_id))
+
+    async def _commit_before_its_assignment(self) -> None:
+        """Commit in the name of a generation it leads but has not assigned. This is refused, except when the
+        next rebalance has begun: Kafka then takes any commit of the generation. So it commits what is
+        committed already, which does no harm."""
+        if self._positions:
+            self._positions = await self._committed(list(self._positions))
+            await self._commit_out_of_turn(self.generation_id)
 
     def _commit_request(self, generation_id: int) -> OffsetCommitRequest:
         metadata = f"{self.name}#{next(self._commit_numbers)}"

@@ -18,32 +18,38 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
 from typing import Any
 from unittest import mock
 
 from muster.coordinator.base.log import Logger
 from muster.coordinator.config import Settings
+from muster.coordinator.group.config import MigrationPolicy
 from muster.coordinator.storage.memory import MemoryStore
 from muster.coordinator.storage.store import Append, LeaseKind, TopicRow
 from muster.coordinator.storage.store import Outcome as Appended
+from muster.coordinator.topics.catalogue import Catalogue
 from muster.protocol.api import ApiKey, decode_api_versions, response_class
 from muster.protocol.codec import decode
 from muster.protocol.embedded import decode_assignment
 from muster.protocol.errors import ErrorCode
 from muster.protocol.header import decode_response_header
-from muster.protocol.messages.group_admin import DescribeGroupsRequest
+from muster.protocol.messages.coordinator_records import decode_record
 from muster.protocol.messages.offsets import OffsetFetchRequest
 from tests.simulator import checkers
 from tests.simulator.bugs import BUGS
 from tests.simulator.checkers import Disk, Exchange, Violation
-from tests.simulator.consumer import OwnConsumer
+from tests.simulator.consumer_checkers import CommitsInEpoch, FencedLate, HeldOnce, ToldAsWritten, WholeGroups
+from tests.simulator.consumer_disk import TopicNames
 from tests.simulator.coverage import Coverage
 from tests.simulator.crowd import GROUPS, Crowd
+from tests.simulator.expected import ExpectedCodes, codes
 from tests.simulator.harm import Harm
-from tests.simulator.member import TOPICS, Asked, Client, Member
+from tests.simulator.member import TOPICS, Asked
 from tests.simulator.network import Disconnected, Latency, Link, Network
 from tests.simulator.node import EPOCH_MS, Node
+from tests.simulator.settling import Settling
 from tests.simulator.store import Durable, Weather, Written, run
 from tests.simulator.stream import dial, own_luck
 from tests.simulator.virtual_loop import Stuck, VirtualLoop
@@ -54,6 +60,7 @@ CALM_MAX_S = 120.0
 after the other, a reload may have backed off for 10 s, a member may be in a stall of 15 s.
 """
 
+_CONSUMER_SESSION_MS = 8_000
 _NODES = (1, 2, 3)
 _ROUNDS = 2
 _PACES_S = (0.4, 0.7, 0.7, 1.5)
@@ -138,13 +145,18 @@ def simulate(
     return outcome
 
 
-def _ids_from(rng: random.Random) -> contextlib.AbstractContextManager[object]:
-    """Random ids, as member ids are, come from the seed too."""
+@contextlib.contextmanager
+def _ids_from(rng: random.Random) -> Iterator[None]:
+    """Random ids, as member ids are and those of topics, come from the seed too."""
 
     def seeded() -> uuid.UUID:
         return uuid.UUID(int=rng.getrandbits(128), version=4)
 
-    return mock.patch.object(uuid, "uuid4", seeded)
+    with (
+        mock.patch.object(uuid, "uuid4", seeded),
+        mock.patch.dict(Catalogue.__init__.__kwdefaults__, new_id=seeded),
+    ):
+        yield
 
 
 @contextlib.contextmanager
@@ -203,8 +215,18 @@ class _World:
         self._durable.append_listeners.append(self._appended)
         weather = Weather()
         self._network = Network(loop, Latency(self._fork()), self)
+        loop.takes_s = partial(self._fork().choice, [0.0, 0.001, 0.2])
         settings = Settings(
-            group_initial_rebalance_delay_ms=self.rng.choice([0, 0, 500, 3_000]), port=0, ephemeral=True
+            group_initial_rebalance_delay_ms=self.rng.choice([0, 0, 500, 3_000]),
+            group_consumer_session_timeout_ms=_CONSUMER_SESSION_MS,
+            group_consumer_min_session_timeout_ms=6_000,
+            group_consumer_heartbeat_interval_ms=1_000,
+            group_consumer_min_heartbeat_interval_ms=500,
+            group_consumer_assignment_interval_ms=self.rng.choice([0, 0, 1_000]),
+            group_consumer_migration_policy=self.rng.choice(["bidirectional"] * 5 + ["upgrade"]),
+            group_consumer_regex_refresh_interval_ms=self.rng.choice([10_000, 600_000]),
+            port=0,
+            ephemeral=True,
         )
         self._nodes = [
             Node(
@@ -222,7 +244,16 @@ class _World:
         self._crowd = Crowd(self._fork(), self._network, addresses, memory, self._asking, self._break)
         loop.dial = dial
         by_address = {node.address: node for node in self._nodes}
-        self._disk = Disk()
+        self._names = TopicNames(lambda: run(memory.topics()))
+        self._names.look()
+        memory.changed.append(self._names.look)
+        self._disk = Disk(self._names)
+        self._held_once = HeldOnce(self._disk, self._names)
+        self._commits_in_epoch = CommitsInEpoch(self._disk, self._names)
+        self._whole_groups = WholeGroups(self._disk)
+        self._fenced_late = FencedLate(self._disk, _CONSUMER_SESSION_MS / 1000)
+        self._told_as_written = ToldAsWritten(self._disk, self._names)
+        self._durable.done_listeners.append(self._append_done)
         self._one_owner = checkers.OneOwner(self._disk)
         self._commits_kept = checkers.CommitsKept(self._disk)
         self._replay = checkers.ReplayEqualsLive(self._durable)
@@ -230,9 +261,15 @@ class _World:
         self._only_grows = checkers.OnlyGrows(self._disk)
         self._durable_first = checkers.DurableFirst(self._disk)
         self._answered = checkers.Answered(self._call_later, by_address)
-        self._expected_codes = checkers.ExpectedCodes()
-        self._coverage = Coverage(by_address)
+        self._expected_codes = ExpectedCodes()
+        self._coverage = Coverage(by_address, self._disk)
         self._outcome.seen = self._coverage.seen
+        self._settling = Settling(
+            self._crowd,
+            self._nodes,
+            self._disk,
+            downgrades=MigrationPolicy(settings.group_consumer_migration_policy).downgrades,
+        )
         self._durable.fault_listeners.append(self._coverage.failed)
         self._harm = Harm(
             self._fork(),
@@ -288,12 +325,26 @@ class _World:
     def _written(self, written: Written) -> None:
         self._outcome.records += 1
         self._coverage.written(written)
+        decoded: Any = decode_record(written.key, written.value)
         with self._checking():
             self._only_grows.written(written)
-            committed = self._disk.written(written)
+            key, value = decoded
+            committed = self._disk.take(key, value)
             if committed is not None:
                 self._commits_kept.written(committed)
                 self._only_grows.committed(committed)
+                self._commits_in_epoch.committed(committed)
+            else:
+                self._held_once.written(key, value)
+                self._whole_groups.written(key, value)
+                self._fenced_late.written(key, value)
+                self._coverage.epochs.written(key, value, written.at_s)
+
+    def _append_done(self) -> None:
+        self._coverage.epochs.appended(self._disk.consumers.touched)
+        with self._checking():
+            self._whole_groups.appended()
+            self._fenced_late.appended(self._loop.time())
 
     def _appended(self, append: Append, appended: Appended, room: bool) -> None:
         self._coverage.appended(append, appended)
@@ -304,7 +355,10 @@ class _World:
 
     def _asking(self, link: Link, asked: Asked) -> None:
         exchange = Exchange(asked, link, self._loop.time())
+        self._names.fill(asked.request)
         self._commits_kept.asked(exchange)
+        self._held_once.asked(exchange)
+        self._fenced_late.asked(exchange)
         self._coverage.asked(exchange)
         if not link.loses_requests:
             self._answered.asked(exchange, link.held_s)
@@ -321,6 +375,7 @@ class _World:
             else:
                 _, offset = decode_response_header(asked.api_key, asked.version, frame)
                 response = decode(response_class(asked.api_key), asked.version, frame, offset)
+            self._names.fill(response)
             self._outcome.exchanges += 1
             self._say(f"{link.address[0]} {_brief(asked)} -> {_brief_response(response)}")
             self._coverage.replied(exchange, response)
@@ -331,7 +386,11 @@ class _World:
                 self._durable_first,
                 self._only_grows,
                 self._one_owner,
+                self._held_once,
+                self._told_as_written,
+                self._fenced_late,
                 self._commits_kept,
+                self._commits_in_epoch,
                 self._answered,
                 self._expected_codes,
             ):
@@ -407,7 +466,7 @@ class _World:
         for group_id in GROUPS:
             for member in self._crowd.living(group_id):
                 member.commits = 0
-            while (why := await self._unsettled(admin, group_id)) is not None:
+            while (why := await self._settling.unsettled(admin, group_id)) is not None:
                 if self._loop.time() > deadline_s:
                     self._break(
                         Violation(f"{group_id} has not settled in {CALM_MAX_S:.0f} s without faults: {why}")
@@ -420,57 +479,20 @@ class _World:
             await asyncio.sleep(0.001)
         self._compare()
 
-    async def _unsettled(self, admin: Client, group_id: str) -> str | None:
-        """Why the group is not yet as it must be in the end; None when it is."""
-        members = self._crowd.living(group_id)
-        if any(member.owned is None for member in members):
-            return f"some have no assignment: {members}"
-        if len({member.generation_id for member in members}) > 1:
-            return f"members are in different generations: {members}"
-        if any(not member.commits for member in members if member.owned):
-            return f"some could not commit yet: {members}"
-        for topic, partitions in self._crowd.partitions().items():
-            owned = sorted(p for member in members for name, p in member.owned or () if name == topic)
-            wanted = any(topic in member.topics for member in members)
-            divided = owned == (list(range(partitions)) if wanted else [])
-            if not divided and any(member.watches for member in members):
-                return f"{topic} is not divided up: {members}"
-        try:
-            return await self._unsettled_at_coordinator(admin, group_id, members)
-        except Disconnected:
-            return "its coordinator closed the connection"
 
-    async def _unsettled_at_coordinator(
-        self, admin: Client, group_id: str, members: list[Member | OwnConsumer]
-    ) -> str | None:
-        address = await admin.find_coordinator(group_id, [node.address for node in self._nodes])
-        if address is None:
-            return "it has no coordinator"
-        link = await admin.connect(address)
-        describe = DescribeGroupsRequest(groups=[group_id])
-        (described,) = (await admin.ask(link, ApiKey.DESCRIBE_GROUPS, 5, describe)).groups
-        fetch = OffsetFetchRequest(groups=[OffsetFetchRequest.Group(group_id=group_id, topics=None)])
-        (fetched,) = (await admin.ask(link, ApiKey.OFFSET_FETCH, 8, fetch)).groups
-        link.close()
-        if described.error_code or fetched.error_code:
-            return f"its coordinator answers {ErrorCode(described.error_code or fetched.error_code).name}"
-        # One that nobody ever got as far as creating is described as Dead.
-        on_disk = any(group is not None for group in self._disk.groups[group_id][-1:])
-        state = "Stable" if members else "Empty" if on_disk else "Dead"
-        if described.group_state != state:
-            return f"its coordinator calls it {described.group_state}"
-        if {member.member_id for member in described.members} != {member.member_id for member in members}:
-            return f"its coordinator has other members: {[member.member_id for member in described.members]}"
-        told = {
-            (topic.name, each.partition_index): (each.committed_offset, each.metadata)
-            for topic in fetched.topics
-            for each in topic.partitions
-        }
-        if told != self._disk.committed(group_id) and not any(
-            node.store is not None and node.store.appending for node in self._nodes
-        ):
-            return f"its coordinator tells offsets {told}, on the disk are {self._disk.committed(group_id)}"
-        return None
+_SHOWN = (
+    "group_instance_id",
+    "instance_id",
+    "generation_id",
+    "generation_id_or_member_epoch",
+    "member_epoch",
+    "subscribed_topic_names",
+    "subscribed_topic_regex",
+)
+
+
+def _brief_places(topics: Any) -> str:
+    return str({str(topic.topic_id)[:8]: topic.partitions for topic in topics})
 
 
 def _brief(asked: Asked) -> str:
@@ -479,18 +501,23 @@ def _brief(asked: Asked) -> str:
     words = [asked.api_key.name, request.member_id if getattr(request, "member_id", "") else ""]
     if asked.api_key is ApiKey.OFFSET_COMMIT:
         words.append(f"{checkers.committed_partitions(request)}")
-    for name in ("group_instance_id", "generation_id", "generation_id_or_member_epoch"):
+    for name in _SHOWN:
         if getattr(request, name, None) is not None:
             words.append(f"{name}={getattr(request, name)}")
+    if getattr(request, "topic_partitions", None) is not None:
+        words.append(f"has {_brief_places(request.topic_partitions)}")
     return " ".join(filter(None, words))
 
 
 def _brief_response(response: Any) -> str:
-    words = [ErrorCode(code).name for code in sorted(checkers.codes(response))]
-    for name in ("generation_id", "leader", "member_id", "host"):
+    words = [ErrorCode(code).name for code in sorted(codes(response))]
+    for name in ("generation_id", "member_epoch", "leader", "member_id", "host"):
         if getattr(response, name, None):
             words.append(f"{name}={getattr(response, name)}")
-    if getattr(response, "assignment", b""):
+    if hasattr(response, "member_epoch"):
+        if response.assignment is not None:
+            words.append(_brief_places(response.assignment.topic_partitions))
+    elif getattr(response, "assignment", b""):
         assigned = decode_assignment(response.assignment).assigned_partitions
         words.append(str({topic.topic: topic.partitions for topic in assigned}))
     return " ".join(words)

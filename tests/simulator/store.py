@@ -75,6 +75,8 @@ class Durable:
         self.append_listeners: list[Callable[[Append, Outcome, bool], None]] = []
         """Told of each lease's part of a transaction, what came of it, and whether the broker that made it
         has had room for its journal throughout."""
+        self.done_listeners: list[Callable[[], None]] = []
+        """Told when all records of a lease's part were told."""
         self.fault_listeners: list[Callable[[Sequence[Append], Fault], None]] = []
         """Told of appends that went wrong, before their broker is."""
         self._loop = loop
@@ -89,6 +91,8 @@ class Durable:
                     written = Written(self._loop.time(), append.lease, append.epoch, key, value)
                     for listener in self.listeners:
                         listener(written)
+                for done in self.done_listeners:
+                    done()
         return outcomes
 
 

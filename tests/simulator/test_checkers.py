@@ -37,11 +37,11 @@ from tests.simulator.checkers import (
     Disk,
     DurableFirst,
     Exchange,
-    ExpectedCodes,
     OneOwner,
     OnlyGrows,
     Violation,
 )
+from tests.simulator.expected import ExpectedCodes
 from tests.simulator.member import Asked
 from tests.simulator.store import Written
 from tests.support import embedded

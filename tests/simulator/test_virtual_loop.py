@@ -96,3 +96,21 @@ def test_threads_are_refused(loop: VirtualLoop) -> None:
 
     with pytest.raises(RuntimeError, match="no threads"):
         loop.run_until_complete(main())
+
+
+def test_what_is_left_to_threads_takes_its_time(loop: VirtualLoop) -> None:
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    async def main() -> None:
+        assert await loop.run_in_executor(None, max, 1, 2) == 2
+        assert loop.time() == 0.5
+        with pytest.raises(ZeroDivisionError):
+            await loop.run_in_executor(None, fail)
+        given_up = loop.run_in_executor(None, fail)
+        given_up.cancel()
+        await asyncio.sleep(1)
+
+    loop.takes_s = lambda: 0.5
+    loop.run_until_complete(main())
+    assert loop.time() == 2.0

@@ -65,6 +65,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
             | None
         ) = None
         """What makes connections."""
+        self.takes_s: Callable[[], float] | None = None
+        """How long the next thing takes that is left to the loop's own threads; None: there are none."""
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._numbers = count()
         self.set_task_factory(self._make_task)
@@ -140,5 +142,18 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self, executor: Any, func: Callable[..., Any], *args: Any
     ) -> Any:
         if executor is None:
-            raise RuntimeError("the simulation has no threads: give the code under test an executor")
+            if self.takes_s is None:
+                raise RuntimeError("the simulation has no threads: give the code under test an executor")
+            done = self.create_future()
+            self.call_later(self.takes_s(), _do, done, func, args)
+            return done
         return super().run_in_executor(executor, func, *args)
+
+
+def _do(done: asyncio.Future[Any], func: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    if done.done():  # cancelled
+        return
+    try:
+        done.set_result(func(*args))
+    except Exception as error:
+        done.set_exception(error)

@@ -332,3 +332,16 @@ async def test_a_paused_broker_answers_nothing_and_writes_nothing_when_it_wakes_
         async with await Wire.connect(cluster.ports[node_id - 1]) as wire:
             await eventually_no_error(wire, beat, 4)
             assert await committed(wire) == 3
+
+
+async def test_writing_and_reading_wait_for_the_next_leader() -> None:
+    async with Cluster(2, lease_term_ms=TERM_MS) as cluster:
+        await cluster.create_topic("orders")
+        await cluster.kill(cluster.leader_of("orders"))
+        with pytest.raises(KafkaError, match="orders-0 has no leader right now"):
+            cluster.leader_of("orders")
+        writing = asyncio.ensure_future(cluster.produce("orders", [b"v"]))
+        reading = asyncio.ensure_future(cluster.records("orders"))
+        await cluster.clock.advance(TERM_MS / 1_000)
+        assert await writing == 0
+        assert {record.value for record in await reading} <= {b"v"}

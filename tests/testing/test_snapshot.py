@@ -8,8 +8,12 @@ from pathlib import Path
 import pytest
 
 from muster.client import Admin, Consumer, Producer, TopicPartition
+from muster.coordinator.cluster import membership
+from muster.coordinator.server.shards import DataShards
+from muster.coordinator.storage.store import LeaseKind
 from muster.coordinator.testing import AsyncBroker, AsyncCluster, Broker, Cluster
 from muster.protocol.errors import KafkaError
+from tests.support.facts import turns
 from tests.support.leases import TERM_MS
 from tests.testing.test_groups import reading
 
@@ -60,6 +64,25 @@ async def test_everything_goes_back(cluster: AsyncCluster) -> None:
             await cluster.records("new")
         assert cluster.group("other").timeline() == []
         assert cluster.topic("orders").end_offsets() == {0: 2, 1: 2, 2: 2}
+
+
+async def test_partitions_that_load_slowly_have_leaders_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(membership, "START_WAIT_MS", 0)  # as if loading took longer
+    async with Broker() as broker:
+        await broker.create_topic("orders")
+        await broker.produce("orders", [b"v"])
+        (node,) = broker._core.brokers.brokers
+        data = node.holders[LeaseKind.DATA]
+        assert isinstance(data, DataShards)
+        read = data._read_topics
+
+        async def slowly() -> None:
+            await turns(500)
+            await read()
+
+        monkeypatch.setattr(data, "_read_topics", slowly)
+        await broker.restore(await broker.snapshot())
+        assert broker.leader_of("orders") == 0
 
 
 async def test_clients_go_on_afterwards(cluster: AsyncCluster) -> None:

@@ -136,7 +136,10 @@ class ClassicGroups:
 
     def _find(self, group_id: str) -> ClassicGroup | None:
         group = self._groups.get(group_id)
-        return group if isinstance(group, ClassicGroup) else None
+        assert group is None or isinstance(group, ClassicGroup), (
+            "the shard asks the kind that the group is of"
+        )
+        return group
 
     def _of_member(self, group_id: str) -> ClassicGroup:
         """The group a member speaks of. Raises INVALID_GROUP_ID, UNKNOWN_MEMBER_ID."""

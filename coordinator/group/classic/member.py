@@ -100,9 +100,8 @@ class ClassicMember(Heard):
 
     def view(self, protocol_name: str | None, owes: str | None) -> MemberView:
         """What is told of it outside: `owes` is the request that its group waits for."""
-        metadata = dict(self.protocols).get(
-            protocol_name or "", self.protocols[0][1] if self.protocols else b""
-        )
+        wanted_most = self.protocols[0][1]
+        metadata = next((each for name, each in self.protocols if name == protocol_name), wanted_most)
         return MemberView(
             self.member_id,
             self.identity,

@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from muster.coordinator.base.step import Step
 from muster.coordinator.group.classic import ownership
+from muster.coordinator.group.classic.member import ClassicMember
+from muster.coordinator.group.config import GroupConfig
 from muster.coordinator.group.events import (
     Cause,
     CommitRefused,
     JoinRefused,
     MemberFenced,
     MemberIdentity,
+    Stamp,
     Trigger,
 )
+from muster.coordinator.group.rate_limiters import RateLimiters
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.classic_group import JoinGroupRequest
 from muster.protocol.messages.offsets import OffsetCommitRequest
 
-if TYPE_CHECKING:
-    from muster.coordinator.group.classic.group import ClassicGroup
+
+class Refusing(Protocol):
+    """A group, with what these events tell of it. `ClassicGroup` is one; it imports this module."""
+
+    group_id: str
+    config: GroupConfig
+    rate_limiters: RateLimiters
+    members: dict[str, ClassicMember]
+    static_members: dict[str, str]
+    ownership: ownership.Ownership
+
+    def stamp(self, step: Step, cause: Cause) -> Stamp: ...
+    def ended_ms(self, generation_id: int) -> int | None: ...
 
 
 class Fenceable(Protocol):
@@ -29,7 +44,7 @@ class Fenceable(Protocol):
     group_instance_id: str | None
 
 
-def tell_fenced(group: ClassicGroup, api: str, request: Fenceable, refusal: KafkaError, step: Step) -> None:
+def tell_fenced(group: Refusing, api: str, request: Fenceable, refusal: KafkaError, step: Step) -> None:
     """Tell, once a minute, of a request that is refused with FENCED_INSTANCE_ID."""
     instance_id = request.group_instance_id
     if refusal.code is not ErrorCode.FENCED_INSTANCE_ID or instance_id is None:
@@ -48,7 +63,7 @@ def tell_fenced(group: ClassicGroup, api: str, request: Fenceable, refusal: Kafk
     )
 
 
-def tell_join_refused(group: ClassicGroup, request: JoinGroupRequest, error: ErrorCode, step: Step) -> None:
+def tell_join_refused(group: Refusing, request: JoinGroupRequest, error: ErrorCode, step: Step) -> None:
     """Tell, once a minute of a client, that a group is full or has other protocols."""
     full = error is ErrorCode.GROUP_MAX_SIZE_REACHED
     who = (group.group_id, step.context.client_id, step.context.client_host)
@@ -67,7 +82,7 @@ def tell_join_refused(group: ClassicGroup, request: JoinGroupRequest, error: Err
 
 
 def tell_commit_refused(
-    group: ClassicGroup, request: OffsetCommitRequest, refusal: KafkaError, step: Step
+    group: Refusing, request: OffsetCommitRequest, refusal: KafkaError, step: Step
 ) -> None:
     """Tell, twenty times in ten seconds, of a commit that is refused, and who owns what it was for."""
     if not group.rate_limiters.commits_refused.allows(group.group_id, step.now_ms):

@@ -148,7 +148,9 @@ def join(group: ConsumerGroup, joining: Joining, step: Step) -> None:
 def admit(group: ConsumerGroup, joining: Joining, step: Step) -> ConsumerMember:
     member = joining.member
     if joining.old is not None:
-        member = membership.replace(group, joining.old, joining.member_id, joining.cause, step)
+        member = membership.replace(
+            group, joining.old, joining.member_id, joining.cause, step, protocol="classic"
+        )
     if member is None:
         member = membership.add(group, joining.member_id, joining.said, joining.cause, step)
     return member
@@ -162,6 +164,7 @@ def joined(group: ConsumerGroup, member: ConsumerMember, joining: Joining, step:
     group.deadlines.set(
         group.timer(TimerKind.SYNC, member.member_id), step.now_ms + joining.rebalance_timeout_ms
     )
+    step.reads_hard_state = True
     step.reply(joined_response(group.current(member.member_id).epoch, joining))
 
 
@@ -308,4 +311,8 @@ def leaving(group: ConsumerGroup, request: LeaveGroupRequest, step: Step) -> Lea
             outcomes.append(ErrorCode.NONE)
             members[member.member_id] = member
             reason = reason or identity.reason
-    return Leaving(list(members.values()), reason, sessions.left_response(identities, outcomes, step.context))
+    return Leaving(
+        list(members.values()),
+        reason,
+        sessions.left_response(identities, outcomes, step.context),
+    )

@@ -9,9 +9,12 @@ from functools import partial
 from typing import Final
 
 from muster.coordinator.base.step import BrokenInvariant, Step
-from muster.coordinator.group.consumer import records
+from muster.coordinator.group.consumer import records, refusals
+from muster.coordinator.group.consumer.assignors.assignor import Assignment
+from muster.coordinator.group.consumer.course import Course, Reached
 from muster.coordinator.group.consumer.member import ConsumerMember
 from muster.coordinator.group.consumer.state import (
+    LEFT_FOR_A_WHILE,
     NOBODY,
     ConsumerState,
     Current,
@@ -19,7 +22,7 @@ from muster.coordinator.group.consumer.state import (
     MemberState,
     Subscription,
 )
-from muster.coordinator.group.consumer.targets import preferred_assignor
+from muster.coordinator.group.consumer.targets import preferred_assignor, sizes
 from muster.coordinator.group.effects import Record
 from muster.coordinator.group.events import (
     Cause,
@@ -27,6 +30,7 @@ from muster.coordinator.group.events import (
     MemberIdentity,
     Stamp,
     StateChanged,
+    TopicsGrown,
     Trigger,
 )
 from muster.coordinator.group.group import (
@@ -49,6 +53,7 @@ from muster.protocol.messages.offsets import OffsetCommitRequest
 CONSUMER: Final = "consumer"
 _EPOCHS_TO_COMMIT_FROM: Final = 9
 _FRESH: Final = ConsumerState()
+_BY_TOPICS: Final = frozenset({Trigger.TOPICS_CHANGED, Trigger.REGEX_RESOLVED})
 
 _Described = ConsumerGroupDescribeResponse.DescribedGroup
 
@@ -66,6 +71,9 @@ class GroupState(StrEnum):
     """The shard is being unloaded."""
 
 
+_SETTLED: Final = (GroupState.STABLE, GroupState.EMPTY)
+
+
 class ConsumerGroup:
     """A consumer group. What its records say is in `state`; the rest is soft: a group that is loaded again
     knows its members, but not when they were heard of."""
@@ -76,15 +84,19 @@ class ConsumerGroup:
         "config",
         "configs",
         "connections",
+        "course",
         "dead",
         "deadlines",
+        "departed",
         "group_id",
         "hard",
         "is_stale",
         "looked_in",
         "looking_up",
+        "names",
         "rate_limiters",
         "shown_state",
+        "sizes",
         "state_since_ms",
         "topics",
     )
@@ -102,6 +114,14 @@ class ConsumerGroup:
         self.dead = False
         self.cause = Cause(Trigger.REQUESTED)
         """Of its present epoch."""
+        self.course: Course | None = None
+        """The rebalance under way."""
+        self.departed: dict[str, Assignment] = {}
+        """The targets of members that have gone since the last target was made."""
+        self.names: dict[uuid.UUID, str] = {}
+        """The topics it subscribed to at the last two epochs: one that is gone is still told by its name."""
+        self.sizes: Mapping[str, int] | None = {}
+        """How many partitions each topic it subscribes to had at the last epoch. None: not known."""
         self.is_stale = True
         """Whether the topics may be others than when the epoch was looked at last."""
         self.looking_up = False
@@ -123,6 +143,9 @@ class ConsumerGroup:
             group._members[member_id] = ConsumerMember(group_id, identity(member_id, said), 0, now_ms)
         group.shown_state = group.kafka_state()
         group.state_since_ms = UNKNOWN_TIME
+        group.sizes = None
+        if group._is_on_its_way():
+            group.course, group.cause = Course(now_ms), Cause(Trigger.SHARD_UNLOADED)
         return group
 
     # --- what it knows --------------------------------------------------------------------------------------
@@ -156,6 +179,15 @@ class ConsumerGroup:
             return GroupState.RECONCILING
         return GroupState.STABLE
 
+    def _is_on_its_way(self) -> bool:
+        """Whether somebody has yet to come to the target; not a static member that is away."""
+        state = self.state
+        return state.epoch > state.assignment_epoch or any(
+            has.epoch != LEFT_FOR_A_WHILE
+            and (has.state is not MemberState.STABLE or has.epoch != state.assignment_epoch)
+            for has in map(self.current, self._members)
+        )
+
     def subscription(self, member_id: str) -> Subscription:
         return self.state.subscriptions[member_id]
 
@@ -187,6 +219,13 @@ class ConsumerGroup:
         for members that speak the classic protocol ILLEGAL_GENERATION. An epoch that is over is good for
         partitions that were assigned in it or before, and that the member still has (KIP-1251)."""
         self.alive()
+        try:
+            self._validate_commit(request, step)
+        except KafkaError as refusal:
+            refusals.tell_commit_refused(self, request, refusal, step)
+            raise
+
+    def _validate_commit(self, request: OffsetCommitRequest, step: Step) -> None:
         epoch = request.generation_id_or_member_epoch
         if epoch < 0 and not self._members:
             return
@@ -381,6 +420,7 @@ class ConsumerGroup:
             rebalance,
             len(self._members),
             (),
+            "consumer",
         )
 
     def member_views(self) -> Iterator[MemberView]:
@@ -450,13 +490,37 @@ class ConsumerGroup:
         """A new epoch: the target is to be made anew."""
         self.cause = cause
         self.emit(records.group_epoch(self.group_id, self.state.epoch + 1, metadata_hash), step)
-        step.events.append(EpochBumped(*self.stamp(step, cause), members=len(self._members)))
+        self._tell_topics(cause, step)
+        if self.course is None:
+            self.course = Course(step.now_ms)
+        else:
+            self.course.restart()
+        step.events.append(
+            EpochBumped(*self.stamp(step, cause), members=len(self._members), restarts=self.course.restarts)
+        )
+
+    def _tell_topics(self, cause: Cause, step: Step) -> None:
+        """Which topics made for the new epoch, where topics did."""
+        before, after = self.sizes, sizes(self.state.subscribed_topics(), self.topics)
+        self.sizes = after
+        kept = {topic_id: name for topic_id, name in self.names.items() if name in (before or ())}
+        self.names = kept | {self.topics.ids[name]: name for name in after}
+        if before is None or before == after or cause.trigger not in _BY_TOPICS:
+            return
+        changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+        told = tuple((name, before.get(name, 0), after.get(name, 0)) for name in changed)
+        step.events.append(TopicsGrown(*self.stamp(step, cause), topics=told))
 
     def settle(self, cause: Cause, step: Step) -> None:
-        """At the end of a step: tell if the group is in another state."""
+        """At the end of a step: tell if the group is in another state, and if a rebalance is over."""
         state = self.kafka_state()
-        if state is self.shown_state:
-            return
+        if state is not self.shown_state:
+            self._tell_state(state, cause, step)
+        if self.course is not None and state in _SETTLED:
+            course, self.course = self.course, None
+            step.events.append(course.completed(self.stamp(step, self.cause), self._members))
+
+    def _tell_state(self, state: GroupState, cause: Cause, step: Step) -> None:
         before, self.shown_state = self.shown_state, state
         since_ms, self.state_since_ms = self.state_since_ms, step.now_ms
         step.events.append(
@@ -509,7 +573,10 @@ class ConsumerGroup:
         """What a member has is another now; if it is to give up partitions, from now on within its rebalance
         timeout."""
         self.emit(records.current(self.group_id, member_id, has), step)
-        self.bound_revocation(self._members[member_id], step.now_ms)
+        member = self._members[member_id]
+        if self.course is not None and has.state is MemberState.STABLE and has.epoch == self.state.epoch:
+            self.course.reached[member_id] = Reached(member.identity, step.now_ms)
+        self.bound_revocation(member, step.now_ms)
 
     def bound_revocation(self, member: ConsumerMember, now_ms: int) -> None:
         """Members of the classic protocol have the timers of that protocol instead."""

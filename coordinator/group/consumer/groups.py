@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from typing import Final
 
 from muster.coordinator.base.step import Step
 from muster.coordinator.group import migration
 from muster.coordinator.group.classic.groups import ClassicGroups
-from muster.coordinator.group.consumer import classic_members, heartbeats, membership, progress
+from muster.coordinator.group.consumer import classic_members, heartbeats, membership, progress, refusals
 from muster.coordinator.group.consumer.group import ConsumerGroup
 from muster.coordinator.group.consumer.member import ConsumerMember
 from muster.coordinator.group.consumer.regexes import Look, require_valid
 from muster.coordinator.group.consumer.state import JOINING, LEFT_FOR_A_WHILE, MemberState
 from muster.coordinator.group.events import Cause, GroupCreated, MemberIdentity, Trigger
-from muster.coordinator.group.group import Group
+from muster.coordinator.group.group import Group, remove
 from muster.coordinator.group.shared import Shared
 from muster.coordinator.group.timers import TimerKey, TimerKind
 from muster.protocol.errors import ErrorCode, KafkaError
@@ -28,6 +29,8 @@ from muster.protocol.messages.consumer_group import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
+
+_MADE_WAY: Final = Cause(Trigger.MADE_WAY)
 
 
 class ConsumerGroups:
@@ -66,6 +69,25 @@ class ConsumerGroups:
         """ConsumerGroupHeartbeat. Raises INVALID_REQUEST, UNSUPPORTED_ASSIGNOR, GROUP_ID_NOT_FOUND,
         GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH, FENCED_INSTANCE_ID,
         UNRELEASED_INSTANCE_ID, INVALID_REGULAR_EXPRESSION."""
+        try:
+            return self._heartbeat(request, step)
+        except KafkaError as refusal:
+            group = self._groups.get(request.group_id)
+            if isinstance(group, ConsumerGroup):
+                refusals.tell(
+                    group,
+                    refusals.HEARTBEAT,
+                    request,
+                    request.instance_id,
+                    refusal,
+                    step,
+                    sent_epoch=request.member_epoch,
+                )
+            raise
+
+    def _heartbeat(
+        self, request: ConsumerGroupHeartbeatRequest, step: Step
+    ) -> ConsumerGroupHeartbeatResponse:
         config = self._shared.config
         heartbeats.require_valid(request, step.context.api_version, config)
         group = self._groups.get(request.group_id)
@@ -132,8 +154,7 @@ class ConsumerGroups:
                 old = None if instance_id is None else group.member_of_instance(instance_id)
             else:
                 if found is not None:
-                    found.delete(step)
-                    del self._groups[request.group_id]
+                    remove(found, self._groups, _MADE_WAY, step)
                 group = self.create(request.group_id, step)
         member = group.members.get(member_id)
         trigger = Trigger.MEMBER_JOINED if member is None else Trigger.MEMBER_REJOINED
@@ -192,12 +213,15 @@ class ConsumerGroups:
                 raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"{group!r} has no members")
             self._classic.require_valid_join(request)
             # An empty group is of the kind that its next member is.
-            group.alive().delete(step)
-            del self._groups[group.group_id]
+            remove(group.alive(), self._groups, _MADE_WAY, step)
             self._classic.join(request, step)
             return
         self._classic.require_valid_join(request)
-        joining = classic_members.joining(group.alive(), request, self._ids, step)
+        try:
+            joining = classic_members.joining(group.alive(), request, self._ids, step)
+        except KafkaError as refusal:
+            refusals.tell(group, "JoinGroup", request, request.group_instance_id, refusal, step)
+            raise
         if joining is None:
             return  # answered: the client is to come back with its id
         static = joining.old or (joining.member if request.group_instance_id is not None else None)
@@ -209,13 +233,21 @@ class ConsumerGroups:
     def sync(self, group: ConsumerGroup, request: SyncGroupRequest, step: Step) -> None:
         """SyncGroup. Raises UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION,
         INCONSISTENT_GROUP_PROTOCOL, REBALANCE_IN_PROGRESS."""
-        classic_members.sync(group.alive(), request, step)
+        try:
+            classic_members.sync(group.alive(), request, step)
+        except KafkaError as refusal:
+            refusals.tell(group, "SyncGroup", request, request.group_instance_id, refusal, step)
+            raise
 
     def heartbeat_of_classic(
         self, group: ConsumerGroup, request: HeartbeatRequest, step: Step
     ) -> HeartbeatResponse:
         """Heartbeat. Raises UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION."""
-        return classic_members.heartbeat(group.alive(), request, step)
+        try:
+            return classic_members.heartbeat(group.alive(), request, step)
+        except KafkaError as refusal:
+            refusals.tell(group, "Heartbeat", request, request.group_instance_id, refusal, step)
+            raise
 
     def leave_classic(self, group: ConsumerGroup, request: LeaveGroupRequest, step: Step) -> None:
         """LeaveGroup; errors are the members' own."""

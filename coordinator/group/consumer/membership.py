@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Final
 
 from muster.coordinator.base.step import Step
 from muster.coordinator.group.consumer import records, targets
@@ -26,6 +27,9 @@ from muster.coordinator.group.events import (
 )
 from muster.protocol.errors import ErrorCode, KafkaError
 
+_TOO_SLOW: Final = frozenset(
+    {Trigger.REVOCATION_TIMED_OUT, Trigger.REBALANCE_TIMED_OUT, Trigger.SYNC_TIMED_OUT}
+)
 _REJOIN = "The member must abandon all its partitions and rejoin."
 
 
@@ -114,7 +118,13 @@ def add(group: ConsumerGroup, member_id: str, said: Subscription, cause: Cause, 
 
 
 def replace(
-    group: ConsumerGroup, old: ConsumerMember, member_id: str, cause: Cause, step: Step
+    group: ConsumerGroup,
+    old: ConsumerMember,
+    member_id: str,
+    cause: Cause,
+    step: Step,
+    *,
+    protocol: str = "consumer",
 ) -> ConsumerMember:
     """A static member comes back under another id, and has what its former self had (KIP-345)."""
     state, group_id = group.state, group.group_id
@@ -138,6 +148,7 @@ def replace(
             old_client_host=old.identity.client_host,
             old_silent_ms=silent_ms,
             old_connected=connected,
+            protocol=protocol,
         )
     )
     return member
@@ -166,13 +177,17 @@ def remove(
         return
     for member in members:
         step.events.append(removed(group, member, cause, step))
+        group.departed[member.member_id] = group.state.target(member.member_id)
         _forget_records(group, member.member_id, step)
         forget(group, member, step.now_ms)
     state, group_id = group.state, group.group_id
     for regex in [each for each in state.regexes if each not in state.regex_users]:
         group.emit(records.regex_tombstone(group_id, regex), step)
     group.bump(cause, targets.metadata_hash(state.subscribed_topics(), group.topics), step)
+    if group.course is not None and cause.trigger in _TOO_SLOW:
+        group.course.dropped += [member.identity for member in members]
     if not group.members:
+        group.departed.clear()
         # A group in its first epoch had no record left before it got this one.
         group.emit(records.target_epoch(group_id, group.state.epoch, 0), step)
 

@@ -47,6 +47,8 @@ def say(group: ConsumerGroup, member: ConsumerMember, said: Subscription, cause:
     before = group.state.subscriptions.get(member_id, NOBODY_SAID)
     assignor = group.assignor
     if said != before or member_id not in group.state.subscriptions:
+        if member_id in group.state.subscriptions:
+            telling.metadata(group, member, before, said, step)
         group.emit(records.subscription(group_id, member_id, said), step)
         member.identity = identity(member_id, said)
     topics_changed = before.topics != said.topics
@@ -80,9 +82,10 @@ def make_target(group: ConsumerGroup, member: ConsumerMember, cause: Cause, step
     speaks, and may join with that."""
     state, group_id = group.state, group.group_id
     interval_ms = group.configs.of(group_id).consumer_assignment_interval_ms
-    if state.assigned_at_ms and interval_ms and step.now_ms - state.assigned_at_ms < interval_ms:
+    if state.assigned_at_ms and _is_young(state.assigned_at_ms, interval_ms - 1, step.now_ms):
         return
-    before, assignor = dict(state.targets), group.assignor
+    before, assignor = {**group.departed, **state.targets}, group.assignor
+    group.departed.clear()
     replaces = cause.trigger is Trigger.STATIC_MEMBER_REPLACED
     newcomer = member.member_id if replaces or cause.trigger is Trigger.MEMBER_JOINED else None
     made = targets.make(state, assignor, group.topics, newcomer, replaces=replaces)
@@ -90,7 +93,15 @@ def make_target(group: ConsumerGroup, member: ConsumerMember, cause: Cause, step
         if member_id not in state.targets or state.targets[member_id] != assignment:
             group.emit(records.target(group_id, member_id, assignment), step)
     group.emit(records.target_epoch(group_id, state.epoch, step.now_ms), step)
+    if group.course is not None:
+        group.course.target_ms = step.now_ms
     step.events.append(telling.target(group, before, assignor, step))
+
+
+def _is_young(at_ms: int, age_max_ms: int, now_ms: int) -> bool:
+    """Whether something that was stored is no older than that. What seems to be yet to come is not: another
+    broker's clock was ahead of this one's."""
+    return 0 <= now_ms - at_ms <= age_max_ms
 
 
 def reconcile(
@@ -151,7 +162,7 @@ def _look_up(group: ConsumerGroup, wanted: bool, last_ms: int | None, step: Step
     state = group.state
     if group.looking_up or not state.regex_users:
         return
-    if last_ms is not None and step.now_ms <= last_ms + REFRESH_MIN_MS:
+    if last_ms is not None and _is_young(last_ms, REFRESH_MIN_MS, step.now_ms):
         return
     refresh_ms = group.config.group_consumer_regex_refresh_interval_ms
     due = (
@@ -185,8 +196,19 @@ def resolved(
         known = state.regexes.get(regex)
         bump |= topics != (frozenset() if known is None else known.topics)
         group.emit(records.regex(group_id, regex, ResolvedRegex(topics, look.version, look.at_ms)), step)
+        bump |= known is None and not topics and _is_to_have_others(group, regex)
     group.looked_in = look.version
     metadata_hash = targets.metadata_hash(state.subscribed_topics(), group.topics)
     if bump or metadata_hash != state.metadata_hash:
         group.bump(cause if bump else Cause(Trigger.TOPICS_CHANGED), metadata_hash, step)
     group.settle(cause, step)
+
+
+def _is_to_have_others(group: ConsumerGroup, regex: str) -> bool:
+    """Whether a member that subscribes by this regular expression is still to have what it subscribed to
+    before: partitions that nobody would have, since it has given them up."""
+    state = group.state
+    return any(
+        said.regex == regex and not state.target(member_id).keys() <= group.subscribed_ids(member_id)
+        for member_id, said in state.subscriptions.items()
+    )

@@ -26,6 +26,11 @@ def metadata_hash(names: Collection[str], topics: Topics) -> int:
     return int.from_bytes(digest.digest(), "big", signed=True) if some else 0
 
 
+def sizes(names: Collection[str], topics: Topics) -> dict[str, int]:
+    """How many partitions each of the topics has that exist."""
+    return {name: topics.count(topics.ids[name]) for name in names if name in topics.ids}
+
+
 def preferred_assignor(state: ConsumerState, default: str) -> str:
     """The name that most members prefer; of several, the first by name: `range` before `uniform`, as the hash
     table has them with which Kafka counts. Members without a preference do not vote."""

@@ -10,10 +10,11 @@ from muster.coordinator.base.step import Step
 from muster.coordinator.group.consumer.assignors.assignor import Assignment
 from muster.coordinator.group.consumer.group import ConsumerGroup
 from muster.coordinator.group.consumer.member import ConsumerMember
-from muster.coordinator.group.consumer.state import NOBODY, Current, Held
+from muster.coordinator.group.consumer.state import NOBODY, Current, Held, Subscription
 from muster.coordinator.group.events import (
     MOVES_MAX,
     Cause,
+    MetadataChanged,
     Move,
     PartitionsAssigned,
     PartitionsRevoked,
@@ -31,22 +32,24 @@ def target(
 ) -> TargetAssigned:
     """The target that was just made, beside the one before."""
     after = group.state.targets
-    owners = dict(_owners(before))
-    kept = moved = 0
+    # Most changes leave most members what they had.
+    stayed = {member_id for member_id, target in after.items() if before.get(member_id) == target}
+    owners = dict(_owners(before, without=stayed))
+    kept = sum(_count(after[member_id]) for member_id in stayed)
+    moved = 0
     moves: list[Move] = []
-    names = group.topics.names
-    for (topic_id, partition), member_id in _owners(after):
+    for (topic_id, partition), member_id in _owners(after, without=stayed):
         former = owners.pop((topic_id, partition), None)
         if former == member_id:
             kept += 1
             continue
         moved += former is not None
         if len(moves) < MOVES_MAX:
-            moves.append(Move(names.get(topic_id, str(topic_id)), partition, former, member_id))
-    everything = sum(len(each) for target in after.values() for each in target.values())
+            moves.append(Move(_name(group, topic_id), partition, former, member_id))
+    everything = sum(map(_count, after.values()))
     for (topic_id, partition), former in owners.items():
         if len(moves) < MOVES_MAX:
-            moves.append(Move(names.get(topic_id, str(topic_id)), partition, former, None))
+            moves.append(Move(_name(group, topic_id), partition, former, None))
     told = {member_id: _count(after[member_id]) for member_id in list(after)[:MOVES_MAX]}
     changed = everything - kept + len(owners)
     return TargetAssigned(
@@ -56,14 +59,40 @@ def target(
         kept=kept,
         moved=moved,
         lost=len(owners),
-        moves=tuple(sorted(moves)),
+        # Of a topic that was made anew, what is lost comes first.
+        moves=tuple(sorted(moves, key=lambda each: (each.topic, each.partition, each[2] is None))),
         owned=told,
         truncated=changed > len(moves) or len(after) > len(told),
     )
 
 
-def _owners(targets: Mapping[str, Assignment]) -> Iterator[tuple[tuple[uuid.UUID, int], str]]:
+def metadata(
+    group: ConsumerGroup, member: ConsumerMember, before: Subscription, after: Subscription, step: Step
+) -> None:
+    """What a member subscribes to, or the assignor it asks for, is another now."""
+    had, has = before.server_assignor, after.server_assignor
+    if before.topics == after.topics and before.regex == after.regex and had == has:
+        return
+    step.events.append(
+        MetadataChanged(
+            *group.stamp(step, Cause(Trigger.METADATA_CHANGED, member.identity)),
+            topics_added=tuple(sorted(set(after.topics) - set(before.topics))),
+            topics_removed=tuple(sorted(set(before.topics) - set(after.topics))),
+            protocols_before=() if had is None else (had,),
+            protocols_after=() if has is None else (has,),
+            user_data_changed=False,
+            owned_changed=False,
+            regex=None if before.regex == after.regex else after.regex,
+        )
+    )
+
+
+def _owners(
+    targets: Mapping[str, Assignment], without: Collection[str]
+) -> Iterator[tuple[tuple[uuid.UUID, int], str]]:
     for member_id, target in targets.items():
+        if member_id in without:
+            continue
         for topic_id, partitions in target.items():
             for partition in partitions:
                 yield (topic_id, partition), member_id
@@ -101,7 +130,7 @@ def progress(group: ConsumerGroup, member: ConsumerMember, had: Current, has: Cu
             PartitionsAssigned(
                 *group.stamp(step, cause),
                 partitions=_named(group, got),
-                waiting_for=_named(group, _waited_for(group, member.member_id, has)),
+                still_held=_named(group, _still_held(group, member.member_id, has)),
                 member_epoch=has.epoch,
             )
         )
@@ -121,7 +150,7 @@ def _without(held: Held, other: Held) -> dict[uuid.UUID, Collection[int]]:
     return left
 
 
-def _waited_for(group: ConsumerGroup, member_id: str, has: Current) -> dict[uuid.UUID, Collection[int]]:
+def _still_held(group: ConsumerGroup, member_id: str, has: Current) -> dict[uuid.UUID, Collection[int]]:
     state = group.state
     return {
         topic_id: held
@@ -140,12 +169,14 @@ def _waited_for(group: ConsumerGroup, member_id: str, has: Current) -> dict[uuid
 def _named(
     group: ConsumerGroup, partitions: Mapping[uuid.UUID, Collection[int]]
 ) -> tuple[tuple[str, int], ...]:
-    """By name, in order; a topic that is gone by its id."""
-    names = group.topics.names
+    """By name, in order."""
     return tuple(
         sorted(
-            (names.get(topic_id, str(topic_id)), number)
-            for topic_id, numbers in partitions.items()
-            for number in numbers
+            (_name(group, topic_id), number) for topic_id, numbers in partitions.items() for number in numbers
         )
     )
+
+
+def _name(group: ConsumerGroup, topic_id: uuid.UUID) -> str:
+    """The topic's name, also just after it has gone; else its id."""
+    return group.topics.names.get(topic_id) or group.names.get(topic_id) or str(topic_id)

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from muster.coordinator.journal.explain import incidents, joining, leaving
+from muster.coordinator.journal.explain.consumer import migration, reasons
 from muster.coordinator.journal.explain.findings import Case, Finding, Rule, weigh
-from muster.coordinator.journal.explain.vocabulary import Certainty, Diagnosis, Trigger
+from muster.coordinator.journal.explain.vocabulary import Certainty, Diagnosis, Kind, Trigger
 
 RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
     Trigger.SESSION_EXPIRED: (
@@ -59,7 +60,33 @@ RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
     Trigger.LOADED_OVERSIZE: (leaving.group_is_full,),
     Trigger.NEW_MEMBER_EXPIRED: (leaving.waited_in_vain,),
     Trigger.SHARD_UNLOADED: (incidents.moved,),
-    Trigger.JOIN_REFUSED: (incidents.refused,),
+    Trigger.JOIN_REFUSED: (reasons.instance_in_use, incidents.refused),
+    Trigger.MEMBER_FENCED: (reasons.fenced,),
+    Trigger.STATIC_MEMBER_AWAY: (reasons.away,),
+}
+
+OF_CONSUMER_GROUPS: Final[Mapping[str, tuple[Rule, ...]]] = {
+    **RULES,
+    # Static members of the consumer protocol say when they leave for a while.
+    Trigger.SESSION_EXPIRED: (
+        reasons.never_came_back,
+        leaving.crashed,
+        leaving.stalled,
+        leaving.never_came_along,
+        leaving.vanished,
+        leaving.expired_for_unknown_reasons,
+        leaving.stalled_or_not,
+    ),
+    Trigger.METADATA_CHANGED: (
+        joining.subscription_changed,
+        reasons.regex_changed,
+        reasons.subscription_changed,
+    ),
+    Trigger.ASSIGNOR_CHANGED: (reasons.assignor_changed,),
+    Trigger.TOPICS_CHANGED: (reasons.topics_changed,),
+    Trigger.REGEX_RESOLVED: (reasons.regex_resolved,),
+    Trigger.REVOCATION_TIMED_OUT: (reasons.slow_to_revoke,),
+    Trigger.REBALANCE_TIMED_OUT: (reasons.did_not_rejoin,),
 }
 
 _UNKNOWN: Final = Finding(
@@ -69,5 +96,13 @@ _UNKNOWN: Final = Finding(
 
 def diagnose(case: Case) -> list[Finding]:
     """The findings, the most certain first; at least one."""
-    found = [rule(case) for rule in RULES.get(case.trigger or "", ())]
-    return weigh([each for each in found if each is not None]) or [_UNKNOWN]
+    gone_over = migration.finding(case)
+    if gone_over is not None and gone_over.diagnosis is Diagnosis.UPGRADED:
+        return [gone_over]
+    rules = OF_CONSUMER_GROUPS if case.rebalance.kind is Kind.CONSUMER else RULES
+    found = [rule(case) for rule in rules.get(case.trigger or "", ())]
+    weighed = weigh([each for each in found if each is not None]) or [_UNKNOWN]
+    if gone_over is not None:
+        went = weighed[0]
+        return [gone_over._replace(evidence=(*gone_over.evidence, f"{went.says} ({went.diagnosis})"))]
+    return weighed

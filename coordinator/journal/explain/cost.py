@@ -8,10 +8,11 @@ from typing import Any, Final, NamedTuple
 
 from muster.coordinator.journal.entries import Entry
 from muster.coordinator.journal.explain import pace
+from muster.coordinator.journal.explain.consumer import cost as of_consumers
 from muster.coordinator.journal.explain.facts import Move, counts, flag, lag, lag_before, moves, text, whole
 from muster.coordinator.journal.explain.pace import BEFORE_MS, WINDOW_MS, FallingBehind
 from muster.coordinator.journal.explain.rebalances import LOOK_ENTRIES_MAX, Rebalance
-from muster.coordinator.journal.explain.vocabulary import EMPTY, Trigger
+from muster.coordinator.journal.explain.vocabulary import EMPTY, Kind, Trigger
 
 _SILENT_MS: Final = 1_000
 """A shorter silence causes no lag worth mentioning."""
@@ -133,6 +134,8 @@ def moved(rebalance: Rebalance) -> Moved | None:
     entry = rebalance.assigned
     if entry is None or (whole(entry, "partitions") is None and not moves(entry)):
         return None
+    if rebalance.kind is Kind.CONSUMER:
+        return _moved_to_target(rebalance, entry)
     return Moved(
         whole(entry, "partitions"),
         whole(entry, "kept"),
@@ -141,6 +144,27 @@ def moved(rebalance: Rebalance) -> Moved | None:
         tuple(moves(entry)),
         counts(entry, "owned"),
         bool(flag(entry, "truncated")),
+    )
+
+
+def _moved_to_target(rebalance: Rebalance, target: Entry) -> Moved:
+    """Of a consumer group: from the target before the rebalance to its last."""
+    changed = of_consumers.moved(rebalance)
+    total = whole(target, "partitions")
+    to_others = sum(each.from_member is not None and each.to_member is not None for each in changed)
+    kept = whole(target, "kept")
+    if len(rebalance.targets) > 1 and total is not None:
+        kept = max(total - sum(each.to_member is not None for each in changed), 0)
+    return Moved(
+        total,
+        kept,
+        to_others if len(rebalance.targets) > 1 else whole(target, "moved"),
+        sum(each.to_member is None for each in changed)
+        if len(rebalance.targets) > 1
+        else whole(target, "lost"),
+        tuple(changed),
+        counts(target, "owned"),
+        any(flag(each, "truncated") for each in rebalance.targets),
     )
 
 
@@ -163,19 +187,30 @@ def unowned(rebalance: Rebalance, since: Iterable[tuple[Move, int | None]]) -> l
     returned."""
     if rebalance.ended_ms is None or rebalance.state == EMPTY:
         return []
+    if rebalance.kind is Kind.CONSUMER:
+        still, _ = of_consumers.stood_still(rebalance, stopped(rebalance))
+    else:
+        still = {
+            (each.topic, each.partition): max(rebalance.ended_ms - since_ms, 0)
+            for each, since_ms in since
+            if each.to_member is not None and since_ms is not None
+        }
     by_ms: dict[int, list[tuple[str, int]]] = {}
-    for each, since_ms in since:
-        if each.to_member is not None and since_ms is not None:
-            by_ms.setdefault(max(rebalance.ended_ms - since_ms, 0), []).append((each.topic, each.partition))
+    for part, ms in still.items():
+        by_ms.setdefault(ms, []).append(part)
     return [Unowned(tuple(sorted(by_ms[ms])), ms) for ms in sorted(by_ms, reverse=True)]
 
 
 def moves_since(rebalance: Rebalance) -> list[tuple[Move, int | None]]:
     """What the assignment moved, and since when each partition had no owner (epoch ms; None: it had none
-    before, or the rebalance is in progress): since the former owner stopped. A member that left stopped at
+    before, or the rebalance is in progress): since the former owner stopped. In a consumer group it stopped
+    when it had revoked the partition. A member that left stopped at
     its last sign of life or its LeaveGroup. One that stayed stopped when it rejoined, since it works until it
     learns of the rebalance; if that time is unknown, at the start of the rebalance. A partition that nobody
     has now kept its owner until the end of the rebalance."""
+    if rebalance.kind is Kind.CONSUMER:
+        _, first = of_consumers.stood_still(rebalance, stopped(rebalance))
+        return [(each, first.get((each.topic, each.partition))) for each in of_consumers.moved(rebalance)]
     if rebalance.assigned is None:
         return []
     gone, rejoined, withheld = stopped(rebalance), _rejoined(rebalance), _withheld(rebalance)

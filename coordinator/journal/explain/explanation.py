@@ -9,10 +9,11 @@ from muster.coordinator.journal.entries import Entry
 from muster.coordinator.journal.explain import cost as costs
 from muster.coordinator.journal.explain import incidents, words
 from muster.coordinator.journal.explain.causes import diagnose
+from muster.coordinator.journal.explain.consumer import migration, reasons, refusals
 from muster.coordinator.journal.explain.facts import text, whole
 from muster.coordinator.journal.explain.findings import LOOK_BACK_MS, Case, Finding
 from muster.coordinator.journal.explain.names import count, duration, ids_in, listed
-from muster.coordinator.journal.explain.phases import Awaited, awaited, phases
+from muster.coordinator.journal.explain.phases import awaited, phases
 from muster.coordinator.journal.explain.rebalances import (
     LOOK_ENTRIES_MAX,
     Outcome,
@@ -21,7 +22,15 @@ from muster.coordinator.journal.explain.rebalances import (
     rebalances,
     streams,
 )
-from muster.coordinator.journal.explain.vocabulary import EMPTY, UNKNOWN_CAUSE, Certainty, Diagnosis, Trigger
+from muster.coordinator.journal.explain.timing import Awaited
+from muster.coordinator.journal.explain.vocabulary import (
+    EMPTY,
+    UNKNOWN_CAUSE,
+    Certainty,
+    Diagnosis,
+    Kind,
+    Trigger,
+)
 from muster.coordinator.journal.explain.words import Alternative, Explanation
 from muster.coordinator.journal.names import Names
 
@@ -58,10 +67,10 @@ def explain(
     known = cut(stream)
     if generation is not None:
         for each in reversed(known):
-            if each.generation == generation:
+            if each.generation == generation and not _began_anew(each):
                 return explained(each, moment_ms, lately=_lately(known, each), names=names)
             if generation in each.reached:
-                return explained(each, moment_ms, given_up=generation, names=names)
+                return explained(each, moment_ms, reached=generation, names=names)
         return None
     last = known[-1] if known else None
     if last is None or last.outcome is not Outcome.UNDER_WAY:
@@ -88,19 +97,23 @@ def explained(
     now_ms: int,
     *,
     before: str | None = None,
-    given_up: int | None = None,
+    reached: int | None = None,
     lately: int = 0,
     names: Names | None = None,
 ) -> Explanation:
-    """The explanation of a rebalance found by `rebalances`, as of `now_ms`; with `given_up` that of an
-    abandoned generation within it. `lately`: how many began within LOOK_BACK_MS up to it."""
+    """The explanation of a rebalance found by `rebalances`, as of `now_ms`; with `reached` that of a
+    generation within it: an abandoned one, or an epoch of a consumer group. `lately`: how many began within
+    LOOK_BACK_MS up to it."""
     if names is None:
         names = Names(rebalance.members.values(), rebalance.present)
     cases = [Case(rebalance, start, names, now_ms) for start in rebalance.starts]
     also: list[str] = []
-    if given_up is not None:
-        cases = cases[rebalance.reached[given_up] :]
-        also = [f"generation {given_up} was abandoned: the group went on to {rebalance.generation}"]
+    if reached is not None:
+        first = rebalance.reached[reached]
+        also = [_began(cases[0])] if first and rebalance.kind is Kind.CONSUMER else []
+        cases = cases[first:]
+        if reached != rebalance.generation:
+            also.append(_abandoned(rebalance, reached))
     case = cases[0]
     findings = diagnose(case)
     waiting = awaited(rebalance)
@@ -114,7 +127,8 @@ def explained(
     best, *others = findings
     return Explanation(
         group=rebalance.group,
-        generation=rebalance.generation if given_up is None else given_up,
+        kind=rebalance.kind,
+        generation=rebalance.generation if reached is None else reached,
         started_ms=rebalance.started_ms,
         ended_ms=rebalance.ended_ms,
         outcome=rebalance.outcome,
@@ -131,6 +145,8 @@ def explained(
             *also,
             *(words.again(each, diagnose(each)[0]) for each in cases[1:]),
             *_meanwhile(rebalance, names),
+            *_moved_meanwhile(rebalance),
+            *migration.standing(rebalance, names),
             *_again_and_again(lately),
         ),
         waiting=tuple(waiting),
@@ -138,11 +154,40 @@ def explained(
         moved=costs.moved(rebalance),
         cost=costs.cost(rebalance),
         before=before,
-        since=(*_loaded_again(rebalance), *_near_misses(rebalance, names)),
+        since=(
+            *_loaded_again(rebalance),
+            *refusals.since(rebalance, names),
+            *_near_misses(rebalance, names),
+        ),
         now_ms=now_ms,
         names=names,
         ids=tuple(dict.fromkeys([*ids_in(rebalance.entries), *(each.member.id for each in waiting)])),
     )
+
+
+def _began_anew(rebalance: Rebalance) -> bool:
+    """Whether each of its epochs, being one of a consumer group, has a cause of its own."""
+    return rebalance.kind is Kind.CONSUMER and rebalance.reached.get(rebalance.generation or 0, 0) > 0
+
+
+def _began(case: Case) -> str:
+    return f"the rebalance had begun with: {words.again(case, diagnose(case)[0])}"
+
+
+def _abandoned(rebalance: Rebalance, generation: int) -> str:
+    if rebalance.kind is Kind.CONSUMER:
+        return (
+            f"epoch {generation} was not reached by every member: the group went on to {rebalance.generation}"
+        )
+    return f"generation {generation} was abandoned: the group went on to {rebalance.generation}"
+
+
+def _moved_meanwhile(rebalance: Rebalance) -> list[str]:
+    """A rebalance of a consumer group goes on with another coordinator."""
+    if rebalance.kind is not Kind.CONSUMER:
+        return []
+    loaded = [each for each in rebalance.entries if each.type == "shard_loaded"]
+    return [f"the coordinator moved to broker {loaded[-1].broker} meanwhile"] if loaded else []
 
 
 def _lately(known: list[Rebalance], this: Rebalance) -> int:
@@ -165,6 +210,8 @@ def _hanging(rebalance: Rebalance, waiting: list[Awaited], names: Names, now_ms:
     waited_ms = now_ms - first.since_ms
     if waited_ms < _HANGS_MS or (rebalance.from_state == EMPTY and _in_initial_delay(rebalance, now_ms)):
         return None
+    if rebalance.kind is Kind.CONSUMER:
+        return reasons.hanging(first, names, waited_ms)
     who = names.short(first.member)
     if first.pending:
         says = f"{who} was given a member id and has not joined with it: everyone waits for it"

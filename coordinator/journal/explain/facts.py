@@ -81,12 +81,22 @@ def joins(entry: Entry) -> list[tuple[Member, int]]:
 
 
 def moves(entry: Entry) -> list[Move]:
-    """The moves of an `assigned`."""
+    """The moves of an `assigned` or `target_assigned`."""
     found: list[Move] = []
     for each in _list(entry.data.get("moves")):
         match each:
             case [str(topic), int(partition), (str() | None) as old, (str() | None) as new]:
                 found.append(Move(topic, partition, old, new))
+    return found
+
+
+def partitions(entry: Entry, name: str = "partitions") -> list[tuple[str, int]]:
+    """A field with a list of partitions."""
+    found: list[tuple[str, int]] = []
+    for each in _list(entry.data.get(name)):
+        match each:
+            case [str(topic), int(partition)]:
+                found.append((topic, partition))
     return found
 
 
@@ -172,6 +182,9 @@ _THERE: Final = frozenset(
         "metadata_changed",
         "leader_changed",
         "heartbeat_late",
+        "revocation_requested",
+        "partitions_revoked",
+        "partitions_assigned",
     }
 )
 """Recorded only of current members."""
@@ -188,7 +201,7 @@ def present(entries: Iterable[Entry], before: Iterable[str] = ()) -> set[str]:
                     there.clear()
                 else:
                     there.update(each.id for each in members(entry, "waiting_for"))
-            case "assigned":
+            case "assigned" | "target_assigned":
                 there.update(counts(entry, "owned"))
             case "member_removed" if entry.member is not None:
                 there.discard(entry.member.id)

@@ -196,4 +196,5 @@ def is_eviction(entry: Entry) -> bool:
         Trigger.REBALANCE_TIMED_OUT,
         Trigger.NEW_MEMBER_EXPIRED,
         Trigger.GROUP_FULL,
+        Trigger.REVOCATION_TIMED_OUT,
     )

@@ -9,8 +9,15 @@ from muster.coordinator.journal.entries import Entry
 from muster.coordinator.journal.explain.facts import everybody, present, text, whole
 from muster.coordinator.journal.explain.findings import Case, Finding
 from muster.coordinator.journal.explain.names import count, duration
-from muster.coordinator.journal.explain.rebalances import Outcome, Rebalance, Start
-from muster.coordinator.journal.explain.vocabulary import STABLE, Certainty, Diagnosis, Trigger
+from muster.coordinator.journal.explain.rebalances import Outcome, Rebalance, Start, kind_before
+from muster.coordinator.journal.explain.vocabulary import (
+    RECONCILING,
+    STABLE,
+    Certainty,
+    Diagnosis,
+    Kind,
+    Trigger,
+)
 
 _FULL = "GROUP_MAX_SIZE_REACHED"
 
@@ -18,7 +25,7 @@ _FULL = "GROUP_MAX_SIZE_REACHED"
 def newest(stream: Sequence[Entry], after: int) -> Rebalance | None:
     """The newest incident of each kind in stream[after:], in the form of a rebalance that did not happen."""
     for index in range(len(stream) - 1, after - 1, -1):
-        trigger = _trigger(stream[index])
+        trigger = _trigger(stream, index)
         if trigger is None or is_loaded_again(stream, index):
             continue
         known = [each for each in stream[:index] if each.group is not None]
@@ -42,19 +49,42 @@ def newest(stream: Sequence[Entry], after: int) -> Rebalance | None:
             ended_ms=entry.at_ms,
             state=STABLE,
             until=len(stream),
+            kind=kind_before(stream, index),
         )
     return None
 
 
-def _trigger(entry: Entry) -> str | None:
+def _trigger(stream: Sequence[Entry], index: int) -> str | None:
+    entry = stream[index]
     match entry.type:
         case "shard_loaded":
             return Trigger.SHARD_UNLOADED
+        case "member_fenced" if text(entry, "error") == "FENCED_MEMBER_EPOCH":
+            return Trigger.MEMBER_FENCED
         case "member_replaced" | "member_fenced":
             return Trigger.STATIC_MEMBER_REPLACED
+        case "protocol_migrated":
+            to_consumer = text(entry, "to_type") == Kind.CONSUMER
+            return Trigger.UPGRADED if to_consumer else Trigger.DOWNGRADED
+        case "state_changed" if _is_away(entry) and _is_last_change(stream, index):
+            return Trigger.STATIC_MEMBER_AWAY
         case "join_refused":
             return Trigger.JOIN_REFUSED if text(entry, "error") != _FULL else Trigger.GROUP_FULL
     return None
+
+
+def _is_away(entry: Entry) -> bool:
+    """Whether a static member of a consumer group left for a while."""
+    return (
+        entry.trigger == Trigger.MEMBER_LEFT
+        and (text(entry, "from_state"), text(entry, "to_state")) == (STABLE, RECONCILING)
+        and entry.member is not None
+        and entry.member.instance is not None
+    )
+
+
+def _is_last_change(stream: Sequence[Entry], index: int) -> bool:
+    return not any(stream[later].type == "state_changed" for later in range(index + 1, len(stream)))
 
 
 def moved(case: Case) -> Finding:
@@ -100,8 +130,10 @@ def _broker_before(stream: Sequence[Entry], at: int) -> int | None:
     return None
 
 
-def refused(case: Case) -> Finding:
+def refused(case: Case) -> Finding | None:
     """It supports no assignor that all members support."""
+    if text(case.start.entry, "error") == "UNRELEASED_INSTANCE_ID":
+        return None
     says = "it supports no assignor common to all members; the others are unaffected"
     evidence = (f"refused with {text(case.start.entry, 'error') or 'an error'}",)
     return Finding(Diagnosis.ASSIGNOR_CHANGED, Certainty.LIKELY, says, evidence)

@@ -10,7 +10,7 @@ from muster.coordinator.journal.entries import Entry, Member
 from muster.coordinator.journal.explain.facts import flag, growths, member, same_client, text, texts, whole
 from muster.coordinator.journal.explain.findings import LOOK_BACK_MS, Case, Finding, is_eviction
 from muster.coordinator.journal.explain.names import count, duration, listed
-from muster.coordinator.journal.explain.vocabulary import EMPTY, Certainty, Diagnosis, Trigger
+from muster.coordinator.journal.explain.vocabulary import EMPTY, Certainty, Diagnosis, Kind, Trigger
 
 _ALIVE_MS: Final = 15_000
 """A member heard of this recently over an open connection is considered alive."""
@@ -28,10 +28,11 @@ def came_back(case: Case) -> Finding | None:
         return None
     former = _former_id(case)
     for each in case.earlier("member_removed"):
-        if each.member is None or each.member.id == case.member.id:
+        if each.member is None:
             continue
+        is_itself = each.member.id == case.member.id  # members of the consumer protocol keep their ids
         same = each.member.id == former if former is not None else same_client(each.member, case.member)
-        if not same:
+        if not same and not is_itself:
             continue
         by_request = member(each, "requested_by") is not None
         evicted = is_eviction(each) or by_request
@@ -40,14 +41,13 @@ def came_back(case: Case) -> Finding | None:
         if by_request:
             how = "was removed at the request of another client"
         says = f"the client that {how} {ago} before came back: this rebalance follows from that one"
-        generation = "" if each.generation is None else f", in generation {each.generation}"
+        of = "epoch" if case.rebalance.kind is Kind.CONSUMER else "generation"
+        generation = "" if each.generation is None else f", in {of} {each.generation}"
         evidence = f"{case.names.short(each.member)} {how} {ago} before{generation}"
-        if former is not None:
+        if is_itself or former is not None:
+            by = "with the same member id" if is_itself else "on the same connection"
             return Finding(
-                Diagnosis.REJOINED_AFTER_EVICTION,
-                Certainty.CERTAIN,
-                says,
-                (evidence, "it came on the same connection"),
+                Diagnosis.REJOINED_AFTER_EVICTION, Certainty.CERTAIN, says, (evidence, f"it came {by}")
             )
         if not evicted:
             return None  # closed and started again, or another process of the same name

@@ -9,7 +9,7 @@ from muster.coordinator.journal.entries import Entry
 from muster.coordinator.journal.explain.facts import member, same_client, whole
 from muster.coordinator.journal.explain.findings import Case, Finding
 from muster.coordinator.journal.explain.names import count, duration
-from muster.coordinator.journal.explain.vocabulary import Certainty, Diagnosis
+from muster.coordinator.journal.explain.vocabulary import Certainty, Diagnosis, Kind
 
 _AT_ONCE_MS: Final = 10_000
 """A connection that closes this soon after a LeaveGroup was closed with it."""
@@ -38,12 +38,12 @@ def crashed(case: Case) -> Finding | None:
         return None
     closed_ms = case.disconnected_before_ms
     evidence = [] if closed_ms is None else [f"its connection closed {duration(closed_ms)} before"]
-    certainty = Certainty.LIKELY
-    if case.member is not None and case.member.instance is not None:
+    certainty, unsaid = Certainty.LIKELY, "it sent no LeaveGroup"
+    if case.rebalance.kind is Kind.CONSUMER:
+        unsaid = "it did not leave"
+    elif case.member is not None and case.member.instance is not None:
         certainty = Certainty.POSSIBLE
-    return Finding(
-        Diagnosis.CRASHED, certainty, _CRASH, ("it sent no LeaveGroup", *evidence, *_heartbeats(case))
-    )
+    return Finding(Diagnosis.CRASHED, certainty, _CRASH, (unsaid, *evidence, *_heartbeats(case)))
 
 
 def static_and_closed(case: Case) -> Finding | None:

@@ -155,7 +155,7 @@ def _owners(stream: Sequence[Entry], at: int) -> dict[Partition, str | None]:
     """The owner of each partition after stream[at], according to the assignments up to it."""
     found: dict[Partition, str | None] = {}
     for index in range(at, max(-1, at - LOOK_ENTRIES_MAX), -1):
-        if stream[index].type == "assigned":
+        if stream[index].type in ("assigned", "target_assigned"):
             for each in moves(stream[index]):
                 found.setdefault((each.topic, each.partition), each.to_member)
     return found

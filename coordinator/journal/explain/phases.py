@@ -2,72 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 from muster.coordinator.journal.entries import Entry, Member
+from muster.coordinator.journal.explain.consumer import progress
 from muster.coordinator.journal.explain.facts import joins, member, members, texts, whole
 from muster.coordinator.journal.explain.rebalances import Outcome, Rebalance
-from muster.coordinator.journal.explain.vocabulary import COMPLETING, PREPARING, Trigger
-
-
-@dataclass(frozen=True, slots=True)
-class Phases:
-    """Durations in ms; None is unknown or not begun."""
-
-    join_ms: int | None
-    """Waiting for JoinGroups."""
-    assignment_ms: int | None
-    """Waiting for the leader's SyncGroup."""
-    sync_ms: int | None
-    """Waiting for the other members' SyncGroups."""
-    slowest: tuple[tuple[Member, int | None], ...]
-    """The last members to join and their times, slowest first."""
-    dropped: tuple[Member, ...]
-    """Members that did not rejoin in time."""
-    held_up: tuple[tuple[Member, int], ...]
-    """Clients that got a member id but did not join with it, and how long the group waited for them."""
-    ended_by: str | None
-    """The trigger that ended the wait for joins."""
-    restarts: int
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "join_ms": self.join_ms,
-            "assignment_ms": self.assignment_ms,
-            "sync_ms": self.sync_ms,
-            "slowest": [[who.to_json(), ms] for who, ms in self.slowest],
-            "dropped": [who.to_json() for who in self.dropped],
-            "held_up": [[who.to_json(), ms] for who, ms in self.held_up],
-            "ended_by": self.ended_by,
-            "restarts": self.restarts,
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class Awaited:
-    """A member that a rebalance in progress waits for."""
-
-    member: Member
-    pending: bool
-    """It was given a member id and has not joined with it; otherwise it must rejoin or sync."""
-    since_ms: int
-    until_ms: int | None
-    """When the group stops waiting for it, epoch ms; None is unknown."""
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "member": self.member.to_json(),
-            "pending": self.pending,
-            "since_ms": self.since_ms,
-            "until_ms": self.until_ms,
-        }
+from muster.coordinator.journal.explain.timing import Awaited, Phases
+from muster.coordinator.journal.explain.vocabulary import COMPLETING, PREPARING, Kind, Trigger
 
 
 def phases(rebalance: Rebalance) -> Phases | None:
     """The phases so far; None if it was not a rebalance."""
     if rebalance.outcome is Outcome.NONE:
         return None
+    if rebalance.kind is Kind.CONSUMER:
+        return progress.phases(rebalance)
     done, joined = rebalance.completed, rebalance.joined
     join_ms = assignment_ms = None
     if done is not None:
@@ -95,6 +43,8 @@ def awaited(rebalance: Rebalance) -> list[Awaited]:
     """Whom a rebalance in progress waits for, pending clients first."""
     if rebalance.outcome is not Outcome.UNDER_WAY:
         return []
+    if rebalance.kind is Kind.CONSUMER:
+        return progress.awaited(rebalance)
     if rebalance.state == COMPLETING:
         return [] if rebalance.joined is None else _from_change(rebalance, rebalance.joined)
     if rebalance.state != PREPARING:

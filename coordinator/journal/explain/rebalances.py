@@ -1,7 +1,9 @@
 """Splits a stream of entries into rebalances.
 
 A rebalance begins when the group enters PreparingRebalance, restarts whenever it does so again before it is
-Stable, and ends when the group is Stable or Empty. Entries recorded in the same step just before (who was
+Stable, and ends when the group is Stable or Empty. That of a consumer group (KIP-848) begins with a new
+epoch, restarts with each further one, and ends when every member has its target; it survives a move of the
+coordinator. Entries recorded in the same step just before (who was
 removed, what changed) belong to it. A journal may begin or end in the middle of one.
 """
 
@@ -13,14 +15,24 @@ from enum import StrEnum
 from typing import Final
 
 from muster.coordinator.journal.entries import Entry, Member
+from muster.coordinator.journal.explain.consumer.protocols import Mix, Protocols
 from muster.coordinator.journal.explain.facts import everybody, present, text, whole
-from muster.coordinator.journal.explain.vocabulary import COMPLETING, DEAD, EMPTY, PREPARING, STABLE
+from muster.coordinator.journal.explain.vocabulary import (
+    ASSIGNING,
+    COMPLETING,
+    DEAD,
+    EMPTY,
+    PREPARING,
+    RECONCILING,
+    STABLE,
+    Kind,
+)
 
 LOOK_ENTRIES_MAX: Final = 3_000
 """How many entries before or after another are searched to explain it."""
 _COMPLETED: Final = "rebalance_completed"
-BOUNDS: Final = frozenset({"state_changed", _COMPLETED, "shard_loaded", "shard_unloaded"})
-"""Entries that change the state of the group, or end its stay with a coordinator."""
+BOUNDS: Final = frozenset({"state_changed", _COMPLETED, "epoch_bumped", "shard_loaded", "shard_unloaded"})
+"""Entries that change the state or epoch of the group, or end its stay with a coordinator."""
 
 
 class Outcome(StrEnum):
@@ -29,7 +41,7 @@ class Outcome(StrEnum):
     COMPLETED = "completed"
     UNDER_WAY = "under way"
     INTERRUPTED = "interrupted"
-    """The coordinator moved or the group was deleted before it was over."""
+    """The coordinator moved, or the group was deleted or became one of the other type, before it was over."""
     NONE = "no rebalance"
     """An incident that was not a rebalance."""
 
@@ -80,6 +92,14 @@ class Rebalance:
     joined: Entry | None = None
     """The change to CompletingRebalance."""
     assigned: Entry | None = None
+    """The last assignment, or target assignment."""
+    targets: list[Entry] = field(default_factory=list)
+    """All target assignments of a consumer group, in order."""
+    kind: Kind = Kind.CLASSIC
+    mix_before: Mix | None = None
+    """Which protocols the members spoke before it; None: unknown."""
+    mix: Mix | None = None
+    """The same at its end, or now."""
     completed: Entry | None = None
     until: int = 0
     """Where the next one begins or the stream ends."""
@@ -121,6 +141,19 @@ class Rebalance:
             if each.at_ms > start.entry.at_ms + window_ms:
                 break
             yield each
+
+
+def kind_before(stream: Sequence[Entry], index: int) -> Kind:
+    """The group's type as of stream[index], as far as the entries before it tell."""
+    for at in range(min(index, len(stream) - 1), max(-1, index - LOOK_ENTRIES_MAX), -1):
+        entry = stream[at]
+        if entry.type in ("epoch_bumped", "target_assigned", "partitions_assigned"):
+            return Kind.CONSUMER
+        if entry.type == "protocol_migrated":
+            return Kind.CONSUMER if text(entry, "to_type") == Kind.CONSUMER else Kind.CLASSIC
+        if entry.type in ("assigned", "member_rejoined"):
+            return Kind.CLASSIC
+    return Kind.CLASSIC
 
 
 def rebalances(entries: Iterable[Entry]) -> list[Rebalance]:
@@ -166,6 +199,11 @@ class _Cutting:
         self._members, self._present = everybody(stream), frozenset(present(stream))
         self._found: list[Rebalance] = []
         self._open: Rebalance | None = None
+        self._state: str | None = None
+        """The group's, as the last entry told it."""
+        self._protocols = Protocols()
+        self._mix: Mix | None = None
+        """At the end of the last rebalance."""
 
     def see(self, index: int, entry: Entry) -> None:
         current = self._open
@@ -177,15 +215,29 @@ class _Cutting:
         ):
             # Stable or Empty without a completion: that entry was lost.
             self._close(index, Outcome.COMPLETED)
+        self._protocols.see(entry)
         match entry.type:
             case "state_changed":
                 self._state_changed(index, entry)
             case "assigned" if self._open is not None:
                 self._open.assigned = entry
+            case "epoch_bumped":
+                self._epoch_bumped(index, entry)
+            case "target_assigned":
+                self._target_assigned(index, entry)
             case "rebalance_completed":
                 self._completed(index, entry)
-            case "shard_loaded" | "shard_unloaded" if self._open is not None:
+            case "shard_loaded" | "shard_unloaded" if self._is_open(Kind.CLASSIC):
                 self._interrupted(index, entry)
+            case "protocol_migrated":
+                self._migrated(index, entry)
+            case "group_created":
+                self._state = EMPTY
+            case "group_removed" if self._open is not None:
+                self._interrupted(index, entry)
+
+    def _is_open(self, kind: Kind) -> bool:
+        return self._open is not None and self._open.kind is kind
 
     def end(self) -> list[Rebalance]:
         if self._open is not None:
@@ -198,7 +250,8 @@ class _Cutting:
         return self._found
 
     def _state_changed(self, index: int, entry: Entry) -> None:
-        match text(entry, "to_state"):
+        self._state = text(entry, "to_state")
+        match self._state:
             case "PreparingRebalance":
                 current = self._open or self._begin(index, entry)
                 current.starts.append(Start(index, entry, entry.trigger))
@@ -215,9 +268,40 @@ class _Cutting:
                 current = self._open
                 current.state, current.ended_ms = state, max(entry.at_ms, current.started_ms)
                 current.generation = current.generation if entry.generation is None else entry.generation
-            case "Dead" if self._open is not None:
+            case ("Assigning" | "Reconciling") as state if self._open is not None:
+                self._open.state = state
+            case "Dead" if self._is_open(Kind.CLASSIC):
+                assert self._open is not None
                 self._open.state = DEAD
                 self._interrupted(index, entry)
+
+    def _epoch_bumped(self, index: int, entry: Entry) -> None:
+        restarts = whole(entry, "restarts")
+        if self._open is not None and (restarts == 0 or self._open.kind is not Kind.CONSUMER):
+            self._interrupted(index - 1, entry)  # the entry of its end was lost
+        current = self._open
+        if current is None:
+            current = self._begin(index, entry)
+            current.kind, current.from_state = Kind.CONSUMER, self._state
+            current.began_in_sight = not restarts
+        current.starts.append(Start(index, entry, entry.trigger))
+        current.state, current.assigned = ASSIGNING, None
+        if entry.generation is not None:
+            current.generation = entry.generation
+            current.reached[entry.generation] = len(current.starts) - 1
+
+    def _target_assigned(self, index: int, entry: Entry) -> None:
+        current = self._open or self._begin_unseen(index, entry)
+        current.kind, current.state, current.assigned = Kind.CONSUMER, RECONCILING, entry
+        current.targets.append(entry)
+        current.generation = current.generation if entry.generation is None else entry.generation
+
+    def _migrated(self, index: int, entry: Entry) -> None:
+        """The group is of another kind now; a rebalance of its former kind is over."""
+        self._state = STABLE
+        former = Kind.CLASSIC if text(entry, "to_type") == Kind.CONSUMER else Kind.CONSUMER
+        if self._is_open(former):
+            self._interrupted(index, entry)
 
     def _completed(self, index: int, entry: Entry) -> None:
         if self._open is None and self._found:
@@ -227,6 +311,8 @@ class _Cutting:
                 return
         current = self._open or self._begin_unseen(index, entry)
         current.completed = entry
+        if whole(entry, "target_ms") is not None:
+            current.kind = Kind.CONSUMER
         if not current.began_in_sight:
             started_ms = whole(entry, "started_ms")
             current.started_ms = min(
@@ -284,11 +370,15 @@ class _Cutting:
         current, self._open = self._open, None
         assert current is not None
         current.last, current.outcome = index, outcome
+        current.mix_before, self._mix = self._mix, self._protocols.mix()
+        current.mix = self._mix
         if not current.starts:
             # Only the last trigger is known, which the completion entry repeats. A change to
             # CompletingRebalance has its own trigger: all had joined.
-            known = current.completed or Entry(
-                "state_changed", current.started_ms, -1, -1, current.group, current.generation
+            known = (
+                current.completed
+                or (current.targets[0] if current.targets else None)
+                or Entry("state_changed", current.started_ms, -1, -1, current.group, current.generation)
             )
             current.starts.append(Start(max(current.last - 1, 0), known, known.trigger))
         self._found.append(current)

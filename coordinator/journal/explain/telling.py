@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from muster.coordinator.journal.entries import Entry
+from muster.coordinator.journal.explain.consumer import telling as of_consumers
 from muster.coordinator.journal.explain.facts import (
     everybody,
     flag,
@@ -18,14 +19,21 @@ from muster.coordinator.journal.explain.facts import (
     whole,
 )
 from muster.coordinator.journal.explain.names import count, duration, listed, names_in
-from muster.coordinator.journal.explain.vocabulary import COMPLETING, PREPARING, STABLE, Trigger
+from muster.coordinator.journal.explain.vocabulary import (
+    ASSIGNING,
+    COMPLETING,
+    PREPARING,
+    RECONCILING,
+    STABLE,
+    Trigger,
+)
 from muster.coordinator.journal.names import Names
 
 
 def describe(entry: Entry, names: Names | None = None) -> str:
     """The entry in words. Without `names`, only members in the entry are known."""
     names = Names(everybody([entry]).values()) if names is None else names
-    say = _SAYS.get(entry.type)
+    say = _SAYS.get(entry.type) or of_consumers.SAYS.get(entry.type)
     if say is not None:
         return say(entry, names)
     who = "" if entry.member is None else f": {names.short(entry.member)}"
@@ -79,18 +87,24 @@ def _state_changed(entry: Entry, names: Names) -> str:
         waits = f"without {listed(waiting)}"
     elif to_state == STABLE and waiting:
         waits = f"have not sent SyncGroup: {listed(waiting)}"
-    generation = "" if entry.generation is None else f", generation {entry.generation}"
+    # Only members of consumer groups have epochs, and those say so when they change.
+    of_epoch = RECONCILING in (to_state, came_from) or ASSIGNING in (to_state, came_from)
+    generation = "" if entry.generation is None or of_epoch else f", generation {entry.generation}"
     return _and(f"{cause}: {to_state}{generation}, after {took} of {came_from}", waits)
 
 
 def _completed(entry: Entry, names: Names) -> str:
-    took = duration((whole(entry, "join_ms") or 0) + (whole(entry, "assignment_ms") or 0))
+    took_ms = (whole(entry, "join_ms") or 0) + (whole(entry, "assignment_ms") or 0)
+    of_consumers_ms = whole(entry, "target_ms")
+    if of_consumers_ms is not None:
+        took_ms = of_consumers_ms + (whole(entry, "reconcile_ms") or 0)
+    took, to = duration(took_ms), "generation" if of_consumers_ms is None else "epoch"
     by = "" if entry.member is None else f" ({_who(entry, names)})"
     size = whole(entry, "members")
     dropped = [names.short(each) for each in members(entry, "dropped")]
     restarts, lagging = whole(entry, "restarts"), lag(entry)
     return _and(
-        f"{entry.trigger or 'unknown cause'}{by}: rebalanced to generation {entry.generation} in {took}"
+        f"{entry.trigger or 'unknown cause'}{by}: rebalanced to {to} {entry.generation} in {took}"
         + ("" if size is None else f", {count(size, 'member')}"),
         f"restarted {count(restarts, 'time')}" if restarts else "",
         f"dropped {listed(dropped)}" if dropped else "",
@@ -180,6 +194,9 @@ def _replaced(entry: Entry, names: Names) -> str:
 def _fenced(entry: Entry, names: Names) -> str:
     old = text(entry, "old_client_host") or text(entry, "old_member_id") or "an older process"
     api = text(entry, "api") or "a request"
+    sent, has = whole(entry, "sent_epoch"), whole(entry, "member_epoch")
+    if sent is not None:
+        return f"{api} of {_who(entry, names)} fenced: it sent epoch {sent}, and its epoch is {has}"
     return f"{api} of {old.lstrip('/')} fenced: the instance id belongs to {_who(entry, names)}"
 
 
@@ -202,6 +219,8 @@ def _metadata(entry: Entry, names: Names) -> str:
         changes.append(f"assignors {listed(before)} → {listed(after)}")
     if flag(entry, "owned_changed"):
         changes.append("it gave partitions up")
+    if (regex := text(entry, "regex")) is not None:
+        changes.append(f"regular expression {regex or 'gone'}")
     if not changes:
         changes.append("its assignor's data")
     return f"metadata of {_who(entry, names)} changed: {', '.join(changes)}"

@@ -25,6 +25,8 @@ class Standing(StrEnum):
     SYNCING = "syncing"
     """Joined the new generation and waits for its assignment."""
     STABLE = "stable"
+    REVOKING = "revoking"
+    """Has to give up partitions, in a consumer group."""
     SILENT = "silent"
     """Its connection has closed, and its session has not expired."""
 
@@ -84,9 +86,17 @@ class Tracks:
         match entry.type:
             case "state_changed":
                 self._state_changed(entry)
+            case "target_assigned":
+                for member_id in counts(entry, "owned"):
+                    self._there(member_id, at_ms)
             case "assigned":
                 for member_id in counts(entry, "owned"):
                     self._known(member_id, at_ms, Standing.SYNCING)
+            case "rebalance_completed":
+                for member_id, key in self._ids.items():
+                    # Members of a consumer group that get nothing are told of only here.
+                    if self._rows[key].spans[-1].standing == Standing.JOINING:
+                        self._known(member_id, at_ms, Standing.STABLE)
             case _ if who is None:
                 return
             case "member_id_issued":
@@ -105,6 +115,12 @@ class Tracks:
                 self._ids.pop(who.id, None)
             case "heartbeat_late":
                 self._was_there(who)
+            case "revocation_requested":
+                self._was_there(who)
+                self._turn(who, at_ms, Standing.REVOKING)
+            case "partitions_revoked" | "partitions_assigned":
+                self._was_there(who)
+                self._turn(who, at_ms, Standing.STABLE)
             case "member_disconnected" if entry.data.get("after_removal_ms") is None:
                 self._was_there(who)
                 self._turn(who, at_ms, Standing.SILENT)
@@ -143,6 +159,11 @@ class Tracks:
             for row in self._rows.values():
                 row.turn(entry.at_ms, None)
             self._ids.clear()
+
+    def _there(self, member_id: str, at_ms: int) -> None:
+        """A member of a consumer group: it does not wait for the others."""
+        if self._rows.get(self._ids.get(member_id, "")) is None:
+            self._known(member_id, at_ms, Standing.STABLE)
 
     def _known(self, member_id: str, at_ms: int, standing: Standing) -> None:
         member = self._names.of_id(member_id) or Member(member_id, "", "")

@@ -40,6 +40,18 @@ class Diagnosis(StrEnum):
     """A member joined but did not send SyncGroup in time."""
     GROUP_FULL = "group-full"
     ROLLING_RESTART = "rolling-restart"
+    SLOW_REVOKE = "slow-revoke"
+    """A member of a consumer group has not revoked partitions that others wait for (KIP-848)."""
+    REGEX_RESOLVED = "regex-resolved"
+    """A regular expression that members subscribe to stands for other topics."""
+    STATIC_MEMBER_AWAY = "static-member-away"
+    """A static member left for a while, and keeps its partitions meanwhile."""
+    FENCED = "fenced"
+    """A member used an epoch that it does not have: it gives up all partitions and rejoins."""
+    UPGRADED = "upgraded"
+    """The first member of the consumer protocol made the classic group a consumer group."""
+    DOWNGRADED = "downgraded"
+    """The last member of the consumer protocol is gone: the group is a classic one."""
     COORDINATOR_MOVED = "coordinator-moved"
     UNKNOWN = "unknown"
 
@@ -59,9 +71,17 @@ CERTAINTIES: Final = list(Certainty)
 """The most certain first."""
 
 
+class Kind(StrEnum):
+    """Kafka's types of groups."""
+
+    CLASSIC = "classic"
+    CONSUMER = "consumer"
+    """KIP-848: the coordinator assigns, and members reach their targets one by one."""
+
+
 class Trigger(StrEnum):
     """What the coordinator recorded: the values of `group.events.Trigger` that are distinguished here, and
-    one more. A test compares them."""
+    a few more. A test compares them."""
 
     MEMBER_JOINED = "member joined"
     METADATA_CHANGED = "subscription or protocols changed"
@@ -77,8 +97,28 @@ class Trigger(StrEnum):
     REBALANCE_TIMED_OUT = "rebalance timed out"
     LOADED_OVERSIZE = "loaded with more members than allowed"
     SHARD_UNLOADED = "coordinator moved"
+    REVOCATION_TIMED_OUT = "revocation timed out"
+    REGEX_RESOLVED = "regular expression resolved"
+    TOPICS_CHANGED = "topics changed"
+    ASSIGNOR_CHANGED = "assignor changed"
+    UPGRADED = "first member of the consumer protocol"
     JOIN_REFUSED = "join refused"
     """Not a recorded trigger: a client was refused for a reason other than a full group."""
+    MEMBER_FENCED = "member fenced"
+    """Not a recorded trigger: a member used an epoch that it does not have."""
+    STATIC_MEMBER_AWAY = "static member away"
+    """Not a recorded trigger: a static member left for a while."""
+    DOWNGRADED = "group downgraded"
+    """Not a recorded trigger: a consumer group became a classic one without a rebalance."""
+
+
+TRIGGERS_OF_INCIDENTS: Final = (
+    Trigger.JOIN_REFUSED,
+    Trigger.MEMBER_FENCED,
+    Trigger.STATIC_MEMBER_AWAY,
+    Trigger.DOWNGRADED,
+)
+"""Those that no coordinator records."""
 
 
 UNKNOWN_CAUSE: Final = "unknown"
@@ -86,6 +126,8 @@ UNKNOWN_CAUSE: Final = "unknown"
 
 PREPARING: Final = "PreparingRebalance"
 COMPLETING: Final = "CompletingRebalance"
+ASSIGNING: Final = "Assigning"
+RECONCILING: Final = "Reconciling"
 STABLE: Final = "Stable"
 EMPTY: Final = "Empty"
 DEAD: Final = "Dead"

@@ -9,6 +9,7 @@ from datetime import tzinfo
 from typing import Any, Final, NamedTuple
 
 from muster.coordinator.journal.entries import Member
+from muster.coordinator.journal.explain.consumer import words as of_consumers
 from muster.coordinator.journal.explain.cost import Cost, Lag, Moved
 from muster.coordinator.journal.explain.facts import flag, text
 from muster.coordinator.journal.explain.findings import GAVE, Case, Finding
@@ -21,9 +22,9 @@ from muster.coordinator.journal.explain.names import (
     per_second,
 )
 from muster.coordinator.journal.explain.pace import WINDOW_MS, FallingBehind, Pace
-from muster.coordinator.journal.explain.phases import Awaited, Phases
 from muster.coordinator.journal.explain.rebalances import Outcome
-from muster.coordinator.journal.explain.vocabulary import EMPTY, Certainty, Diagnosis, Trigger
+from muster.coordinator.journal.explain.timing import Awaited, Phases
+from muster.coordinator.journal.explain.vocabulary import EMPTY, Certainty, Diagnosis, Kind, Trigger
 from muster.coordinator.journal.names import Names
 
 _WIDTH: Final = 110
@@ -51,8 +52,10 @@ class Explanation:
     """Why a group rebalanced, how it went and what it cost; or an incident that was not a rebalance."""
 
     group: str
+    kind: Kind
+    """The group's type: classic or consumer."""
     generation: int | None
-    """The generation it led to, or will lead to."""
+    """The generation, or epoch of a consumer group, that it led to or will lead to."""
     started_ms: int
     ended_ms: int | None
     """None: in progress."""
@@ -95,6 +98,7 @@ class Explanation:
         """Plain JSON values."""
         return {
             "group": self.group,
+            "type": self.kind.value,
             "generation": self.generation,
             "started_ms": self.started_ms,
             "ended_ms": self.ended_ms,
@@ -134,6 +138,9 @@ class Explanation:
 def what(case: Case) -> str:
     """What began the rebalance, as a sentence without its full stop."""
     who = "" if case.member is None else f" {case.names.long(case.member)}"
+    own = of_consumers.what(case, who)
+    if own is not None:
+        return own
     says = _WHAT.get(case.trigger or "")
     if says is not None:
         return says(case, who)
@@ -239,7 +246,7 @@ def again(case: Case, finding: Finding) -> str:
 
 def brief(explanation: Explanation) -> str:
     """A rebalance in one line."""
-    generation = "" if explanation.generation is None else f"generation {explanation.generation}: "
+    generation = "" if explanation.generation is None else f"{_epoch(explanation)}: "
     return f"{generation}{explanation.what} ({explanation.diagnosis}, {explanation.certainty})"
 
 
@@ -263,7 +270,8 @@ def lines(explanation: Explanation, zone: tzinfo | None) -> list[str]:
         shown += _line("waiting", _awaited(each, explanation, zone))
     if len(explanation.waiting) > _WAITING_MAX:
         shown += _line("", f"and {len(explanation.waiting) - _WAITING_MAX} more")
-    if explanation.phases is not None and (said := _phases(explanation.phases, explanation.names)):
+    tell = of_consumers.phases if explanation.kind is Kind.CONSUMER else _phases
+    if explanation.phases is not None and (said := tell(explanation.phases, explanation.names)):
         shown += _line("phases", said)
     if explanation.moved is not None:
         shown += _line("moved", _moves(explanation.moved, explanation.names))
@@ -292,7 +300,7 @@ def _header(explanation: Explanation, zone: tzinfo | None) -> str:
     began = moment(explanation.started_ms, zone, near_ms=explanation.now_ms, exact=True)
     parts = [explanation.group]
     if explanation.generation is not None:
-        parts.append(f"generation {explanation.generation}")
+        parts.append(_epoch(explanation))
     match explanation.outcome:
         case Outcome.NONE:
             parts += [began, "no rebalance"]
@@ -304,10 +312,18 @@ def _header(explanation: Explanation, zone: tzinfo | None) -> str:
             ended = moment(ended_ms, zone, near_ms=explanation.started_ms, exact=True)
             parts.append(f"{began} → {ended} ({duration(ended_ms - explanation.started_ms)})")
             if outcome is Outcome.INTERRUPTED:
-                parts.append("interrupted: the coordinator moved or the group was deleted")
+                parts.append("interrupted: the coordinator moved, or the group was deleted or migrated")
             elif explanation.state == EMPTY:
                 parts.append("no members left: Empty")
     return " · ".join(parts)
+
+
+def _epochs(explanation: Explanation) -> str:
+    return "epoch" if explanation.kind is Kind.CONSUMER else "generation"
+
+
+def _epoch(explanation: Explanation) -> str:
+    return f"{_epochs(explanation)} {explanation.generation}"
 
 
 def _arrow(explanation: Explanation) -> str:
@@ -316,6 +332,8 @@ def _arrow(explanation: Explanation) -> str:
 
 
 def _awaited(each: Awaited, explanation: Explanation, zone: tzinfo | None) -> str:
+    if explanation.kind is Kind.CONSUMER:
+        return of_consumers.awaited(each, explanation.names, explanation.now_ms, zone)
     waited = duration(explanation.now_ms - each.since_ms)
     long = explanation.names.long(each.member)
     if each.pending:
@@ -395,9 +413,11 @@ def _cost(cost: Cost, explanation: Explanation, zone: tzinfo | None) -> str:
         as_long: dict[str, list[tuple[str, int]]] = {}
         for each in cost.unowned:
             as_long.setdefault(duration(each.ms), []).extend(each.partitions)
-        parts = [f"{partitions(where)} unowned for {ms}" for ms, where in list(as_long.items())[:3]]
+        for_long = "stood still" if explanation.kind is Kind.CONSUMER else "unowned"
+        parts = [f"{partitions(where)} {for_long} for {ms}" for ms, where in list(as_long.items())[:3]]
         more = sum(len(where) for where in list(as_long.values())[3:])
-        said.append(", ".join(parts) + (f", {count(more, 'partition')} for less" if more else ""))
+        shorter = f", {count(more, 'partition')} for less" if more else ""
+        said.append(", ".join(parts) + shorter + _kept_going(explanation))
     waited = cost.waited
     if waited:
         records = count(waited, "record")
@@ -411,10 +431,18 @@ def _cost(cost: Cost, explanation: Explanation, zone: tzinfo | None) -> str:
         said.append(f"lag {count(cost.lag.peak, 'record')}")
     if cost.commits_refused:
         said.append(
-            f"{count(cost.commits_refused, 'commit')} of an earlier generation refused: records are "
-            "delivered again"
+            f"{count(cost.commits_refused, 'commit')} of an earlier {_epochs(explanation)} refused: records "
+            "are delivered again"
         )
     return "; ".join(said)
+
+
+def _kept_going(explanation: Explanation) -> str:
+    """A consumer group does not stop as a whole."""
+    kept = None if explanation.moved is None else explanation.moved.kept
+    if explanation.kind is not Kind.CONSUMER or not kept:
+        return ""
+    return f"; the other {kept} never stopped" if kept > 1 else "; the other one never stopped"
 
 
 def _recovery(lag: Lag, explanation: Explanation, zone: tzinfo | None) -> str:

@@ -66,7 +66,8 @@ function showGroupFacts(facts) {
   const late = facts.lag && facts.lag_seconds !== null ? `, ${behind(facts.lag, facts.lag_seconds)} behind` : "";
   showFacts($("group-facts"), [
     ["members", facts.members.length + facts.more_members + (facts.pending.length ? ` + ${facts.pending.length} pending` : "")],
-    ["generation", facts.generation],
+    [facts.type === "consumer" ? "epoch" : "generation", facts.generation],
+    ["protocol", facts.type],
     ["lag", number(facts.lag) + late],
     ...(trend ? [["lag trend", trend]] : []),
     ["rebalances", often(facts.rebalances)],

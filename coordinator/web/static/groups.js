@@ -8,7 +8,7 @@ import { diagnosisTag } from "/static/rebalances.js";
 import { showSpark } from "/static/spark.js";
 import { table } from "/static/table.js";
 
-const RANKS = { PreparingRebalance: 0, CompletingRebalance: 1, Stable: 2, Empty: 3, Dead: 4 };
+const RANKS = { PreparingRebalance: 0, Assigning: 0, CompletingRebalance: 1, Reconciling: 1, Stable: 2, Empty: 3, Dead: 4 };
 
 let listed = null;
 

@@ -5,7 +5,7 @@ import { $, put, redraw, sync, tag } from "/static/dom.js";
 import { duration, showMoment } from "/static/format.js";
 
 const BAD = new Set(["crashed", "stalled", "poll-deadline-missed", "sync-timeout", "duplicate-instance-id", "group-full"]);
-const OWE = new Set(["pending-member", "slow-join", "rejoined-after-eviction", "coordinator-moved", "evicted-by-admin"]);
+const OWE = new Set(["pending-member", "slow-join", "slow-revoke", "rejoined-after-eviction", "coordinator-moved", "evicted-by-admin"]);
 
 export const keyOf = (rebalance) => `${rebalance.generation}-${rebalance.started_ms}`;
 

@@ -62,6 +62,10 @@ export function duties(life, rebalances, now) {
   const parts = [];
   for (const each of rebalances) {
     const end = each.ended_ms ?? now;
+    if (each.type === "consumer") { // nobody waits but for partitions that others hold
+      parts.push(...held(life, each, end));
+      continue;
+    }
     const slow = new Map();
     for (const [who, ms] of each.phases?.slowest ?? []) slow.set(who.id ?? who, ms);
     const waited = each.waiting?.some((one) => one.member?.id === life.member.id);
@@ -78,6 +82,14 @@ export function duties(life, rebalances, now) {
     }
   }
   return parts;
+}
+
+/** When a member of a consumer group had partitions to revoke. */
+function held(life, rebalance, end) {
+  const found = (rebalance.phases?.revocations ?? []).filter((one) => one.member.id === life.member.id)
+    .map((one) => ({ from: one.since_ms, to: one.since_ms + one.ms, kind: "owe" }));
+  const waited = (rebalance.waiting ?? []).filter((one) => one.member.id === life.member.id && one.partitions?.length);
+  return [...found, ...waited.map((one) => ({ from: one.since_ms, to: end, kind: "owe" }))];
 }
 
 /** Draw it from `from` to `to` (epoch ms); what is under way goes on until `now`. */
@@ -113,7 +125,7 @@ export function draw(holder, { timeline, group, now, from, to, chosen, label, on
     const band = node("rect", {
       class: `band${chosen === keyOf(each) ? " chosen" : ""}`, x: begin, y: HEAD - 4, width: end - begin, height: bottom - HEAD + 4,
     });
-    band.append(tip(`generation ${each.generation ?? "?"}: ${each.what}\n${each.meaning} (${each.diagnosis})`));
+    band.append(tip(`${each.type === "consumer" ? "epoch" : "generation"} ${each.generation ?? "?"}: ${each.what}\n${each.meaning} (${each.diagnosis})`));
     band.addEventListener("click", () => onChoose(keyOf(each)));
     svg.append(band);
     if (end - begin < TARGET) { // wide enough to be hit

@@ -22,8 +22,10 @@ import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 public final class Acting implements ConsumerRebalanceListener {
     private final ConcurrentLinkedQueue<String> commands = new ConcurrentLinkedQueue<>();
     private final KafkaConsumer<byte[], byte[]> consumer;
+    private final boolean gains;
 
     private Acting(Map<String, Object> config) {
+        gains = "consumer".equals(config.get("group.protocol"));
         consumer = new KafkaConsumer<>(config, new ByteArrayDeserializer(), new ByteArrayDeserializer());
     }
 
@@ -33,7 +35,7 @@ public final class Acting implements ConsumerRebalanceListener {
             int equals = setting.indexOf('=');
             config.put(setting.substring(0, equals), setting.substring(equals + 1));
         }
-        config.put("group.protocol", "classic");
+        config.putIfAbsent("group.protocol", "classic");
         config.put("auto.offset.reset", "earliest");
         new Acting(config).run(List.of(args[0].split(",")));
     }
@@ -85,9 +87,13 @@ public final class Acting implements ConsumerRebalanceListener {
 
     @Override
     public void onPartitionsAssigned(Collection<TopicPartition> added) {
-        Lines.print("event", "assigned", "partitions", added.stream().map(TopicPartition::toString).sorted().toList());
+        Lines.print("event", gains ? "gained" : "assigned", "partitions", added.stream().map(TopicPartition::toString).sorted().toList());
     }
 
     @Override
-    public void onPartitionsRevoked(Collection<TopicPartition> revoked) {}
+    public void onPartitionsRevoked(Collection<TopicPartition> revoked) {
+        if (gains) {
+            Lines.print("event", "lost", "partitions", revoked.stream().map(TopicPartition::toString).sorted().toList());
+        }
+    }
 }

@@ -1,6 +1,7 @@
 """A member that does what it is told, in each client: `python -m tests.causes.programs.NAME OPTIONS`.
 
-It prints facts, one JSON object a line, and reads commands, a line each:
+It prints facts, one JSON object a line (what it was `assigned`; in the consumer protocol, what it has
+`gained` and `lost`), and reads commands, a line each:
 
 - `nap SECONDS`: does not poll for so long, while the client's background work goes on;
 - `block SECONDS`: does nothing at all for so long, on the thread (or loop) that polls;

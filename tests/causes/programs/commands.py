@@ -24,6 +24,8 @@ class Options:
     metadata_max_age_ms: int = 300_000
     instance: str | None = None
     assignors: list[str] = field(default_factory=list)
+    protocol: str = "classic"
+    """Or consumer (KIP-848), where sessions and heartbeats are the broker's to set."""
 
     @classmethod
     def given(cls) -> Options:
@@ -98,6 +100,16 @@ def say(event: str, **fields: object) -> None:
 
 def say_assigned(partitions: list[tuple[str, int]]) -> None:
     say("assigned", partitions=sorted(partitions))
+
+
+def say_gained(partitions: list[tuple[str, int]]) -> None:
+    """In the consumer protocol: these as well as those that it has."""
+    say("gained", partitions=sorted(partitions))
+
+
+def say_lost(partitions: list[tuple[str, int]]) -> None:
+    """In the consumer protocol: these no longer."""
+    say("lost", partitions=sorted(partitions))
 
 
 def complain(error: object) -> None:

@@ -17,6 +17,8 @@ from tests.causes.programs.commands import (
     complain,
     say,
     say_assigned,
+    say_gained,
+    say_lost,
 )
 
 
@@ -25,12 +27,16 @@ def main(options: Options) -> None:
         "bootstrap.servers": options.bootstrap,
         "group.id": options.group,
         "client.id": options.client_id,
-        "session.timeout.ms": options.session_timeout_ms,
-        "heartbeat.interval.ms": options.heartbeat_interval_ms,
         "max.poll.interval.ms": options.max_poll_interval_ms,
         "topic.metadata.refresh.interval.ms": options.metadata_max_age_ms,
         "auto.offset.reset": "earliest",
     }
+    is_consumer = options.protocol == "consumer"
+    if is_consumer:
+        config["group.protocol"] = "consumer"
+    else:
+        config["session.timeout.ms"] = options.session_timeout_ms
+        config["heartbeat.interval.ms"] = options.heartbeat_interval_ms
     if options.instance is not None:
         config["group.instance.id"] = options.instance
     if options.assignors:
@@ -38,9 +44,14 @@ def main(options: Options) -> None:
     consumer = Consumer(config)
 
     def on_assign(_: Consumer, partitions: list[TopicPartition]) -> None:
-        say_assigned([(each.topic, each.partition) for each in partitions])
+        (say_gained if is_consumer else say_assigned)([(each.topic, each.partition) for each in partitions])
 
-    consumer.subscribe(options.topics, on_assign=on_assign)
+    def on_revoke(_: Consumer, partitions: list[TopicPartition]) -> None:
+        if is_consumer:
+            say_lost([(each.topic, each.partition) for each in partitions])
+
+    listeners = {"on_assign": on_assign, "on_revoke": on_revoke, "on_lost": on_revoke}
+    consumer.subscribe(options.topics, **listeners)
     commands = Commands()
     while True:
         match commands.next():
@@ -48,7 +59,7 @@ def main(options: Options) -> None:
                 time.sleep(seconds)
                 say("awake")
             case Subscribe(topics):
-                consumer.subscribe(topics, on_assign=on_assign)
+                consumer.subscribe(topics, **listeners)
             case Close():
                 break
         message = consumer.poll(0.05)

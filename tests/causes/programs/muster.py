@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from muster.client import Consumer, RebalanceListener, TopicPartition
-from tests.causes.programs.commands import Commands, Options, say, say_assigned
+from tests.causes.programs.commands import Commands, Options, say, say_assigned, say_gained, say_lost
 from tests.causes.programs.on_a_loop import obey
 
 
@@ -18,16 +18,36 @@ class Listener(RebalanceListener):
         say_assigned([tuple(each) for each in partitions])
 
 
+class Gaining(RebalanceListener):
+    """In the consumer protocol."""
+
+    def on_partitions_assigned(
+        self, consumer: Consumer[Any, Any], partitions: Iterable[TopicPartition]
+    ) -> None:
+        say_gained([tuple(each) for each in partitions])
+
+    def on_partitions_revoked(
+        self, consumer: Consumer[Any, Any], partitions: Iterable[TopicPartition]
+    ) -> None:
+        say_lost([tuple(each) for each in partitions])
+
+
 async def main(options: Options) -> None:
     commands = Commands()
+    protocol: dict[str, Any] = {
+        "session_timeout_ms": options.session_timeout_ms,
+        "heartbeat_interval_ms": options.heartbeat_interval_ms,
+    }
+    listener: RebalanceListener = Listener()
+    if options.protocol == "consumer":
+        protocol, listener = {"group_protocol": "consumer"}, Gaining()
     async with Consumer(
         options.bootstrap,
         group_id=options.group,
         topics=options.topics,
-        listener=Listener(),
+        listener=listener,
         client_id=options.client_id,
-        session_timeout_ms=options.session_timeout_ms,
-        heartbeat_interval_ms=options.heartbeat_interval_ms,
+        **protocol,
         max_poll_interval_ms=options.max_poll_interval_ms,
         metadata_max_age_ms=options.metadata_max_age_ms,
         group_instance_id=options.instance,
@@ -35,7 +55,7 @@ async def main(options: Options) -> None:
     ) as consumer:
         await obey(
             commands,
-            lambda topics: consumer.subscribe(topics, listener=Listener()),
+            lambda topics: consumer.subscribe(topics, listener=listener),
             lambda: consumer.get_many(timeout=0.05),
         )
     say("closed")

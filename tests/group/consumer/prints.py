@@ -125,8 +125,17 @@ def event(event: Event, since_ms: int, cast: Cast) -> str | None:
             after = "" if event.after_ms is None else f" after {span(event.after_ms)}"
             return f"has given up {_named(event.partitions)}{after}"
         case happenings.PartitionsAssigned():
-            waiting = f", waiting for {_named(event.waiting_for)}" if event.waiting_for else ""
+            waiting = f", waiting for {_named(event.still_held)}" if event.still_held else ""
             return f"has {_named(event.partitions)} in epoch {event.member_epoch}{waiting}"
+        case happenings.RebalanceCompleted() if (
+            event.target_ms is not None and event.reconcile_ms is not None
+        ):
+            last = "" if event.last_joined is None else f", last {cast.symbol(event.last_joined.member_id)}"
+            return (
+                f"rebalanced, members={event.members} target={span(event.target_ms)} "
+                f"reconcile={span(event.reconcile_ms)} restarts={event.restarts} "
+                f"since +{span(event.started_ms - since_ms)}{last}"
+            )
         case _:
             return None
 

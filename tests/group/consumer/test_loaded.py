@@ -155,7 +155,6 @@ def test_the_assignment_of_a_classic_member_waits_for_what_was_written() -> None
     with_topics(harness, 2)
     join(harness)
     joined = harness.ask(Shard.join, join_request(), context(ApiKey.JOIN_GROUP, "bob", version=3))
-    assert not harness.last.reads_hard_state
     request = sync_request(joined.member_id, joined.generation_id)
     synced = harness.ask(Shard.sync, request, context(ApiKey.SYNC_GROUP, "bob"))
     assert synced.error_code == ErrorCode.NONE

@@ -9,7 +9,7 @@ import pytest
 
 from muster.client import Admin, Producer
 from tests.interop.behaviour.place import Place
-from tests.interop.behaviour.targets import CONSUMER_PROTOCOL, TARGETS, Target, running
+from tests.interop.behaviour.targets import TARGETS, Target, running
 
 
 @pytest.fixture(scope="package", params=TARGETS)
@@ -20,11 +20,9 @@ def target(request: pytest.FixtureRequest) -> Iterator[Target]:
 
 
 @pytest.fixture
-def protocol(request: pytest.FixtureRequest, target: Target) -> str:
+def protocol(request: pytest.FixtureRequest) -> str:
     """The group protocol of the test's members: see `place.BOTH`."""
     protocol: str = getattr(request, "param", "classic")
-    if protocol == "consumer" and target.name not in CONSUMER_PROTOCOL:
-        pytest.skip(f"{target.name} does not serve the consumer protocol yet")
     return protocol
 
 

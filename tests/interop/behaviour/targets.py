@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from tests.support.apache_kafka import ApacheKafka
+from tests.support.postgres import Postgres
 from tests.support.served import Served
 
 KAFKA: Final = "kafka"
-TARGETS: Final = ("muster", "muster-3", KAFKA)
-"""One broker, three in a process, and Apache Kafka."""
-CONSUMER_PROTOCOL: Final = (KAFKA,)
-"""Those that serve the consumer protocol (KIP-848)."""
+TARGETS: Final = ("muster", "muster-3", "cluster", KAFKA)
+"""One broker, three in a process, three processes over PostgreSQL, and Apache Kafka."""
+_BROKERS_OF_A_PROCESS: Final = {"muster": 1, "muster-3": 3}
+_QUICK_MEMBERS: Final = {
+    "group.consumer.min.heartbeat.interval.ms": "100",
+    "group.consumer.heartbeat.interval.ms": "200",
+    "group.consumer.assignment.interval.ms": "0",
+}
+"""Members of the consumer protocol are quick to hear of what is assigned, and do not wait for others that may
+come."""
+_LEASES: Final = ("--lease-term-ms", "1000")
+_GROUPS: Final = tuple(
+    part for name, value in _QUICK_MEMBERS.items() for part in (f"--{name.replace('.', '-')}", value)
+)
 
 
 @dataclass(frozen=True)
@@ -31,29 +42,54 @@ class Target:
 
 @contextmanager
 def running(name: str) -> Iterator[Target]:
-    if name == KAFKA:
-        configs = {
-            "group.initial.rebalance.delay.ms": "0",
-            "auto.create.topics.enable": "true",
-            # So long a broker that was killed is waited for when it registers again.
-            "broker.session.timeout.ms": "4000",
-            # Members are quick to hear of what is assigned, and do not wait for others that may come.
-            "group.consumer.min.heartbeat.interval.ms": "100",
-            "group.consumer.heartbeat.interval.ms": "200",
-            "group.consumer.assignment.interval.ms": "0",
-        }
-        with ApacheKafka(configs) as kafka:
-            yield Target(name, kafka.bootstrap, kafka.restart)
-        return
-    brokers = 3 if name == "muster-3" else 1
-    with tempfile.TemporaryDirectory(prefix="muster-behaviour-") as directory:
-        folder = Path(directory)
-        options = ("--brokers", str(brokers), "--lease-term-ms", "1000")
-        with Served(folder / "data", *options, log=folder / "log.txt", ports=brokers) as served:
-            ports = range(served.port, served.port + brokers)
+    with ExitStack() as stack:
+        if name == KAFKA:
+            yield _kafka(stack)
+        elif name in _BROKERS_OF_A_PROCESS:
+            yield _process(name, _BROKERS_OF_A_PROCESS[name], stack)
+        else:
+            yield _cluster(name, stack)
 
-            def restart() -> None:
-                served.kill()
-                served.start()
 
-            yield Target(name, ",".join(f"127.0.0.1:{port}" for port in ports), restart)
+def _kafka(stack: ExitStack) -> Target:
+    configs = {
+        "group.initial.rebalance.delay.ms": "0",
+        "auto.create.topics.enable": "true",
+        # So long a broker that was killed is waited for when it registers again.
+        "broker.session.timeout.ms": "4000",
+        **_QUICK_MEMBERS,
+    }
+    kafka = stack.enter_context(ApacheKafka(configs))
+    return Target(KAFKA, kafka.bootstrap, kafka.restart)
+
+
+def _process(name: str, brokers: int, stack: ExitStack) -> Target:
+    folder = _folder(stack)
+    options = ("--brokers", str(brokers), *_LEASES, *_GROUPS)
+    log = folder / "log.txt"
+    served = stack.enter_context(Served(folder / "data", *options, log=log, ports=brokers))
+    ports = range(served.port, served.port + brokers)
+    bootstrap = ",".join(f"127.0.0.1:{port}" for port in ports)
+    return Target(name, bootstrap, lambda: _restart([served]))
+
+
+def _cluster(name: str, stack: ExitStack) -> Target:
+    folder = _folder(stack)
+    url = stack.enter_context(Postgres()).new_database()
+    nodes = []
+    for node_id in (1, 2, 3):
+        options = ("--store", url, "--node-id", str(node_id), *_LEASES, *_GROUPS)
+        nodes.append(stack.enter_context(Served(None, *options, log=folder / f"log-{node_id}.txt")))
+    return Target(name, ",".join(node.bootstrap for node in nodes), lambda: _restart(nodes))
+
+
+def _folder(stack: ExitStack) -> Path:
+    return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="muster-behaviour-")))
+
+
+def _restart(nodes: Sequence[Served]) -> None:
+    """All of them die before the first one starts again."""
+    for node in nodes:
+        node.kill()
+    for node in nodes:
+        node.start()

@@ -9,10 +9,11 @@ from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 
 from muster.protocol.errors import ErrorCode
 from muster.protocol.messages.metadata import FindCoordinatorRequest, FindCoordinatorResponse
+from tests.interop.programs.python.lines import place
 from tests.interop.story.processes import StoryFailed
 from tests.support.wire_blocking import ConnectionClosed, WireConnection
 
@@ -27,7 +28,10 @@ class Oracle:
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
-        self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+        self._admin = self._connect()
+
+    def _connect(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self._bootstrap, "log_level": 0})
 
     def create_topic(self, name: str, partitions: int) -> None:
         """Returns when every partition has a leader that knows it."""
@@ -37,15 +41,25 @@ class Oracle:
             raise StoryFailed(f"topic {name} could not be created: {error}") from None
         self.ends(name, partitions)
 
+    def grow_topic(self, name: str, partitions: int) -> None:
+        """Give it so many partitions; returns when every one has a leader that knows it."""
+        try:
+            self._admin.create_partitions([NewPartitions(name, partitions)])[name].result(_SECONDS_MAX)
+        except KafkaException as error:
+            raise StoryFailed(f"topic {name} could not be given {partitions} partitions: {error}") from None
+        self._admin = self._connect()  # the old one knows the old number
+        self.ends(name, partitions)
+
     def ends(self, topic: str, partitions: int) -> dict[int, int]:
         """By partition: the offset after its last record."""
         wanted = {TopicPartition(topic, number): OffsetSpec.latest() for number in range(partitions)}
 
         def ask() -> dict[int, int]:
             found = self._admin.list_offsets(wanted, request_timeout=_SECONDS_MAX)
-            return dict(sorted((part.partition, _result(end).offset) for part, end in found.items()))
+            ends = ((place(part.topic, part.partition), _result(end).offset) for part, end in found.items())
+            return dict(sorted(ends))
 
-        return _answer(ask, f"the ends of {topic}")
+        return self._answer(ask, f"the ends of {topic}")
 
     def committed(self, group: str) -> dict[int, int]:
         """By partition: the offset that the group has committed."""
@@ -53,9 +67,21 @@ class Oracle:
         def ask() -> dict[int, int]:
             asked = [ConsumerGroupTopicPartitions(group)]
             (found,) = self._admin.list_consumer_group_offsets(asked, request_timeout=_SECONDS_MAX).values()
-            return dict(sorted((part.partition, part.offset) for part in _result(found).topic_partitions))
+            committed = _result(found).topic_partitions
+            return dict(sorted((place(part.topic, part.partition), part.offset) for part in committed))
 
-        return _answer(ask, f"the commits of {group}")
+        return self._answer(ask, f"the commits of {group}")
+
+    def _answer(self, ask: Callable[[], T], what: str) -> T:
+        deadline = time.monotonic() + _SECONDS_MAX
+        while True:
+            try:
+                return ask()
+            except KafkaException as error:
+                if time.monotonic() > deadline:
+                    raise StoryFailed(f"the broker does not tell {what}: {error}") from None
+            self._admin = self._connect()  # the old one may go on with what it has heard once
+            time.sleep(_PAUSE_S)
 
     def wait_for_coordinator(self, group: str, is_it: Callable[[int], bool]) -> int:
         """The node id of the group's coordinator, once there is one of which that is true."""
@@ -78,14 +104,3 @@ class Oracle:
 
 def _result(future: Future[Any]) -> Any:
     return future.result(_SECONDS_MAX)
-
-
-def _answer(ask: Callable[[], T], what: str) -> T:
-    deadline = time.monotonic() + _SECONDS_MAX
-    while True:
-        try:
-            return ask()
-        except KafkaException as error:
-            if time.monotonic() > deadline:
-                raise StoryFailed(f"the broker does not tell {what}: {error}") from None
-        time.sleep(_PAUSE_S)

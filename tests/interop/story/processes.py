@@ -118,9 +118,13 @@ class Members:
         return time.monotonic() - self.began_s
 
     def start(self, name: str, command: Sequence[str]) -> None:
+        """A member that has left may come again under its name."""
         program = Program(name, command, self._folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert program.process.stdout is not None
         with self._changed:
+            if name in self.programs:
+                self.programs[name].close()
+                self._left.discard(name)
             self.programs[name] = program
             descriptor = program.process.stdout.fileno()
             self._unread[descriptor] = (name, b"")

@@ -20,6 +20,12 @@ _LOG_LINES_SHOWN: Final = 40
 # Kafka's default of 3 s is there for people who start members by hand. The story waits for facts, and needs
 # it only long enough that members which are started together share their first rebalance.
 _INITIAL_REBALANCE_DELAY_MS: Final = 500
+_CONSUMER_GROUPS: Final = {
+    "group.consumer.min.session.timeout.ms": "3000",
+    "group.consumer.min.heartbeat.interval.ms": "100",
+    "group.consumer.heartbeat.interval.ms": "300",
+}
+"""Groups of the consumer protocol hear soon of what is assigned, and may have short sessions."""
 
 
 def _cannot() -> None:
@@ -78,6 +84,7 @@ def _running(name: str, proxy: Proxy | None) -> Iterator[Target]:
         configs = {
             "group.initial.rebalance.delay.ms": str(_INITIAL_REBALANCE_DELAY_MS),
             "auto.create.topics.enable": "true",
+            **_CONSUMER_GROUPS,
         }
         with ApacheKafka(configs, advertised_port=proxy.port if proxy else None) as kafka:
             if proxy is not None:
@@ -85,6 +92,8 @@ def _running(name: str, proxy: Proxy | None) -> Iterator[Target]:
             yield Target(name, kafka.bootstrap, kafka.folder / "output.txt")
         return
     options = ["--group-initial-rebalance-delay-ms", str(_INITIAL_REBALANCE_DELAY_MS)]
+    for config, value in _CONSUMER_GROUPS.items():
+        options += [f"--{config.replace('.', '-')}", value]
     folder = Path(tempfile.mkdtemp(prefix="muster-story-"))
     log = folder / "log.txt"
     try:

@@ -18,13 +18,18 @@ from muster.coordinator.journal.explain.vocabulary import Trigger
 from tests.journal.explain.test_words import stall
 from tests.journal.explain.writing import T0, WEB_1, WEB_2, WEB_3
 
-_STATES = ["Empty", "PreparingRebalance", "CompletingRebalance", "Stable", "Dead", "Sleeping"]
+_STATES = [
+    "Empty", "PreparingRebalance", "CompletingRebalance", "Stable", "Dead", "Sleeping", "Assigning",
+    "Reconciling",
+]  # fmt: skip
 _TYPES = [
     *["state_changed"] * 4, *["rebalance_completed"] * 2, "assigned", "all_synced", "member_added",
     "member_removed", "member_removed", "member_rejoined", "member_id_issued", "pending_member_removed",
     "member_disconnected", "member_replaced", "member_fenced", "heartbeat_late", "metadata_changed",
     "topics_grown", "leader_changed", "protocol_chosen", "commit_refused", "join_refused", "offsets_removed",
     "shard_loaded", "shard_unloaded", "lag_at_commit", "fault_fired", "clock_moved", "new_one",
+    *["epoch_bumped"] * 3, *["target_assigned"] * 2, "revocation_requested", "partitions_revoked",
+    *["partitions_assigned"] * 2, "protocol_migrated", "group_created", "group_removed",
 ]  # fmt: skip
 _FIELDS = [
     "from_state", "to_state", "phase_ms", "waiting_for", "pending_member_ids", "until_ms", "expires_ms",
@@ -36,6 +41,8 @@ _FIELDS = [
     "assignment_ms", "restarts", "members", "dropped", "last_joined", "joins", "lag", "lag_before", "late_ms",
     "error", "committed_generation_id", "superseded_ms", "owner", "topic", "partition", "epoch", "took_ms",
     "from_broker", "why", "total", "recovered", "rule", "action", "by_ms", "after_removal_ms", "size_max",
+    "assignor", "still_held", "member_epoch", "sent_epoch", "from_type", "to_type", "target_ms",
+    "reconcile_ms", "regex",
 ]  # fmt: skip
 
 _members = st.sampled_from(
@@ -74,6 +81,10 @@ _shaped: dict[str, st.SearchStrategy[Any]] = {
         ).map(list),
         max_size=4,
     ),
+    "partitions": st.lists(st.tuples(st.sampled_from("ab"), _numbers).map(list), max_size=3),
+    "still_held": st.lists(st.tuples(st.sampled_from("ab"), _numbers).map(list), max_size=3),
+    "to_type": st.sampled_from(["classic", "consumer", "share"]),
+    "restarts": st.one_of(st.integers(0, 2), _numbers),
     "owned": st.dictionaries(_members.map(lambda each: each.id), _numbers, max_size=3),
     "topics": st.lists(st.tuples(st.sampled_from("ab"), _numbers, _numbers).map(list), max_size=2),
     "old_member_id": _members.map(lambda each: each.id),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from muster.coordinator.journal.explain import Outcome, explain, rebalances
-from muster.coordinator.journal.explain.vocabulary import Trigger
+from muster.coordinator.journal.explain.vocabulary import TRIGGERS_OF_INCIDENTS, Trigger
 from tests.journal.explain.writing import T0, WEB_1, WEB_2, WEB_3, Life, member
 
 WEB_4 = member("web-4")
@@ -166,7 +166,7 @@ def test_triggers_are_those_of_the_core() -> None:
     from muster.coordinator.group.events import Trigger as Recorded
 
     recorded = {each.value for each in Recorded}
-    assert {each.value for each in Trigger} - recorded == {Trigger.JOIN_REFUSED.value}
+    assert {each.value for each in Trigger} - recorded == {each.value for each in TRIGGERS_OF_INCIDENTS}
 
 
 def test_a_group_that_rebalances_again_and_again() -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.pipeline.connector.jars import connector_jars
+from tests.pipeline.java import QUICK
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -33,7 +34,7 @@ WRITE: Final = "write"
 _SETTINGS: Final = {
     "spark.sql.shuffle.partitions": "2",
     "spark.driver.memory": "1g",
-    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+    "spark.driver.extraJavaOptions": QUICK,
     "spark.log.level": "ERROR",
 }
 _SECONDS_MAX: Final = 600

@@ -7,6 +7,8 @@ from typing import Final
 from tests.bench.peers.measure import Measure
 from tests.bench.peers.measures import (
     commits,
+    consumer_groups,
+    consumer_heartbeats,
     end_to_end,
     failover,
     heartbeats,
@@ -22,9 +24,11 @@ _MODULES: Final = (
     start,
     memory,
     heartbeats,
+    consumer_heartbeats,
     commits,
     offset_fetch,
     rebalance,
+    consumer_groups,
     many_groups,
     records,
     end_to_end,

@@ -13,7 +13,7 @@ import (
 )
 
 const usage = `usage: franz_go produce BOOTSTRAP TOPIC CODEC FIRST COUNT
-       franz_go member BOOTSTRAP GROUP TOPIC SESSION_TIMEOUT_MS
+       franz_go member BOOTSTRAP GROUP TOPIC SESSION_TIMEOUT_MS [CONFIG=VALUE...]
        franz_go admin BOOTSTRAP PREFIX`
 
 func main() {
@@ -32,12 +32,12 @@ func run(ctx context.Context, args []string) error {
 			return fmt.Errorf("FIRST and COUNT are numbers\n%s", usage)
 		}
 		return produce(ctx, seeds(args[1]), args[2], args[3], first, count)
-	case len(args) == 5 && args[0] == "member":
+	case len(args) >= 5 && args[0] == "member":
 		sessionTimeoutMs, err := strconv.Atoi(args[4])
 		if err != nil {
 			return fmt.Errorf("SESSION_TIMEOUT_MS is a number\n%s", usage)
 		}
-		return runMember(ctx, seeds(args[1]), args[2], args[3], sessionTimeoutMs)
+		return runMember(ctx, seeds(args[1]), args[2], args[3], sessionTimeoutMs, args[5:])
 	case len(args) == 3 && args[0] == "admin":
 		return admin(ctx, seeds(args[1]), args[2])
 	}

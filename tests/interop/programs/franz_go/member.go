@@ -7,6 +7,8 @@ import (
 	"io"
 	"os"
 	"sort"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -24,29 +26,36 @@ const (
 // groupMember is one member with franz-go's defaults, so cooperative-sticky. The callbacks of a rebalance come while
 // the loop polls, never while it handles what it was given: BlockRebalanceOnPoll.
 type groupMember struct {
-	topic string
-
 	lock    sync.Mutex
-	owned   map[int32]bool
-	handled map[int32]kgo.EpochOffset // printed and not yet acknowledged as committed: the offset to read next
+	owned   map[int]bool
+	handled map[string]map[int32]kgo.EpochOffset // printed and not yet acknowledged as committed: the offset to read next
 }
 
-func runMember(ctx context.Context, seeds []string, group, topic string, sessionTimeoutMs int) error {
-	member := &groupMember{topic: topic, owned: map[int32]bool{}, handled: map[int32]kgo.EpochOffset{}}
+func runMember(
+	ctx context.Context, seeds []string, group, topic string, sessionTimeoutMs int, configs []string,
+) error {
+	member := &groupMember{owned: map[int]bool{}, handled: map[string]map[int32]kgo.EpochOffset{}}
+	more, err := optionsOf(configs)
+	if err != nil {
+		return err
+	}
+	if strings.HasPrefix(topic, "^") {
+		more = append(more, kgo.ConsumeRegex())
+	}
 	sessionTimeout := time.Duration(sessionTimeoutMs) * time.Millisecond
-	client, err := kgo.NewClient(
+	client, err := kgo.NewClient(append([]kgo.Opt{
 		kgo.SeedBrokers(seeds...),
 		kgo.ConsumerGroup(group),
 		kgo.ConsumeTopics(topic),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 		kgo.SessionTimeout(sessionTimeout),
-		kgo.HeartbeatInterval(sessionTimeout/20),
+		kgo.HeartbeatInterval(sessionTimeout / 20),
 		kgo.DisableAutoCommit(),
 		kgo.BlockRebalanceOnPoll(),
 		kgo.OnPartitionsAssigned(member.assigned),
 		kgo.OnPartitionsRevoked(member.revoked),
 		kgo.OnPartitionsLost(member.lost),
-	)
+	}, more...)...)
 	if err != nil {
 		return err
 	}
@@ -69,6 +78,36 @@ func runMember(ctx context.Context, seeds []string, group, topic string, session
 	return nil
 }
 
+// optionsOf translates the names of Kafka's Java client.
+func optionsOf(configs []string) ([]kgo.Opt, error) {
+	var options []kgo.Opt
+	for _, config := range configs {
+		switch name, value, _ := strings.Cut(config, "="); {
+		case name == "group.protocol" && value == "consumer":
+			options = append(options, kgo.ServerSideBalancer(), kgo.Balancers(kgo.StickyBalancer()))
+		case name == "group.protocol" && value == "classic":
+		case name == "group.instance.id":
+			options = append(options, kgo.InstanceID(value))
+		default:
+			return nil, fmt.Errorf("no member can be told %s", config)
+		}
+	}
+	return options, nil
+}
+
+// place is the number by which a partition goes: see tests/interop/story/clients/base.py.
+func place(topic string, partition int32) int {
+	dot := strings.LastIndex(topic, ".")
+	if dot < 0 {
+		return int(partition)
+	}
+	number, err := strconv.Atoi(topic[dot+1:])
+	if err != nil {
+		panic(err) // topics of the story have no other dots
+	}
+	return 1000*number + int(partition)
+}
+
 func (member *groupMember) pollOnce(ctx context.Context, client *kgo.Client) {
 	polling, cancel := context.WithTimeout(ctx, pollMax)
 	defer cancel()
@@ -83,10 +122,13 @@ func (member *groupMember) pollOnce(ctx context.Context, client *kgo.Client) {
 	defer member.lock.Unlock()
 	fetches.EachRecord(func(record *kgo.Record) {
 		printLine(map[string]any{
-			"event": "record", "partition": record.Partition, "offset": record.Offset,
+			"event": "record", "partition": place(record.Topic, record.Partition), "offset": record.Offset,
 			"key": string(record.Key), "value": string(record.Value),
 		})
-		member.handled[record.Partition] = kgo.EpochOffset{Epoch: record.LeaderEpoch, Offset: record.Offset + 1}
+		if member.handled[record.Topic] == nil {
+			member.handled[record.Topic] = map[int32]kgo.EpochOffset{}
+		}
+		member.handled[record.Topic][record.Partition] = kgo.EpochOffset{Epoch: record.LeaderEpoch, Offset: record.Offset + 1}
 	})
 	member.commit(client)
 }
@@ -98,47 +140,59 @@ func (member *groupMember) commit(client *kgo.Client) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), commitMax)
 	defer cancel()
-	offsets := map[string]map[int32]kgo.EpochOffset{member.topic: member.handled}
-	client.CommitOffsetsSync(ctx, offsets, func(
+	client.CommitOffsetsSync(ctx, member.handled, func(
 		_ *kgo.Client, _ *kmsg.OffsetCommitRequest, response *kmsg.OffsetCommitResponse, err error,
 	) {
 		if err != nil {
 			fmt.Fprintln(os.Stderr, "committing:", err)
-			for partition := range member.handled {
-				member.tellCommit("commit_failed", partition)
+			for topic, partitions := range member.handled {
+				for partition := range partitions {
+					member.tellCommit("commit_failed", topic, partition)
+				}
 			}
 			return
 		}
 		for _, topic := range response.Topics {
 			for _, partition := range topic.Partitions {
-				member.committed(partition.Partition, kerr.ErrorForCode(partition.ErrorCode))
+				member.committed(topic.Topic, partition.Partition, kerr.ErrorForCode(partition.ErrorCode))
 			}
 		}
 	})
 }
 
-func (member *groupMember) committed(partition int32, err error) {
+func (member *groupMember) committed(topic string, partition int32, err error) {
 	switch {
 	case err == nil:
-		member.tellCommit("committed", partition)
-	case errors.Is(err, kerr.IllegalGeneration), errors.Is(err, kerr.UnknownMemberID):
+		member.tellCommit("committed", topic, partition)
+	case errors.Is(err, kerr.IllegalGeneration), errors.Is(err, kerr.UnknownMemberID),
+		errors.Is(err, kerr.FencedMemberEpoch):
 		// The group went on without this member; whoever owns the partition now reads it again.
 	default:
 		fmt.Fprintln(os.Stderr, "committing:", err)
 		return
 	}
-	delete(member.handled, partition)
+	member.forget(topic, partition)
 }
 
-func (member *groupMember) tellCommit(event string, partition int32) {
-	printLine(map[string]any{"event": event, "partition": partition, "offset": member.handled[partition].Offset})
+func (member *groupMember) forget(topic string, partition int32) {
+	delete(member.handled[topic], partition)
+	if len(member.handled[topic]) == 0 {
+		delete(member.handled, topic)
+	}
+}
+
+func (member *groupMember) tellCommit(event, topic string, partition int32) {
+	offset := member.handled[topic][partition].Offset
+	printLine(map[string]any{"event": event, "partition": place(topic, partition), "offset": offset})
 }
 
 func (member *groupMember) assigned(_ context.Context, client *kgo.Client, added map[string][]int32) {
 	member.lock.Lock()
 	defer member.lock.Unlock()
-	for _, partition := range added[member.topic] {
-		member.owned[partition] = true
+	for topic, partitions := range added {
+		for _, partition := range partitions {
+			member.owned[place(topic, partition)] = true
+		}
 	}
 	_, generation := client.GroupMetadata()
 	printLine(map[string]any{"event": "assigned", "generation": generation, "owned": member.ownedNow()})
@@ -158,18 +212,20 @@ func (member *groupMember) lost(_ context.Context, _ *kgo.Client, gone map[strin
 }
 
 func (member *groupMember) giveUp(gone map[string][]int32) {
-	if len(gone[member.topic]) == 0 {
+	if len(gone) == 0 {
 		return // told before each rebalance, when nothing is given up yet
 	}
-	for _, partition := range gone[member.topic] {
-		delete(member.owned, partition)
-		delete(member.handled, partition)
+	for topic, partitions := range gone {
+		for _, partition := range partitions {
+			delete(member.owned, place(topic, partition))
+			member.forget(topic, partition)
+		}
 	}
 	printLine(map[string]any{"event": "revoked", "owned": member.ownedNow()})
 }
 
-func (member *groupMember) ownedNow() []int32 {
-	owned := make([]int32, 0, len(member.owned))
+func (member *groupMember) ownedNow() []int {
+	owned := make([]int, 0, len(member.owned))
 	for partition := range member.owned {
 		owned = append(owned, partition)
 	}

@@ -17,6 +17,12 @@ final class Lines {
         System.out.flush();
     }
 
+    /** The number by which a partition goes: see tests/interop/story/clients/base.py. */
+    static int place(String topic, int partition) {
+        int dot = topic.lastIndexOf('.');
+        return dot < 0 ? partition : 1000 * Integer.parseInt(topic.substring(dot + 1)) + partition;
+    }
+
     private static String json(Object value) {
         StringBuilder text = new StringBuilder();
         if (value instanceof Map<?, ?> object) {

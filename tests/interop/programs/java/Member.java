@@ -8,15 +8,17 @@ import org.apache.kafka.clients.consumer.CommitFailedException;
 import org.apache.kafka.clients.consumer.ConsumerRebalanceListener;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
+import org.apache.kafka.clients.consumer.SubscriptionPattern;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.errors.RebalanceInProgressException;
 import org.apache.kafka.common.errors.TimeoutException;
 import org.apache.kafka.common.serialization.StringDeserializer;
 
 /**
- * One member of a classic group, telling what happens to it: `java Member ASSIGNOR BOOTSTRAP GROUP TOPIC
- * SESSION_TIMEOUT_MS`, where ASSIGNOR is the class name of one of Kafka's assignors. It leaves when its standard input
- * ends.
+ * One member of a group, telling what happens to it: `java Member ASSIGNOR BOOTSTRAP GROUP TOPIC SESSION_TIMEOUT_MS
+ * [CONFIG=VALUE...]`, where ASSIGNOR is the class name of one of Kafka's assignors. With `group.protocol=consumer` the
+ * broker says who gets what and how long a session is, and a TOPIC that begins with ^ is a pattern. It leaves when its
+ * standard input ends.
  */
 public final class Member implements ConsumerRebalanceListener {
     private static final Duration POLL = Duration.ofMillis(100);
@@ -42,21 +44,33 @@ public final class Member implements ConsumerRebalanceListener {
         config.put("enable.auto.commit", "false");
         config.put("session.timeout.ms", sessionTimeoutMs);
         config.put("heartbeat.interval.ms", Math.max(100, sessionTimeoutMs / 20));
+        for (String given : List.of(args).subList(5, args.length)) {
+            String[] set = given.split("=", 2);
+            config.put(set[0], set[1]);
+        }
+        if (config.get("group.protocol").equals("consumer")) {
+            config.keySet().removeAll(
+                    List.of("partition.assignment.strategy", "session.timeout.ms", "heartbeat.interval.ms"));
+        }
         new Member(config).run(args[3]);
     }
 
     private void run(String topic) {
-        consumer.subscribe(List.of(topic), this);
+        if (topic.startsWith("^")) {
+            consumer.subscribe(new SubscriptionPattern(topic), this);
+        } else {
+            consumer.subscribe(List.of(topic), this);
+        }
         var inputEnds = new Thread(this::leaveWhenInputEnds, "input");
         inputEnds.setDaemon(true);
         inputEnds.start();
         try (consumer) {
             while (!leaving) {
                 for (var record : consumer.poll(POLL)) {
-                    Lines.print("event", "record", "partition", record.partition(), "offset", record.offset(),
-                            "key", record.key(), "value", record.value());
+                    Lines.print("event", "record", "partition", Lines.place(record.topic(), record.partition()),
+                            "offset", record.offset(), "key", record.key(), "value", record.value());
                     var next = new OffsetAndMetadata(record.offset() + 1, record.leaderEpoch(), "");
-                    handled.put(new TopicPartition(topic, record.partition()), next);
+                    handled.put(new TopicPartition(record.topic(), record.partition()), next);
                 }
                 commitHandled();
             }
@@ -97,7 +111,8 @@ public final class Member implements ConsumerRebalanceListener {
 
     private void tellCommit(String event) {
         handled.forEach((partition, next) ->
-                Lines.print("event", event, "partition", partition.partition(), "offset", next.offset()));
+                Lines.print("event", event, "partition", Lines.place(partition.topic(), partition.partition()), "offset",
+                        next.offset()));
     }
 
     @Override
@@ -118,14 +133,14 @@ public final class Member implements ConsumerRebalanceListener {
 
     private void tellRevoked(Collection<TopicPartition> gone) {
         TreeSet<Integer> owned = owned();
-        gone.forEach(partition -> owned.remove(partition.partition()));
+        gone.forEach(partition -> owned.remove(Lines.place(partition.topic(), partition.partition())));
         gone.forEach(handled::remove);
         Lines.print("event", "revoked", "generation", consumer.groupMetadata().generationId(), "owned", owned);
     }
 
     private TreeSet<Integer> owned() {
         TreeSet<Integer> owned = new TreeSet<>();
-        consumer.assignment().forEach(partition -> owned.add(partition.partition()));
+        consumer.assignment().forEach(partition -> owned.add(Lines.place(partition.topic(), partition.partition())));
         return owned;
     }
 }

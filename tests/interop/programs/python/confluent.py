@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from typing import Final
+from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
@@ -34,24 +34,26 @@ def produce(bootstrap: str, topic: str, codec: str, first: int, count: int) -> N
 
 
 class Member:
-    def __init__(self, bootstrap: str, group: str, session_timeout_ms: int, **config: str) -> None:
-        self.handled: dict[int, int] = {}
-        """By partition: the offset to commit."""
+    def __init__(self, bootstrap: str, group: str, session_timeout_ms: int, configs: dict[str, str]) -> None:
+        self.handled: dict[tuple[str, int], int] = {}
+        """By topic and partition: the offset to commit."""
         self._owned: set[int] = set()
+        classic: dict[str, Any] = {
+            "session.timeout.ms": session_timeout_ms,
+            "heartbeat.interval.ms": session_timeout_ms // 6,
+        }
         self.consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap,
                 "group.id": group,
-                "session.timeout.ms": session_timeout_ms,
-                "heartbeat.interval.ms": session_timeout_ms // 6,
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
-                **config,
+                **({} if configs.get("group.protocol") == "consumer" else classic),
+                **configs,
             }
         )
 
     def subscribe(self, topic: str) -> None:
-        self._topic = topic
         self.consumer.subscribe(
             [topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
         )
@@ -60,22 +62,23 @@ class Member:
         handled, self.handled = self.handled, {}
         if not handled:
             return
-        wanted = [TopicPartition(self._topic, partition, offset) for partition, offset in handled.items()]
+        wanted = [TopicPartition(*where, offset) for where, offset in handled.items()]
         try:
             done = self.consumer.commit(offsets=wanted, asynchronous=False)
         except KafkaException as error:
             lines.complain(error)
-            lines.say_committed(handled, certain=False)
+            lines.say_committed({lines.place(*each): handled[each] for each in handled}, certain=False)
             self.handled = handled  # what stays ours through a rebalance is committed after it
             return
         for each in done:
             if each.error:
                 lines.complain(each.error)
-                self.handled[each.partition] = each.offset
-            lines.say_committed({each.partition: each.offset}, certain=each.error is None)
+                self.handled[each.topic, each.partition] = each.offset
+            number = lines.place(each.topic, each.partition)
+            lines.say_committed({number: each.offset}, certain=each.error is None)
 
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        self._owned |= {each.partition for each in partitions}
+        self._owned |= {lines.place(each.topic, each.partition) for each in partitions}
         lines.say_assigned(self._generation(), self._owned)
 
     def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
@@ -84,8 +87,8 @@ class Member:
 
     def _on_lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         for each in partitions:
-            self.handled.pop(each.partition, None)
-            self._owned.discard(each.partition)
+            self.handled.pop((each.topic, each.partition), None)
+            self._owned.discard(lines.place(each.topic, each.partition))
         lines.say_revoked(self._owned, self._generation())
 
     def _generation(self) -> int:
@@ -94,12 +97,9 @@ class Member:
         return int(generation)
 
 
-def member(
-    bootstrap: str, group: str, topic: str, session_timeout_ms: int, assignor: str | None = None
-) -> None:
+def member(bootstrap: str, group: str, topic: str, session_timeout_ms: int, *configs: str) -> None:
     to_leave = lines.standard_input_ends()
-    config = {"partition.assignment.strategy": assignor} if assignor else {}
-    member = Member(bootstrap, group, session_timeout_ms, **config)
+    member = Member(bootstrap, group, session_timeout_ms, lines.configs(configs))
     member.subscribe(topic)
     uncommitted = 0
     while not to_leave.is_set():
@@ -107,8 +107,9 @@ def member(
         if message is not None and message.error():
             lines.complain(message.error())
         elif message is not None:
-            lines.say_record(message.partition(), message.offset(), message.key(), message.value())
-            member.handled[message.partition()] = message.offset() + 1
+            partition = lines.place(message.topic(), message.partition())
+            lines.say_record(partition, message.offset(), message.key(), message.value())
+            member.handled[message.topic(), message.partition()] = message.offset() + 1
             uncommitted += 1
         if message is None or uncommitted >= _COMMIT_EVERY:
             member.commit()

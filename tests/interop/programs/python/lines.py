@@ -36,6 +36,18 @@ def say_committed(offsets: dict[int, int], *, certain: bool = True) -> None:
         say("committed" if certain else "commit_failed", partition=partition, offset=offset)
 
 
+def place(topic: str, partition: int) -> int:
+    """The number by which a partition goes: see `story/clients/base.py`."""
+    _, dot, number = topic.rpartition(".")
+    return partition + 1_000 * int(number) if dot else partition
+
+
+def configs(given: Iterable[str]) -> dict[str, str]:
+    """A member's configs as it was told them; a lone word is an assignor (`mixed/`)."""
+    named = (each if "=" in each else f"partition.assignment.strategy={each}" for each in given)
+    return dict(each.split("=", 1) for each in named)
+
+
 def complain(error: object) -> None:
     print(error, file=sys.stderr, flush=True)
 
@@ -90,16 +102,17 @@ def run(
     member: Callable[..., None],
     admin: Callable[[str, str], None],
 ) -> None:
-    """Call what the first argument names with the others. A member may be told an assignor (`mixed/`)."""
+    """Call what the first argument names with the others. A member may be told an assignor (`mixed/`) or
+    configs."""
     match sys.argv[1:]:
         case ["produce", bootstrap, topic, codec, first, count]:
             produce(bootstrap, topic, codec, int(first), int(count))
-        case ["member", bootstrap, group, topic, session_timeout_ms, *assignor]:
-            member(bootstrap, group, topic, int(session_timeout_ms), *assignor)
+        case ["member", bootstrap, group, topic, session_timeout_ms, *more]:
+            member(bootstrap, group, topic, int(session_timeout_ms), *more)
         case ["admin", bootstrap, prefix]:
             admin(bootstrap, prefix)
         case _:
             raise SystemExit(
-                "produce BOOTSTRAP TOPIC CODEC FIRST COUNT | member BOOTSTRAP GROUP TOPIC MS [ASSIGNOR] | "
-                "admin BOOTSTRAP PREFIX"
+                "produce BOOTSTRAP TOPIC CODEC FIRST COUNT | admin BOOTSTRAP PREFIX | "
+                "member BOOTSTRAP GROUP TOPIC MS [ASSIGNOR | NAME=VALUE...]"
             )

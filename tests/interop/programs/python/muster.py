@@ -13,6 +13,7 @@ from muster.client import (
     Producer,
     RebalanceListener,
     Retry,
+    SubscriptionPattern,
     TopicPartition,
 )
 from tests.interop.programs.python import lines
@@ -43,10 +44,10 @@ class Listener(RebalanceListener):
             return
         for where, outcome in (await consumer.commit(handled)).items():
             if isinstance(outcome, Committed):
-                lines.say_committed({where.partition: outcome.offset})
+                lines.say_committed({_number(where): outcome.offset})
             elif isinstance(outcome, Retry):
                 lines.complain(outcome)
-                lines.say_committed({where.partition: outcome.offset}, certain=False)
+                lines.say_committed({_number(where): outcome.offset}, certain=False)
                 self.handled[where] = handled[where]
             else:  # another member owns it by now, and reads it again
                 lines.complain(outcome)
@@ -54,7 +55,7 @@ class Listener(RebalanceListener):
     def on_partitions_assigned(
         self, consumer: Consumer[Any, Any], partitions: Iterable[TopicPartition]
     ) -> None:
-        self._owned |= {each.partition for each in partitions}
+        self._owned |= {_number(each) for each in partitions}
         lines.say_assigned(consumer.group_metadata().generation_id, self._owned)
 
     async def on_partitions_revoked(
@@ -66,35 +67,51 @@ class Listener(RebalanceListener):
     def on_partitions_lost(self, consumer: Consumer[Any, Any], partitions: Iterable[TopicPartition]) -> None:
         for each in partitions:
             self.handled.pop(each, None)
-            self._owned.discard(each.partition)
+            self._owned.discard(_number(each))
         lines.say_revoked(self._owned, consumer.group_metadata().generation_id)
 
 
-def member(
-    bootstrap: str, group: str, topic: str, session_timeout_ms: int, assignor: str | None = None
-) -> None:
-    asyncio.run(_member(bootstrap, group, topic, session_timeout_ms, assignor))
+def _number(where: TopicPartition) -> int:
+    return lines.place(where.topic, where.partition)
+
+
+def member(bootstrap: str, group: str, topic: str, session_timeout_ms: int, *configs: str) -> None:
+    asyncio.run(_member(bootstrap, group, topic, session_timeout_ms, lines.configs(configs)))
+
+
+def _settings(session_timeout_ms: int, configs: dict[str, str]) -> dict[str, Any]:
+    settings: dict[str, Any] = {}
+    if (assignor := configs.get("partition.assignment.strategy")) is not None:
+        settings["assignors"] = (assignor,)
+    for name in ("group.protocol", "group.instance.id"):
+        if name in configs:
+            settings[name.replace(".", "_")] = configs[name]
+    if configs.get("group.protocol") != "consumer":
+        settings |= {
+            "session_timeout_ms": session_timeout_ms,
+            "heartbeat_interval_ms": session_timeout_ms // 6,
+        }
+    return settings
 
 
 async def _member(
-    bootstrap: str, group: str, topic: str, session_timeout_ms: int, assignor: str | None
+    bootstrap: str, group: str, topic: str, session_timeout_ms: int, configs: dict[str, str]
 ) -> None:
     to_leave = lines.standard_input_ends()
     listener = Listener()
     async with Consumer(
         bootstrap,
         group_id=group,
-        topics=topic,
+        topics=SubscriptionPattern(topic) if topic.startswith("^") else topic,
         listener=listener,
-        session_timeout_ms=session_timeout_ms,
-        heartbeat_interval_ms=session_timeout_ms // 6,
         auto_offset_reset="earliest",
         enable_auto_commit=False,
-        **({"assignors": (assignor,)} if assignor else {}),
+        **_settings(session_timeout_ms, configs),
     ) as consumer:
         while not to_leave.is_set():
             for record in await consumer.get_many(timeout=0.1):
-                lines.say_record(record.partition, record.offset, record.key, record.value)
+                number = _number(record.topic_partition)
+                lines.say_record(number, record.offset, record.key, record.value)
                 listener.handled[record.topic_partition] = OffsetAndMetadata(
                     record.offset + 1, "", record.leader_epoch
                 )

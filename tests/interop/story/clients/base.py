@@ -16,6 +16,7 @@ commit by itself, and prints on standard output one JSON object a line, flushed 
     {"event": "commit_failed", "partition": 0, "offset": 13}  asked for, with an unknown fate
     {"event": "left"}                                         after a polite close
 
+A partition of the topic `name.3` goes by its number plus 3,000, so that a member can have several topics.
 `generation` is null if the client cannot tell; `revoked` may have one too, that in which the member is while
 it gives them up. Partitions that are lost with the session are `revoked` like
 others. It commits what it has printed at least about once a poll, and before it gives partitions away, and
@@ -71,7 +72,12 @@ class StockClient(ABC):
     def produce(self, bootstrap: str, topic: str, codec: str, first: int, count: int) -> list[str]: ...
 
     @abstractmethod
-    def member(self, bootstrap: str, group: str, topic: str, session_timeout_ms: int) -> list[str]: ...
+    def member(
+        self, bootstrap: str, group: str, topic: str, session_timeout_ms: int, *configs: str
+    ) -> list[str]:
+        """`configs` are `NAME=VALUE` by their names in Kafka's Java client, of clients that know them:
+        `group.protocol=consumer`, with which a topic that begins with ^ is a pattern, and
+        `group.instance.id`."""
 
     def admin(self, bootstrap: str, prefix: str) -> list[str] | None:
         """None: the client has no admin API."""

@@ -45,8 +45,11 @@ class JavaClient(StockClient):
     def produce(self, bootstrap: str, topic: str, codec: str, first: int, count: int) -> list[str]:
         return self._program("Produce", bootstrap, topic, codec, str(first), str(count))
 
-    def member(self, bootstrap: str, group: str, topic: str, session_timeout_ms: int) -> list[str]:
-        return self._program("Member", self.assignor, bootstrap, group, topic, str(session_timeout_ms))
+    def member(
+        self, bootstrap: str, group: str, topic: str, session_timeout_ms: int, *configs: str
+    ) -> list[str]:
+        told = (bootstrap, group, topic, str(session_timeout_ms), *configs)
+        return self._program("Member", self.assignor, *told)
 
     def admin(self, bootstrap: str, prefix: str) -> list[str] | None:
         return self._program("AdminCalls", bootstrap, prefix)

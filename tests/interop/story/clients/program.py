@@ -23,8 +23,10 @@ class ProgramClient(StockClient):
     def produce(self, bootstrap: str, topic: str, codec: str, first: int, count: int) -> list[str]:
         return [*self.command(), "produce", bootstrap, topic, codec, str(first), str(count)]
 
-    def member(self, bootstrap: str, group: str, topic: str, session_timeout_ms: int) -> list[str]:
-        return [*self.command(), "member", bootstrap, group, topic, str(session_timeout_ms)]
+    def member(
+        self, bootstrap: str, group: str, topic: str, session_timeout_ms: int, *configs: str
+    ) -> list[str]:
+        return [*self.command(), "member", bootstrap, group, topic, str(session_timeout_ms), *configs]
 
     def admin(self, bootstrap: str, prefix: str) -> list[str] | None:
         return [*self.command(), "admin", bootstrap, prefix]

@@ -1,0 +1,63 @@
+"""How a rebalance of a consumer group goes: from a new epoch until every member has its target."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final, NamedTuple
+
+from muster.coordinator.group.events import MemberIdentity, RebalanceCompleted, Stamp
+
+_SLOWEST_MAX: Final = 5
+
+
+class Reached(NamedTuple):
+    """A member that has its target."""
+
+    member: MemberIdentity
+    at_ms: int
+
+
+class Course:
+    """The rebalance under way. Soft state, for the journal: a group that is loaded half-way knows only what
+    comes after. Times are epoch milliseconds."""
+
+    __slots__ = ("dropped", "reached", "restarts", "started_ms", "target_ms")
+
+    def __init__(self, now_ms: int) -> None:
+        self.started_ms = now_ms
+        """When it began; of a group that was loaded half-way, when it was loaded."""
+        self.restarts = 0
+        """How many more epochs there were before every member had its target."""
+        self.target_ms: int | None = None
+        """When the target of the last epoch was made."""
+        self.reached: dict[str, Reached] = {}
+        """The members that have that target, in the order in which they came to it."""
+        self.dropped: list[MemberIdentity] = []
+        """Members that were removed for not giving up partitions, or not rejoining, in time."""
+
+    def restart(self) -> None:
+        """There is another epoch."""
+        self.restarts += 1
+        self.target_ms = None
+        self.reached.clear()
+
+    def completed(self, stamp: Stamp, present: Collection[str]) -> RebalanceCompleted:
+        """It is over; `present` has the ids of the group's members."""
+        now_ms, started_ms = stamp[0], self.started_ms
+        # Nobody is left to have a target: it is reached at once.
+        target_ms = now_ms if self.target_ms is None else self.target_ms
+        slowest = [each for each in reversed(self.reached.values()) if each.member.member_id in present]
+        del slowest[_SLOWEST_MAX:]
+        return RebalanceCompleted(
+            *stamp,
+            started_ms=started_ms,
+            join_ms=0,
+            assignment_ms=0,
+            restarts=self.restarts,
+            members=len(present),
+            dropped=tuple(self.dropped),
+            last_joined=slowest[0].member if slowest else None,
+            joins=tuple((each.member, each.at_ms - started_ms) for each in slowest),
+            target_ms=target_ms - started_ms,
+            reconcile_ms=now_ms - target_ms,
+        )

@@ -1,0 +1,54 @@
+"""What a rebalance of a consumer group moved, and how long each partition stood still. The group never stops
+as a whole: a partition that stays where it is does not stand still at all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from muster.coordinator.journal.explain.facts import Move, moves, partitions
+from muster.coordinator.journal.explain.rebalances import Rebalance
+
+Partition = tuple[str, int]
+
+
+def moved(rebalance: Rebalance) -> list[Move]:
+    """From whom each partition went to whom, from the first target of the rebalance to the last."""
+    found: dict[Partition, Move] = {}
+    for target in rebalance.targets:
+        for each in moves(target):
+            part = each.topic, each.partition
+            before = found.get(part)
+            found[part] = each if before is None else each._replace(from_member=before.from_member)
+    return sorted(
+        (each for each in found.values() if each.from_member != each.to_member),
+        key=lambda each: (each.topic, each.partition),
+    )
+
+
+def stood_still(
+    rebalance: Rebalance, gone: Mapping[str, int]
+) -> tuple[dict[Partition, int], dict[Partition, int]]:
+    """How long each partition stood still, in ms, that has an owner again; and since when (epoch ms) each
+    that was let go did, whether it has one or not. A partition stands still from when its member has revoked
+    it until another has it. `gone` says when members that were removed stopped working."""
+    since: dict[Partition, int] = {}
+    first: dict[Partition, int] = {}
+    still: dict[Partition, int] = {}
+    for entry in rebalance.entries:
+        if entry.type == "partitions_revoked":
+            for part in partitions(entry):
+                since.setdefault(part, entry.at_ms)
+                first.setdefault(part, entry.at_ms)
+        elif entry.type == "target_assigned":
+            for each in moves(entry):
+                if each.from_member is not None and each.from_member in gone:
+                    part = each.topic, each.partition
+                    stopped_ms = gone[each.from_member]
+                    since.setdefault(part, stopped_ms)
+                    first.setdefault(part, stopped_ms)
+        elif entry.type == "partitions_assigned":
+            for part in partitions(entry):
+                since_ms = since.pop(part, None)
+                if since_ms is not None:
+                    still[part] = still.get(part, 0) + max(entry.at_ms - since_ms, 0)
+    return still, first

@@ -1,0 +1,194 @@
+"""How members come to their targets: who revoked what and how long that took, who gets what and when, and
+whom a rebalance under way waits for."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from muster.coordinator.journal.entries import Entry, Member
+from muster.coordinator.journal.explain.facts import counts, joins, member, members, moves, partitions, whole
+from muster.coordinator.journal.explain.rebalances import Outcome, Rebalance
+from muster.coordinator.journal.explain.timing import Awaited, Phases, Revocation
+from muster.coordinator.journal.explain.vocabulary import EMPTY
+
+Partition = tuple[str, int]
+
+_GONE: Final = ("member_removed", "member_replaced")
+
+
+class Held(NamedTuple):
+    """Partitions that a member is to revoke, or has revoked."""
+
+    member: Member
+    partitions: tuple[Partition, ...]
+    since_ms: int
+    """When it was told to."""
+    until_ms: int | None
+    """When it is removed unless it has revoked them; None: it speaks the classic protocol, or that is not
+    known."""
+    revoked_ms: int | None
+    """When it had."""
+
+
+def phases(rebalance: Rebalance) -> Phases:
+    """How long the target took, and how long it took every member to reach it."""
+    done = rebalance.completed
+    target_ms = reconcile_ms = None
+    if done is not None:
+        target_ms, reconcile_ms = whole(done, "target_ms"), whole(done, "reconcile_ms")
+    if rebalance.assigned is not None:
+        # A group that was loaded meanwhile does not know when it began.
+        if rebalance.began_in_sight:
+            target_ms = max(rebalance.assigned.at_ms - rebalance.started_ms, 0)
+        if rebalance.ended_ms is not None and rebalance.outcome is Outcome.COMPLETED:
+            reconcile_ms = max(rebalance.ended_ms - rebalance.assigned.at_ms, 0)
+    if rebalance.state == EMPTY:
+        target_ms = reconcile_ms = None  # nobody is left to have one
+    restarts = max(len(rebalance.starts) - 1, 0 if done is None else whole(done, "restarts") or 0)
+    last = None if done is None else member(done, "last_joined")
+    slowest: list[tuple[Member, int | None]] = [] if done is None else list(joins(done))
+    return Phases(
+        join_ms=None,
+        assignment_ms=None,
+        sync_ms=None,
+        slowest=tuple(slowest or ([] if last is None else [(last, None)])),
+        dropped=() if done is None else tuple(members(done, "dropped")),
+        held_up=(),
+        ended_by=None,
+        restarts=restarts,
+        target_ms=target_ms,
+        reconcile_ms=reconcile_ms,
+        revocations=tuple(
+            Revocation(each.member, each.partitions, each.since_ms, each.revoked_ms - each.since_ms)
+            for each in revocations(rebalance)
+            if each.revoked_ms is not None
+        ),
+    )
+
+
+def revocations(rebalance: Rebalance) -> list[Held]:
+    """What members had to revoke during a rebalance, in the order in which they were told to."""
+    found: dict[str, list[Held]] = {}
+    order: list[tuple[str, int]] = []
+    for entry in rebalance.entries:
+        who = entry.member
+        if who is None:
+            continue
+        mine = found.setdefault(who.id, [])
+        if entry.type == "revocation_requested":
+            order.append((who.id, len(mine)))
+            named = tuple(partitions(entry))
+            mine.append(Held(who, named, entry.at_ms, whole(entry, "until_ms"), None))
+        elif entry.type == "partitions_revoked":
+            _revoked(mine, entry, order)
+    return [found[member_id][at] for member_id, at in order]
+
+
+def _revoked(mine: list[Held], entry: Entry, order: list[tuple[str, int]]) -> None:
+    named = tuple(partitions(entry))
+    for at, each in enumerate(mine):
+        if each.revoked_ms is None and (not named or set(named) & set(each.partitions)):
+            mine[at] = each._replace(revoked_ms=entry.at_ms)
+            return
+    after_ms = whole(entry, "after_ms")
+    if entry.member is not None and after_ms is not None:
+        order.append((entry.member.id, len(mine)))  # it was told before the journal begins
+        mine.append(Held(entry.member, named, entry.at_ms - max(after_ms, 0), None, entry.at_ms))
+
+
+# --- under way ----------------------------------------------------------------------------------------------
+
+
+def awaited(rebalance: Rebalance) -> list[Awaited]:
+    """Whom a rebalance under way waits for: those that hold partitions others are to have, the one that is
+    told to revoke first first; then those that can have theirs and have not sent a heartbeat yet."""
+    target = rebalance.assigned
+    if target is None:
+        return []
+    here = [each for each in rebalance.entries if each.at_ms >= target.at_ms]
+    wanted = {(move.topic, move.partition): move for each in rebalance.targets for move in moves(each)}
+    owed = _owed(rebalance, target)
+    holders = {part: held for held in owed for part in held.partitions}
+    found: list[Awaited] = []
+    for held in owed:
+        next_owners = (wanted[part].to_member for part in held.partitions if part in wanted)
+        others = (each for each in dict.fromkeys(next_owners) if each not in (None, held.member.id))
+        waiters = tuple(_known(rebalance, each) for each in others if each is not None)
+        found.append(Awaited(held.member, False, held.since_ms, held.until_ms, held.partitions, waiters))
+    got = {
+        (entry.member.id, part)
+        for entry in here
+        if entry.type == "partitions_assigned" and entry.member is not None
+        for part in partitions(entry)
+    }
+    free: dict[str, int] = {}
+    freed_ms = {
+        part: entry.at_ms
+        for entry in here
+        if entry.type == "partitions_revoked"
+        for part in partitions(entry)
+    }
+    gone = {each.member.id for each in here if each.type in _GONE and each.member is not None}
+    for part, move in wanted.items():
+        who = move.to_member
+        if who is None or who in gone or part in holders or (who, part) in got:
+            continue
+        since_ms = freed_ms.get(part, target.at_ms)
+        free[who] = min(free.get(who, since_ms), since_ms)
+    for member_id, since_ms in free.items():
+        found.append(Awaited(_known(rebalance, member_id), False, since_ms, None))
+    return found
+
+
+def _owed(rebalance: Rebalance, target: Entry) -> list[Held]:
+    """What members have yet to revoke, told to or not."""
+    here = rebalance.entries
+    gone = {
+        entry.member.id: entry.at_ms
+        for entry in here
+        if entry.type == "member_removed" and entry.member is not None
+    }
+    owed = [
+        each
+        for each in revocations(rebalance)
+        if each.revoked_ms is None and gone.get(each.member.id, -1) < each.since_ms
+    ]
+    told = {part for each in owed for part in each.partitions}
+    let_go = {
+        (entry.member.id, part)
+        for entry in here
+        if entry.type == "partitions_revoked" and entry.member is not None
+        for part in partitions(entry)
+    }
+    present = counts(target, "owned")
+    untold: dict[str, list[Partition]] = {}
+    # Where the target changed meanwhile, the last one that moved a partition counts.
+    wanted = {(move.topic, move.partition): move for each in rebalance.targets for move in moves(each)}
+    for move in wanted.values():
+        part, holder = (move.topic, move.partition), move.from_member
+        if (
+            holder is not None
+            and holder in present
+            and move.to_member is not None
+            and part not in told
+            and (holder, part) not in let_go
+            and not _was_given(rebalance, part, move.to_member)
+        ):
+            untold.setdefault(holder, []).append(part)
+    for holder, some in untold.items():
+        owed.append(Held(_known(rebalance, holder), tuple(sorted(some)), target.at_ms, None, None))
+    return owed
+
+
+def _was_given(rebalance: Rebalance, part: Partition, member_id: str) -> bool:
+    return any(
+        entry.type == "partitions_assigned"
+        and entry.member is not None
+        and entry.member.id == member_id
+        and part in partitions(entry)
+        for entry in rebalance.entries
+    )
+
+
+def _known(rebalance: Rebalance, member_id: str) -> Member:
+    return rebalance.members.get(member_id) or Member(member_id, "", "")

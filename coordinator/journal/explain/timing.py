@@ -1,0 +1,95 @@
+"""What is said of how long a rebalance took, and whom it waits for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from muster.coordinator.journal.entries import Member
+
+
+class Revocation(NamedTuple):
+    """Partitions that a member of a consumer group revoked, and how long that took it."""
+
+    member: Member
+    partitions: tuple[tuple[str, int], ...]
+    since_ms: int
+    """When it was told to, epoch ms."""
+    ms: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "member": self.member.to_json(),
+            "partitions": [list(each) for each in self.partitions],
+            "since_ms": self.since_ms,
+            "ms": self.ms,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Phases:
+    """Durations in ms; None is unknown or not begun, or a phase of the other type of group."""
+
+    join_ms: int | None
+    """Waiting for JoinGroups."""
+    assignment_ms: int | None
+    """Waiting for the leader's SyncGroup."""
+    sync_ms: int | None
+    """Waiting for the other members' SyncGroups."""
+    slowest: tuple[tuple[Member, int | None], ...]
+    """The last members to join, or to reach their target, and their times, slowest first."""
+    dropped: tuple[Member, ...]
+    """Members that did not rejoin, or revoke partitions, in time."""
+    held_up: tuple[tuple[Member, int], ...]
+    """Clients that got a member id but did not join with it, and how long the group waited for them."""
+    ended_by: str | None
+    """The trigger that ended the wait for joins."""
+    restarts: int
+    target_ms: int | None = None
+    """A consumer group waiting for its target assignment."""
+    reconcile_ms: int | None = None
+    """Waiting for every member to reach it."""
+    revocations: tuple[Revocation, ...] = ()
+    """What members of a consumer group revoked, in the order in which they were told to."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "join_ms": self.join_ms,
+            "assignment_ms": self.assignment_ms,
+            "sync_ms": self.sync_ms,
+            "slowest": [[who.to_json(), ms] for who, ms in self.slowest],
+            "dropped": [who.to_json() for who in self.dropped],
+            "held_up": [[who.to_json(), ms] for who, ms in self.held_up],
+            "ended_by": self.ended_by,
+            "restarts": self.restarts,
+            "target_ms": self.target_ms,
+            "reconcile_ms": self.reconcile_ms,
+            "revocations": [each.to_json() for each in self.revocations],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """A member that a rebalance in progress waits for."""
+
+    member: Member
+    pending: bool
+    """It was given a member id and has not joined with it; otherwise it must rejoin or sync, or in a consumer
+    group revoke partitions or send a heartbeat."""
+    since_ms: int
+    until_ms: int | None
+    """When the group stops waiting for it, epoch ms; None is unknown."""
+    partitions: tuple[tuple[str, int], ...] = ()
+    """What it holds and others are to have, in a consumer group."""
+    waiters: tuple[Member, ...] = ()
+    """Those others."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "member": self.member.to_json(),
+            "pending": self.pending,
+            "since_ms": self.since_ms,
+            "until_ms": self.until_ms,
+            "partitions": [list(each) for each in self.partitions],
+            "waiters": [each.to_json() for each in self.waiters],
+        }

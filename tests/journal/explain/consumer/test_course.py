@@ -1,0 +1,115 @@
+"""How a rebalance of a consumer group went: its epochs, what moved, what stood still, and across moves."""
+
+from __future__ import annotations
+
+from muster.coordinator.journal.explain import Outcome, Tracks, about, rebalances
+from muster.coordinator.journal.explain.cost import Unowned
+from muster.coordinator.journal.explain.tracks import Standing
+from muster.coordinator.journal.explain.vocabulary import Kind
+from tests.journal.explain.consumer.stories import lines, told, why
+
+MOVES = """
+topic orders 4
+
+alice beat topics=orders
+advance 1s
+bob beat topics=orders
+advance 500ms
+alice beat
+advance 2s
+alice beat owned=orders-0,orders-1
+advance 300ms
+bob beat
+"""
+
+
+def test_partitions_that_moved_stood_still_and_others_did_not() -> None:
+    found = why(MOVES)
+    assert (found.generation, found.outcome, found.state) == (3, Outcome.COMPLETED, "Stable")
+    assert found.ended_ms == found.started_ms + 2_800
+    assert found.cost is not None
+    assert found.cost.unowned == (Unowned((("orders", 2), ("orders", 3)), 300),)
+    phases = found.phases
+    assert phases is not None
+    assert (phases.target_ms, phases.reconcile_ms, phases.join_ms) == (0, 2_800, None)
+    (revoked,) = phases.revocations
+    assert (revoked.member.client_id, revoked.ms) == ("alice", 2_000)
+    assert lines(MOVES)[2:] == [
+        "phases    target after 0 ms · reached by all members 2.8 s later (last: bob) · alice revoked "
+        "orders-2..3 in",
+        "2.0 s",
+        "moved     orders-2, orders-3: alice → bob   (2 of 4 partitions; 2 kept)",
+        "cost      orders-2..3 stood still for 0.3 s; the other 2 never stopped",
+    ]
+
+
+def test_partitions_of_a_member_that_is_gone_stood_still_since_its_last_sign_of_life() -> None:
+    found = why(f"{MOVES}\nadvance 30s\nalice beat\nadvance 15s\nadvance 1s\nalice beat\n")
+    assert (found.cause, found.generation) == ("session expired", 4)
+    assert found.cost is not None
+    assert found.cost.unowned == (Unowned((("orders", 2), ("orders", 3)), 46_000),)
+    assert found.moved is not None
+    assert [(each.from_member, each.to_member) for each in found.moved.moves] == [("bob-1", "alice-1")] * 2
+
+
+def test_a_rebalance_that_is_over_in_one_step() -> None:
+    found = rebalances(
+        told("topic orders 2\ntopic more 1\n\nalice beat topics=orders\nalice beat topics=orders,more\n")
+    )
+    assert [each.generation for each in found] == [2, 3]
+    assert {each.outcome for each in found} == {Outcome.COMPLETED}
+    assert [each.kind for each in found] == [Kind.CONSUMER] * 2
+
+
+def test_epochs_before_all_have_the_target_belong_to_one_rebalance() -> None:
+    story = f"{MOVES.replace('alice beat owned=orders-0,orders-1', 'carol beat topics=orders')}"
+    (first, second) = rebalances(told(story))
+    assert (first.generation, second.generation, second.outcome) == (2, 4, Outcome.UNDER_WAY)
+    assert [each.member and each.member.client_id for each in second.starts] == ["bob", "carol"]
+    assert second.state == "Reconciling"
+
+
+def test_a_rebalance_goes_on_with_another_coordinator() -> None:
+    story = MOVES.replace("advance 300ms", "reload\nadvance 300ms")
+    found = why(story)
+    assert (found.generation, found.outcome, found.ended_ms) == (
+        3,
+        Outcome.COMPLETED,
+        found.started_ms + 2_800,
+    )
+
+
+def test_a_journal_that_begins_in_the_middle() -> None:
+    entries = told(MOVES)
+    begin = next(index for index, each in enumerate(entries) if each.type == "revocation_requested")
+    (found,) = rebalances(entries[begin:])
+    assert (found.kind, found.generation, found.began_in_sight) == (Kind.CONSUMER, 3, False)
+    assert found.starts[0].trigger == "member joined"
+
+
+def test_a_group_that_becomes_empty() -> None:
+    found = why("topic orders 2\n\nalice beat topics=orders\nadvance 5s\nalice beat epoch=-1\n")
+    assert (found.state, found.outcome, found.cause) == ("Empty", Outcome.COMPLETED, "member left")
+
+
+def test_the_timeline() -> None:
+    said = [text for _, text in about(told(MOVES))]
+    assert said[-8:] == [
+        "member joined (bob): epoch 3, 2 members",
+        "target of epoch 3 by uniform: 4 partitions, 2 to move, 2 kept",
+        "member joined (bob at 127.0.0.1): Reconciling, after 1.0 s of Stable",
+        "alice has to revoke orders-2..3 within 300.0 s",
+        "alice has revoked orders-2..3 after 2.0 s",
+        "bob has orders-2..3 in epoch 3",
+        "heartbeat (bob at 127.0.0.1): Stable, after 2.8 s of Reconciling",
+        "member joined (bob at 127.0.0.1): rebalanced to epoch 3 in 2.8 s, 2 members",
+    ]
+
+
+def test_the_rows_of_members() -> None:
+    tracks = Tracks(told(MOVES))
+    alice, bob = tracks.members
+    lived = [each.standing for each in alice.spans if each.end_ms != each.start_ms]
+    assert lived == [Standing.STABLE, Standing.REVOKING, Standing.STABLE]
+    assert bob.spans[-1].standing == Standing.STABLE
+    assert [each.standing for each in tracks.group.spans] == ["Empty", "Stable", "Reconciling", "Stable"]

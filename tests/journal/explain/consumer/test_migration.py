@@ -1,0 +1,93 @@
+"""Groups that go over from one protocol to the other, and how far they are."""
+
+from __future__ import annotations
+
+from muster.coordinator.journal.explain import Diagnosis, Outcome, rebalances
+from muster.coordinator.journal.explain.vocabulary import Kind
+from tests.journal.explain.consumer.stories import told, why
+
+UPGRADE = """
+topic orders 2
+
+alice join topics=orders
+alice join topics=orders
+alice sync $alice=orders-0,orders-1
+bob beat topics=orders
+alice heartbeat
+alice join topics=orders owned=orders-0,orders-1
+alice sync
+alice heartbeat
+alice join topics=orders owned=orders-0
+alice sync
+bob beat
+"""
+DOWNGRADE = """
+topic orders 2
+
+alice beat topics=orders
+bob join v3 topics=orders
+alice beat owned=orders-0
+bob join topics=orders
+bob sync
+advance 4s
+alice beat epoch=-1
+bob join topics=orders
+bob sync $bob=orders-0,orders-1
+"""
+
+
+def test_the_first_member_of_the_consumer_protocol() -> None:
+    found = why(UPGRADE)
+    assert (found.cause, found.diagnosis, found.kind) == ("member joined", Diagnosis.UPGRADED, Kind.CONSUMER)
+    assert found.member is not None
+    assert found.member.client_id == "bob"
+    assert "the classic group of 1 member" in found.meaning
+    assert found.also == ("1 of 2 members still speaks the classic protocol: alice",)
+    assert found.cost is not None
+
+
+def test_the_last_member_of_the_classic_protocol() -> None:
+    found = why(f"{UPGRADE}\nadvance 5s\nalice leave\nbob beat\n")
+    assert found.also == ("the migration is over: the one member speaks the consumer protocol",)
+    assert "all 2 members speak" in " ".join(
+        why(f"{UPGRADE}\ncarol beat topics=orders\nbob beat\nalice leave\nbob beat\ncarol beat\n").also
+    )
+
+
+def test_the_last_member_of_the_consumer_protocol() -> None:
+    found = why(DOWNGRADE)
+    assert (found.cause, found.diagnosis, found.kind) == ("member left", Diagnosis.DOWNGRADED, Kind.CLASSIC)
+    assert found.member is not None
+    assert found.member.client_id == "alice"
+    assert found.evidence[0] == "alice was the last that spoke it"
+    assert [each.kind for each in rebalances(told(DOWNGRADE))] == [Kind.CONSUMER] * 2 + [Kind.CLASSIC]
+
+
+def test_a_classic_rebalance_that_an_upgrade_ends() -> None:
+    story = """
+    topic orders 2
+
+    alice join topics=orders
+    alice join topics=orders
+    alice sync $alice=orders-0,orders-1
+    carol join topics=orders
+    carol join topics=orders
+    bob beat topics=orders
+    """
+    found = rebalances(told(story))
+    assert [(each.kind, each.outcome) for each in found] == [
+        (Kind.CLASSIC, Outcome.COMPLETED),
+        (Kind.CLASSIC, Outcome.INTERRUPTED),
+        (Kind.CONSUMER, Outcome.UNDER_WAY),
+    ]
+
+
+def test_a_classic_member_that_does_not_rejoin() -> None:
+    story = UPGRADE.replace("alice join topics=orders", "alice join topics=orders rebalance=30s")
+    story = (
+        f"{story}\ncarol beat topics=orders\nbob beat\nalice heartbeat\nadvance 31s\nbob beat\ncarol beat\n"
+    )
+    found = [each for each in rebalances(told(story)) if each.starts[-1].trigger == "rebalance timed out"]
+    assert found, [each.starts for each in rebalances(told(story))]
+    told_of = why(story, generation=found[0].generation)
+    assert told_of.diagnosis is Diagnosis.SLOW_JOIN

@@ -1,0 +1,217 @@
+"""What made for a new epoch of a consumer group, told from the journal of stories that the core played."""
+
+from __future__ import annotations
+
+import pytest
+
+from muster.coordinator.journal.explain import Certainty, Diagnosis, Explanation
+from tests.journal.explain.consumer.stories import lines, why
+
+PAIR = """
+topic orders 4
+topic refunds 2
+
+alice beat topics=orders
+bob beat topics=orders
+alice beat
+alice beat owned=orders-0,orders-1
+bob beat
+"""
+STATIC = PAIR.replace("alice beat topics", "alice beat instance=one topics", 1)
+
+
+def brief(found: Explanation) -> tuple[str, str, str, str | None]:
+    """Cause, diagnosis, certainty and whose it was."""
+    who = None if found.member is None else found.member.client_id
+    return found.cause, found.diagnosis.value, found.certainty.value, who
+
+
+@pytest.mark.parametrize(
+    ("then", "cause", "diagnosis", "who"),
+    [
+        ("", "member joined", "new-member", "bob"),
+        (
+            "bob beat topics=orders,refunds",
+            "subscription or protocols changed",
+            "subscription-changed",
+            "bob",
+        ),
+        ("grow-topic orders 6\nalice beat\nbob beat", "topics changed", "topics-grown", None),
+        ("bob beat assignor=range", "assignor changed", "assignor-changed", "bob"),
+        ("dave leave $bob\nalice beat", "member left", "evicted-by-admin", "bob"),
+        (
+            "disconnect bob\nadvance 30s\nalice beat\nadvance 20s\nalice beat",
+            "session expired",
+            "crashed",
+            "bob",
+        ),
+        ("advance 30s\nalice beat\nadvance 20s\nalice beat", "session expired", "stalled", "bob"),
+    ],
+)
+def test_causes(then: str, cause: str, diagnosis: str, who: str | None) -> None:
+    found = why(f"{PAIR}\n{then}\n")
+    assert brief(found)[:2] == (cause, diagnosis)
+    assert brief(found)[3] == who
+    assert found.kind == "consumer"
+    assert found.to_json()["type"] == "consumer"
+    assert found.lines()[0].startswith(f"orders · epoch {found.generation} · ")
+
+
+def test_topics_that_come_go_and_grow() -> None:
+    story = "topic orders 4\ntopic refunds 2\n\nalice beat topics=orders,refunds,later\n"
+    assert why(f"{story}\ncreate-topic later 1\nalice beat\n").meaning == (
+        "topic later was created with 1 partition"
+    )
+    assert why(f"{story}\ndelete-topic refunds\nalice beat\n").meaning == "topic refunds was deleted"
+    assert why(f"{story}\ngrow-topic orders 5\nalice beat\n").meaning == (
+        "the partitions of orders changed: 4 → 5"
+    )
+
+
+def test_partitions_of_a_topic_that_is_gone_have_its_name() -> None:
+    story = "topic orders 2\ntopic refunds 1\n\nalice beat topics=orders,refunds\n"
+    found = why(f"{story}delete-topic refunds\nalice beat\n")
+    assert found.moved is not None
+    assert [each[:2] for each in found.moved.moves] == [("refunds", 0)]
+
+
+def test_what_the_target_tells_of_topics_after_the_coordinator_was_loaded() -> None:
+    found = why("topic orders 2\n\nalice beat topics=orders\nreload\ngrow-topic orders 4\nalice beat\n")
+    assert (found.diagnosis, found.meaning) == (Diagnosis.TOPICS_GROWN, "orders-2..3 are new")
+
+
+def test_a_regular_expression_of_a_member_that_came() -> None:
+    found = why("topic orders-eu 2\n\nalice beat regex=orders-.*\nadvance 2s\nalice beat\n")
+    assert brief(found) == ("regular expression resolved", "regex-resolved", "certain", None)
+    assert found.meaning == (
+        "the topics of a regular expression were looked up: now with orders-eu (2 partitions)"
+    )
+    assert found.evidence == ("alice joined 0 ms before",)
+
+
+def test_a_regular_expression_that_stands_for_other_topics() -> None:
+    story = """
+    topic orders-eu 2
+
+    alice beat regex=orders-.*
+    alice beat
+    advance 40s
+    alice beat
+    advance 40s
+    create-topic orders-us 1
+    alice beat
+    alice beat
+    """
+    assert (
+        why(story).meaning == "a regular expression stands for other topics: now with orders-us (1 partition)"
+    )
+    assert why(story).evidence == ()
+
+
+def test_another_regular_expression() -> None:
+    story = PAIR.replace("bob beat topics=orders", "bob beat regex=ord.*").replace(
+        "alice beat topics=orders", "alice beat regex=orders"
+    )
+    found = why(f"{story}\nadvance 20s\nbob beat regex=orders\n")
+    assert found.diagnosis is Diagnosis.SUBSCRIPTION_CHANGED
+    assert found.meaning == "its subscription changed: its regular expression is now orders"
+
+
+SLOW = """
+topic orders 4
+
+alice beat topics=orders rebalance=30s
+advance 1s
+bob beat topics=orders
+alice beat
+advance 20s
+alice beat
+bob beat
+"""
+
+
+def test_a_member_that_does_not_revoke_is_told_while_it_goes_on() -> None:
+    found = why(SLOW, after_ms=21_000)
+    assert brief(found) == ("member joined", "slow-revoke", "certain", "alice")
+    (waiting,) = found.waiting
+    assert (waiting.member.client_id, [each.client_id for each in waiting.waiters]) == ("alice", ["bob"])
+    assert waiting.partitions == (("orders", 2), ("orders", 3))
+    assert waiting.to_json()["partitions"] == [["orders", 2], ["orders", 3]]
+    assert any(
+        each.startswith(
+            "waiting   for alice (host 127.0.0.1) to revoke orders-2..3 for bob, 21.0 s so far; it is"
+        )
+        for each in lines(SLOW, after_ms=21_000)
+    )
+
+
+def test_and_when_it_was_removed_for_it() -> None:
+    story = f"{SLOW}\nadvance 10s\nbob beat\n"
+    found = why(story, generation=4)
+    assert brief(found) == ("revocation timed out", "slow-revoke", "certain", "alice")
+    assert "it did not revoke orders-2..3 within its rebalance timeout" in found.meaning
+    assert found.also == ("the rebalance had begun with: member joined (bob: new-member)",)
+    assert found.phases is not None
+    assert [each.client_id for each in found.phases.dropped] == ["alice"]
+    whole = why(story)
+    assert brief(whole) == ("member joined", "new-member", "certain", "bob")
+    assert whole.also == ("revocation timed out (alice: slow-revoke)",)
+    assert why(story, generation=3).also == (
+        "epoch 3 was not reached by every member: the group went on to 4",
+        "revocation timed out (alice: slow-revoke)",
+    )
+
+
+def test_and_when_it_comes_back_under_its_id() -> None:
+    found = why(f"{SLOW}\nadvance 10s\nbob beat\nadvance 3s\nalice beat epoch=0 topics=orders\n")
+    assert (found.cause, found.member and found.member.client_id) == ("member joined", "alice")
+    assert "rejoined-after-eviction (certain)" in f"{found.diagnosis} ({found.certainty})"
+    assert "it came with the same member id" in found.evidence
+
+
+def test_a_member_that_was_not_heard_of_since_it_has_to_revoke() -> None:
+    found = why(
+        "topic orders 4\n\nalice beat topics=orders\nadvance 1s\nbob beat topics=orders\n", after_ms=5_000
+    )
+    assert brief(found) == ("member joined", "slow-revoke", "likely", "alice")
+    assert found.waiting[0].until_ms is None
+
+
+def test_a_static_member_that_is_away() -> None:
+    found = why(f"{STATIC}\nadvance 5s\nalice beat epoch=-2\n")
+    assert (found.diagnosis, found.rebalanced) == (Diagnosis.STATIC_MEMBER_AWAY, False)
+    assert found.names.short(found.member) == "one"
+    gone = why(f"{STATIC}\nalice beat epoch=-2\nadvance 30s\nbob beat\nadvance 16s\nbob beat\n")
+    assert (gone.cause, gone.diagnosis, gone.certainty) == (
+        "session expired",
+        Diagnosis.CLEAN_SHUTDOWN,
+        Certainty.CERTAIN,
+    )
+
+
+def test_a_static_member_that_is_back() -> None:
+    found = why(f"{STATIC}\nalice beat epoch=-2\nadvance 3s\nalice forget\nalice beat topics=orders\n")
+    assert (found.diagnosis, found.rebalanced) == (Diagnosis.STATIC_MEMBER_REPLACED, False)
+
+
+def test_an_instance_id_that_another_process_has() -> None:
+    found = why(f"{STATIC}\ncarol beat instance=one topics=orders\n")
+    assert (found.diagnosis, found.certainty) == (Diagnosis.DUPLICATE_INSTANCE_ID, Certainty.LIKELY)
+    found = why(f"{STATIC}\ndisconnect alice\nadvance 2s\ncarol beat instance=one topics=orders\n")
+    assert (found.diagnosis, found.certainty) == (Diagnosis.CRASHED, Certainty.LIKELY)
+    assert "one is free when that one's session expires" in found.meaning
+
+
+def test_a_member_that_is_fenced() -> None:
+    found = why(f"{PAIR}\nalice beat epoch=9\n")
+    assert brief(found) == ("member fenced", "fenced", "certain", "alice")
+    assert found.evidence == ("it sent epoch 9, and its epoch is 3",)
+
+
+def test_a_commit_that_was_refused_and_who_has_the_partition() -> None:
+    found = why(f"{PAIR}\nalice commit orders-3=4 generation=2\n")
+    assert found.since == (
+        "1 commit of alice in epoch 2 refused with STALE_MEMBER_EPOCH: orders-3 is bob's now",
+    )
+    assert found.cost is not None
+    assert found.cost.commits_refused == 1

@@ -1,0 +1,98 @@
+"""Which errors a member in good faith may be answered with, per request."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from muster.protocol.api import ApiKey
+from muster.protocol.errors import ErrorCode
+from tests.simulator.checkers import Exchange, Violation, committed_partitions
+from tests.simulator.member import PASSING_TOPICS, TOPICS
+
+_LOOKING = {
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+}
+_MEMBER = {ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID}
+_EXPECTED = {
+    ApiKey.FIND_COORDINATOR: {ErrorCode.NONE, ErrorCode.COORDINATOR_NOT_AVAILABLE},
+    # REBALANCE_IN_PROGRESS goes to a parked JoinGroup whose member has asked again over another connection.
+    ApiKey.JOIN_GROUP: _MEMBER | _LOOKING | {ErrorCode.MEMBER_ID_REQUIRED, ErrorCode.REBALANCE_IN_PROGRESS},
+    # No client's SyncGroup handler knows COORDINATOR_LOAD_IN_PROGRESS.
+    ApiKey.SYNC_GROUP: _MEMBER
+    | _LOOKING - {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+    | {ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION},
+    ApiKey.HEARTBEAT: _MEMBER
+    | _LOOKING - {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+    | {ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION},
+    ApiKey.LEAVE_GROUP: _MEMBER | _LOOKING,
+    # GROUP_ID_NOT_FOUND: it is a classic one by now, and the member was fenced before.
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: _MEMBER
+    | _LOOKING
+    | {
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        ErrorCode.UNRELEASED_INSTANCE_ID,
+        ErrorCode.GROUP_ID_NOT_FOUND,
+    },
+    ApiKey.OFFSET_COMMIT: _MEMBER
+    | _LOOKING
+    | {
+        ErrorCode.REBALANCE_IN_PROGRESS,
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.STALE_MEMBER_EPOCH,
+        ErrorCode.GROUP_ID_NOT_FOUND,
+    },
+    ApiKey.OFFSET_FETCH: {ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.STALE_MEMBER_EPOCH}
+    | _LOOKING,
+    ApiKey.DESCRIBE_GROUPS: {ErrorCode.NONE} | _LOOKING,
+    ApiKey.CONSUMER_GROUP_DESCRIBE: {ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND} | _LOOKING,
+    # INVALID_PARTITIONS: it has as many already.
+    ApiKey.CREATE_PARTITIONS: {
+        ErrorCode.NONE,
+        ErrorCode.INVALID_PARTITIONS,
+    },
+}
+
+
+class ExpectedCodes:
+    """No error that a member in good faith does not expect; UNKNOWN_SERVER_ERROR above all."""
+
+    def replied(self, exchange: Exchange, response: Any) -> None:
+        expected = _EXPECTED.get(exchange.api)
+        if expected is None:
+            if ErrorCode.UNKNOWN_SERVER_ERROR in codes(response):
+                raise Violation(f"UNKNOWN_SERVER_ERROR answers {exchange!r}")
+            return
+        if _may_be_unknown(exchange):
+            # Its coordinator may not have heard of it yet.
+            expected = expected | {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID}
+        for code in codes(response):
+            if code not in expected:
+                raise Violation(f"{ErrorCode(code).name} answers {exchange!r}")
+
+
+def _may_be_unknown(exchange: Exchange) -> bool:
+    """Whether it is about partitions that were not there in the beginning."""
+    match exchange.api:
+        case ApiKey.OFFSET_COMMIT:
+            return any(
+                topic in PASSING_TOPICS or index >= TOPICS[topic]
+                for (topic, index), _, _ in committed_partitions(exchange.request)
+            )
+        case ApiKey.OFFSET_FETCH:
+            topics = [each for group in exchange.request.groups for each in group.topics or ()]
+            return any(each.name in PASSING_TOPICS for each in topics)
+    return False
+
+
+def codes(response: Any) -> set[int]:
+    """Every error code in a response, however deep."""
+    found: set[int] = set()
+    for name in ("error_code", "coordinators", "groups", "topics", "partitions", "members"):
+        value = getattr(response, name, None)
+        if isinstance(value, int):
+            found.add(value)
+        elif isinstance(value, list):
+            found.update(code for each in value for code in codes(each))
+    return found
