@@ -29,6 +29,8 @@ class Quirk(Enum):
     OLD_KIND = auto()
     """A target is made with a heartbeat by which members no longer subscribe alike, or do again, and which is
     not what the group's epoch is of."""
+    OTHER_INSTANCE = auto()
+    """A member that subscribes by a regular expression joins anew under another instance id."""
     FORGOTTEN = auto()
     """An empty consumer group is joined by the classic protocol with a member id."""
 
@@ -66,12 +68,15 @@ class Watched:
         step: Step,
     ) -> None:
         state = group.state
+        before = state.subscriptions.get(member.member_id)
         due, alike = state.epoch > state.assignment_epoch, state.is_homogeneous()
         _advance(group, member, said, owned, cause, step)
         state = group.state
         bumped = any(isinstance(event, EpochBumped) for event in step.events)
         if due and not bumped and alike != state.is_homogeneous():
             self._found[group.group_id].add(Quirk.OLD_KIND)
+        if before is not None and before.regex and before.instance_id != said.instance_id:
+            self._found[group.group_id].add(Quirk.OTHER_INSTANCE)
         votes = sorted(state.assignor_votes.values())
         if len(votes) > 1 and votes[-1] == votes[-2]:
             self._found[group.group_id].add(Quirk.TIE)
