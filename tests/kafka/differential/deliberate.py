@@ -192,6 +192,12 @@ RULES: Final[Sequence[Deliberate]] = (
         ends=True,
     ),
     Deliberate(
+        "a regular expression that matches nothing gives a new epoch if its members are to have other topics",
+        "in Kafka nobody has these until something else gives a new epoch",
+        _since(Quirk.STRANDED),
+        ends=True,
+    ),
+    Deliberate(
         "a target is made for members that subscribe to different topics, whoever makes it",
         "while a target is due, Kafka takes a group for one whose members subscribe alike, as it was before "
         "the heartbeat, and assigns partitions to members that do not subscribe to them; nobody has them "

@@ -31,11 +31,15 @@ class Quirk(Enum):
     not what the group's epoch is of."""
     OTHER_INSTANCE = auto()
     """A member that subscribes by a regular expression joins anew under another instance id."""
+    STRANDED = auto()
+    """A regular expression turns out to match nothing, and its members are still to have what they subscribed
+    to before."""
     FORGOTTEN = auto()
     """An empty consumer group is joined by the classic protocol with a member id."""
 
 
 _advance: Final = progress.advance
+_is_to_have_others: Final = progress._is_to_have_others
 _join: Final = ConsumerGroups.join
 
 
@@ -54,6 +58,7 @@ class Watched:
         """Brokers are watched within."""
         with (
             patch.object(progress, "advance", self._seen_advance),
+            patch.object(progress, "_is_to_have_others", self._seen_stranded),
             patch.object(ConsumerGroups, "join", self._joined()),
         ):
             yield
@@ -80,6 +85,12 @@ class Watched:
         votes = sorted(state.assignor_votes.values())
         if len(votes) > 1 and votes[-1] == votes[-2]:
             self._found[group.group_id].add(Quirk.TIE)
+
+    def _seen_stranded(self, group: ConsumerGroup, regex: str) -> bool:
+        stranded = _is_to_have_others(group, regex)
+        if stranded:
+            self._found[group.group_id].add(Quirk.STRANDED)
+        return stranded
 
     def _joined(self) -> object:
         def join(groups: ConsumerGroups, group: ConsumerGroup, request: JoinGroupRequest, step: Step) -> None:
