@@ -96,6 +96,11 @@ def _id_repeated(met: Met) -> bool:
     )
 
 
+def _topics_in_another_order(met: Met) -> bool:
+    one, other = met.difference.theirs, met.difference.ours
+    return met.difference.field.endswith("assignment") and sorted(one.split(",")) == sorted(other.split(","))
+
+
 def _failed_in_an_upgrade(met: Met) -> bool:
     return (
         " CONSUMER_GROUP_HEARTBEAT" in met.difference.reply
@@ -159,6 +164,11 @@ RULES: Final[Sequence[Deliberate]] = (
         _id_repeated,
     ),
     Deliberate(
+        "an assignment of a classic member of a consumer group has its topics in the order of their names",
+        "Kafka's is that of a hash table, and means nothing to clients",
+        _topics_in_another_order,
+    ),
+    Deliberate(
         "a group goes over while somebody joins who does not offer the protocol of the last generation",
         "Kafka has told its members to rejoin by the time that it fails, and stays a classic group",
         _failed_in_an_upgrade,
@@ -185,9 +195,9 @@ RULES: Final[Sequence[Deliberate]] = (
         ends=True,
     ),
     Deliberate(
-        "a member that joins anew under another instance id is assigned the topics of its regular expression",
-        "Kafka takes the expression for one that is not looked up yet, and the member has nothing of it "
-        "until the next epoch",
+        "a member that joins anew under another instance id is assigned its target",
+        "in some groups Kafka begins it with nothing, and what it is to have is nobody's until the next "
+        "epoch",
         _since(Quirk.OTHER_INSTANCE),
         ends=True,
     ),

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from tests.kafka.differential.connections import Connections
+from tests.kafka.differential.generator import TOPICS
+from tests.kafka.differential.same_ids import share_a_bucket
 from tests.support import wire_topics
 from tests.support.wire_blocking import WireConnection
 
@@ -24,9 +26,14 @@ class OwnTopics:
         self._there: set[str] = set()
 
     async def create(self, name: str, partitions: int) -> uuid.UUID:
-        ids = await self._blocking(
-            lambda connection: wire_topics.create_topics(connection, {name: partitions})
-        )
+        others = [self._connections.topic_id(each) for each in (*TOPICS, *self._there)]
+        while True:
+            ids = await self._blocking(
+                lambda connection: wire_topics.create_topics(connection, {name: partitions})
+            )
+            if self._connections.ids.decides or not share_a_bucket(ids[name], others):
+                break
+            await self._blocking(lambda connection: wire_topics.delete_topic(connection, name))
         self._connections.know_topic(name, ids[name])
         self._there.add(name)
         await self._await_known({name: partitions})

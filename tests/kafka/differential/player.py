@@ -69,6 +69,8 @@ class Player:
         self._arrived: dict[int, Answer] = {}
         self._closed: dict[int, str] = {}
         self._described: list[DescribeGroupsResponse.DescribedGroup] = []
+        self._member_ids: set[str] = set()
+        """Those that `made_member_id` has come across."""
         self._own_topics = OwnTopics(connections, self._groups)
         self._looks_up = False
         """Whether anybody has subscribed by a regular expression: from then on each beat may look them up."""
@@ -131,7 +133,9 @@ class Player:
             for member in group.members
             if member.client_id == step.actor
         ]
-        return next((each for each in [*told, *seen] if each and not self.cast.knows(each)), None)
+        fresh = [each for each in [*told, *seen] if each and each not in self._member_ids]
+        self._member_ids.update(fresh)
+        return next((each for each in fresh if not self.cast.knows(each)), None)
 
     async def more(self) -> None:
         """Wait for an answer."""

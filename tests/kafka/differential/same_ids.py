@@ -16,15 +16,26 @@ from unittest.mock import patch
 
 from muster.coordinator.group.shard import Shard
 from muster.coordinator.topics.catalogue import Catalogue
+from muster.protocol.java import spread, uuid_hash
 
+_BUCKETS: Final = 16
 _LENGTH: Final = 36
 """Of a UUID; a member id ends with one."""
+
+
+def share_a_bucket(topic_id: uuid.UUID, others: Iterable[uuid.UUID]) -> bool:
+    """Whether Java's hash tables have two topics in one bucket. Which of them an assignor then deals out first is
+    not known of a running Kafka, so sequences do without such topics."""
+    buckets = {spread(uuid_hash(each)) % _BUCKETS for each in others}
+    return spread(uuid_hash(topic_id)) % _BUCKETS in buckets
 
 
 class SameIds:
     """Those that a muster is to make next; random ones when it was told of none."""
 
     def __init__(self) -> None:
+        self.decides = False
+        """Whether a broker has its ids from here."""
         self._topics: deque[uuid.UUID] = deque()
         self._member: str | None = None
         self._one_at_a_time = asyncio.Lock()
@@ -32,6 +43,7 @@ class SameIds:
     @contextmanager
     def of_brokers(self) -> Iterator[None]:
         """Brokers that are started within have theirs from here."""
+        self.decides = True
         members, topics = Shard.__init__.__kwdefaults__, Catalogue.__init__.__kwdefaults__
         with patch.dict(members, ids=self._next_member), patch.dict(topics, new_id=self._next_topic):
             yield

@@ -6,16 +6,17 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
+from uuid import UUID
 
 from muster.coordinator.cluster.placement import GROUP_SHARDS, shard_of
 from muster.coordinator.testing import Broker
 from tests.kafka.differential.connections import Connections
 from tests.kafka.differential.generator import SHORT_MS, TOPICS
-from tests.kafka.differential.same_ids import SameIds
+from tests.kafka.differential.same_ids import SameIds, share_a_bucket
 from tests.kafka.our_server import BESIDE_THE_STORY, FOREVER_MS
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.wire_blocking import WireConnection
-from tests.support.wire_topics import await_in_coordinator, ensure_topics
+from tests.support.wire_topics import await_in_coordinator, delete_topic, ensure_topics
 
 CONFIGS: Final[Mapping[str, int]] = {
     "group.consumer.assignment.interval.ms": 0,
@@ -77,10 +78,23 @@ def with_topics(port: int, ids: SameIds | None = None) -> Connections:
     """Connections to a broker on loopback that has the topics of sequences from now on. `ids`: where a muster
     has its ids from."""
     with WireConnection("127.0.0.1", port, "sequences") as connection:
-        topic_ids = ensure_topics(connection, TOPICS)
+        topic_ids = _with_buckets_of_their_own(connection)
         for group in _a_group_of_each_shard():
             await_in_coordinator(connection, group, TOPICS)
         return Connections("127.0.0.1", port, topic_ids, ids)
+
+
+def _with_buckets_of_their_own(connection: WireConnection) -> dict[str, UUID]:
+    while True:
+        topic_ids = ensure_topics(connection, TOPICS)
+        shared = [
+            name
+            for name, topic_id in topic_ids.items()
+            if share_a_bucket(topic_id, [each for each in topic_ids.values() if each != topic_id])
+        ]
+        if not shared:
+            return topic_ids
+        delete_topic(connection, shared[0])
 
 
 def _a_group_of_each_shard() -> Iterable[str]:

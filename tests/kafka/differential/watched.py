@@ -30,7 +30,7 @@ class Quirk(Enum):
     """A target is made with a heartbeat by which members no longer subscribe alike, or do again, and which is
     not what the group's epoch is of."""
     OTHER_INSTANCE = auto()
-    """A member that subscribes by a regular expression joins anew under another instance id."""
+    """A member joins anew under another instance id."""
     STRANDED = auto()
     """A regular expression turns out to match nothing, and its members are still to have what they subscribed
     to before."""
@@ -80,7 +80,7 @@ class Watched:
         bumped = any(isinstance(event, EpochBumped) for event in step.events)
         if due and not bumped and alike != state.is_homogeneous():
             self._found[group.group_id].add(Quirk.OLD_KIND)
-        if before is not None and before.regex and before.instance_id != said.instance_id:
+        if before is not None and before.instance_id != said.instance_id:
             self._found[group.group_id].add(Quirk.OTHER_INSTANCE)
         votes = sorted(state.assignor_votes.values())
         if len(votes) > 1 and votes[-1] == votes[-2]:
