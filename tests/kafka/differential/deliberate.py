@@ -19,6 +19,7 @@ from tests.kafka.differential.watched import Quirk
 from tests.kafka.recording import Fields
 
 Covers = Callable[["Met"], bool]
+_MADE_ID: Final = re.compile(r"(?<=Static member )\S+ ")
 _GROUP: Final = re.compile(r"groups\[[^\]]*\]")
 
 
@@ -126,6 +127,12 @@ def _since(quirk: Quirk) -> Covers:
     return covers
 
 
+def _id_of_nobody(met: Met) -> bool:
+    """In v0 of ConsumerGroupHeartbeat a broker makes the id even of a member that it refuses."""
+    words = [_MADE_ID.sub(" ", each) for each in (met.difference.theirs, met.difference.ours)]
+    return met.difference.field == "error_message" and met.steps[-1].version == 0 and words[0] == words[1]
+
+
 def _words_of_a_regex(met: Met) -> bool:
     words = met.difference.theirs, met.difference.ours
     return met.difference.field == "error_message" and all("SubscribedTopicRegex" in each for each in words)
@@ -214,6 +221,11 @@ RULES: Final[Sequence[Deliberate]] = (
         "until the next epoch",
         _since(Quirk.OLD_KIND),
         ends=True,
+    ),
+    Deliberate(
+        "the id that a broker makes is a UUID as usually written",
+        "Kafka writes some in base64; ids mean nothing",
+        _id_of_nobody,
     ),
     Deliberate(
         "a regular expression that is none is refused in other words",

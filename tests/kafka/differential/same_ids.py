@@ -24,8 +24,8 @@ _LENGTH: Final = 36
 
 
 def share_a_bucket(topic_id: uuid.UUID, others: Iterable[uuid.UUID]) -> bool:
-    """Whether Java's hash tables have two topics in one bucket. Which of them an assignor then deals out first
-    is not known of a running Kafka, so sequences do without such topics."""
+    """Whether Java's hash tables have two topics in one bucket. Which of them an assignor deals out first is
+    not known of a running Kafka, so sequences do without such topics."""
     buckets = {spread(uuid_hash(each)) % _BUCKETS for each in others}
     return spread(uuid_hash(topic_id)) % _BUCKETS in buckets
 
