@@ -350,6 +350,8 @@ class ToldAsWritten:
                 for topic in response.assignment.topic_partitions
                 for number in topic.partitions
             }
+        if response.member_epoch == 0 and not told:
+            return  # the group went over before its first generation: nothing is written of that
         written = self._disk.consumers.history[exchange.request.group_id, response.member_id]
         if not any(
             has.member_epoch == response.member_epoch and (told is None or assigned(has) == told)
