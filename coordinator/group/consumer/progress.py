@@ -125,6 +125,7 @@ def reconcile(
         owner_epoch=state.owner_epoch,
         owned=owned,
         subscription_changed=subscription_changed,
+        subscribes=bool(state.topics_of(group.subscription(member_id))),
     ).step(has)
     if has_then != has:
         group.put_current(member_id, has_then, step)

@@ -31,16 +31,18 @@ class Reconciler:
         owner_epoch: Callable[[uuid.UUID, int], int],
         owned: Assignment | None,
         subscription_changed: bool = False,
+        subscribes: bool = True,
     ) -> None:
         """`target`, as of `target_epoch`; `subscribed`: topics the member subscribes to, and that exist.
         `owner_epoch` tells the epoch of who holds a partition, or NOBODY. `owned`: what the member says that
-        it has; None: it does not say."""
+        it has; None: it does not say. `subscribes`: whether it subscribes to any topic, there or not."""
         self.target = target
         self.target_epoch = target_epoch
         self.subscribed = subscribed
         self.owner_epoch = owner_epoch
         self.owned = owned
         self.subscription_changed = subscription_changed
+        self.subscribes = subscribes
 
     def step(self, has: Current) -> Current:
         """What the member has then; the same object where nothing changes."""
@@ -69,7 +71,8 @@ class Reconciler:
         """Take away topics that the member no longer subscribes to, which does not wait for the target."""
         kept = {topic_id: epochs for topic_id, epochs in has.assigned.items() if topic_id in self.subscribed}
         if len(kept) == len(has.assigned):
-            return has
+            # As in Kafka: who subscribes to nothing that is known is in its epoch anew.
+            return has if self.subscribes or has.revoking else has._replace(previous_epoch=has.epoch)
         revoking: dict[uuid.UUID, Mapping[int, int]] = dict(has.revoking)
         for topic_id, epochs in has.assigned.items():
             if topic_id not in kept:

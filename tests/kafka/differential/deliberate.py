@@ -185,6 +185,19 @@ RULES: Final[Sequence[Deliberate]] = (
         ends=True,
     ),
     Deliberate(
+        "a member that joins anew under another instance id is assigned the topics of its regular expression",
+        "Kafka takes the expression for one that is not looked up yet, and the member has nothing of it "
+        "until the next epoch",
+        _since(Quirk.OTHER_INSTANCE),
+        ends=True,
+    ),
+    Deliberate(
+        "a regular expression that matches nothing gives a new epoch if its members are to have other topics",
+        "in Kafka nobody has these until something else gives a new epoch",
+        _since(Quirk.STRANDED),
+        ends=True,
+    ),
+    Deliberate(
         "a target is made for members that subscribe to different topics, whoever makes it",
         "while a target is due, Kafka takes a group for one whose members subscribe alike, as it was before "
         "the heartbeat, and assigns partitions to members that do not subscribe to them; nobody has them "

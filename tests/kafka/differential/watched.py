@@ -29,11 +29,17 @@ class Quirk(Enum):
     OLD_KIND = auto()
     """A target is made with a heartbeat by which members no longer subscribe alike, or do again, and which is
     not what the group's epoch is of."""
+    OTHER_INSTANCE = auto()
+    """A member that subscribes by a regular expression joins anew under another instance id."""
+    STRANDED = auto()
+    """A regular expression turns out to match nothing, and its members are still to have what they subscribed
+    to before."""
     FORGOTTEN = auto()
     """An empty consumer group is joined by the classic protocol with a member id."""
 
 
 _advance: Final = progress.advance
+_is_to_have_others: Final = progress._is_to_have_others
 _join: Final = ConsumerGroups.join
 
 
@@ -52,6 +58,7 @@ class Watched:
         """Brokers are watched within."""
         with (
             patch.object(progress, "advance", self._seen_advance),
+            patch.object(progress, "_is_to_have_others", self._seen_stranded),
             patch.object(ConsumerGroups, "join", self._joined()),
         ):
             yield
@@ -66,15 +73,24 @@ class Watched:
         step: Step,
     ) -> None:
         state = group.state
+        before = state.subscriptions.get(member.member_id)
         due, alike = state.epoch > state.assignment_epoch, state.is_homogeneous()
         _advance(group, member, said, owned, cause, step)
         state = group.state
         bumped = any(isinstance(event, EpochBumped) for event in step.events)
         if due and not bumped and alike != state.is_homogeneous():
             self._found[group.group_id].add(Quirk.OLD_KIND)
+        if before is not None and before.regex and before.instance_id != said.instance_id:
+            self._found[group.group_id].add(Quirk.OTHER_INSTANCE)
         votes = sorted(state.assignor_votes.values())
         if len(votes) > 1 and votes[-1] == votes[-2]:
             self._found[group.group_id].add(Quirk.TIE)
+
+    def _seen_stranded(self, group: ConsumerGroup, regex: str) -> bool:
+        stranded = _is_to_have_others(group, regex)
+        if stranded:
+            self._found[group.group_id].add(Quirk.STRANDED)
+        return stranded
 
     def _joined(self) -> object:
         def join(groups: ConsumerGroups, group: ConsumerGroup, request: JoinGroupRequest, step: Step) -> None:
