@@ -57,13 +57,16 @@ class _Holder:
 class HeldOnce:
     """No member is given a partition that another one still has: from being told of it until it says that it
     has given it up, in a heartbeat or by joining anew; or until it is told, or the disk tells, that it is in
-    the group no more. Where a classic group has a new generation, only those count who have it.
+    the group no more. Where a classic group has a new generation, only those count who have it; where it goes
+    over in the middle of a rebalance, they have what is written of them then, as in Kafka.
     """
 
     def __init__(self, disk: Disk, names: TopicNames) -> None:
         self._disk = disk
         self._names = names
         self._holders: dict[str, dict[str, _Holder]] = defaultdict(lambda: defaultdict(_Holder))
+        self._going_over: set[str] = set()
+        """Groups whose classic records were deleted, until they answer again."""
 
     def asked(self, exchange: Exchange) -> None:
         request = exchange.request
@@ -111,8 +114,14 @@ class HeldOnce:
                 for member_id, holder in list(holders.items()):
                     if member_id not in present or holder.epoch != value.generation:
                         del holders[member_id]
+            case GroupMetadataKey():
+                self._going_over.add(key.group)
             case ConsumerGroupCurrentMemberAssignmentKey() if value is None:
                 self._holders[key.group_id].pop(key.member_id, None)
+            case ConsumerGroupCurrentMemberAssignmentKey() if key.group_id in self._going_over:
+                holder = self._holders[key.group_id].get(key.member_id)
+                if holder is not None and holder.epoch != value.member_epoch:
+                    holder.has.intersection_update(held(value))
             case ConsumerGroupMetadataKey() if value is not None:
                 # A classic group's members that were dropped before it was stored again.
                 present = self._disk.consumers.groups[key.group_id].subscriptions.keys()
@@ -121,6 +130,7 @@ class HeldOnce:
                     del holders[member_id]
 
     def replied(self, exchange: Exchange, response: Any) -> None:
+        self._going_over.discard(getattr(exchange.request, "group_id", ""))
         if exchange.api is ApiKey.CONSUMER_GROUP_HEARTBEAT:
             request, code = exchange.request, response.error_code
             if code in _GONE:
@@ -350,6 +360,8 @@ class ToldAsWritten:
                 for topic in response.assignment.topic_partitions
                 for number in topic.partitions
             }
+        if response.member_epoch == 0 and not told:
+            return  # the group went over before its first generation: nothing is written of that
         written = self._disk.consumers.history[exchange.request.group_id, response.member_id]
         if not any(
             has.member_epoch == response.member_epoch and (told is None or assigned(has) == told)

@@ -81,6 +81,9 @@ class GroupRecords:
     targets: dict[str, Any] = field(default_factory=dict)
     current: dict[str, ConsumerGroupCurrentMemberAssignmentValue] = field(default_factory=dict)
     regexes: dict[str, Any] = field(default_factory=dict)
+    joined_in_no_epoch: set[str] = field(default_factory=set)
+    """Members that joined a group which went over before its first generation, so in epoch 0: nothing is
+    written of them before their first epoch."""
 
     @property
     def exists(self) -> bool:
@@ -105,7 +108,7 @@ class GroupRecords:
         epoch, assignment_epoch = self.epochs
         if assignment_epoch > epoch:
             yield f"its target is of epoch {assignment_epoch}, it is in {epoch}"
-        if self.current.keys() != self.subscriptions.keys():
+        if self.current.keys() | self.joined_in_no_epoch != self.subscriptions.keys():
             yield f"it has members {set(self.subscriptions)}, and assignments of {set(self.current)}"
         if not self.targets.keys() <= self.subscriptions.keys():
             yield f"it has members {set(self.subscriptions)}, and targets of {set(self.targets)}"
@@ -188,10 +191,15 @@ class ConsumerDisk:
                 group.assignment_epoch = None if value is None else value.assignment_epoch
             case ConsumerGroupMemberMetadataKey(), _:
                 _put(group.subscriptions, key.member_id, value)
+                if value is not None and group.epoch == 0 and key.member_id not in group.current:
+                    group.joined_in_no_epoch.add(key.member_id)
+                else:
+                    group.joined_in_no_epoch.discard(key.member_id)
             case ConsumerGroupTargetAssignmentMemberKey(), _:
                 _put(group.targets, key.member_id, value)
             case ConsumerGroupCurrentMemberAssignmentKey(), _:
                 _put(group.current, key.member_id, value)
+                group.joined_in_no_epoch.discard(key.member_id)
                 if value is not None:
                     self.history[group_id, key.member_id].append(value)
             case ConsumerGroupRegularExpressionKey(), _:
