@@ -460,8 +460,10 @@ class Member:
         return asyncio.get_running_loop().time() - self._last_link_ended_s < UNDER_WAY_MAX_S
 
     async def _commit_out_of_turn(self, generation_id: int) -> None:
-        """Commit what it had before in the name of its former generation, as what was under way when the
-        rebalance began. This may not be taken: others may have gone on from there."""
+        """Commit its positions in the name of a generation in which it has no assignment now. In that of its
+        former one, as what was under way when the rebalance began, this may not be taken, since others may
+        have gone on from there.
+        """
         if self._positions:
             await self._ask(ApiKey.OFFSET_COMMIT, self._versions.commit, self._commit_request(generation_id))
 
