@@ -128,6 +128,8 @@ class Upgrade:
             _keep_connection(group_id, former, member, shared)
             group.restart_session(member, step.now_ms)
         groups[group_id] = group
+        # Else partitions of whoever has left would be nobody's until something else gives a new epoch.
+        group.owed = None if old.rebalance is None else old.rebalance.cause
         group.sizes = None
         group.shown_state = group.kafka_state()
         step.events.append(

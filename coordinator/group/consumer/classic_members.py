@@ -232,8 +232,11 @@ def heartbeat(group: ConsumerGroup, request: HeartbeatRequest, step: Step) -> He
     _require_generation(request.generation_id, has.epoch, member_id)
     member.heartbeats += 1
     group.heard(member, step)
+    state = group.state
+    # Where all speak the classic protocol, only a JoinGroup can make the target of a new epoch.
+    newest = state.epoch if len(state.classic_members) == len(group.members) else state.assignment_epoch
     rejoin = (
-        has.epoch < group.state.assignment_epoch
+        has.epoch < newest
         or has.state is MemberState.UNREVOKED_PARTITIONS
         or (has.state is MemberState.UNRELEASED_PARTITIONS and not group.waits_for_others(member_id))
     )

@@ -94,6 +94,7 @@ class ConsumerGroup:
         "looked_in",
         "looking_up",
         "names",
+        "owed",
         "rate_limiters",
         "shown_state",
         "sizes",
@@ -122,6 +123,8 @@ class ConsumerGroup:
         """The topics it subscribed to at the last two epochs: one that is gone is still told by its name."""
         self.sizes: Mapping[str, int] | None = {}
         """How many partitions each topic it subscribes to had at the last epoch. None: not known."""
+        self.owed: Cause | None = None
+        """Of the rebalance that its upgrade cut short: the next epoch makes up for it."""
         self.is_stale = True
         """Whether the topics may be others than when the epoch was looked at last."""
         self.looking_up = False
@@ -489,6 +492,7 @@ class ConsumerGroup:
     def bump(self, cause: Cause, metadata_hash: int, step: Step) -> None:
         """A new epoch: the target is to be made anew."""
         self.cause = cause
+        self.owed = None
         self.emit(records.group_epoch(self.group_id, self.state.epoch + 1, metadata_hash), step)
         self._tell_topics(cause, step)
         if self.course is None:

@@ -60,6 +60,8 @@ def say(group: ConsumerGroup, member: ConsumerMember, said: Subscription, cause:
         trigger = Trigger.ASSIGNOR_CHANGED
     if trigger is not None or group.is_stale:
         _renew_epoch(group, trigger, cause, step)
+    if group.owed is not None:
+        group.bump(group.owed, targets.metadata_hash(group.state.subscribed_topics(), group.topics), step)
     return topics_changed or regex_changed
 
 

@@ -215,6 +215,19 @@ RULES: Final[Sequence[Deliberate]] = (
         ends=True,
     ),
     Deliberate(
+        "an upgrade that cuts a rebalance short gives a new epoch",
+        "where a static member's return upgrades the group, Kafka's epoch stays, and partitions of members "
+        "that left are nobody's until the next epoch",
+        _since(Quirk.CUT_SHORT),
+        ends=True,
+    ),
+    Deliberate(
+        "where all members of a consumer group speak the classic protocol, a new epoch has them rejoin",
+        "only a JoinGroup can make its target then, and in Kafka nobody is told to send one",
+        _since(Quirk.CLASSIC_ALONE),
+        ends=True,
+    ),
+    Deliberate(
         "a target is made for members that subscribe to different topics, whoever makes it",
         "while a target is due, Kafka takes a group for one whose members subscribe alike, as it was before "
         "the heartbeat, and assigns partitions to members that do not subscribe to them; nobody has them "

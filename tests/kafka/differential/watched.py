@@ -18,7 +18,7 @@ from muster.coordinator.group.consumer.groups import ConsumerGroups
 from muster.coordinator.group.consumer.member import ConsumerMember
 from muster.coordinator.group.consumer.state import Subscription
 from muster.coordinator.group.events import Cause, EpochBumped
-from muster.protocol.messages.classic_group import JoinGroupRequest
+from muster.protocol.messages.classic_group import HeartbeatRequest, HeartbeatResponse, JoinGroupRequest
 
 
 class Quirk(Enum):
@@ -34,6 +34,10 @@ class Quirk(Enum):
     STRANDED = auto()
     """A regular expression turns out to match nothing, and its members are still to have what they subscribed
     to before."""
+    CUT_SHORT = auto()
+    """A static member's upgrade cuts a rebalance short."""
+    CLASSIC_ALONE = auto()
+    """In a consumer group of members that all speak the classic protocol, one is told to rejoin."""
     FORGOTTEN = auto()
     """An empty consumer group is joined by the classic protocol with a member id."""
 
@@ -41,6 +45,7 @@ class Quirk(Enum):
 _advance: Final = progress.advance
 _is_to_have_others: Final = progress._is_to_have_others
 _join: Final = ConsumerGroups.join
+_heartbeat_of_classic: Final = ConsumerGroups.heartbeat_of_classic
 
 
 class Watched:
@@ -60,6 +65,7 @@ class Watched:
             patch.object(progress, "advance", self._seen_advance),
             patch.object(progress, "_is_to_have_others", self._seen_stranded),
             patch.object(ConsumerGroups, "join", self._joined()),
+            patch.object(ConsumerGroups, "heartbeat_of_classic", self._heartbeat_of_classic()),
         ):
             yield
 
@@ -74,6 +80,8 @@ class Watched:
     ) -> None:
         state = group.state
         before = state.subscriptions.get(member.member_id)
+        if group.owed is not None:
+            self._found[group.group_id].add(Quirk.CUT_SHORT)
         due, alike = state.epoch > state.assignment_epoch, state.is_homogeneous()
         _advance(group, member, said, owned, cause, step)
         state = group.state
@@ -99,3 +107,15 @@ class Watched:
             _join(groups, group, request, step)
 
         return join
+
+    def _heartbeat_of_classic(self) -> object:
+        def heartbeat(
+            groups: ConsumerGroups, group: ConsumerGroup, request: HeartbeatRequest, step: Step
+        ) -> HeartbeatResponse:
+            state = group.state
+            alone = len(state.classic_members) == len(group.members)
+            if alone and state.epoch > state.assignment_epoch:
+                self._found[group.group_id].add(Quirk.CLASSIC_ALONE)
+            return _heartbeat_of_classic(groups, group, request, step)
+
+        return heartbeat
