@@ -11,7 +11,15 @@ from contextlib import AbstractContextManager
 from enum import Enum, auto
 from typing import Any, Final, NamedTuple
 
-from muster.client.errors import NEVER_PASSES, ClientError, Closed, NotKafka, RequestTimedOut, refusal
+from muster.client.errors import (
+    NEVER_PASSES,
+    ClientError,
+    Closed,
+    NotKafka,
+    RequestTimedOut,
+    may_pass,
+    refusal,
+)
 from muster.client.group.answers import Action, action_of
 from muster.client.group.driver import Driver
 from muster.client.group.heartbeat import Backoff
@@ -311,7 +319,8 @@ class Offsets:
         self, partitions: Collection[TopicPartition], until: float
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """The committed offsets of these partitions; None where there is none. Retried until `until`, then
-        the last failure is raised; permanent failures are raised at once."""
+        the last failure is raised; permanent failures are raised at once. Raises RequestTimedOut if the
+        member's epoch changed with every try."""
         if not partitions:
             return {}
         backoff = Backoff(
@@ -339,7 +348,10 @@ class Offsets:
             pause_s = backoff.next_ms() / 1000
             if deadline(pause_s) >= until:
                 # A timeout says less than the failure that used up the time.
-                raise refused if refused is not None and isinstance(failed, RequestTimedOut) else failed
+                last = refused if refused is not None and isinstance(failed, RequestTimedOut) else failed
+                if isinstance(last, KafkaError) and not may_pass(last.code):
+                    raise RequestTimedOut(str(last)) from last  # it passes for a member in another epoch
+                raise last
             await self._driver.pause(pause_s)
 
     async def _fetch_once(

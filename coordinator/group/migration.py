@@ -191,7 +191,7 @@ def downgrade(
         group.connections.removed(group.group_id, member, step.now_ms)
     gone = {member.member_id for member in leaving}
     classic = _classic_of(group, [each for each in group.members if each not in gone], shared, step)
-    _put_in_place(group, classic, groups, cause, step)
+    _put_in_place(group, classic, groups, cause, step, rebalances=True)
     rebalance.prepare(classic, cause, step)
 
 
@@ -212,7 +212,7 @@ def downgrade_by(
     group.heard(member, step)
     classic = _classic_of(group, list(group.members), shared, step)
     classic.generation_id = generation_id
-    _put_in_place(group, classic, groups, joining.cause, step)
+    _put_in_place(group, classic, groups, joining.cause, step, rebalances=stale)
     step.reply(classic_members.joined_response(epoch, joining))
     if stale:
         cause = joining.cause
@@ -254,10 +254,18 @@ def _classic_of(group: ConsumerGroup, member_ids: list[str], shared: Shared, ste
 
 
 def _put_in_place(
-    group: ConsumerGroup, classic: ClassicGroup, groups: dict[str, Group], cause: Cause, step: Step
+    group: ConsumerGroup,
+    classic: ClassicGroup,
+    groups: dict[str, Group],
+    cause: Cause,
+    step: Step,
+    *,
+    rebalances: bool,
 ) -> None:
     group.erase(step)
-    classic.store(step)
+    # Who loads a group with members but no leader rebalances it, so the rebalance outlives this broker.
+    stored = classic.stored()._replace(leader=None) if rebalances else classic.stored()
+    group.emit(records.group_metadata(group.group_id, stored), step)
     groups[group.group_id] = classic
     for member in classic.members.values():
         classic.restart_session(member, step.now_ms)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from muster.client.errors import RequestTimedOut
 from muster.client.group.group import State
 from muster.client.group.outcomes import StaleOwner
 from muster.client.network.connection import deadline
@@ -196,6 +197,21 @@ async def test_a_look_up_with_an_epoch_that_has_passed_is_repeated(code: ErrorCo
         broker.answers[ApiKey.OFFSET_FETCH] = one_after_the_other(refused, fetched)
         told = await alone.group.committed([P1], deadline(LONG_S))
         assert told == {P1: OffsetAndMetadata(5)}
+
+
+async def test_a_look_up_whose_epoch_has_always_passed_times_out() -> None:
+    broker = ConsumerCoordinator()
+
+    def refused(request: OffsetFetchRequest) -> OffsetFetchResponse:
+        response = fetched(request)
+        response.groups[0].error_code = ErrorCode.STALE_MEMBER_EPOCH
+        return response
+
+    async with stable(broker) as alone:
+        broker.answers[ApiKey.OFFSET_FETCH] = refused
+        # For good, the error would end the consumer.
+        with pytest.raises(RequestTimedOut, match="STALE_MEMBER_EPOCH"):
+            await alone.group.committed([P1], deadline(0.3))
 
 
 @pytest.mark.parametrize("fault", [CUTS, SILENT], ids=["cuts", "silent"])

@@ -135,6 +135,8 @@ class HeldOnce:
             request, code = exchange.request, response.error_code
             if code in _GONE:
                 self._holders[request.group_id].pop(request.member_id, None)
+            elif response.member_id not in self._disk.consumers.groups[request.group_id].subscriptions:
+                return  # of the group no more by the time that it is answered
             elif code == 0 and response.assignment is not None:
                 places = {
                     (topic.topic_id, number)
@@ -286,8 +288,6 @@ class FencedLate:
             member = request.group_id, request.member_id
             if request.member_epoch == _LEFT:
                 self._leaving.add(member)
-            elif request.member_epoch == _JOINING:
-                self._leaving.discard(member)
 
     def replied(self, exchange: Exchange, response: Any) -> None:
         if (
@@ -297,6 +297,8 @@ class FencedLate:
         ):
             member = exchange.request.group_id, response.member_id
             self._heard_s[member] = max(exchange.sent_s, self._heard_s.get(member, 0.0))
+            if exchange.request.member_epoch == _JOINING:
+                self._leaving.discard(member)  # not before: its leave may still be under way to the store
 
     def written(self, key: Any, value: Any) -> None:
         match key:

@@ -199,6 +199,7 @@ class World:
         )
 
     def give(self, member_id: str, *assigned: int, epoch: int = 2) -> None:
+        self.subscription(member_id)
         exchange = self.beat(member_id)
         self.held_once.replied(exchange, self.told_to(exchange, *assigned, epoch=epoch))
 

@@ -73,6 +73,12 @@ def test_what_a_member_is_not_told_it_does_not_have(world: World) -> None:
     world.give("b", 0)
 
 
+def test_a_member_that_is_gone_when_it_is_answered_has_nothing(world: World) -> None:
+    exchange = world.beat("a")
+    world.held_once.replied(exchange, world.told_to(exchange, 0))
+    world.give("b", 0)
+
+
 def test_a_member_of_the_classic_protocol_gives_up_by_joining(world: World) -> None:
     world.sync("a", 0, 1)
     with pytest.raises(Violation, match="has not given them up"):
@@ -254,7 +260,12 @@ def test_a_member_that_leaves_is_removed_at_once(world: World) -> None:
     remove(world)
     world.fenced_late.appended(3.1)
     hear(world, 4.0)
-    world.fenced_late.asked(world.beat("a", 0))
+    joins = world.beat("a", 0)
+    world.fenced_late.asked(joins)  # its leave may still be under way to the store
+    remove(world)
+    world.fenced_late.appended(4.1)
+    hear(world, 4.0)
+    world.fenced_late.replied(joins, world.told_to(joins))
     remove(world)
     with pytest.raises(Violation, match="after it was heard of"):
         world.fenced_late.appended(4.1)

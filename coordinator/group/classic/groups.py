@@ -62,6 +62,9 @@ class ClassicGroups:
             if len(group.members) > size_max:
                 # The limit was lowered. Whoever rejoins last will be refused; until then they can commit.
                 rebalance.prepare(group, Cause(Trigger.LOADED_OVERSIZE), step)
+            elif group.members and stored.leader is None:
+                # It was a consumer group just now, whose last member of that protocol left it to the others.
+                rebalance.prepare(group, Cause(Trigger.SHARD_UNLOADED), step)
         for group_id in hard.offsets:
             if group_id not in self._groups:
                 self._groups[group_id] = ClassicGroup(group_id, self._shared, step.now_ms)

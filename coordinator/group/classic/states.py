@@ -58,6 +58,8 @@ TRANSITIONS: Final[Mapping[tuple[GroupState, GroupState], frozenset[Trigger]]] =
     | {
         Trigger.LEADER_REJOINED,
         Trigger.LOADED_OVERSIZE,
+        # A downgraded group was loaded that had not rebalanced yet.
+        Trigger.SHARD_UNLOADED,
         # The last member of the consumer protocol went for it, and left a classic group.
         Trigger.REVOCATION_TIMED_OUT,
     },
