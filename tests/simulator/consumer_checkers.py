@@ -145,11 +145,21 @@ class HeldOnce:
                 }
                 self._give(exchange, response.member_id, response.member_epoch, places)
         elif exchange.api is ApiKey.SYNC_GROUP and response.error_code == 0:
+            if not self._is_member(exchange.request.group_id, exchange.request.member_id):
+                return
             assignment = decode_assignment(response.assignment)
             places = set(
                 self._places((each.topic, each.partitions) for each in assignment.assigned_partitions)
             )
             self._give(exchange, exchange.request.member_id, exchange.request.generation_id, places)
+
+    def _is_member(self, group_id: str, member_id: str) -> bool:
+        """Whether the disk has it in the group, or has nobody there."""
+        classic = self._disk.groups[group_id][-1:]
+        if classic and classic[0] is not None:
+            return any(each.member_id == member_id for each in classic[0].members)
+        subscriptions = self._disk.consumers.groups[group_id].subscriptions
+        return not subscriptions or member_id in subscriptions
 
     def _give(self, exchange: Exchange, member_id: str, epoch: int, places: set[Place]) -> None:
         if not exchange.link.open or exchange.link.loses_replies:
@@ -277,7 +287,8 @@ class FencedLate:
         self._session_s = session_s
         self._heard_s: dict[tuple[str, str], float] = {}
         """When the last heartbeat was sent that was answered."""
-        self._leaving: set[tuple[str, str]] = set()
+        self._leaving: dict[tuple[str, str], float] = {}
+        """When the last leave was sent, of members that have not been answered a later join."""
         self._said: dict[tuple[str, str], ConsumerGroupMemberMetadataValue] = {}
         self._unrevoked: set[tuple[str, str]] = set()
         self._removed: list[tuple[tuple[str, str], ConsumerGroupMemberMetadataValue, bool]] = []
@@ -287,7 +298,7 @@ class FencedLate:
         if exchange.api is ApiKey.CONSUMER_GROUP_HEARTBEAT:
             member = request.group_id, request.member_id
             if request.member_epoch == _LEFT:
-                self._leaving.add(member)
+                self._leaving[member] = exchange.sent_s
 
     def replied(self, exchange: Exchange, response: Any) -> None:
         if (
@@ -297,8 +308,9 @@ class FencedLate:
         ):
             member = exchange.request.group_id, response.member_id
             self._heard_s[member] = max(exchange.sent_s, self._heard_s.get(member, 0.0))
-            if exchange.request.member_epoch == _JOINING:
-                self._leaving.discard(member)  # not before: its leave may still be under way to the store
+            left_s = self._leaving.get(member, 0.0)
+            if exchange.request.member_epoch == _JOINING and exchange.sent_s >= left_s:
+                self._leaving.pop(member, None)  # not before: its leave may still be under way to the store
 
     def written(self, key: Any, value: Any) -> None:
         match key:
