@@ -308,8 +308,8 @@ class FencedLate:
         ):
             member = exchange.request.group_id, response.member_id
             self._heard_s[member] = max(exchange.sent_s, self._heard_s.get(member, 0.0))
-            left_s = self._leaving.get(member, 0.0)
-            if exchange.request.member_epoch == _JOINING and exchange.sent_s >= left_s:
+            left_s = self._leaving.get(member, -1.0)
+            if exchange.request.member_epoch == _JOINING and exchange.sent_s > left_s:
                 self._leaving.pop(member, None)  # not before: its leave may still be under way to the store
 
     def written(self, key: Any, value: Any) -> None:

@@ -261,6 +261,7 @@ def test_a_member_that_leaves_is_removed_at_once(world: World) -> None:
     world.fenced_late.appended(3.1)
     hear(world, 4.0)
     joins = world.beat("a", 0)
+    joins.sent_s = 4.0
     world.fenced_late.asked(joins)  # its leave may still be under way to the store
     remove(world)
     world.fenced_late.appended(4.1)
