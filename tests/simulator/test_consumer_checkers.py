@@ -105,7 +105,7 @@ def test_a_generation_ends_what_members_had_in_the_last(world: World) -> None:
     world.sync("b", 1)
     world.classic(2, "b")
     world.sync("b", 0, 1, generation=2)
-    world.classic(2, "b", "c")  # the same one again
+    world.classic(2, "b", "c")  # the same generation again
     with pytest.raises(Violation, match="has not given them up"):
         world.sync("c", 0, generation=2)
 

@@ -58,22 +58,24 @@ def say(group: ConsumerGroup, member: ConsumerMember, said: Subscription, cause:
         trigger = Trigger.METADATA_CHANGED
     elif group.assignor != assignor:
         trigger = Trigger.ASSIGNOR_CHANGED
-    if trigger is not None or group.is_stale:
+    if trigger is not None or group.is_stale or group.owed is not None:
         _renew_epoch(group, trigger, cause, step)
-    if group.owed is not None:
-        group.bump(group.owed, targets.metadata_hash(group.state.subscribed_topics(), group.topics), step)
     return topics_changed or regex_changed
 
 
 def _renew_epoch(group: ConsumerGroup, trigger: Trigger | None, cause: Cause, step: Step) -> None:
-    """A new epoch for a reason, or because the topics that members subscribe to have changed."""
+    """A new epoch for a reason, because the topics that members subscribe to have changed, or because one is
+    owed."""
     state = group.state
     metadata_hash = targets.metadata_hash(state.subscribed_topics(), group.topics)
     group.is_stale = False
     if trigger is None:
-        if metadata_hash == state.metadata_hash:
+        if metadata_hash != state.metadata_hash:
+            cause = Cause(Trigger.TOPICS_CHANGED)
+        elif group.owed is not None:
+            cause = group.owed
+        else:
             return
-        cause = Cause(Trigger.TOPICS_CHANGED)
     elif cause.trigger in (Trigger.HEARTBEAT, Trigger.MEMBER_REJOINED):
         cause = cause._replace(trigger=trigger)
     group.bump(cause, metadata_hash, step)
