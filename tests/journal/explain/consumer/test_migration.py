@@ -91,3 +91,10 @@ def test_a_classic_member_that_does_not_rejoin() -> None:
     assert found, [each.starts for each in rebalances(told(story))]
     told_of = why(story, generation=found[0].generation)
     assert told_of.diagnosis is Diagnosis.SLOW_JOIN
+
+
+def test_a_rebalance_after_a_downgrade_outlives_its_broker() -> None:
+    moves = DOWNGRADE.replace("alice beat epoch=-1", "alice beat epoch=-1\nreload")
+    found = why(moves)
+    assert (found.cause, found.diagnosis, found.kind) == ("member left", Diagnosis.DOWNGRADED, Kind.CLASSIC)
+    assert any("coordinator moved" in each for each in found.also)
