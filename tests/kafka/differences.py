@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tests.group.scenario import Scenario
 from tests.kafka.recording import Replies
 
 LISTED: Final = Path(__file__).with_name("DIFFERENCES.md")
@@ -34,18 +33,18 @@ class Difference(NamedTuple):
         return "| " + " | ".join(f"`{word}`" for word in self) + " | ? |"
 
 
-def differences(scenario: Scenario, theirs: Sequence[Replies], ours: Sequence[Replies]) -> list[Difference]:
+def differences(scenario: str, theirs: Sequence[Replies], ours: Sequence[Replies]) -> list[Difference]:
     """Field by field, what two plays of the same steps show otherwise."""
     found: list[Difference] = []
     for their, our in zip(theirs, ours, strict=True):
         for reply in sorted(their.fields.keys() | our.fields.keys()):
             if reply not in their.fields or reply not in our.fields:
                 there = (_REPLY if reply in side.fields else NO_REPLY for side in (their, our))
-                found.append(Difference(scenario.name, their.step.text, reply, "reply", *there))
+                found.append(Difference(scenario, their.step.text, reply, "reply", *there))
                 continue
             one, other = their.fields[reply], our.fields[reply]
             found += [
-                Difference(scenario.name, their.step.text, reply, field, said, our_words)
+                Difference(scenario, their.step.text, reply, field, said, our_words)
                 for field in sorted(one.keys() | other.keys())
                 if (said := one.get(field, "absent")) != (our_words := other.get(field, "absent"))
             ]
@@ -62,3 +61,12 @@ def listed() -> dict[Difference, str]:
         *words, reason = cells
         found[Difference(*(word.strip("`") for word in words))] = reason
     return found
+
+
+def assert_as_listed(scenario: str, found: Sequence[Difference]) -> None:
+    """Fails for a difference that DIFFERENCES.md does not list, and for a listed one that is gone."""
+    expected = {difference for difference in listed() if difference.scenario == scenario}
+    unlisted = [difference for difference in found if difference not in expected]
+    assert not unlisted, "not listed in DIFFERENCES.md:\n" + "\n".join(map(str, unlisted))
+    gone = expected - set(found)
+    assert not gone, "listed in DIFFERENCES.md, and no longer so:\n" + "\n".join(map(str, sorted(gone)))

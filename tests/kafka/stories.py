@@ -27,7 +27,7 @@ from muster.protocol.messages.topics import CreateTopicsRequest, CreateTopicsRes
 from muster.protocol.record_batch import batches, records
 from muster.protocol.types import ZERO_UUID
 from tests.kafka.compared import STORIES
-from tests.kafka.differences import Difference, listed
+from tests.kafka.differences import Difference, assert_as_listed
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.wire_blocking import ConnectionClosed, WireConnection
 from tests.support.wire_topics import await_coordinators, create_topics, until
@@ -318,12 +318,7 @@ def _name(story: Story) -> str:
 
 def assert_told_alike(story: Story, kafka: ApacheKafka, broker: Broker) -> None:
     """Fails for a difference that DIFFERENCES.md does not list, and for a listed one that is gone."""
-    found = differences(story, kafka, broker)
-    expected = {difference for difference in listed() if difference.scenario == _name(story)}
-    unlisted = [difference for difference in found if difference not in expected]
-    assert not unlisted, "not listed in DIFFERENCES.md:\n" + "\n".join(map(str, unlisted))
-    gone = expected - set(found)
-    assert not gone, "listed in DIFFERENCES.md, and no longer so:\n" + "\n".join(map(str, sorted(gone)))
+    assert_as_listed(_name(story), differences(story, kafka, broker))
 
 
 def is_told(name: str) -> bool:

@@ -36,7 +36,7 @@ def test_the_server_answers_as_the_core_does(scenario: Scenario) -> None:
     with running_driver(scenario) as driver:
         served = record(scenario, driver, topic_id=driver.topic_id)
     core = record_core(scenario)
-    found = differences(scenario, served, core)
+    found = differences(scenario.name, served, core)
     assert not found, "the server, then the core:\n" + "\n".join(map(str, found))
 
 

@@ -114,7 +114,7 @@ async def duel(lines: Sequence[str], kafka: Connections, muster: Connections) ->
             outcome.steps += 1
             met: set[tuple[str, str]] = set()
             ends = False
-            for difference in differences(scenario, [their], [our]):
+            for difference in differences(scenario.name, [their], [our]):
                 said = [side.fields.get(difference.reply, {}) for side in (their, our)]
                 rule = reason(
                     Met(
