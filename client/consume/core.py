@@ -441,7 +441,8 @@ class ConsumerCore(Generic[K, V]):
     ) -> CommitResult:
         """Commit these."""
         assert self.group is not None
-        result = await self.group.commit(offsets, until, waits_for_topics=waits_for_topics)
+        topic_ids = self.fetcher.topic_ids(offsets)
+        result = await self.group.commit(offsets, until, topic_ids, waits_for_topics=waits_for_topics)
         if result.committed:
             self.committed_at = time.monotonic()
             if self.auto_commit is not None:

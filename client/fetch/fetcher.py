@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+import uuid
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, NamedTuple
 
@@ -119,6 +120,15 @@ class Fetcher:
     def position(self, where: TopicPartition) -> Position | None:
         """The reader's position; None while unknown. Raises KeyError if not assigned."""
         return self._reading.assigned[where].position
+
+    def topic_ids(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, uuid.UUID]:
+        """The ids of the topics that these partitions' positions belong to, as far as known."""
+        assigned = self._reading.assigned
+        return {
+            where: topic_id
+            for where in partitions
+            if where in assigned and (topic_id := assigned[where].topic_id) is not None
+        }
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Return and fetch nothing of these until `resume`; fetched records are kept. Raises KeyError, and

@@ -18,8 +18,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import uuid
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from muster.client.assignors import RebalanceProtocol
@@ -251,15 +253,17 @@ class Group:
         self,
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
         until: float,
+        topic_ids: Mapping[TopicPartition, uuid.UUID] = MappingProxyType({}),
         *,
         waits_for_topics: bool = True,
     ) -> CommitResult:
         """Commit as this member, or, without a subscription, as a non-member: then the group must have no
         members. Retriable failures are retried until `until`; that a topic does not exist, only if it
-        `waits_for_topics`. Raises KafkaError for refusals."""
+        `waits_for_topics`. With `topic_ids`, nothing is committed for a topic that was deleted and created
+        again. Raises KafkaError for refusals."""
         inside = self._started()
         return await self._run(
-            inside.commit(offsets, self._seconds(until), waits_for_topics=waits_for_topics)
+            inside.commit(offsets, self._seconds(until), topic_ids, waits_for_topics=waits_for_topics)
         )
 
     async def committed(
@@ -387,11 +391,14 @@ class _Inside:
         self,
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
         seconds: float,
+        topic_ids: Mapping[TopicPartition, uuid.UUID],
         *,
         waits_for_topics: bool,
     ) -> CommitResult:
         self.driver.raise_error()
-        return await self._offsets.commit(offsets, deadline(seconds), waits_for_topics=waits_for_topics)
+        return await self._offsets.commit(
+            offsets, deadline(seconds), topic_ids, waits_for_topics=waits_for_topics
+        )
 
     async def committed(
         self, partitions: Collection[TopicPartition], seconds: float

@@ -6,6 +6,7 @@ commit after a newer one never moves offsets back.
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
 from enum import Enum, auto
@@ -32,26 +33,43 @@ from muster.client.network.connection import Versioned, deadline
 from muster.client.partitions import OffsetAndMetadata, TopicPartition, grouped
 from muster.protocol.api import ApiKey
 from muster.protocol.errors import ErrorCode, KafkaError
-from muster.protocol.message import Message
-from muster.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
+from muster.protocol.message import VERSION_MAX, Message
+from muster.protocol.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+)
 
 _REQUIRE_STABLE: Final = 7  # the first OffsetFetch version that can (KIP-447)
 _MEMBER_IN_FETCH: Final = 9  # the first version that tells who fetches (KIP-848)
+_TOPIC_IDS: Final = 10  # the first OffsetCommit version with topics by id
 
 
 class _Call:
     """One call of `commit`, and the outcomes of its partitions so far."""
 
-    __slots__ = ("done", "left", "of_member", "offsets", "outcomes", "until", "waits_for_topics", "why")
+    __slots__ = (
+        "done",
+        "left",
+        "of_member",
+        "offsets",
+        "outcomes",
+        "topic_ids",
+        "until",
+        "waits_for_topics",
+        "why",
+    )
 
     def __init__(
         self,
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
         until: float,
+        topic_ids: Mapping[TopicPartition, uuid.UUID],
         *,
         of_member: bool,
         waits_for_topics: bool,
     ) -> None:
+        self.topic_ids = topic_ids
         self.of_member = of_member
         self.waits_for_topics = waits_for_topics
         self.offsets = dict(offsets)
@@ -81,6 +99,13 @@ class _As(NamedTuple):
     state: State | None
     """None: not a member; only commits for the group."""
     owned: frozenset[TopicPartition]
+
+
+class _Wanted(NamedTuple):
+    """What to commit for a partition."""
+
+    place: OffsetAndMetadata
+    topic_id: uuid.UUID | None
 
 
 class _Left(Enum):
@@ -121,16 +146,20 @@ class Offsets:
         self,
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
         until: float,
+        topic_ids: Mapping[TopicPartition, uuid.UUID],
         *,
         waits_for_topics: bool = True,
     ) -> CommitResult:
         """Commit; retriable failures are retried until `until`, topics that the broker does not know only
-        if it `waits_for_topics`. Raises KafkaError for permanent refusals: not authorized, metadata too long,
-        another member with the group instance id."""
+        if it `waits_for_topics`. `topic_ids` are those of the logs that the offsets belong to, as far as
+        known. Raises KafkaError for permanent refusals: not authorized, metadata too long, another member
+        with the group instance id."""
         if not offsets:
             return CommitResult({})
         member = self._committer()
-        call = _Call(offsets, until, of_member=member.state is not None, waits_for_topics=waits_for_topics)
+        call = _Call(
+            offsets, until, topic_ids, of_member=member.state is not None, waits_for_topics=waits_for_topics
+        )
         self._sort_out(call, member)
         if not call.left:
             return CommitResult(call.outcomes)
@@ -184,7 +213,10 @@ class Offsets:
             await self._wait_for_change(member, until)
             return
         wanted = {
-            where: place for call in calls for where, place in call.offsets.items() if where in call.left
+            where: _Wanted(place, call.topic_ids.get(where))
+            for call in calls
+            for where, place in call.offsets.items()
+            if where in call.left
         }
         attempt_until = deadline(2 * self._settings.request_timeout_ms / 1000)  # to find it, and to ask it
         try:
@@ -234,19 +266,27 @@ class Offsets:
             call.settle(where, StaleOwner(call.offsets[where].offset, KafkaError(code, why)))
 
     async def _ask(
-        self, node: int, wanted: Mapping[TopicPartition, OffsetAndMetadata], member: _As, until: float
+        self, node: int, wanted: Mapping[TopicPartition, _Wanted], member: _As, until: float
     ) -> dict[TopicPartition, int]:
-        """The coordinator's response, an error code for each partition."""
+        """The coordinator's response, an error code for each partition. Topics are named by id if all are
+        known, so that nothing is committed for another topic that has taken a name since."""
+        ids = {where: each.topic_id for where, each in wanted.items() if each.topic_id is not None}
+        names = {topic_id: where.topic for where, topic_id in ids.items()}
         request = OffsetCommitRequest(
             group_id=self._settings.group_id,
             generation_id_or_member_epoch=member.generation.generation_id,
             member_id=member.generation.member_id,
             group_instance_id=None if member.state is None else self._settings.group_instance_id,
-            topics=offset_topics(wanted.items()),
+            topics=offset_topics(((where, each.place) for where, each in wanted.items()), ids),
         )
-        response = await self._driver.call(node, request, until)
+        by_id = ids.keys() == wanted.keys()
+        response: OffsetCommitResponse = await self._driver.call(
+            node,
+            Versioned(ApiKey.OFFSET_COMMIT, lambda _: request, VERSION_MAX if by_id else _TOPIC_IDS - 1),
+            until,
+        )
         codes = {
-            TopicPartition(topic.name, each.partition_index): each.error_code
+            TopicPartition(topic.name or names.get(topic.topic_id, ""), each.partition_index): each.error_code
             for topic in response.topics
             for each in topic.partitions
         }

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import uuid
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Final
 
 from muster.client.assignors import subscription_bytes
 from muster.client.group.membership_types import Generation, GroupSettings
-from muster.client.partitions import OffsetAndMetadata, TopicPartition, grouped
+from muster.client.partitions import OffsetAndMetadata, TopicPartition
 from muster.protocol.messages.classic_group import (
     HeartbeatRequest,
     JoinGroupRequest,
@@ -15,6 +17,7 @@ from muster.protocol.messages.classic_group import (
     SyncGroupRequest,
 )
 from muster.protocol.messages.offsets import OffsetCommitRequest
+from muster.protocol.types import ZERO_UUID
 
 PROTOCOL_TYPE: Final = "consumer"
 REASON_CHARACTERS_MAX: Final = 255
@@ -89,20 +92,20 @@ def leave_request(settings: GroupSettings, generation: Generation, reason: str) 
 
 def offset_topics(
     offsets: Iterable[tuple[TopicPartition, OffsetAndMetadata]],
+    topic_ids: Mapping[TopicPartition, uuid.UUID] = MappingProxyType({}),
 ) -> list[OffsetCommitRequest.Topic]:
-    """Offsets as an OffsetCommit lists them."""
-    return [
-        OffsetCommitRequest.Topic(
-            name=topic,
-            partitions=[
-                OffsetCommitRequest.Partition(
-                    partition_index=index,
-                    committed_offset=each.offset,
-                    committed_leader_epoch=each.leader_epoch,
-                    committed_metadata=each.metadata,
-                )
-                for index, each in parts
-            ],
+    """Offsets as an OffsetCommit lists them, with topic names and, from v10, the ids of those given."""
+    topics: dict[tuple[str, uuid.UUID], list[OffsetCommitRequest.Partition]] = {}
+    for where, each in offsets:
+        topics.setdefault((where.topic, topic_ids.get(where, ZERO_UUID)), []).append(
+            OffsetCommitRequest.Partition(
+                partition_index=where.partition,
+                committed_offset=each.offset,
+                committed_leader_epoch=each.leader_epoch,
+                committed_metadata=each.metadata,
+            )
         )
-        for topic, parts in grouped(offsets).items()
+    return [
+        OffsetCommitRequest.Topic(name=name, topic_id=topic_id, partitions=partitions)
+        for (name, topic_id), partitions in topics.items()
     ]

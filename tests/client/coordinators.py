@@ -163,6 +163,7 @@ def committed(request: OffsetCommitRequest, *codes: int) -> OffsetCommitResponse
         topics=[
             OffsetCommitResponse.Topic(
                 name=topic.name,
+                topic_id=topic.topic_id,
                 partitions=[
                     OffsetCommitResponse.Partition(
                         partition_index=each.partition_index,

@@ -565,6 +565,27 @@ async def test_unsubscribing_beside_a_reading_call_is_refused(broker: Broker) ->
         assert reader.consumer.assignment == on("t", 0)
 
 
+async def test_what_was_read_of_a_deleted_topic_is_not_committed_for_the_next_of_its_name(
+    broker: Broker,
+) -> None:
+    broker.create_topic("t")
+    await send(broker.bootstrap, "t", 3)
+    settings: dict[str, Any] = {"group_id": "g", "topics": "t", "auto_offset_reset": "earliest"}
+    async with (
+        Admin(broker.bootstrap) as admin,
+        Consumer(broker.bootstrap, **settings, enable_auto_commit=False) as consumer,
+    ):
+        assert len([await consumer.get(LONG_S) for _ in range(3)]) == 3
+        consumer.pause(*on("t", 0))  # or it finds out by its next Fetch, and begins with the new one
+        await admin.delete_topic("t")
+        await admin.create_topic("t")
+        result = await consumer.commit({TopicPartition("t", 0): 3}, timeout=1)
+        why = result.retry[TopicPartition("t", 0)].why
+        assert isinstance(why, KafkaError)
+        assert why.code is ErrorCode.UNKNOWN_TOPIC_ID
+    assert await committed(broker) == 0
+
+
 async def test_a_commit_that_is_refused_for_good_is_raised_and_the_consumer_closes(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

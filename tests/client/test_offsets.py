@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -18,6 +19,7 @@ from muster.protocol.api import ApiKey
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.classic_group import HeartbeatResponse
 from muster.protocol.messages.offsets import OffsetCommitRequest, OffsetCommitResponse, OffsetFetchRequest
+from muster.protocol.types import ZERO_UUID
 from tests.client.coordinators import (
     CUTS,
     HANGS,
@@ -94,6 +96,25 @@ async def test_a_commit_carries_everything_of_the_member_and_of_the_offset() -> 
         (partition,) = request.topics[0].partitions
         assert (partition.committed_offset, partition.committed_metadata) == (5, "note")
         assert partition.committed_leader_epoch == 3
+
+
+@each("last_version", [10, 9])
+@each("known", [{P0, P1}, {P0}, set()], ids=len)
+async def test_topics_are_named_by_id_if_the_broker_can_and_all_are_known(
+    known: set[TopicPartition], last_version: int
+) -> None:
+    broker = Coordinator()
+    broker.versions[ApiKey.OFFSET_COMMIT] = (2, last_version)
+    topic_id = uuid.uuid4()
+    async with stable(broker) as alone:
+        offsets = {P0: OffsetAndMetadata(5), P1: OffsetAndMetadata(6)}
+        result = await alone.group.commit(offsets, deadline(LONG_S), dict.fromkeys(known, topic_id))
+        assert dict(result) == {P0: Committed(5), P1: Committed(6)}
+    by_id = known == {P0, P1} and last_version == 10
+    (asked,) = [each for each in broker.asked if each.api_key is ApiKey.OFFSET_COMMIT]
+    assert asked.version == (10 if by_id else 9)
+    named = {(topic.name, topic.topic_id) for topic in asked.request.topics}
+    assert named == {("", topic_id) if by_id else ("t", ZERO_UUID)}
 
 
 async def test_without_a_subscription_it_is_nobodys() -> None:
