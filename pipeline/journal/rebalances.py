@@ -157,6 +157,7 @@ def _row(
     return {
         "rebalance_id": f"{shard}-{start_offset}",
         "group": rebalance.group,
+        "type": rebalance.kind,
         "shard": shard,
         "start_offset": start_offset,
         "end_offset": told[rebalance.last - 1].offset,
@@ -184,6 +185,8 @@ def _row(
         "join_ms": took.join_ms,
         "assignment_ms": took.assignment_ms,
         "sync_ms": took.sync_ms,
+        "target_ms": took.target_ms,
+        "reconcile_ms": took.reconcile_ms,
         "slowest_member_id": slowest[0][0].id if slowest else None,
         "slowest_ms": slowest[0][1] if slowest else None,
         "members_before": 0 if from_state == EMPTY else members_before,

@@ -147,11 +147,12 @@ TRANSITIONS: Final = Table(
 REBALANCES: Final = Table(
     "silver",
     "rebalances",
-    "One row per rebalance, from PreparingRebalance to Stable or Empty, including its restarts.",
+    "One row per rebalance, from PreparingRebalance or a new epoch to Stable or Empty, with its restarts.",
     _columns(
         f"""
         rebalance_id          string  shard and offset of its first start; never changes
         group                 string  the group
+        type                  string  the group's type at the end, or now: classic or consumer
         shard                 int     the journal's partition
         start_offset          bigint  of the entry that began it, or of the first one that is known
         end_offset            bigint  of the last entry that belongs to it
@@ -173,6 +174,8 @@ REBALANCES: Final = Table(
         join_ms               bigint  time waiting for JoinGroups
         assignment_ms         bigint  then for the leader's assignment; NULL if the group became Empty
         sync_ms               bigint  then until every member had asked for its assignment
+        target_ms             bigint  consumer groups: from the start to the last target assignment
+        reconcile_ms          bigint  then until every member had what it assigns
         slowest_member_id     string  the member that took longest to join
         slowest_ms            bigint  how long that took
         members_before        int     members at the end of the previous rebalance

@@ -96,6 +96,8 @@ def test_rows_of_the_table(rows: list[Row]) -> None:
     assert (joined["unowned_partitions"], joined["unowned_max_ms"], joined["moved"]) == (2, 0, 2)
     assert [each["since_ms"] for each in joined["moves"]] == [joined["ended_ms"]] * 2
     assert joined["members_before"] == 1
+    assert (joined["type"], joined["sync_ms"]) == ("consumer", None)
+    assert joined["target_ms"] + joined["reconcile_ms"] == joined["duration_ms"]
     assert found[0]["from_state"] == "Empty"
     assert all(each["began_in_sight"] for each in found)
 

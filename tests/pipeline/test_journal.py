@@ -60,9 +60,9 @@ def counted(rows: Iterable[Any], *names: str) -> Counter[Any]:
 def told(row: Any) -> dict[str, Any]:
     """A row of `rebalances`, as far as `explain` says the same."""
     names = (
-        "group generation outcome state started_ms ended_ms cause diagnosis certainty member_id restarts "
-        "join_ms assignment_ms sync_ms partitions kept moved lost commits_refused lag_before "
-        "lag_peak recovered_ms"
+        "group type generation outcome state started_ms ended_ms cause diagnosis certainty member_id "
+        "restarts join_ms assignment_ms sync_ms target_ms reconcile_ms partitions kept moved lost "
+        "commits_refused lag_before lag_peak recovered_ms"
     )
     said = {name: row[name] for name in names.split()}
     return said | {"unowned_partition_ms": row["unowned_partition_ms"] or 0}
@@ -73,6 +73,7 @@ def explained(each: Explanation) -> dict[str, Any]:
     assert phases is not None
     return {
         "group": each.group,
+        "type": each.kind.value,
         "generation": each.generation,
         "outcome": each.outcome.value,
         "state": each.state,
@@ -86,6 +87,8 @@ def explained(each: Explanation) -> dict[str, Any]:
         "join_ms": phases.join_ms,
         "assignment_ms": phases.assignment_ms,
         "sync_ms": phases.sync_ms,
+        "target_ms": phases.target_ms,
+        "reconcile_ms": phases.reconcile_ms,
         "partitions": moved and moved.partitions,
         "kept": moved and moved.kept,
         "moved": moved and moved.moved,
