@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Final
 
 from tests.bench import load
@@ -31,11 +32,13 @@ async def _beat(server: dict[str, Any], members: int, warm_up_s: float, seconds:
     target = await Target.ask(**server)
     size = min(_GROUP, members)
     names = [f"peers-{members}-{number}" for number in range(members // size)]
-    beating: list[ConsumerMember] = []
-    for name, links in zip(names, await target.connect(names, size), strict=True):
-        group = [ConsumerMember(link, name, [_TOPIC]) for link in links]
-        await settled(group, _GROUP, later_than=0)
-        beating += group
+    groups = [
+        [ConsumerMember(link, name, [_TOPIC]) for link in links]
+        for name, links in zip(names, await target.connect(names, size), strict=True)
+    ]
+    # All at once: one after the other, the first would have lost their sessions before the last have joined.
+    await asyncio.gather(*(settled(group, _GROUP, later_than=0) for group in groups))
+    beating = [member for group in groups for member in group]
     frames = [load.Prebuilt(member.request(), VERSION).next for member in beating]
     times = {"warm_up_s": warm_up_s, "seconds": seconds}
     links_of = [member.link for member in beating]
