@@ -198,6 +198,15 @@ class ConsumerGroup:
         """What a member has; nothing, if it has no record of that yet."""
         return self.state.current.get(member_id, Current())
 
+    def has_no_news_for(self, has: Current) -> bool:
+        """Whether a member that has this, and says nothing new, is told nothing new."""
+        state = self.state
+        return (
+            has.state is MemberState.STABLE
+            and has.epoch == state.assignment_epoch == state.epoch
+            and not (self.is_stale or state.regex_users)
+        )
+
     def member_of_instance(self, instance_id: str) -> ConsumerMember | None:
         return self._members.get(self.state.instances.get(instance_id, ""))
 

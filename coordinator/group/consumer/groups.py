@@ -99,8 +99,10 @@ class ConsumerGroups:
         if request.member_epoch != JOINING:
             group = self._require(group, request.group_id)
             member = self._known(group, request)
-            membership.require_epoch(group.current(member.member_id), request.member_epoch, owned)
-            before = group.subscription(member.member_id)
+            has, before = group.current(member.member_id), group.subscription(member.member_id)
+            membership.require_epoch(has, request.member_epoch, owned)
+            if group.has_no_news_for(has) and heartbeats.says_nothing(request, has, before, step.context):
+                return heartbeats.sign_of_life(group, member, has.epoch, step)
             cause = Cause(Trigger.HEARTBEAT, member.identity)
         else:
             return self._join(group, request, step)

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from muster.coordinator.base.step import Step
+from muster.coordinator.base.step import RequestContext, Step
 from muster.coordinator.group.config import GroupConfig
 from muster.coordinator.group.consumer import progress
 from muster.coordinator.group.consumer.assignors.assignor import Assignment
@@ -16,6 +16,7 @@ from muster.coordinator.group.consumer.state import (
     JOINING,
     LEFT,
     LEFT_FOR_A_WHILE,
+    Current,
     Held,
     Subscription,
 )
@@ -92,6 +93,34 @@ def said_now(
         before.rebalance_timeout_ms if request.rebalance_timeout_ms == -1 else request.rebalance_timeout_ms,
         before.server_assignor if request.server_assignor is None else request.server_assignor,
     )
+
+
+def says_nothing(
+    request: ConsumerGroupHeartbeatRequest, has: Current, before: Subscription, context: RequestContext
+) -> bool:
+    """Whether a heartbeat says what the group knows: what comes of it needs no working out."""
+    return (
+        request.member_epoch == has.epoch
+        and request.subscribed_topic_names is None
+        and request.subscribed_topic_regex is None
+        and request.server_assignor is None
+        and request.rack_id is None
+        and request.rebalance_timeout_ms == -1
+        and before.classic is None
+        and (before.client_id, before.client_host) == (context.client_id, context.client_host)
+    )
+
+
+def sign_of_life(
+    group: ConsumerGroup, member: ConsumerMember, epoch: int, step: Step
+) -> ConsumerGroupHeartbeatResponse:
+    """The answer to a heartbeat that says nothing where there is nothing to tell: what `beat` comes to."""
+    tell_late(group, member, step)
+    member.heartbeats += 1
+    group.heard(member, step)
+    if group.course is not None:
+        group.settle(Cause(Trigger.HEARTBEAT, member.identity), step)
+    return unchanged(member, epoch, group.configs.of(group.group_id).consumer_heartbeat_interval_ms)
 
 
 def beat(
