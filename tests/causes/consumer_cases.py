@@ -168,6 +168,17 @@ def _away(scene: Scene) -> Truth:
     return Truth(None, None, "static-member-away", "web-2")
 
 
+def _other_assignor(scene: Scene) -> Truth:
+    """A static member is started again with another group.remote.assignor."""
+    first = scene.start("web-1", instance="web")
+    scene.shared(first)
+    epoch = scene.generation
+    first.close()
+    scene.start("web-1", instance="web", remote_assignor="range").wait_for("gained")
+    scene.stable(members=1, generation=epoch + 1)
+    return Truth(epoch + 1, "static member returned", "assignor-changed", "web-1")
+
+
 def _twins(scene: Scene) -> Truth:
     """Two processes with one instance id."""
     scene.shared(scene.start("web-1", instance="web"))
@@ -277,6 +288,11 @@ CONSUMER: Final = (
         ("confluent",),
     ),
     _case("away", "a static member is closed", _away),
+    _case(
+        "other-assignor",
+        "a static member is started again with another group.remote.assignor",
+        _other_assignor,
+    ),
     _case("twins", "two processes with one group.instance.id", _twins, ("confluent",)),
     _case(
         "coordinator-killed",

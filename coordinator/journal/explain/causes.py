@@ -82,6 +82,15 @@ OF_CONSUMER_GROUPS: Final[Mapping[str, tuple[Rule, ...]]] = {
         reasons.regex_changed,
         reasons.subscription_changed,
     ),
+    # A static member that is back as it was changes nothing.
+    Trigger.STATIC_MEMBER_REPLACED: (
+        joining.duplicate_instance,
+        joining.subscription_changed,
+        reasons.regex_changed,
+        reasons.assignor_brought,
+        joining.rolling_restart,
+        joining.static_replaced,
+    ),
     Trigger.ASSIGNOR_CHANGED: (reasons.assignor_changed,),
     Trigger.TOPICS_CHANGED: (reasons.topics_changed,),
     Trigger.REGEX_RESOLVED: (reasons.regex_resolved,),

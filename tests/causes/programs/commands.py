@@ -26,6 +26,8 @@ class Options:
     assignors: list[str] = field(default_factory=list)
     protocol: str = "classic"
     """Or consumer (KIP-848), where sessions and heartbeats are the broker's to set."""
+    remote_assignor: str | None = None
+    """The server-side assignor that it asks for, in the consumer protocol."""
 
     @classmethod
     def given(cls) -> Options:

@@ -34,6 +34,8 @@ def main(options: Options) -> None:
     is_consumer = options.protocol == "consumer"
     if is_consumer:
         config["group.protocol"] = "consumer"
+        if options.remote_assignor is not None:
+            config["group.remote.assignor"] = options.remote_assignor
     else:
         config["session.timeout.ms"] = options.session_timeout_ms
         config["heartbeat.interval.ms"] = options.heartbeat_interval_ms

@@ -40,7 +40,8 @@ async def main(options: Options) -> None:
     }
     listener: RebalanceListener = Listener()
     if options.protocol == "consumer":
-        protocol, listener = {"group_protocol": "consumer"}, Gaining()
+        listener = Gaining()
+        protocol = {"group_protocol": "consumer", "group_remote_assignor": options.remote_assignor}
     async with Consumer(
         options.bootstrap,
         group_id=options.group,

@@ -46,9 +46,7 @@ def subscription_changed(case: Case) -> Finding | None:
 
 def assignor_changed(case: Case) -> Finding:
     """The members' votes fell on another server-side assignor."""
-    before = next((text(each, "assignor") for each in case.earlier("target_assigned")), None)
-    targets = case.rebalance.targets
-    after = text(targets[-1], "assignor") if targets else None
+    before, after = _assignors(case)
     asked = case.in_step("metadata_changed")
     if after is None and asked is not None:
         after = next(iter(texts(asked, "protocols_after")), None)
@@ -57,6 +55,19 @@ def assignor_changed(case: Case) -> Finding:
     )
     says = f"the server-side assignor changed {change}: most members that ask for one ask for it now"
     return Finding(Diagnosis.ASSIGNOR_CHANGED, Certainty.CERTAIN, says)
+
+
+def assignor_brought(case: Case) -> Finding | None:
+    """A static member returned, and with it another server-side assignor."""
+    before, after = _assignors(case)
+    return assignor_changed(case) if before and after and before != after else None
+
+
+def _assignors(case: Case) -> tuple[str | None, str | None]:
+    """Which made the target before, and which the last one."""
+    before = next((text(each, "assignor") for each in case.earlier("target_assigned")), None)
+    targets = case.rebalance.targets
+    return before, text(targets[-1], "assignor") if targets else None
 
 
 def topics_changed(case: Case) -> Finding:

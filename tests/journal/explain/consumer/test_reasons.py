@@ -57,6 +57,22 @@ def test_causes(then: str, cause: str, diagnosis: str, who: str | None) -> None:
     assert found.lines()[0].startswith(f"orders · epoch {found.generation} · ")
 
 
+@pytest.mark.parametrize(
+    ("said", "diagnosis", "meaning"),
+    [
+        ("assignor=range", "assignor-changed", "the server-side assignor changed from uniform to range"),
+        ("topics=orders,refunds", "subscription-changed", "its subscription changed"),
+        ("topics=none regex=ord.*", "subscription-changed", "its subscription changed"),
+    ],
+)
+def test_what_a_static_member_brings_when_it_is_back(said: str, diagnosis: str, meaning: str) -> None:
+    topics = "" if "topics=" in said else "topics=orders "
+    found = why(f"{STATIC}\nalice beat epoch=-2\nanna beat instance=one {topics}{said}\nanna beat\n")
+    assert brief(found) == ("static member returned", diagnosis, "certain", "anna")
+    assert found.meaning is not None
+    assert found.meaning.startswith(meaning)
+
+
 def test_topics_that_come_go_and_grow() -> None:
     story = "topic orders 4\ntopic refunds 2\n\nalice beat topics=orders,refunds,later\n"
     assert why(f"{story}\ncreate-topic later 1\nalice beat\n").meaning == (
