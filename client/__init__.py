@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from muster.client.consumer import Consumer as Consumer
     from muster.client.consumer import GroupMetadata as GroupMetadata
     from muster.client.consumer import RebalanceListener as RebalanceListener
+    from muster.client.errors import AuthenticationFailed as AuthenticationFailed
     from muster.client.errors import BufferFull as BufferFull
     from muster.client.errors import ClientError as ClientError
     from muster.client.errors import Closed as Closed
@@ -94,6 +95,7 @@ _HOMES: Final = {
     "Append": "admin.configs",
     "AssignmentScope": "consume.scope",
     "At": "admin.reset",
+    "AuthenticationFailed": "errors",
     "Batch": "fetch.records",
     "BufferFull": "errors",
     "By": "admin.reset",

@@ -40,6 +40,11 @@ class NotKafka(ClientError):
     help."""
 
 
+class AuthenticationFailed(ClientError):
+    """The broker did not let this client in, or could not prove who it is: credentials, certificates or
+    settings are wrong. Retrying does not help."""
+
+
 class TimedOut(ClientError):
     """A call timed out; the text says what it was waiting for."""
 

@@ -149,6 +149,7 @@ class Producer(Generic[K, V]):
             retry_backoff_ms=settings.retry_backoff_ms,
             retry_backoff_max_ms=settings.retry_backoff_max_ms,
             auto_create_topics=settings.allow_auto_create_topics,
+            security=settings.security,
             patient=True,
         )
         self._sender = Sender(

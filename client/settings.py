@@ -10,6 +10,15 @@ from muster.settings import Setting, Type, settings_of
 _UNITS: Final = {"ms": "milliseconds"}
 
 
+class _Hidden:
+    def __repr__(self) -> str:
+        return "..."
+
+
+HIDDEN: Final = _Hidden()
+"""In place of a secret."""
+
+
 def check_known(client: str, given: Iterable[str], known: Iterable[str]) -> None:
     """Raises TypeError if `client` has no such setting, and suggests a similar one."""
     known = set(known)
@@ -27,7 +36,7 @@ def check(settings: Any) -> None:
     for name, each in settings_of(settings.__class__).items():
         value = getattr(settings, name)
         if not (each.optional if value is None else each.allows(value)):
-            raise wrong(name, value, allowed(each))
+            raise wrong(name, HIDDEN if each.sensitive else value, allowed(each))
 
 
 def check_below(settings: Any, smaller: str, larger: str) -> None:

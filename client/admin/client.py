@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from datetime import datetime
-from typing import Final, Self
+from typing import Final, Self, Unpack
 
 from muster.client.admin import cluster as cluster_calls
 from muster.client.admin import configs as config_calls
@@ -32,6 +33,8 @@ from muster.client.network.cluster import Cluster
 from muster.client.network.connection import deadline
 from muster.client.network.servers import DEFAULT_BOOTSTRAP, parse_servers
 from muster.client.partitions import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+from muster.client.security.settings import SecurityOptions, SecuritySettings
+from muster.client.settings import check_known
 
 _REQUEST_TIMEOUT_MS: Final = 30_000
 _API_TIMEOUT_MS: Final = 60_000
@@ -62,11 +65,19 @@ class Admin:
         client_id: str = "muster",
         request_timeout_ms: int = _REQUEST_TIMEOUT_MS,
         default_api_timeout_ms: int = _API_TIMEOUT_MS,
+        **security: Unpack[SecurityOptions],
     ) -> None:
+        """Raises ValueError that names the argument and says what it takes."""
         addresses = parse_servers(bootstrap_servers)
         self._default_timeout_s = _seconds(default_api_timeout_ms / 1000, "default_api_timeout_ms")
         _seconds(request_timeout_ms / 1000, "request_timeout_ms")
-        self._cluster = Cluster(addresses, client_id=client_id, request_timeout_ms=request_timeout_ms)
+        check_known("Admin", security, (each.name for each in fields(SecuritySettings) if each.init))
+        self._cluster = Cluster(
+            addresses,
+            client_id=client_id,
+            request_timeout_ms=request_timeout_ms,
+            security=SecuritySettings(**security).security,
+        )
 
     async def __aenter__(self) -> Self:
         return self

@@ -125,6 +125,7 @@ class ConsumerCore(Generic[K, V]):
             group_settings(given, group_id),
             on_wake=self._group_wakes,
             apart=given.heartbeat == "thread",
+            security=given.security,
         )
         stack.push_async_callback(self._close_group)
         await self.group.start()

@@ -17,6 +17,7 @@ def cluster_of(given: ConsumerSettings) -> Cluster:
         retry_backoff_max_ms=given.retry_backoff_max_ms,
         auto_create_topics=given.allow_auto_create_topics,
         request_timeout_ms=given.request_timeout_ms,
+        security=given.security,
         patient=True,
     )
 

@@ -8,20 +8,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
-from typing import Any, Final, Literal, Self, TypedDict
+from typing import Any, Final, Literal, Self
 
 from muster.client.assignors import COOPERATIVE_STICKY, RANGE, Assignor, assignor
 from muster.client.fetch.positions import EARLIEST, LATEST, ResetStrategy
 from muster.client.network.connection import Address
 from muster.client.network.servers import parse_servers
-from muster.client.settings import check, check_below, check_known, wrong
+from muster.client.security.settings import SecurityOptions, SecuritySettings
+from muster.client.settings import check_below, check_known, wrong
 from muster.settings import setting
 
 _RESETS: Final = {"earliest": EARLIEST, "latest": LATEST, "none": None}
 _BY_DURATION: Final = "by_duration:"
 
 
-class ConsumerOptions(TypedDict, total=False):
+class ConsumerOptions(SecurityOptions, total=False):
     """The keyword arguments of a Consumer besides topics, listener and deserializers; see
     `ConsumerSettings`."""
 
@@ -57,7 +58,7 @@ class ConsumerOptions(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerSettings:
+class ConsumerSettings(SecuritySettings):
     """The settings of a consumer. Raises ValueError that names the setting and says what it takes."""
 
     bootstrap_servers: tuple[Address, ...]
@@ -163,7 +164,7 @@ class ConsumerSettings:
     @classmethod
     def of(cls, bootstrap_servers: str | Sequence[str], options: ConsumerOptions) -> Self:
         """Settings from the user's arguments."""
-        check_known("Consumer", options, (each.name for each in fields(cls)))
+        check_known("Consumer", options, (each.name for each in fields(cls) if each.init))
         given: dict[str, Any] = dict(options)
         if given.get("group_protocol") == "consumer":
             for name in _CLASSIC_ONLY.keys() & given.keys():
@@ -178,7 +179,7 @@ class ConsumerSettings:
         return cls(bootstrap_servers=parse_servers(bootstrap_servers), **given)
 
     def __post_init__(self) -> None:
-        check(self)
+        SecuritySettings.__post_init__(self)
         if self.group_instance_id is not None and self.group_id is None:
             raise ValueError("group_instance_id requires a group_id: it names a member of a group")
         if self.group_remote_assignor is not None and self.group_protocol == "classic":

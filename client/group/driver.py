@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from muster.client.assignors import TopicPartitions
 from muster.client.errors import (
+    AuthenticationFailed,
     ClientError,
     Closed,
     NotKafka,
@@ -483,4 +484,4 @@ def _is_final(error: Exception) -> bool:
     """Whether retrying cannot help."""
     if isinstance(error, KafkaError):
         return not may_pass(error.code)
-    return isinstance(error, (NotKafka, AssignorFailed))
+    return isinstance(error, (NotKafka, AuthenticationFailed, AssignorFailed))

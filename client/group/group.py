@@ -38,6 +38,7 @@ from muster.client.group.outcomes import CommitResult
 from muster.client.network.cluster import Cluster
 from muster.client.network.connection import Address, deadline
 from muster.client.partitions import OffsetAndMetadata, TopicPartition
+from muster.client.security.security import Security
 from muster.protocol.errors import KafkaError
 
 __all__ = ["Group", "GroupHealth", "GroupSettings", "Joined", "Preparation", "State"]
@@ -77,8 +78,10 @@ class Group:
         *,
         on_wake: Callable[[], None],
         apart: bool = False,
+        security: Security | None = None,
     ) -> None:
         self.settings = settings
+        self._security = security
         self._bootstrap = list(bootstrap)
         self._on_wake = on_wake
         self._membership = membership_of(settings)
@@ -300,7 +303,7 @@ class Group:
             self._thread.call_soon(inside.driver.kick)
 
     async def _open(self) -> _Inside:
-        return _Inside(self._bootstrap, self._membership, self._lock, self._changed)
+        return _Inside(self._bootstrap, self._security, self._membership, self._lock, self._changed)
 
     def _changed(self) -> None:
         """On the driver's loop: wake the consumer if it has something new to do."""
@@ -338,6 +341,7 @@ class _Inside:
     def __init__(
         self,
         bootstrap: Sequence[Address],
+        security: Security | None,
         membership: Member,
         lock: threading.RLock,
         on_change: Callable[[], None],
@@ -351,6 +355,7 @@ class _Inside:
             metadata_max_age_ms=settings.metadata_max_age_ms,
             retry_backoff_ms=settings.retry_backoff_ms,
             retry_backoff_max_ms=settings.retry_backoff_max_ms,
+            security=security,
             patient=True,
         )
         self.driver = Driver(self._cluster, membership, lock, on_change)

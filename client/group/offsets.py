@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from muster.client.errors import (
     NEVER_PASSES,
+    AuthenticationFailed,
     ClientError,
     Closed,
     NotKafka,
@@ -380,7 +381,7 @@ class Offsets:
                     self._driver.coordinator_lost(node)
                 failed: KafkaError | ClientError = error
                 refused = error
-            except NotKafka:
+            except (NotKafka, AuthenticationFailed):
                 raise
             except ClientError as error:
                 self._driver.raise_if_crashed()

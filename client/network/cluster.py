@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, Final, Protocol, Self, TypeVar
 
 from muster.client.errors import (
+    AuthenticationFailed,
     ClientError,
     Closed,
     ConnectionLost,
@@ -27,6 +28,7 @@ from muster.client.network.connection import Address, Connection, Request, Versi
 from muster.client.network.metadata import MetadataImage, Node, TopicImage
 from muster.client.network.pool import ANY, ConnectionSettings, Pool, backoff_s
 from muster.client.partitions import TopicPartition
+from muster.client.security.security import Security
 from muster.protocol.api import ApiKey
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.messages.metadata import (
@@ -124,6 +126,7 @@ class Cluster:
         *,
         client_id: str = "muster",
         settings: ConnectionSettings | None = None,
+        security: Security | None = None,
         metadata_max_age_ms: int = METADATA_MAX_AGE_MS,
         retry_backoff_ms: int = 100,
         retry_backoff_max_ms: int = 1_000,
@@ -139,6 +142,7 @@ class Cluster:
             client_id,
             settings or ConnectionSettings(),
             request_timeout_s=(request_timeout_ms or 0) / 1000,
+            security=security,
             patient=patient,
             on_wrong_broker=self._wrong_broker,
         )
@@ -243,7 +247,7 @@ class Cluster:
             return not may_pass(error.code)
         if isinstance(error, Unreachable):
             return not (self._patient or self._pool.reached)
-        return isinstance(error, (NotKafka, Closed))
+        return isinstance(error, (NotKafka, AuthenticationFailed, Closed))
 
     def backoff_s(self, tries: int) -> float:
         """How long to wait before the next retry, by retry.backoff.ms and retry.backoff.max.ms."""

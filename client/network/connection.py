@@ -2,15 +2,19 @@
 
 Requests are pipelined; a broker responds in order, so one that waits (Fetch, JoinGroup) holds up those behind
 it. A caller with a short deadline gives up then, and its response is dropped when it arrives: the broker may
-only be slow. If it has not arrived by the request timeout either, the connection ends. There are no tasks
-here: responses are handled as their bytes arrive, and a timer each ends what waits too long.
+only be slow. If it has not arrived by the request timeout either, the connection ends. Responses are handled
+as their bytes arrive, and a timer each ends what waits too long. The only task authenticates again before the
+session ends.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import os
+import random
 import socket
+import ssl
 import struct
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,6 +22,7 @@ from typing import Any, Final, NamedTuple, Self, TypeAlias, TypeVar, cast
 
 from muster import __version__
 from muster.client.errors import (
+    AuthenticationFailed,
     ClientError,
     ConnectionLost,
     NotKafka,
@@ -29,6 +34,9 @@ from muster.client.errors import (
 )
 from muster.client.network.receive import FrameReceiver
 from muster.client.network.threads import in_thread
+from muster.client.security import tls
+from muster.client.security.login import log_in
+from muster.client.security.security import Security
 from muster.protocol import api, codec, foreign, header
 from muster.protocol.api import ApiKey
 from muster.protocol.errors import DecodeError, ErrorCode, ForeignProtocolError, KafkaError
@@ -38,12 +46,13 @@ from muster.protocol.messages.connection import ApiVersionsRequest, ApiVersionsR
 
 _HINTS: Final = {
     foreign.HTTP: "; give the port of the Kafka listener, not that of a web server",
-    foreign.TLS: "; this client speaks no TLS: give the port of a plaintext listener",
+    foreign.TLS: "; it is a TLS listener: set security_protocol to SSL or SASL_SSL",
 }
 
 IN_FLIGHT_MAX: Final = 16
 """Most requests in flight; the next one waits for a place, up to its deadline."""
 
+_LOGIN_S: Final = 30.0
 _CLOSE_S: Final = 1.0  # how long closing waits for what is still to be written
 _WRITE_BUFFER_BYTES: Final = 1024 * 1024  # beyond it, senders wait for the socket
 _LINGER_NOT_AT_ALL: Final = struct.pack("ii", 1, 0)
@@ -134,7 +143,13 @@ class Connection(asyncio.BufferedProtocol):
     calls the protocol methods; nobody else should.)
     """
 
-    def __init__(self, address: Address, client_id: str, request_timeout_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        address: Address,
+        client_id: str,
+        request_timeout_s: float = 0.0,
+        security: Security | None = None,
+    ) -> None:
         self.address = address
         self.versions: dict[int, Versions] = {}
         """The broker's versions, by api key."""
@@ -147,6 +162,9 @@ class Connection(asyncio.BufferedProtocol):
         self.on_failed: Callable[[Address], None] | None = None
         """Called when the connection ends or is given up while a response is outstanding."""
         self._client_id = client_id
+        self._security = security
+        self._renew_at = math.inf  # when to authenticate again, by the loop's clock
+        self._renewal: asyncio.Task[None] | None = None
         self._request_timeout_s = request_timeout_s
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -171,15 +189,20 @@ class Connection(asyncio.BufferedProtocol):
         *,
         expected: BrokerIdentity | None = None,
         request_timeout_s: float = 0.0,
+        security: Security | None = None,
     ) -> Self:
-        """Connect and negotiate versions. A request without a response ends the connection after
-        `request_timeout_s`, or at its call's deadline if that is later. Raises Unreachable, NotKafka,
-        ConnectionLost or RequestTimedOut; WrongBroker if a broker that can tell (Kafka 4.4) is not the
-        `expected` one.
+        """Connect, negotiate versions, and authenticate. A request without a response ends the connection
+        after `request_timeout_s`, or at its call's deadline if that is later. Raises Unreachable, NotKafka,
+        ConnectionLost, RequestTimedOut or AuthenticationFailed; WrongBroker if a broker that can tell (Kafka
+        4.4) is not the `expected` one.
         """
-        connection = await _connect(address, lambda: cls(address, client_id, request_timeout_s), until)
+        context = None if security is None else security.context
+        connection = await _connect(
+            address, lambda: cls(address, client_id, request_timeout_s, security), until, context
+        )
         try:
             await connection._shake_hands(until, expected)
+            await connection._log_in(until)
         except BaseException:
             await connection.close()
             raise
@@ -200,11 +223,15 @@ class Connection(asyncio.BufferedProtocol):
         such version, EncodeError if it cannot carry the request.
         """
         api_key, version, message = self._agreed(request, last_version)
+        if self._loop.time() >= self._renew_at:
+            await self._renew(until)
         return await self._call(message, api_key, version, until)
 
     async def tell(self, request: Request, until: float, *, last_version: int | None = None) -> None:
         """Send a request that gets no response: a Produce with acks=0. Raises as `call`."""
         api_key, version, message = self._agreed(request, last_version)
+        if self._loop.time() >= self._renew_at:
+            await self._renew(until)
         _, frame = self._frame(message, api_key, version)
         self._write(frame)
         if self._writable is not None:
@@ -323,6 +350,53 @@ class Connection(asyncio.BufferedProtocol):
             each.api_key: Versions(each.min_version, each.max_version) for each in answer.api_keys
         }
 
+    async def _log_in(self, until: float) -> None:
+        """Authenticate, if that is asked for. Raises AuthenticationFailed."""
+        mechanism = None if self._security is None else self._security.mechanism
+        if mechanism is None:
+            return
+
+        async def ask(request: Message) -> Any:
+            api_key, version, message = self._agreed(request, None)
+            return await self._call(message, api_key, version, until)
+
+        try:
+            lifetime_ms = await log_in(mechanism, ask)
+        except AuthenticationFailed as error:
+            raise AuthenticationFailed(f"{self.address}: {error}") from error.__cause__
+        except KafkaError as error:
+            raise AuthenticationFailed(f"{self.address}: {error}") from None
+        self._renew_at = math.inf
+        if lifetime_ms:
+            # As Java's client: somewhere between 85 and 95 % of it, so that not all come at once.
+            self._renew_at = deadline(lifetime_ms / 1000 * random.uniform(0.85, 0.95))
+
+    async def _renew(self, until: float) -> None:
+        """Have this client authenticated again before its session ends (KIP-368). Requests that come
+        meanwhile wait; what was sent before is answered first. Raises AuthenticationFailed and
+        ConnectionLost, after which the connection has ended, and RequestTimedOut."""
+        if self._renewal is None or self._renewal.done():
+            self._renewal = asyncio.create_task(self._log_in_again(), name=f"login at {self.address}")
+        await asyncio.wait([self._renewal], timeout=max(0.0, until - self._loop.time()))
+        if not self._renewal.done():
+            raise RequestTimedOut(f"{self.address} did not let this client in again in time")
+        if self._ended is not None:
+            raise again(self._ended)
+
+    async def _log_in_again(self) -> None:
+        """A task of its own: in the middle of an exchange a connection is good for nothing else, so it must
+        not end with the caller that began it."""
+        until = deadline(self._request_timeout_s or _LOGIN_S)
+        try:
+            async with asyncio.timeout_at(until):  # a token may be long in coming
+                await self._log_in(until)
+        except ClientError as error:
+            self._fail(error)
+        except TimeoutError:
+            self._fail(ConnectionLost(f"{self.address} did not let this client in again in time"))
+        except Exception as error:
+            self._fail(ConnectionLost(f"{self.address}: authenticating again failed: {error}"))
+
     async def _ask_versions(
         self, version: int, until: float, expected: BrokerIdentity | None
     ) -> ApiVersionsResponse:
@@ -332,8 +406,9 @@ class Connection(asyncio.BufferedProtocol):
         try:
             response: ApiVersionsResponse = await self._call(request, ApiKey.API_VERSIONS, version, until)
         except ConnectionLost as error:
+            wanted = "without TLS and SASL" if self._security is None else f"for {self._security.protocol}"
             raise ConnectionLost(
-                f"{error}, before it said what it speaks: is this a Kafka listener without TLS and SASL?"
+                f"{error}, before it said what it speaks: is this a Kafka listener {wanted}?"
             ) from None
         return response
 
@@ -366,10 +441,13 @@ class Connection(asyncio.BufferedProtocol):
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
-        why = f"{self.address} closed the connection"
-        if isinstance(error, OSError):
-            why = f"the connection to {self.address} broke: {reason(error)}"
-        self._fail(ConnectionLost(why))
+        why: ClientError = ConnectionLost(f"{self.address} closed the connection")
+        if isinstance(error, ssl.SSLError) and not self.versions:
+            # With TLS 1.3, a server tells of a missing or bad certificate when the client is done.
+            why = AuthenticationFailed(f"{self.address}: {tls.what_failed(error)}")
+        elif isinstance(error, OSError):
+            why = ConnectionLost(f"the connection to {self.address} broke: {reason(error)}")
+        self._fail(why)
         self.resume_writing()
         if not self._gone.done():
             self._gone.set_result(None)
@@ -413,6 +491,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._ended is not None:
             return
         self._ended = why
+        if self._renewal is not None and self._renewal is not asyncio.current_task():
+            self._renewal.cancel()
         transport = self._transport
         if transport is not None and not transport.is_closing():
             unwritten = at_once and transport.get_write_buffer_size()
@@ -468,12 +548,16 @@ def reason(error: OSError) -> str:
     """The system's message for a failed call, without numbers and addresses."""
     if isinstance(error, socket.gaierror):
         return "no such host"
+    if isinstance(error, ssl.SSLError):
+        return tls.what_failed(error)
     if isinstance(error, TimeoutError) and not error.errno:
         return "no answer in time"
     return os.strerror(error.errno).lower() if error.errno else str(error) or type(error).__name__
 
 
-async def _connect(address: Address, make: Callable[[], C], until: float) -> C:
+async def _connect(
+    address: Address, make: Callable[[], C], until: float, context: ssl.SSLContext | None
+) -> C:
     """Try every address of the name, in the system's order, each for its share of the time."""
     failed: dict[str, str] = {}
     try:
@@ -483,9 +567,21 @@ async def _connect(address: Address, make: Callable[[], C], until: float) -> C:
                 host = str(where[0])
                 try:
                     async with asyncio.timeout_at(share_of(until, len(found) - index)):
-                        return await _dial(make, host, address.port, family)
+                        return await _dial(make, host, address, family, context)
+                except ssl.SSLError as error:
+                    if tls.is_not_tls(error):
+                        raise NotKafka(
+                            f"{address} does not speak TLS: it may be a listener for PLAINTEXT or "
+                            "SASL_PLAINTEXT (security_protocol)"
+                        ) from None
+                    raise AuthenticationFailed(f"{address}: {tls.what_failed(error)}") from None
                 except OSError as error:  # TimeoutError as well
                     failed[host] = reason(error)
+                    if context is not None and isinstance(error, ConnectionError) and not error.errno:
+                        failed[host] = (
+                            "it closed the connection during the TLS handshake; it may be a listener for "
+                            "PLAINTEXT or SASL_PLAINTEXT (security_protocol)"
+                        )
     except TimeoutError:
         failed.setdefault(address.host, "no answer in time")
     except (OSError, UnicodeError) as error:
@@ -495,8 +591,13 @@ async def _connect(address: Address, make: Callable[[], C], until: float) -> C:
     raise Unreachable(f"no connection to {address}: {why}")
 
 
-async def _dial(make: Callable[[], C], host: str, port: int, family: int) -> C:
-    _, connection = await asyncio.get_running_loop().create_connection(make, host, port, family=family)
+async def _dial(
+    make: Callable[[], C], host: str, address: Address, family: int, context: ssl.SSLContext | None
+) -> C:
+    name = None if context is None else address.host
+    _, connection = await asyncio.get_running_loop().create_connection(
+        make, host, address.port, family=family, ssl=context, server_hostname=name
+    )
     return connection
 
 

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from muster.client.errors import (
+    AuthenticationFailed,
     ClientError,
     Closed,
     ConnectionLost,
@@ -26,6 +27,7 @@ from muster.client.errors import (
 )
 from muster.client.network.connection import Address, BrokerIdentity, Connection, deadline
 from muster.client.network.metadata import Node
+from muster.client.security.security import Security
 
 log = logging.getLogger(__name__)
 
@@ -91,6 +93,7 @@ class Pool:
         settings: ConnectionSettings,
         *,
         request_timeout_s: float = 0.0,
+        security: Security | None = None,
         patient: bool = False,
         on_wrong_broker: Callable[[int], None] = lambda _: None,
     ) -> None:
@@ -102,6 +105,7 @@ class Pool:
         self._client_id = client_id
         self._settings = settings
         self._request_timeout_s = request_timeout_s
+        self._security = security
         self._patient = patient
         self._on_wrong_broker = on_wrong_broker
         self._nodes: Mapping[int, Node] = {}
@@ -359,6 +363,7 @@ class Pool:
                 min(until, deadline(setup_ms / 1000)),
                 expected=expected,
                 request_timeout_s=self._request_timeout_s,
+                security=self._security,
             )
         except asyncio.CancelledError:
             if deadline(0) - began >= _STAGGER_S:
@@ -417,6 +422,8 @@ async def _first(openings: Iterable[Callable[[], Coroutine[Any, Any, Connection]
                 pending.discard(task)
                 try:
                     connection = task.result()
+                except AuthenticationFailed:
+                    raise  # the others would refuse it too, and some count refusals
                 except ClientError as error:
                     failures.append(error)
                 else:

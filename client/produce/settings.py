@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Final, Literal, Self, TypedDict
+from typing import Final, Literal, Self
 
 from muster.client.network import connection
 from muster.client.network.cluster import METADATA_MAX_AGE_MS
 from muster.client.network.connection import Address
 from muster.client.network.servers import parse_servers
 from muster.client.produce.partitioner import Partitioner
-from muster.client.settings import check, check_below, check_known, wrong
+from muster.client.security.settings import SecurityOptions, SecuritySettings
+from muster.client.settings import check_below, check_known, wrong
 from muster.protocol.compression import Codec
 from muster.settings import INT32_MAX, Type, setting
 
@@ -25,7 +26,7 @@ _ACKS: Final = {"all": -1, -1: -1, 1: 1, 0: 0}
 _CODECS: Final = tuple(each.name.lower() for each in Codec)
 
 
-class ProducerOptions(TypedDict, total=False):
+class ProducerOptions(SecurityOptions, total=False):
     """The keyword arguments of a Producer besides its serializers; see `ProducerSettings`."""
 
     acks: Literal["all", -1, 0, 1]
@@ -48,7 +49,7 @@ class ProducerOptions(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerSettings:
+class ProducerSettings(SecuritySettings):
     """The settings of a producer. Raises ValueError that names the setting and says what it takes."""
 
     bootstrap_servers: tuple[Address, ...]
@@ -141,11 +142,11 @@ class ProducerSettings:
     @classmethod
     def of(cls, bootstrap_servers: str | Sequence[str], options: ProducerOptions) -> Self:
         """Settings from the user's arguments."""
-        check_known("Producer", options, (each.name for each in fields(cls)))
+        check_known("Producer", options, (each.name for each in fields(cls) if each.init))
         return cls(bootstrap_servers=parse_servers(bootstrap_servers), **options)
 
     def __post_init__(self) -> None:
-        check(self)
+        SecuritySettings.__post_init__(self)
         if self.enable_idempotence and self.required_acks != -1:
             raise ValueError("enable_idempotence=True requires acks='all'")
         if self.idempotent and self.max_in_flight > NUMBERED_IN_FLIGHT_MAX:

@@ -19,7 +19,7 @@ Protocol = Literal["classic", "consumer", "auto"]
 
 
 def test_the_options_are_the_settings() -> None:
-    settings = {each.name for each in dataclasses.fields(ConsumerSettings)}
+    settings = {each.name for each in dataclasses.fields(ConsumerSettings) if each.init}
     assert get_type_hints(ConsumerOptions).keys() == settings - {"bootstrap_servers"}
 
 

@@ -71,7 +71,8 @@ class ApacheKafka:
     `advertised_port` is told to clients in place of the one it listens on, for a proxy between the two. `jvm`
     are the virtual machine's options. `is_ready(host, port)` is asked until it is true, in place of the
     question whether all coordinators answer. `ports` are those of all nodes of a cluster by node id, of which
-    `node_id` is this one: clients get the port that is named, controllers the next.
+    `node_id` is this one: clients get the port that is named, controllers the next. `listeners` are more of
+    them, by security protocol.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class ApacheKafka:
         is_ready: Callable[[str, int], bool] | None = None,
         node_id: int = _NODE_ID,
         ports: Mapping[int, int] | None = None,
+        listeners: Sequence[str] = (),
     ) -> None:
         self._configs = {**_CONFIGS, **(configs or {}), "node.id": str(node_id)}
         self._node_id = node_id
@@ -90,6 +92,7 @@ class ApacheKafka:
         self._advertised_port = advertised_port
         self._jvm = jvm
         self._is_ready = is_ready or _is_ready
+        self._listeners = dict.fromkeys(listeners, 0)
         self._folder: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._guard: subprocess.Popen[bytes] | None = None
@@ -103,6 +106,10 @@ class ApacheKafka:
     @property
     def bootstrap(self) -> str:
         return f"{self.host}:{self.port}"
+
+    def bootstrap_of(self, listener: str) -> str:
+        """The address of one of the `listeners`."""
+        return f"localhost:{self._listeners[listener]}"
 
     @property
     def pid(self) -> int:
@@ -159,9 +166,13 @@ class ApacheKafka:
         ports = {self._node_id: free_ports(2)} if self._ports is None else self._ports
         self.port = ports[self._node_id]
         here = f"PLAINTEXT://{self.host}:{self.port}"
+        if self._listeners:
+            first = free_ports(len(self._listeners))
+            self._listeners = {name: first + number for number, name in enumerate(self._listeners)}
+        more = "".join(f",{name}://localhost:{port}" for name, port in self._listeners.items())
         addresses = {
-            "listeners": f"{here},CONTROLLER://{self.host}:{self.port + 1}",
-            "advertised.listeners": f"PLAINTEXT://{self.host}:{self._advertised_port or self.port}",
+            "listeners": f"{here},CONTROLLER://{self.host}:{self.port + 1}{more}",
+            "advertised.listeners": f"PLAINTEXT://{self.host}:{self._advertised_port or self.port}{more}",
             "controller.quorum.voters": ",".join(
                 f"{node_id}@{self.host}:{port + 1}" for node_id, port in ports.items()
             ),

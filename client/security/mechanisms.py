@@ -1,0 +1,140 @@
+"""The client's side of SASL mechanisms: what to send in each round, and how to check what comes back.
+
+A mechanism makes an exchange for each authentication: a generator that yields what to send and is sent what
+the broker answered. It returns when it is satisfied, and raises AuthenticationFailed if the broker cannot
+prove that it knows the password.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import Generator
+from typing import Final, TypeAlias
+
+from muster.client.errors import AuthenticationFailed
+from muster.client.security.oauth import TokenProvider, token_of
+
+PLAIN: Final = "PLAIN"
+OAUTHBEARER: Final = "OAUTHBEARER"
+_HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+MECHANISMS: Final = (PLAIN, *_HASHES, OAUTHBEARER)
+
+ITERATIONS_MIN: Final = 4_096
+"""RFC 7677: fewer make a password cheap to guess for who listens. Java's client insists on it too."""
+ITERATIONS_MAX: Final = 1_000_000
+"""Brokers of Apache Kafka allow 16,384. More than this would be an attack on the client's CPU."""
+
+Exchange: TypeAlias = Generator[bytes, bytes, None]
+
+
+class Mechanism(ABC):
+    """A way to authenticate, with the credentials for it."""
+
+    name: str
+
+    @abstractmethod
+    async def exchange(self) -> Exchange:
+        """The rounds of one authentication. Raises AuthenticationFailed if there are no credentials."""
+
+    def __repr__(self) -> str:
+        return f"<{self.name}>"  # never the credentials
+
+
+class Plain(Mechanism):
+    """RFC 4616. The password itself is sent: only over TLS, or where nobody can listen."""
+
+    name = PLAIN
+
+    def __init__(self, username: str, password: str) -> None:
+        self._message = b"\0".join([b"", username.encode(), password.encode()])
+
+    async def exchange(self) -> Exchange:
+        return self._rounds()
+
+    def _rounds(self) -> Exchange:
+        yield self._message
+
+
+class Scram(Mechanism):
+    """RFC 5802, without SASLprep, as in Kafka."""
+
+    def __init__(self, name: str, username: str, password: str) -> None:
+        self.name = name
+        self._hash = _HASHES[name]
+        self._username = username.replace("=", "=3D").replace(",", "=2C")
+        self._password = password.encode()
+
+    async def exchange(self) -> Exchange:
+        return self._rounds(secrets.token_urlsafe(24))
+
+    def _rounds(self, nonce: str) -> Exchange:
+        first_bare = f"n={self._username},r={nonce}"
+        server_first = (yield f"n,,{first_bare}".encode()).decode("utf-8", "replace")
+        salt, iterations, full_nonce = self._server_first(server_first, nonce)
+        salted = hashlib.pbkdf2_hmac(self._hash, self._password, salt, iterations)
+        client_key = self._hmac(salted, b"Client Key")
+        without_proof = f"c=biws,r={full_nonce}"
+        signed = f"{first_bare},{server_first},{without_proof}".encode()
+        signature = self._hmac(hashlib.new(self._hash, client_key).digest(), signed)
+        proof = bytes(one ^ other for one, other in zip(client_key, signature, strict=True))
+        final = yield f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
+        self._check_server(final.decode("utf-8", "replace"), self._hmac(salted, b"Server Key"), signed)
+
+    def _server_first(self, message: str, nonce: str) -> tuple[bytes, int, str]:
+        fields = _fields(message)
+        try:
+            full_nonce, iterations = fields["r"], int(fields["i"])
+            salt = base64.b64decode(fields["s"], validate=True)
+        except (KeyError, ValueError):
+            raise self._failed("the broker's first message cannot be read") from None
+        if not full_nonce.startswith(nonce) or full_nonce == nonce:
+            raise self._failed("the broker's nonce does not continue ours: somebody may be in between")
+        if not ITERATIONS_MIN <= iterations <= ITERATIONS_MAX:
+            raise self._failed(
+                f"the broker wants {iterations} iterations; {ITERATIONS_MIN} to {ITERATIONS_MAX} are accepted"
+            )
+        return salt, iterations, full_nonce
+
+    def _check_server(self, message: str, server_key: bytes, signed: bytes) -> None:
+        fields = _fields(message)
+        if "e" in fields:
+            raise self._failed(fields["e"])
+        expected = base64.b64encode(self._hmac(server_key, signed)).decode()
+        if not hmac.compare_digest(fields.get("v", "").encode(), expected.encode()):
+            raise self._failed("the broker cannot prove that it knows the password")
+
+    def _hmac(self, key: bytes, message: bytes) -> bytes:
+        return hmac.digest(key, message, self._hash)
+
+    def _failed(self, why: str) -> AuthenticationFailed:
+        return AuthenticationFailed(f"{self.name}: {why}")
+
+
+class OAuthBearer(Mechanism):
+    """RFC 7628, KIP-255."""
+
+    name = OAUTHBEARER
+
+    def __init__(self, provider: TokenProvider) -> None:
+        self._provider = provider
+
+    async def exchange(self) -> Exchange:
+        try:
+            token = await token_of(self._provider)
+        except Exception as error:
+            raise AuthenticationFailed(f"sasl_oauth_token_provider has no token: {error}") from error
+        return self._rounds(token)
+
+    def _rounds(self, token: str) -> Exchange:
+        refused = yield b"n,,\x01auth=Bearer " + token.encode() + b"\x01\x01"
+        if refused:
+            yield b"\x01"  # the broker then says why
+
+
+def _fields(message: str) -> dict[str, str]:
+    """`r=...,s=...` by letter."""
+    return {part[:1]: part[2:] for part in message.split(",") if part[1:2] == "="}

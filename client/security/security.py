@@ -1,0 +1,24 @@
+"""What a client's connections need to be let in."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+
+from muster.client.security.mechanisms import Mechanism
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """TLS, SASL, or both."""
+
+    context: ssl.SSLContext | None = None
+    """None: no TLS."""
+    mechanism: Mechanism | None = None
+    """None: no SASL."""
+
+    @property
+    def protocol(self) -> str:
+        """As security_protocol names it."""
+        transport = "PLAINTEXT" if self.context is None else "SSL"
+        return transport if self.mechanism is None else f"SASL_{transport}"
