@@ -22,13 +22,16 @@ _LOG: Final = logging.getLogger("muster.client.consumer")
 
 class AutoCommit:
     """Commits what `handled()` returns and is not committed yet, by calling `commit` with a deadline; each
-    periodic attempt gets `attempt_s`. `wake` is called when `tick` has something to do."""
+    periodic attempt gets `attempt_s`. `wake` is called when `tick` has something to do. `are_gone` asks
+    whether none of these partitions exists, with a deadline: a coordinator may not have heard of a new topic
+    yet."""
 
     def __init__(
         self,
         commit: Callable[[dict[TopicPartition, OffsetAndMetadata], float], Awaitable[CommitResult]],
         handled: Callable[[], Mapping[TopicPartition, OffsetAndMetadata]],
         wake: Callable[[], None],
+        are_gone: Callable[[Iterable[TopicPartition], float], Awaitable[bool]],
         *,
         interval_s: float,
         attempt_s: float,
@@ -37,6 +40,7 @@ class AutoCommit:
         self._commit = commit
         self._handled = handled
         self._wake = wake
+        self._are_gone = are_gone
         self._interval_s = interval_s
         self._attempt_s = attempt_s
         self._retry_backoff_s = retry_backoff_s
@@ -81,7 +85,7 @@ class AutoCommit:
         try:
             result = await self._commit(offsets, deadline(self._attempt_s))
             self._note(result)
-            if not all(_is_gone(each.why) for each in result.retry.values()):
+            if not all(_is_unknown(each.why) for each in result.retry.values()):
                 again_s = min(self._retry_backoff_s, self._interval_s)
         except ClientError as error:
             _LOG.info("auto-commit failed and will be retried: %s", error)
@@ -120,7 +124,8 @@ class AutoCommit:
                 self._failure = failure
                 return
             self._note(result)
-            if all(_is_gone(each.why) for each in result.retry.values()):
+            unknown = all(_is_unknown(each.why) for each in result.retry.values())
+            if unknown and await self._are_gone(result.retry, give_up):
                 return
             if deadline(self._retry_backoff_s) >= give_up:
                 _LOG.warning(
@@ -169,6 +174,6 @@ class AutoCommit:
         self._wake()
 
 
-def _is_gone(why: Exception) -> bool:
-    """Whether it is because the topic does not exist."""
+def _is_unknown(why: Exception) -> bool:
+    """Whether it is because the coordinator does not know the topic."""
     return isinstance(why, KafkaError) and why.code in NEVER_PASSES

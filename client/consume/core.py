@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Iterable
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
@@ -33,9 +34,12 @@ from muster.client.errors import ClientError, Closed, ConcurrentUse, NoOffset, T
 from muster.client.fetch.fetcher import Fetcher, Reset
 from muster.client.group.group import Group
 from muster.client.group.outcomes import CommitResult
+from muster.client.network.cluster import ANY
 from muster.client.network.connection import deadline
 from muster.client.partitions import OffsetAndMetadata, TopicPartition
-from muster.protocol.errors import KafkaError
+from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from muster.protocol.types import ZERO_UUID
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -135,6 +139,7 @@ class ConsumerCore(Generic[K, V]):
                 partial(self.commit, waits_for_topics=False),
                 self.assigned.handled,
                 self.wake,
+                self._are_gone,
                 interval_s=given.auto_commit_interval_ms / 1000,
                 attempt_s=given.request_timeout_ms / 1000,
                 retry_backoff_s=given.retry_backoff_ms / 1000,
@@ -432,6 +437,27 @@ class ConsumerCore(Generic[K, V]):
         """The offsets for a commit without any: after the records returned, unless the reader left with
         them."""
         return self.assigned.handled() if self._abandoned else self.assigned.given_out()
+
+    async def _are_gone(self, partitions: Iterable[TopicPartition], until: float) -> bool:
+        """Whether none of the topics read exists any more, by those who led these partitions: other brokers
+        may not have heard of a new topic yet. Asking creates none."""
+        ids, image = self.fetcher.topic_ids(partitions), self.cluster.image
+        for where in partitions:
+            led = image.partition(where)
+            request = MetadataRequest(
+                topics=[MetadataRequest.Topic(name=where.topic)], allow_auto_topic_creation=False
+            )
+            try:
+                told: MetadataResponse = await self.cluster.call(
+                    request, until, node=ANY if led is None else led.leader
+                )
+            except ClientError:
+                return False
+            for topic in told.topics:
+                is_same = topic.topic_id in (ids.get(where, topic.topic_id), ZERO_UUID)
+                if is_same and topic.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    return False
+        return True
 
     async def commit(
         self,

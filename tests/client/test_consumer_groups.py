@@ -586,6 +586,17 @@ async def test_what_was_read_of_a_deleted_topic_is_not_committed_for_the_next_of
     assert await committed(broker) == 0
 
 
+async def test_the_last_commit_of_a_topic_that_the_coordinator_does_not_know_yet(broker: Broker) -> None:
+    broker.create_topic("t")
+    await send(broker.bootstrap, "t", 3)
+    settings: dict[str, Any] = {"group_id": "g", "topics": "t", "auto_offset_reset": "earliest"}
+    with broker.faults.add(api="OffsetCommit", times=3, error="UNKNOWN_TOPIC_ID") as rule:
+        async with Consumer(broker.bootstrap, **settings) as consumer:
+            assert len([await consumer.get(LONG_S) for _ in range(3)]) == 3
+        assert rule.fired == 3
+    assert await committed(broker) == 3
+
+
 async def test_a_commit_that_is_refused_for_good_is_raised_and_the_consumer_closes(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, cast
 
 import pytest
@@ -99,6 +99,7 @@ class Stage:
         self.group = FakeGroup(protocol)
         self.may_commit: Callable[[], Awaitable[bool]] | None = None
         self.why: KafkaError | ClientError = RequestTimedOut("late")
+        self.gone = True
         self.failures: list[BaseException] = []
         subscription = Subscription()
         subscription.subscribe("t")
@@ -108,6 +109,7 @@ class Stage:
             self._commit,
             self._handled,
             lambda: None,
+            self._are_gone,
             interval_s=LONG_S,
             attempt_s=LONG_S,
             retry_backoff_s=0.001,
@@ -126,6 +128,9 @@ class Stage:
 
     def own(self, *partitions: TopicPartition) -> None:
         self.rebalancing.owned = frozenset(partitions)
+
+    async def _are_gone(self, partitions: Iterable[TopicPartition], until: float) -> bool:
+        return self.gone
 
     def _handled(self) -> dict[TopicPartition, OffsetAndMetadata]:
         return {where: OffsetAndMetadata(7) for where in self.rebalancing.owned}
@@ -255,6 +260,21 @@ async def test_a_topic_that_is_gone_is_not_waited_for() -> None:
 
     stage.may_commit = never
     assert await stage.go_on() == [("hold", "t-0"), ("commit", "t-0"), ("revoked", "t-0"), ("read",)]
+
+
+async def test_a_topic_that_only_the_coordinator_does_not_know_is_waited_for() -> None:
+    stage = Stage()
+    stage.own(T0)
+    stage.why = KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+    stage.gone = False
+    answers = iter([False, False, True])
+
+    async def at_last() -> bool:
+        return next(answers)
+
+    stage.may_commit = at_last
+    story = await stage.go_on()
+    assert story == [("hold", "t-0"), *[("commit", "t-0")] * 3, ("revoked", "t-0"), ("read",)]
 
 
 async def test_what_is_lost_is_not_committed() -> None:
