@@ -305,6 +305,7 @@ async def _consume_in_group(cluster: Cluster, given: Namespace, printed: _Printe
     try:
         async with Consumer(
             given.bootstrap,
+            **given.client_options,
             topics=given.topic,
             listener=Announcing(),
             group_id=given.group,

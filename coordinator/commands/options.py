@@ -12,6 +12,7 @@ from muster.coordinator.arguments import Parser, did_you_mean
 
 BOOTSTRAP_DEFAULT: Final = "127.0.0.1:9092"
 BOOTSTRAP_VARIABLE: Final = "MUSTER_BOOTSTRAP_SERVERS"
+CONFIG_VARIABLE: Final = "MUSTER_COMMAND_CONFIG"
 TIMEOUT_DEFAULT_S: Final = 30.0
 _SECONDS_MAX: Final = 86_400.0
 
@@ -42,6 +43,12 @@ def command(
         "--bootstrap-servers",
         metavar="HOST:PORT[,HOST:PORT]",
         help=f"brokers to contact first (variable {BOOTSTRAP_VARIABLE}; default {BOOTSTRAP_DEFAULT})",
+    )
+    shared.add_argument(
+        "--command-config",
+        metavar="FILE",
+        help="client.properties with TLS and SASL settings, by Kafka's names; also bootstrap.servers and "
+        f"client.id (variable {CONFIG_VARIABLE})",
     )
     shared.add_argument(
         "--timeout",

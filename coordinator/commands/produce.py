@@ -112,6 +112,7 @@ class _Sending:
         timeout_ms = max(1, round(given.timeout * 1000))
         self._producer: Producer[bytes, bytes] = Producer(
             given.bootstrap,
+            **given.client_options,
             acks=_ACKS[given.acks],
             compression_type=given.compression,
             linger_ms=0,

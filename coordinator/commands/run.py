@@ -15,12 +15,15 @@ from typing import Final
 
 from muster.client.errors import ClientError, Unreachable
 from muster.client.network.cluster import Cluster, parse_bootstrap
+from muster.client.security.properties import ClientProperties, read_properties
+from muster.client.security.settings import SecuritySettings
 from muster.coordinator.arguments import EXIT_FAILED, EXIT_USAGE, fail, printable
 from muster.coordinator.base.system import on_signals
 from muster.coordinator.commands import output
-from muster.coordinator.commands.options import BOOTSTRAP_DEFAULT, BOOTSTRAP_VARIABLE
+from muster.coordinator.commands.options import BOOTSTRAP_DEFAULT, BOOTSTRAP_VARIABLE, CONFIG_VARIABLE
 from muster.protocol.errors import EncodeError, ErrorCode, KafkaError
 
+CLIENT_ID: Final = "muster"
 _SIGNALLED: Final = 128  # shells add the signal's number to this
 
 Work = Callable[[Cluster, Namespace], Awaitable[int]]
@@ -37,13 +40,22 @@ class Usage(Exception):
 def run(work: Work, given: Namespace, variables: Mapping[str, str]) -> int:
     """Call `work` with a cluster and return the exit code."""
     command = given.prog
+    try:
+        properties = _properties(given, variables)
+        security = SecuritySettings(**properties.security).security
+    except ValueError as error:
+        return fail(command, f"--command-config: {error}", EXIT_USAGE)
     option, text = "--bootstrap-server", given.bootstrap_server
-    if text is None:
+    if text is None and properties.bootstrap_servers is not None:
+        option, text = "bootstrap.servers of --command-config", properties.bootstrap_servers
+    elif text is None:
         option, text = BOOTSTRAP_VARIABLE, variables.get(BOOTSTRAP_VARIABLE) or BOOTSTRAP_DEFAULT
     try:
         bootstrap, given.bootstrap = parse_bootstrap(text), text
     except ValueError as error:
         return fail(command, f"{option}: {error}", EXIT_USAGE)
+    client_id = properties.client_id or CLIENT_ID
+    given.client_options = {**properties.security, "client_id": client_id}
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Names may contain characters that the terminal cannot show. JSON is always UTF-8.
         if given.output == "json":
@@ -54,7 +66,8 @@ def run(work: Work, given: Namespace, variables: Mapping[str, str]) -> int:
     logging.basicConfig(level=logging.WARNING, format=f"{command}: %(message)s")
     try:
         with _unreachable_said_once(), asyncio.Runner() as runner:
-            code = runner.run(_connected(work, Cluster(bootstrap), given))
+            cluster = Cluster(bootstrap, client_id=client_id, security=security)
+            code = runner.run(_connected(work, cluster, given))
             if sys.stdout is not None:
                 sys.stdout.flush()
             return code
@@ -78,6 +91,17 @@ def run(work: Work, given: Namespace, variables: Mapping[str, str]) -> int:
         return _SIGNALLED + signal.SIGINT
     except asyncio.CancelledError:
         return _SIGNALLED + signal.SIGTERM
+
+
+def _properties(given: Namespace, variables: Mapping[str, str]) -> ClientProperties:
+    """Raises ValueError."""
+    path = given.command_config or variables.get(CONFIG_VARIABLE)
+    if not path:
+        return ClientProperties()
+    try:
+        return read_properties(path)
+    except OSError as error:
+        raise ValueError(f"{path}: {(error.strerror or str(error)).lower()}") from None
 
 
 @contextmanager

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -83,6 +84,28 @@ def test_a_broker_that_is_not_there(arguments: list[str], capfd: pytest.CaptureF
         f"{named(arguments)}: no connection to {bootstrap}: connection refused "
         "(is a broker running there? use --bootstrap-server for another)\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "no such file or directory"),
+        ("security.protocol=TLS\n", "security_protocol='TLS': it takes 'PLAINTEXT' or 'SSL'"),
+        ("ssl.truststore.location=ca.jks\n", "set ssl.truststore.type=PEM"),
+        ("bootstrap.servers=nowhere\n", "bootstrap.servers of --command-config: 'nowhere' is no address"),
+    ],
+)
+def test_a_client_properties_that_cannot_be_used(
+    text: str | None, said: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "client.properties"
+    if text is not None:
+        path.write_text(text)
+    ended = Muster("127.0.0.1:1", capfd)("topics", "list", "--command-config", str(path))
+    (line,) = ended.err.splitlines()
+    assert ended.code == 2
+    assert line.startswith("muster topics list: ")
+    assert said in line
 
 
 def test_a_program_that_calls_a_command_still_hears_of_brokers_that_are_gone(
