@@ -128,8 +128,15 @@ class Upgrade:
             _keep_connection(group_id, former, member, shared)
             group.restart_session(member, step.now_ms)
         groups[group_id] = group
-        # Else partitions of whoever has left would be nobody's until something else gives a new epoch.
-        group.owed = None if old.rebalance is None else old.rebalance.cause
+        # Else partitions of whoever has left, or that were added before the leader has seen them, would be
+        # nobody's until something else gives a new epoch.
+        if old.rebalance is not None:
+            group.owed = old.rebalance.cause
+        elif any(
+            len(group.state.owners.get(topic_id, ())) < shared.topics.count(topic_id)
+            for topic_id in shared.topics.ids_of(group.state.subscribed_topics())
+        ):
+            group.owed = Cause(Trigger.TOPICS_CHANGED)
         group.sizes = None
         group.shown_state = group.kafka_state()
         step.events.append(

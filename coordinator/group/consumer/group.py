@@ -124,7 +124,7 @@ class ConsumerGroup:
         self.sizes: Mapping[str, int] | None = {}
         """How many partitions each topic it subscribes to had at the last epoch. None: not known."""
         self.owed: Cause | None = None
-        """Of the rebalance that its upgrade cut short: the next epoch makes up for it."""
+        """Of the rebalance that its upgrade cut short, or came before: the next epoch makes up for it."""
         self.is_stale = True
         """Whether the topics may be others than when the epoch was looked at last."""
         self.looking_up = False

@@ -215,9 +215,9 @@ RULES: Final[Sequence[Deliberate]] = (
         ends=True,
     ),
     Deliberate(
-        "an upgrade that cuts a rebalance short gives a new epoch",
+        "an upgrade gives a new epoch if it cuts a rebalance short, or if partitions are nobody's",
         "where a static member's return upgrades the group, Kafka's epoch stays, and partitions of members "
-        "that left are nobody's until the next epoch",
+        "that left, or that were added, are nobody's until the next epoch",
         _since(Quirk.CUT_SHORT),
         ends=True,
     ),

@@ -35,7 +35,7 @@ class Quirk(Enum):
     """A regular expression turns out to match nothing, and its members are still to have what they subscribed
     to before."""
     CUT_SHORT = auto()
-    """A static member's upgrade cuts a rebalance short."""
+    """A static member's upgrade cuts a rebalance short, or comes before the one that a topic calls for."""
     CLASSIC_ALONE = auto()
     """In a consumer group of members that all speak the classic protocol, one is told to rejoin."""
     FORGOTTEN = auto()
@@ -80,12 +80,15 @@ class Watched:
     ) -> None:
         state = group.state
         before = state.subscriptions.get(member.member_id)
-        if group.owed is not None:
-            self._found[group.group_id].add(Quirk.CUT_SHORT)
+        owed = group.owed
         due, alike = state.epoch > state.assignment_epoch, state.is_homogeneous()
         _advance(group, member, said, owned, cause, step)
         state = group.state
         bumped = any(isinstance(event, EpochBumped) for event in step.events)
+        if owed is not None and any(
+            isinstance(event, EpochBumped) and event.trigger is owed.trigger for event in step.events
+        ):
+            self._found[group.group_id].add(Quirk.CUT_SHORT)
         if due and not bumped and alike != state.is_homogeneous():
             self._found[group.group_id].add(Quirk.OLD_KIND)
         if before is not None and before.instance_id != said.instance_id:
