@@ -442,7 +442,7 @@ class ConsumerCore(Generic[K, V]):
         """Whether none of the topics read exists any more, by those who led these partitions: other brokers
         may not have heard of a new topic yet. Asking creates none."""
         ids, image = self.fetcher.topic_ids(partitions), self.cluster.image
-        for where in partitions:
+        for where in {each.topic: each for each in partitions}.values():  # one of each topic
             led = image.partition(where)
             request = MetadataRequest(
                 topics=[MetadataRequest.Topic(name=where.topic)], allow_auto_topic_creation=False

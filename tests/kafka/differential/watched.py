@@ -84,10 +84,8 @@ class Watched:
         due, alike = state.epoch > state.assignment_epoch, state.is_homogeneous()
         _advance(group, member, said, owned, cause, step)
         state = group.state
-        bumped = any(isinstance(event, EpochBumped) for event in step.events)
-        if owed is not None and any(
-            isinstance(event, EpochBumped) and event.trigger is owed.trigger for event in step.events
-        ):
+        bumped = [event.trigger for event in step.events if isinstance(event, EpochBumped)]
+        if owed is not None and owed.trigger in bumped:
             self._found[group.group_id].add(Quirk.CUT_SHORT)
         if due and not bumped and alike != state.is_homogeneous():
             self._found[group.group_id].add(Quirk.OLD_KIND)
