@@ -61,13 +61,20 @@ CLASSIC: Final = "classic"
 CONSUMER: Final = "consumer"
 """Protocols of groups."""
 
+PLAINTEXT: Final = "PLAINTEXT"
+PROTOCOLS: Final = (PLAINTEXT, "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+"""Security protocols of listeners."""
+MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+TLS_VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
+
 STORE_PATTERN: Final = r"postgres(ql)?://\S+"
 STORE_SHAPE: Final = "postgresql://USER:PASSWORD@HOST:PORT/DATABASE"
 
 _PORT: Final = r"([1-9]\d{0,3}|[1-5]\d{4}|6[0-4]\d{3}|65[0-4]\d\d|655[0-2]\d|6553[0-5])"
 
 _HOST: Final = r"(\[[0-9A-Fa-f:.]+\]|[^:\s\[\],]+)"
-_LISTENER: Final = r"[A-Za-z][A-Za-z0-9_.-]*://"
+_NAME: Final = r"[A-Za-z][A-Za-z0-9_.-]*"
+_LISTENER: Final = f"{_NAME}://"
 _LISTENER_SHAPE: Final = "NAME://HOST:PORT[,...]"
 
 
@@ -188,6 +195,99 @@ class Settings:
         high=INT64_MAX,
     )
     shutdown_grace_ms: int = _setting(5_000, "at shutdown, how long requests in flight may take to finish")
+
+    # ---- security
+    listener_security_protocol_map: str | None = _kafka(
+        None,
+        "security protocol of each listener; without it a listener's name is its protocol, and other names are "
+        "PLAINTEXT",
+        section="security",
+        pattern=_several(f"{_NAME}:({'|'.join(PROTOCOLS)})"),
+        shape=f"NAME:PROTOCOL[,...], of {', '.join(PROTOCOLS)}",
+        optional=True,
+    )
+    ssl_keystore_location: str | None = _kafka(
+        None,
+        "PEM file with the broker's private key and its certificate chain; read again when it changes, and on "
+        "SIGHUP",
+        length_max=4_096,
+        optional=True,
+    )
+    ssl_key_password: str | None = _kafka(
+        None, "password of the private key, if it is encrypted", type=Type.PASSWORD, optional=True
+    )
+    ssl_truststore_location: str | None = _kafka(
+        None,
+        "PEM file with the CAs whose client certificates are accepted",
+        length_max=4_096,
+        optional=True,
+    )
+    ssl_client_auth: str = _kafka(
+        "none",
+        "whether clients of SSL listeners present a certificate, whose subject is then their principal",
+        choices=("none", "requested", "required"),
+    )
+    ssl_principal_mapping_rules: str = _kafka(
+        "DEFAULT",
+        "how certificate subjects become user names: the first rule that matches",
+        shape="DEFAULT or RULE:PATTERN/REPLACEMENT/[LU], several with commas",
+        pattern=r"\S.*",
+    )
+    ssl_enabled_protocols: tuple[str, ...] = _kafka(
+        TLS_VERSIONS, "versions of TLS that are served", choices=TLS_VERSIONS
+    )
+    sasl_enabled_mechanisms: tuple[str, ...] = _kafka(
+        ("SCRAM-SHA-256", "SCRAM-SHA-512"),
+        "how clients of SASL listeners may authenticate (Kafka's default is GSSAPI, which muster has not)",
+        choices=MECHANISMS,
+    )
+    sasl_server_max_receive_size: int = _kafka(
+        524_288, "largest request of a client that has not authenticated yet", low=1
+    )
+    connection_failed_authentication_delay_ms: int = _kafka(
+        100, "how long the answer to a failed authentication is held back"
+    )
+    connections_max_reauth_ms: int = _kafka(
+        0,
+        "how long a client stays authenticated before it must authenticate again; 0: forever",
+        high=INT64_MAX,
+    )
+    sasl_oauthbearer_jwks_endpoint_url: str | None = _kafka(
+        None,
+        "where the keys are that sign OAUTHBEARER tokens",
+        pattern=r"(https?|file)://\S+",
+        shape="https://... or file:///...",
+        optional=True,
+    )
+    sasl_oauthbearer_expected_audience: tuple[str, ...] = _kafka(
+        (), "audiences of which a token must have one; needed unless unverified ones are allowed"
+    )
+    sasl_oauthbearer_expected_issuer: str | None = _kafka(
+        None,
+        "issuer that a token must have; needed unless unverified ones are allowed",
+        length_max=4_096,
+        optional=True,
+    )
+    sasl_oauthbearer_allow_unverified_audience: bool = _kafka(False, "accept tokens for any audience")
+    sasl_oauthbearer_allow_unverified_issuer: bool = _kafka(False, "accept tokens of any issuer")
+    sasl_oauthbearer_sub_claim_name: str = _kafka("sub", "claim that names the user", length_max=255)
+    sasl_oauthbearer_scope_claim_name: str = _kafka(
+        "scope", "claim that has the token's scopes", length_max=255
+    )
+    sasl_oauthbearer_clock_skew_seconds: int = _kafka(30, "how far the clock of who issues tokens may be off")
+    sasl_oauthbearer_jwks_endpoint_refresh_ms: int = _kafka(
+        3_600_000, "how often the keys are read again", low=1, high=INT64_MAX
+    )
+    super_users: str | None = _kafka(
+        None,
+        "users who may do everything; with them ACLs come into force, without them nobody is refused anything",
+        pattern=r"[^;]+(;[^;]+)*",
+        shape="User:NAME[;...]",
+        optional=True,
+    )
+    allow_everyone_if_no_acl_found: bool = _kafka(
+        False, "allow everyone what no ACL is about; in force with --super-users"
+    )
 
     # ---- store and brokers
     data: str = _setting(

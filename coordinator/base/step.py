@@ -17,6 +17,9 @@ Row = tuple[bytes, bytes | None]
 
 NO_TICKET: Final[Ticket] = 0
 
+ANONYMOUS: Final = "User:ANONYMOUS"
+"""The principal of clients that nobody has authenticated."""
+
 
 class BrokenInvariant(AssertionError):
     """A machine found itself in a state that cannot be: a bug. The shard stops and is loaded again (promise
@@ -42,6 +45,8 @@ class RequestContext:
     connection_id: int
     listener: str = ""
     """Name of the listener that the connection came by; empty where there is only one."""
+    principal: str = ANONYMOUS
+    """Who the client has authenticated as: `User:alice`."""
 
 
 NOBODY: Final = RequestContext(0, "", "", 0)
