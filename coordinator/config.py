@@ -199,8 +199,7 @@ class Settings:
     # ---- security
     listener_security_protocol_map: str | None = _kafka(
         None,
-        "security protocol of each listener; without it a listener's name is its protocol, and other names are "
-        "PLAINTEXT",
+        "security protocol of each listener; without it a listener's name is its protocol",
         section="security",
         pattern=_several(f"{_NAME}:({'|'.join(PROTOCOLS)})"),
         shape=f"NAME:PROTOCOL[,...], of {', '.join(PROTOCOLS)}",
@@ -208,8 +207,7 @@ class Settings:
     )
     ssl_keystore_location: str | None = _kafka(
         None,
-        "PEM file with the broker's private key and its certificate chain; read again when it changes, and on "
-        "SIGHUP",
+        "PEM file with the broker's private key and its certificate chain; read again when it changes",
         length_max=4_096,
         optional=True,
     )
@@ -280,7 +278,7 @@ class Settings:
     )
     super_users: str | None = _kafka(
         None,
-        "users who may do everything; with them ACLs come into force, without them nobody is refused anything",
+        "users who may do everything; ACLs are in force if there are any",
         pattern=r"[^;]+(;[^;]+)*",
         shape="User:NAME[;...]",
         optional=True,
@@ -465,6 +463,9 @@ class Settings:
         if self.store is not None and self.test_mode:
             raise SettingError("test_mode", True, "false beside --store: the clock is the database's")
         self._check_listeners()
+        self._check_protocols()
+        self._check_tls()
+        self._check_sasl()
 
     def _check_listeners(self) -> None:
         if self.listeners is None:
@@ -490,6 +491,48 @@ class Settings:
                 raise SettingError(name, text, "each listener once")
             if names and not set(given) <= set(names):
                 raise SettingError(name, text, f"the listeners of --listeners ({', '.join(names)})")
+
+    def _check_protocols(self) -> None:
+        names = [each.listener for each in read_endpoints(self.listeners or "")]
+        given = self._protocols()
+        for name in given:
+            if name not in names:
+                allowed = f"listeners of --listeners ({', '.join(names) or 'none are named'}), not {name}"
+                raise SettingError(
+                    "listener_security_protocol_map", self.listener_security_protocol_map, allowed
+                )
+        # A misspelt SASL_SSL must not become a listener that lets everybody in.
+        lacking = [name for name in names if name not in given and name not in PROTOCOLS]
+        secured = any(self.protocol_of(name) != PLAINTEXT for name in names)
+        for name in lacking:
+            if secured or given or "SSL" in name.upper() or "SASL" in name.upper():
+                allowed = (
+                    f"names that are protocols ({', '.join(PROTOCOLS)}), or that have one in "
+                    f"--listener-security-protocol-map: {name} is neither"
+                )
+                raise SettingError("listeners", self.listeners, allowed)
+
+    def _check_tls(self) -> None:
+        if not any("SSL" in protocol for protocol in self.protocols):
+            for name in ("ssl_keystore_location", "ssl_truststore_location"):
+                if (value := getattr(self, name)) is not None:
+                    allowed = (
+                        "nothing while no listener has the protocol SSL or SASL_SSL (--listeners SSL://...)"
+                    )
+                    raise SettingError(name, value, allowed)
+            return
+        if self.ssl_keystore_location is None:
+            allowed = "the PEM file of the broker's key and certificate, which SSL and SASL_SSL need"
+            raise SettingError("ssl_keystore_location", None, allowed)
+        if self.ssl_client_auth != "none" and self.ssl_truststore_location is None:
+            allowed = "none, unless --ssl-truststore-location says whose client certificates are accepted"
+            raise SettingError("ssl_client_auth", self.ssl_client_auth, allowed)
+        if not self.ssl_enabled_protocols:
+            raise SettingError("ssl_enabled_protocols", "", f"one or more of {', '.join(TLS_VERSIONS)}")
+
+    def _check_sasl(self) -> None:
+        if any("SASL" in protocol for protocol in self.protocols) and not self.sasl_enabled_mechanisms:
+            raise SettingError("sasl_enabled_mechanisms", "", f"one or more of {', '.join(MECHANISMS)}")
 
     def _check_order(self, low: str, high: str) -> None:
         if getattr(self, low) > getattr(self, high):
@@ -534,6 +577,21 @@ class Settings:
             for each in bound
             for told in (advertised.get(each.listener),)
         ]
+
+    def protocol_of(self, listener: str) -> str:
+        """The security protocol of a listener, by its name."""
+        return self._protocols().get(listener) or (listener if listener in PROTOCOLS else PLAINTEXT)
+
+    @property
+    def protocols(self) -> list[str]:
+        """The security protocols of the listeners, in their order."""
+        return [self.protocol_of(each.bound.listener) for each in self.listening(0)]
+
+    def _protocols(self) -> dict[str, str]:
+        pairs = (
+            each.partition(":") for each in (self.listener_security_protocol_map or "").split(",") if each
+        )
+        return {name: protocol for name, _, protocol in pairs}
 
     def kafka_text(self, kafka_name: str) -> str | None:
         """A setting's value by Kafka's name for it, as Kafka writes it; None for names that are no setting

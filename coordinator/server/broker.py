@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
 from typing import Any, Final
 from uuid import UUID, uuid4
 
@@ -39,6 +38,7 @@ from muster.coordinator.server.apis import APIS, TRAFFIC
 from muster.coordinator.server.broker_configs import BrokerConfigs
 from muster.coordinator.server.config_rows import ConfigRows
 from muster.coordinator.server.connections import Connections
+from muster.coordinator.server.doors import Doors, Listen
 from muster.coordinator.server.features import Features
 from muster.coordinator.server.group_configs import KeptGroupConfigs
 from muster.coordinator.server.listener import BindError, Listener
@@ -90,7 +90,7 @@ class Shared:
     holds: LoadHolds = field(default_factory=LoadHolds)
     page: Endpoint | None = None
     """Where browsers find the page about these brokers, if there is one."""
-    listen: Callable[[str, int, Callable[[], asyncio.BaseProtocol]], Listener] = Listener
+    listen: Listen = Listener
     """Makes a broker's listener from host, port and what makes a connection's protocol. A simulated network
     comes in here."""
 
@@ -234,10 +234,9 @@ class Broker:
         self._fault_gate = FaultGate(shared.faults, self, sessions)
         self._page = shared.page
         self._listening = listening
-        self._listeners = [
-            shared.listen(bound.host, bound.port, partial(self.connections.connect, bound.listener))
-            for bound, _ in listening
-        ]
+        self.doors = Doors(settings, self.real_clock, self.unserved, dict)
+        sessions.door, sessions.has_sasl = self.doors.sasl, self.doors.has_sasl
+        self._listeners = [self.doors.listener(each, self.connections, shared.listen) for each in listening]
         self._catalogue_stale = asyncio.Event()
         self._catalogue_task: asyncio.Task[None] | None = None
         self._catalogue_reading: asyncio.Task[Change] | None = None  # created, but not begun yet
@@ -382,6 +381,7 @@ class Broker:
             self.membership.kill()
         for listener in self._listeners:
             await listener.close()
+        self.doors.close()
         self._fault_gate.close()
         self.connections.finish()
         await self.connections.drained(grace_s)
@@ -406,6 +406,7 @@ class Broker:
         self.group_events.abandon()
         for listener in self._listeners:
             await listener.close()
+        self.doors.close()
         self._fault_gate.close()
         await self.connections.close()
         await self._end()

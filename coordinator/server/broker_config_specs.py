@@ -100,7 +100,7 @@ BROKER_SPECS: Final[Mapping[str, Setting]] = {
 """Every broker config without a prefix, by Kafka's name."""
 
 _OF_SECURITY: Final = frozenset(
-    each.name for each in KEPT if each.name.startswith(("ssl.", "sasl.", "principal.builder.class"))
+    name for name in BROKER_SPECS if name.startswith(("ssl.", "sasl.", "principal.builder.class"))
 )
 _OF_MECHANISMS: Final = {each.name: each for each in OF_MECHANISMS}
 
@@ -113,7 +113,8 @@ def spec_named(name: str) -> Setting | None:
     if spec is not None or without is None:
         return spec
     scope = Scope.CLUSTER_WIDE if without in ON_LISTENERS else Scope.PER_BROKER
-    return replace(_OF_MECHANISMS.get(without) or BROKER_SPECS[without], name=name, scope=scope)
+    kept = _OF_MECHANISMS.get(without) or BROKER_SPECS[without]
+    return replace(kept, name=name, scope=scope, served=False)
 
 
 def shown(setting: Setting, text: str) -> str | None:

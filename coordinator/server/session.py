@@ -4,7 +4,7 @@ becomes of it into an answer.
 A request passes the gates in a row, and each costs nothing where there is nothing to it:
 
     size          where its first bytes arrive (`apis.check_request_size`)
-    authenticate  (comes with SASL)
+    authenticate  on SASL listeners, until the client is let in (`authentication`)
     quota         (comes with quotas)
     authorize     (comes with ACLs: `Api.names` says what a request is about)
     faults        test mode's rules, if any concern its API
@@ -26,6 +26,7 @@ from muster.coordinator.base.step import RequestContext
 from muster.coordinator.server.api import Api, Begin, Repeated
 from muster.coordinator.server.apis import APIS
 from muster.coordinator.server.apis.connection import unsupported_api_versions
+from muster.coordinator.server.authentication import Authentication, Door
 from muster.coordinator.server.connection import Connection
 from muster.coordinator.server.serving import Broker
 from muster.coordinator.server.unexpected import unexpected
@@ -62,22 +63,39 @@ class Sessions:
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.elements_max = broker.settings.request_elements_max
+        self.door: Door | None = None
+        """How clients of SASL listeners are let in; `has_sasl` says which those are."""
+        self.has_sasl: Callable[[str], bool] = lambda listener: False
         self.faults: Gate | None = None
         """To be set only together with `Connections.forget`: what is remembered passes no gate."""
 
     def open(self, connection: Connection) -> Session:
         """The session of a connection that was accepted."""
-        return Session(self, connection)
+        session = Session(self, connection)
+        if self.door is not None and self.has_sasl(connection.listener):
+            session.authentication = Authentication(self.door, connection, session.let_in, session.forget)
+        return session
 
 
 class Session:
     """Answers the requests of one connection, one at a time."""
 
-    __slots__ = ("_broker", "_context", "_remembered", "_sessions", "connection")
+    __slots__ = (
+        "_broker",
+        "_context",
+        "_remembered",
+        "_sessions",
+        "authentication",
+        "connection",
+        "principal",
+    )
 
     def __init__(self, sessions: Sessions, connection: Connection) -> None:
         self.connection: Connection | None = connection
         """None when it is over."""
+        self.principal = connection.principal
+        self.authentication: Authentication | None = None
+        """None where clients need not authenticate."""
         self._sessions = sessions
         self._broker = sessions.broker
         self._context: RequestContext | None = None
@@ -87,11 +105,21 @@ class Session:
     def client_id(self) -> str:
         return "" if self._context is None else self._context.client_id
 
+    def let_in(self, principal: str) -> None:
+        """The client has authenticated."""
+        self.principal = principal
+        self._context = None
+        self.forget()
+        if self.connection is not None:
+            self.connection.wire.recognised()
+
     def forget(self) -> None:
         self._remembered.clear()
 
     def close(self) -> None:
         self._remembered.clear()
+        if self.authentication is not None:
+            self.authentication.close()
         self.connection = None
 
     def begin(self, frame: bytes) -> Response | None:
@@ -120,9 +148,12 @@ class Session:
             return None
         return asked.response_to(answer)
 
-    def _read(self, frame: bytes) -> Asked | Response:
-        """The request, through the gates; or the response to ApiVersions in a version that is not served.
-        Raises DecodeError and CloseConnection."""
+    def _read(self, frame: bytes) -> Asked | Response | None:
+        """The request, through the gates; or what authentication answers, or the response to ApiVersions in a
+        version that is not served. Raises DecodeError and CloseConnection."""
+        authentication = self.authentication
+        if authentication is not None and authentication.takes(frame):
+            return authentication.begin(frame)
         header, offset = decode_request_header(frame)
         api_key, version, correlation_id, client_id = header
         api = APIS.get(api_key)
@@ -130,7 +161,8 @@ class Session:
             raise CloseConnection(api_not_served(api_key))
         connection = self.connection
         assert connection is not None
-        connection.wire.recognised()
+        if authentication is None:
+            connection.wire.recognised()
         if api.about_the_cluster and self._broker.membership.cut_off:
             # As long as it answers, clients go on asking it and no other. Not sooner: librdkafka takes a
             # broker that closes during ApiVersions for one without groups, and never asks it again.
@@ -147,7 +179,10 @@ class Session:
         # Metadata request for all topics (it writes the null array with the length of an old one).
         request, _ = decode_prefix(declared, version, frame, offset, self._sessions.elements_max)
         asked = Asked(self, api, header, request, self._context_of(version, client_id or ""))
-        # Here come: authenticate, quota, authorize.
+        # Here come: quota, authorize.
+        if authentication is not None and authentication.refuses:
+            asked.begin = authentication.refuse
+            return asked
         faults = self._sessions.faults
         if faults is not None and (begin := faults.begins(asked)) is not None:
             asked.begin = begin
@@ -181,6 +216,7 @@ class Session:
                 client_host=connection.client_host,
                 connection_id=connection.connection_id,
                 listener=connection.listener,
+                principal=self.principal,
             )
         return made
 
