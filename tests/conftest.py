@@ -49,6 +49,7 @@ OTHER_LOOPS: Final[Mapping[str, Sequence[str]]] = {
     "server/test_limits.py": ("asyncio", "uvloop"),
     "server/test_listener.py": ("asyncio", "uvloop"),
     "server/test_data.py": ("uvloop",),
+    "server/security/test_authentication.py": ("asyncio", "uvloop"),
     "server/security/test_tls.py": ("asyncio", "uvloop"),
     "client/test_connection.py": ("asyncio", "uvloop"),
     "client/test_pool.py": ("asyncio", "uvloop"),
