@@ -497,7 +497,8 @@ class Settings:
         given = self._protocols()
         for name in given:
             if name not in names:
-                allowed = f"listeners of --listeners ({', '.join(names) or 'none are named'}), not {name}"
+                there = ", ".join(names) or "none are named"
+                allowed = f"listeners of --listeners ({there}), not {name}"
                 raise SettingError(
                     "listener_security_protocol_map", self.listener_security_protocol_map, allowed
                 )
