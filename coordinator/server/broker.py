@@ -34,6 +34,7 @@ from muster.coordinator.runtime.holds import LoadHolds
 from muster.coordinator.runtime.recorder import Recorder
 from muster.coordinator.runtime.ring import Journal
 from muster.coordinator.runtime.shard_host import Limits
+from muster.coordinator.security.scram import MadeUp
 from muster.coordinator.server.apis import APIS, TRAFFIC
 from muster.coordinator.server.broker_configs import BrokerConfigs
 from muster.coordinator.server.config_rows import ConfigRows
@@ -49,6 +50,7 @@ from muster.coordinator.server.shards import DataShards, GroupShards
 from muster.coordinator.server.test_mode.fault_gate import FaultGate
 from muster.coordinator.server.test_mode.faults import Faults
 from muster.coordinator.server.unserved import Unserved
+from muster.coordinator.server.users import Users, mechanisms
 from muster.coordinator.storage.store import Lease, LeaseKind, NodeRow, Store, StoreCounts, StoreError
 from muster.coordinator.topics.catalogue import Catalogue, Change, Topic, events_topic, offsets_topic
 from muster.coordinator.topics.config import defaults_from
@@ -157,6 +159,8 @@ class Broker:
         in_force = GroupConfigs(of_groups)
         self.group_configs = KeptGroupConfigs(rows, self.configs, in_force)
         self.features = Features(rows, settings.group_coordinator_rebalance_protocols)
+        self.users = Users(rows)
+        self._made_up = MadeUp()
         self.runtime = GroupRuntime(
             store,
             self.clock,
@@ -234,7 +238,9 @@ class Broker:
         self._fault_gate = FaultGate(shared.faults, self, sessions)
         self._page = shared.page
         self._listening = listening
-        self.doors = Doors(settings, self.real_clock, self.unserved, dict)
+        self.doors = Doors(
+            settings, self.real_clock, self.unserved, lambda: mechanisms(settings, self.users, self._made_up)
+        )
         sessions.door, sessions.has_sasl = self.doors.sasl, self.doors.has_sasl
         self._listeners = [self.doors.listener(each, self.connections, shared.listen) for each in listening]
         self._catalogue_stale = asyncio.Event()
@@ -328,6 +334,8 @@ class Broker:
         the leases: `start` should follow at once. Raises NodeIdTaken and other StoreErrors."""
         self._store.changed.append(self._catalogue_stale.set)  # before the first look, or one might be missed
         await self.configs.start(self._fixed_configs())
+        if self.doors.sasl is not None:
+            self._made_up.secret = await self.users.secret()
         await self.catalogue.refresh()
         for topic in self.catalogue.hidden:
             self._log.warning(

@@ -15,6 +15,7 @@ from muster.coordinator.server.group_configs import KeptGroupConfigs
 from muster.coordinator.server.memory import ResponseMemory
 from muster.coordinator.server.producer_ids import ProducerIds
 from muster.coordinator.server.unserved import Unserved
+from muster.coordinator.server.users import Users
 from muster.coordinator.storage.store import Store
 from muster.coordinator.topics.catalogue import Catalogue, Topic
 from muster.coordinator.topics.partitions import Partitions
@@ -31,6 +32,7 @@ class Broker(Protocol):
     configs: BrokerConfigs
     group_configs: KeptGroupConfigs
     features: Features
+    users: Users
     catalogue: Catalogue
     partitions: Partitions
     runtime: GroupRuntime

@@ -72,6 +72,7 @@ class Core:
         await brokers.start()
         try:
             await all_loaded(brokers.brokers)
+            await self.security.let_in(brokers.brokers[0])
         except BaseException:
             await brokers.stop()
             raise

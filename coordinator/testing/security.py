@@ -9,7 +9,12 @@ import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from muster.coordinator.security.scram import HASHES, ITERATIONS, ScramCredential
+
+if TYPE_CHECKING:
+    from muster.coordinator.server.broker import Broker as Node
 
 Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 Client = Literal["confluent-kafka", "kafka-python", "aiokafka", "muster", "java"]
@@ -79,6 +84,14 @@ class Security:
         if self.has_sasl:
             settings["sasl_enabled_mechanisms"] = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
         return settings
+
+    async def let_in(self, node: Node) -> None:
+        """Make the user. Belongs to the brokers' thread."""
+        if self.has_sasl:
+            credentials = {
+                name: ScramCredential.of_password(name, self.password, ITERATIONS[0]) for name in HASHES
+            }
+            await node.users.alter(USER, credentials)
 
     # --- the clients' side ----------------------------------------------------------------------------------
 
