@@ -55,7 +55,7 @@ def _described(broker: Broker, version: int, name: str, times: int) -> _Describe
         error_message=None,
         credential_infos=[
             _Described.CredentialInfo(mechanism=_NUMBERS[mechanism], iterations=each.iterations)
-            for mechanism, each in found.items()
+            for mechanism, each in sorted(found.items())
         ],
     )
 
@@ -63,25 +63,44 @@ def _described(broker: Broker, version: int, name: str, times: int) -> _Describe
 async def alter_user_scram_credentials(
     broker: Broker, request: AlterUserScramCredentialsRequest, context: RequestContext
 ) -> AlterUserScramCredentialsResponse:
-    """Each user's outcome: one that is refused keeps no other from being altered."""
+    """Each user's outcome, those that are altered first: one that is refused keeps no other from it. A
+    request takes each user once, whatever it is to do."""
+    refused: dict[str, KafkaError] = {}
+    altered: dict[str, tuple[str, ScramCredential | None]] = {}
     asked: list[_Deletion | _Upsertion] = [*request.deletions, *request.upsertions]
-    times = Counter(each.name for each in asked)
-    results = []
-    for each in {each.name: each for each in asked}.values():
+    for each in asked:
+        if each.name in refused:
+            continue
         try:
-            if times[each.name] > 1:
+            checked = _checked(broker, each)
+            if each.name in altered:
+                del altered[each.name]
                 raise KafkaError(
                     ErrorCode.DUPLICATE_RESOURCE, f"user {each.name} is named more than once in a request"
                 )
-            await _alter(broker, each)
         except KafkaError as error:
-            results.append(entry(_Altered, context.api_version, error, user=each.name))
+            refused[each.name] = error
         else:
-            results.append(_Altered(user=each.name, error_code=ErrorCode.NONE, error_message=None))
-    return AlterUserScramCredentialsResponse(results=results)
+            altered[each.name] = checked
+    for name, (mechanism, credential) in altered.items():
+        try:
+            await broker.users.alter(name, {mechanism: credential})
+        except KafkaError as error:
+            refused[name] = error
+    return AlterUserScramCredentialsResponse(
+        results=[
+            *(
+                _Altered(user=name, error_code=ErrorCode.NONE, error_message=None)
+                for name in altered
+                if name not in refused
+            ),
+            *(entry(_Altered, context.api_version, error, user=name) for name, error in refused.items()),
+        ]
+    )
 
 
-async def _alter(broker: Broker, asked: _Deletion | _Upsertion) -> None:
+def _checked(broker: Broker, asked: _Deletion | _Upsertion) -> tuple[str, ScramCredential | None]:
+    """The mechanism, and the credential for it; None: it is to be deleted. Raises KafkaError."""
     if not asked.name:
         raise KafkaError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "the user's name is empty")
     mechanism = _NAMES.get(asked.mechanism)
@@ -92,15 +111,15 @@ async def _alter(broker: Broker, asked: _Deletion | _Upsertion) -> None:
             raise KafkaError(
                 ErrorCode.RESOURCE_NOT_FOUND, f"user {asked.name} has no {mechanism} credential to delete"
             )
-        await broker.users.alter(asked.name, {mechanism: None})
-        return
+        return mechanism, None
     if asked.iterations not in ITERATIONS:
         raise KafkaError(
             ErrorCode.UNACCEPTABLE_CREDENTIAL,
             f"iterations must be {ITERATIONS[0]} to {ITERATIONS[-1]}, not {asked.iterations}",
         )
-    credential = ScramCredential.of_salted(mechanism, asked.salted_password, asked.salt, asked.iterations)
-    await broker.users.alter(asked.name, {mechanism: credential})
+    return mechanism, ScramCredential.of_salted(
+        mechanism, asked.salted_password, asked.salt, asked.iterations
+    )
 
 
 def _users(request: AlterUserScramCredentialsRequest) -> list[str]:
