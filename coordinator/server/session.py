@@ -6,7 +6,7 @@ A request passes the gates in a row, and each costs nothing where there is nothi
     size          where its first bytes arrive (`apis.check_request_size`)
     authenticate  (comes with SASL)
     quota         (comes with quotas)
-    authorize     (comes with ACLs: `Api.names` says what a request is about)
+    authorize     where ACLs are in force: what the API needs (`authorize`)
     faults        test mode's rules, if any concern its API
     begin         `Api.begin`
 
@@ -22,10 +22,11 @@ from functools import lru_cache
 from typing import Final, Protocol, cast
 
 from muster.coordinator.base.answers import LATER
-from muster.coordinator.base.step import RequestContext
+from muster.coordinator.base.step import ANONYMOUS, RequestContext
 from muster.coordinator.server.api import Api, Begin, Repeated
 from muster.coordinator.server.apis import APIS
 from muster.coordinator.server.apis.connection import unsupported_api_versions
+from muster.coordinator.server.authorize import divided, refused
 from muster.coordinator.server.connection import Connection
 from muster.coordinator.server.serving import Broker
 from muster.coordinator.server.unexpected import unexpected
@@ -73,11 +74,12 @@ class Sessions:
 class Session:
     """Answers the requests of one connection, one at a time."""
 
-    __slots__ = ("_broker", "_context", "_remembered", "_sessions", "connection")
+    __slots__ = ("_broker", "_context", "_remembered", "_sessions", "connection", "principal")
 
     def __init__(self, sessions: Sessions, connection: Connection) -> None:
         self.connection: Connection | None = connection
         """None when it is over."""
+        self.principal = ANONYMOUS
         self._sessions = sessions
         self._broker = sessions.broker
         self._context: RequestContext | None = None
@@ -86,6 +88,12 @@ class Session:
     @property
     def client_id(self) -> str:
         return "" if self._context is None else self._context.client_id
+
+    def let_in(self, principal: str) -> None:
+        """The client has authenticated."""
+        self.principal = principal
+        self._context = None
+        self.forget()
 
     def forget(self) -> None:
         self._remembered.clear()
@@ -147,15 +155,30 @@ class Session:
         # Metadata request for all topics (it writes the null array with the length of an old one).
         request, _ = decode_prefix(declared, version, frame, offset, self._sessions.elements_max)
         asked = Asked(self, api, header, request, self._context_of(version, client_id or ""))
-        # Here come: authenticate, quota, authorize.
+        # Here come: authenticate, quota.
+        if self._broker.authorizer is not None and not self._authorize(asked):
+            return asked
         faults = self._sessions.faults
         if faults is not None and (begin := faults.begins(asked)) is not None:
             asked.begin = begin
-        elif api.repeats is not None and len(frame) <= _REPEATED_BYTES_MAX:
+        elif api.repeats is not None and asked.begin is api.begin and len(frame) <= _REPEATED_BYTES_MAX:
             repeated = api.repeats(request, version, frame[offset:])
             if repeated is not None:
                 self._remember(asked, frame, repeated)
         return asked
+
+    def _authorize(self, asked: Asked) -> bool:
+        """Whether the request is to be begun, if only in part. What is remembered has been allowed whole, to
+        this principal, by the ACLs that are still in force (`Connections.forget`)."""
+        broker, request, context = self._broker, asked.request, asked.context
+        error = refused(broker, asked.api, request, context)
+        if error is not None:
+            asked.begin = lambda *_: error
+            return False
+        begin = divided(broker, asked.api, request, context)
+        if begin is not None:
+            asked.begin = asked.allowed = begin
+        return True
 
     def _remember(self, asked: Asked, frame: bytes, repeated: Repeated) -> None:
         """A client sends the same heartbeat again and again, the same bytes but for the correlation id, and
@@ -181,6 +204,7 @@ class Session:
                 client_host=connection.client_host,
                 connection_id=connection.connection_id,
                 listener=connection.listener,
+                principal=self.principal,
             )
         return made
 
@@ -195,7 +219,7 @@ class Session:
 
         answer: object
         try:
-            answer = asked.api.begin(self._broker, request, asked.context, answered)
+            answer = asked.allowed(self._broker, request, asked.context, answered)
         except Exception as error:
             answer = error
         if answer is LATER or isinstance(answer, asyncio.Task):
@@ -215,6 +239,7 @@ class Asked:
     """A request that is being answered, or was, and may be repeated."""
 
     __slots__ = (
+        "allowed",
         "answer",
         "api",
         "at",
@@ -236,7 +261,8 @@ class Asked:
     ) -> None:
         self.session = session
         self.api = api
-        self.begin = api.begin
+        self.begin = self.allowed = api.begin
+        """`allowed`: what begins the request as far as its client may ask it."""
         self.header = header
         self.request = request
         self.context = context
