@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 from muster.coordinator.base.answers import Answered
 from muster.coordinator.base.step import RequestContext
 from muster.coordinator.server.names import Names
+from muster.coordinator.server.needs import Needs
 from muster.coordinator.server.refusal import Refusal
 from muster.coordinator.server.serving import Broker
 from muster.protocol.api import ApiKey, request_class, response_class, versions
@@ -74,6 +75,7 @@ class Api:
         "key",
         "name",
         "names",
+        "needs",
         "paced",
         "parts",
         "pieces",
@@ -88,6 +90,7 @@ class Api:
         key: ApiKey,
         begin: Begin | Handle,
         *,
+        needs: Needs,
         names: Names = _NOTHING,
         refuse: Refusal = _WHOLE,
         parts: Parts | None = None,
@@ -99,8 +102,9 @@ class Api:
         closing: bool = False,
         repeats: Repeats | None = None,
     ) -> None:
-        """`names`: what its requests name. `refuse`: the shape of a refusal, `parts` that of codes which
-        concern parts of it. `size_max`: bytes of a request (None: socket.request.max.bytes alone).
+        """`needs`: what its requests need to be allowed. `names`: what they name. `refuse`: the shape of a
+        refusal, `parts` that of codes which concern parts of it. `size_max`: bytes of a request (None:
+        socket.request.max.bytes alone).
 
         `reads`: it only reads and may take long, so it is dropped with its connection. `instant`: its
         requests take no time, and wait for nobody's turn. `about_the_cluster`: a broker that has lost sight
@@ -110,6 +114,7 @@ class Api:
         """
         self.key = key
         self.name = request_class(key).__name__.removesuffix("Request")
+        self.needs = needs
         self.names = names
         self.refuse = refuse
         self.parts = parts
@@ -133,6 +138,20 @@ class Api:
     def refusal(self, request: Any, version: int, error: KafkaError) -> Message:
         """The response that refuses a whole request."""
         return self.refuse.of(response_class(self.key), request, version, error)
+
+    def concerns_parts(self, code: ErrorCode, version: int) -> bool:
+        """Whether the code stands at parts of the response: where that has a code for the whole, few do."""
+        return self.parts is None or (version >= self.parts.since and self.parts.codes(code))
+
+    def partial_refusal(self, request: Any, version: int, error: KafkaError) -> Message:
+        """The response that refuses what a request names, and says of the whole that it succeeded."""
+        parts = self.parts
+        if parts is None:
+            return self.refusal(request, version, error)
+        if parts.version is not None:
+            version = min(version, parts.version)
+        refusal = parts.refusal._replace(fields={**parts.refusal.fields, "error_code": ErrorCode.NONE})
+        return refusal.of(response_class(self.key), request, version, error)
 
 
 def awaited(handle: Handle, name: str) -> Begin:

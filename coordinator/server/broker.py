@@ -20,6 +20,7 @@ from muster.coordinator.base.clock import Clock, PausableClock
 from muster.coordinator.base.endpoints import Endpoint, Listening
 from muster.coordinator.base.log import Logger
 from muster.coordinator.base.movable_clock import MovableClock
+from muster.coordinator.base.step import RequestContext
 from muster.coordinator.cluster.membership import LeaseHolder, Membership
 from muster.coordinator.cluster.topology import Leader, Topology, partition_lease, shard_topics
 from muster.coordinator.config import Settings
@@ -36,6 +37,7 @@ from muster.coordinator.runtime.ring import Journal
 from muster.coordinator.runtime.shard_host import Limits
 from muster.coordinator.security.scram import MadeUp
 from muster.coordinator.server.apis import APIS, TRAFFIC
+from muster.coordinator.server.authorizer import Authorizer
 from muster.coordinator.server.broker_configs import BrokerConfigs
 from muster.coordinator.server.config_rows import ConfigRows
 from muster.coordinator.server.connections import Connections
@@ -45,6 +47,7 @@ from muster.coordinator.server.group_configs import KeptGroupConfigs
 from muster.coordinator.server.listener import BindError, Listener
 from muster.coordinator.server.pausing import PausableStore
 from muster.coordinator.server.producer_ids import ProducerIds
+from muster.coordinator.server.rights import UNRESTRICTED, Rights
 from muster.coordinator.server.session import Sessions
 from muster.coordinator.server.shards import DataShards, GroupShards
 from muster.coordinator.server.test_mode.fault_gate import FaultGate
@@ -218,6 +221,7 @@ class Broker:
         self.journal.listeners.append(self._recovery.observe)
         self.producer_ids = ProducerIds(store)
         self.unserved = Unserved(self.real_clock)
+        self.authorizer = Authorizer(rows, settings, self.real_clock) if settings.super_users else None
         sessions = Sessions(self)
         self._connections_possible = shared.connections_max
         self.connections = Connections(
@@ -233,6 +237,8 @@ class Broker:
             unserved=self.unserved,
             closed=self.runtime.connection_closed,
         )
+        if self.authorizer is not None:
+            self.authorizer.acls.listeners.append(self.connections.forget)
         self.responses = self.connections.responses
         self.faults = shared.faults
         self._fault_gate = FaultGate(shared.faults, self, sessions)
@@ -266,6 +272,10 @@ class Broker:
     def served_apis(self) -> Sequence[ApiKey]:
         """What ApiVersions advertises: what is answered, and what is refused in words."""
         return [api.key for api in APIS.values()]
+
+    def rights(self, context: RequestContext) -> Rights:
+        """What the client of a request may do."""
+        return UNRESTRICTED if self.authorizer is None else self.authorizer.rights(context)
 
     @property
     def port(self) -> int:

@@ -50,18 +50,37 @@ class ConfigRows:
 
         Raises REQUEST_TIMED_OUT when that goes on, and StoreError.
         """
+        if await self._replace(name, after, validate_only=validate_only):
+            await self.refresh()
+
+    async def change_all(
+        self, changes: Mapping[str, Callable[[Mapping[str, str]], Mapping[str, str]]]
+    ) -> None:
+        """Replace rows as `change` does, one after the other up to the first that fails. What came of them is
+        read once."""
+        changed = False
+        try:
+            for name, after in changes.items():
+                changed |= await self._replace(name, after, validate_only=False)
+        finally:
+            if changed:
+                await self.refresh()
+
+    async def _replace(
+        self, name: str, after: Callable[[Mapping[str, str]], Mapping[str, str]], *, validate_only: bool
+    ) -> bool:
+        """Whether the row was replaced."""
         for _ in range(_ATTEMPTS):
             before = self._rows.get(name, {})
             now = after(before)
             if validate_only or now == before:
-                return
+                return False
             try:
                 await self._store.update_broker_configs(BrokerConfigsRow(name, now), expected=before)
             except StoreConflict:
                 await self.refresh()
                 continue
-            await self.refresh()
-            return
+            return True
         raise KafkaError(
             ErrorCode.REQUEST_TIMED_OUT, "these configs are being changed from elsewhere all the time"
         )

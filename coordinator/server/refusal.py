@@ -114,6 +114,14 @@ def entry(cls: type[S], version: int, error: KafkaError, **named: Any) -> S:
     return cls(**values)
 
 
+def join(answer: Message, part: Message) -> None:
+    """Add the elements that a refusal of a part lists to those of the answer to the rest."""
+    for declared in type(answer).__fields__:
+        ours, theirs = getattr(answer, declared.name), getattr(part, declared.name)
+        if isinstance(ours, list) and isinstance(theirs, list):
+            setattr(answer, declared.name, ours + theirs)
+
+
 def _entries(
     answer: type[Struct], each: Each, asked: Any, version: int, error: KafkaError
 ) -> Iterable[Struct]:

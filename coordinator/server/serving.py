@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from muster.coordinator.base.step import RequestContext
 from muster.coordinator.cluster.membership import Membership
 from muster.coordinator.cluster.topology import Leader, Topology
 from muster.coordinator.config import Settings
 from muster.coordinator.runtime.groups import GroupRuntime
+from muster.coordinator.server.authorizer import Authorizer
 from muster.coordinator.server.broker_configs import BrokerConfigs
 from muster.coordinator.server.features import Features
 from muster.coordinator.server.group_configs import KeptGroupConfigs
 from muster.coordinator.server.memory import ResponseMemory
 from muster.coordinator.server.producer_ids import ProducerIds
+from muster.coordinator.server.rights import Rights
 from muster.coordinator.server.unserved import Unserved
 from muster.coordinator.server.users import Users
 from muster.coordinator.storage.store import Store
@@ -41,6 +44,11 @@ class Broker(Protocol):
     unserved: Unserved
     responses: ResponseMemory
     """Bounds what fetches read."""
+    authorizer: Authorizer | None
+    """None where no ACLs are in force, and everyone may do everything."""
+
+    def rights(self, context: RequestContext) -> Rights:
+        """What the client of a request may do."""
 
     @property
     def served_apis(self) -> Sequence[ApiKey]:

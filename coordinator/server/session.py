@@ -6,7 +6,7 @@ A request passes the gates in a row, and each costs nothing where there is nothi
     size          where its first bytes arrive (`apis.check_request_size`)
     authenticate  on SASL listeners, until the client is let in (`authentication`)
     quota         (comes with quotas)
-    authorize     (comes with ACLs: `Api.names` says what a request is about)
+    authorize     where ACLs are in force: what the API needs (`authorize`)
     faults        test mode's rules, if any concern its API
     begin         `Api.begin`
 
@@ -27,6 +27,7 @@ from muster.coordinator.server.api import Api, Begin, Repeated
 from muster.coordinator.server.apis import APIS
 from muster.coordinator.server.apis.connection import unsupported_api_versions
 from muster.coordinator.server.authentication import Authentication, Door
+from muster.coordinator.server.authorize import divided, refused
 from muster.coordinator.server.connection import Connection
 from muster.coordinator.server.serving import Broker
 from muster.coordinator.server.unexpected import unexpected
@@ -179,18 +180,33 @@ class Session:
         # Metadata request for all topics (it writes the null array with the length of an old one).
         request, _ = decode_prefix(declared, version, frame, offset, self._sessions.elements_max)
         asked = Asked(self, api, header, request, self._context_of(version, client_id or ""))
-        # Here come: quota, authorize.
+        # Here comes: quota.
         if authentication is not None and authentication.refuses:
             asked.begin = authentication.refuse
+            return asked
+        if self._broker.authorizer is not None and not self._authorize(asked):
             return asked
         faults = self._sessions.faults
         if faults is not None and (begin := faults.begins(asked)) is not None:
             asked.begin = begin
-        elif api.repeats is not None and len(frame) <= _REPEATED_BYTES_MAX:
+        elif api.repeats is not None and asked.begin is api.begin and len(frame) <= _REPEATED_BYTES_MAX:
             repeated = api.repeats(request, version, frame[offset:])
             if repeated is not None:
                 self._remember(asked, frame, repeated)
         return asked
+
+    def _authorize(self, asked: Asked) -> bool:
+        """Whether the request is to be begun, if only in part. What is remembered has been allowed whole, to
+        this principal, by the ACLs that are still in force (`Connections.forget`)."""
+        broker, request, context = self._broker, asked.request, asked.context
+        error = refused(broker, asked.api, request, context)
+        if error is not None:
+            asked.begin = lambda *_: error
+            return False
+        begin = divided(broker, asked.api, request, context)
+        if begin is not None:
+            asked.begin = asked.allowed = begin
+        return True
 
     def _remember(self, asked: Asked, frame: bytes, repeated: Repeated) -> None:
         """A client sends the same heartbeat again and again, the same bytes but for the correlation id, and
@@ -231,7 +247,7 @@ class Session:
 
         answer: object
         try:
-            answer = asked.api.begin(self._broker, request, asked.context, answered)
+            answer = asked.allowed(self._broker, request, asked.context, answered)
         except Exception as error:
             answer = error
         if answer is LATER or isinstance(answer, asyncio.Task):
@@ -251,6 +267,7 @@ class Asked:
     """A request that is being answered, or was, and may be repeated."""
 
     __slots__ = (
+        "allowed",
         "answer",
         "api",
         "at",
@@ -272,7 +289,8 @@ class Asked:
     ) -> None:
         self.session = session
         self.api = api
-        self.begin = api.begin
+        self.begin = self.allowed = api.begin
+        """`allowed`: what begins the request as far as its client may ask it."""
         self.header = header
         self.request = request
         self.context = context

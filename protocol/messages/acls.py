@@ -2,8 +2,65 @@
 
 from __future__ import annotations
 
+from enum import IntEnum
+
 from muster.protocol.message import Message, Struct, field, request, response, struct
 from muster.protocol.types import Array, Int8, Int16, Int32, String
+
+
+class ResourceType(IntEnum):
+    """What an ACL is about. ANY stands in filters alone."""
+
+    ANY = 1
+    TOPIC = 2
+    GROUP = 3
+    CLUSTER = 4
+    TRANSACTIONAL_ID = 5
+    DELEGATION_TOKEN = 6
+    USER = 7
+
+
+class PatternType(IntEnum):
+    """How an ACL names resources. ANY and MATCH stand in filters alone."""
+
+    ANY = 1
+    MATCH = 2
+    LITERAL = 3
+    PREFIXED = 4
+
+
+class Operation(IntEnum):
+    """What an ACL allows or denies. ANY stands in filters alone."""
+
+    ANY = 1
+    ALL = 2
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+    CREATE_TOKENS = 13
+    DESCRIBE_TOKENS = 14
+    TWO_PHASE_COMMIT = 15
+
+
+class Permission(IntEnum):
+    """ANY stands in filters alone."""
+
+    ANY = 1
+    DENY = 2
+    ALLOW = 3
+
+
+CLUSTER_NAME = "kafka-cluster"
+"""The name of the one resource of type CLUSTER."""
+WILDCARD = "*"
+"""As the name of a literal pattern: every name. As a host: every host."""
 
 
 @request(29, versions="1-3", flexible="2+")

@@ -10,9 +10,10 @@ import pytest
 
 from muster.coordinator.base.step import Step
 from muster.coordinator.group.shard import Shard
-from muster.coordinator.server.apis.operations import GROUP_OPERATIONS
 from muster.coordinator.server.broker import Broker
+from muster.coordinator.server.rights import UNRESTRICTED
 from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.messages.acls import ResourceType
 from muster.protocol.messages.consumer_group import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
@@ -149,10 +150,10 @@ async def test_every_group_is_described_in_the_order_asked_for(core: Core, wire:
         answer = await wire.call(describing("g", "none", "", "g", operations=True), version)
         told = [(each.group_id, each.error_code, each.authorized_operations) for each in answer.groups]
         assert told == [
-            ("g", 0, GROUP_OPERATIONS),
+            ("g", 0, UNRESTRICTED.operations(ResourceType.GROUP)),
             ("none", ErrorCode.GROUP_ID_NOT_FOUND, AUTHORIZED_OPERATIONS_OMITTED),
             ("", ErrorCode.INVALID_GROUP_ID, AUTHORIZED_OPERATIONS_OMITTED),
-            ("g", 0, GROUP_OPERATIONS),
+            ("g", 0, UNRESTRICTED.operations(ResourceType.GROUP)),
         ]
         assert (answer.groups[2].group_state, answer.groups[2].group_epoch) == ("", 0)
     (group,) = (await wire.call(describing("g"), 1)).groups

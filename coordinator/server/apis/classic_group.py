@@ -10,10 +10,12 @@ from muster.coordinator.base.step import RequestContext
 from muster.coordinator.group.shard import Shard
 from muster.coordinator.server.api import Api, Parts, Repeated
 from muster.coordinator.server.names import Names
+from muster.coordinator.server.needs import Needs, group
 from muster.coordinator.server.refusal import Refusal, listing
 from muster.coordinator.server.serving import Broker
 from muster.protocol.api import ApiKey
 from muster.protocol.errors import ErrorCode
+from muster.protocol.messages.acls import Operation
 from muster.protocol.messages.classic_group import (
     HeartbeatRequest,
     JoinGroupRequest,
@@ -76,6 +78,7 @@ def leave_group(
 
 
 _NAMES: Final = Names(group="group_id", members=True)
+_NEEDS: Final = Needs((group(Operation.READ),))
 _CODES_OF_LEAVING_MEMBERS: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID})
 
 APIS: Final = (
@@ -84,14 +87,16 @@ APIS: Final = (
     Api(
         ApiKey.JOIN_GROUP,
         join_group,
+        needs=_NEEDS,
         names=_NAMES,
         refuse=Refusal(mirrored=("member_id",)),
         size_max=_GROUP_BYTES_MAX,
     ),
-    Api(ApiKey.SYNC_GROUP, sync_group, names=_NAMES, size_max=_GROUP_BYTES_MAX),
+    Api(ApiKey.SYNC_GROUP, sync_group, needs=_NEEDS, names=_NAMES, size_max=_GROUP_BYTES_MAX),
     Api(
         ApiKey.HEARTBEAT,
         heartbeat,
+        needs=_NEEDS,
         names=_NAMES,
         instant=True,
         repeats=lambda request, version, message: Repeated(),
@@ -99,6 +104,7 @@ APIS: Final = (
     Api(
         ApiKey.LEAVE_GROUP,
         leave_group,
+        needs=_NEEDS,
         names=_NAMES,
         parts=Parts(
             _CODES_OF_LEAVING_MEMBERS.__contains__,

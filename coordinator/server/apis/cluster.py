@@ -15,6 +15,8 @@ from muster.coordinator.server.api import Api
 from muster.coordinator.server.apis.reassignments import named_partition
 from muster.coordinator.server.apis.several import Attempts, Turns, heard_of_all
 from muster.coordinator.server.names import TOPICS_BY_TOPIC, Listed, Names, by
+from muster.coordinator.server.needs import Needs
+from muster.coordinator.server.needs import cluster as on_cluster
 from muster.coordinator.server.refusal import entry
 from muster.coordinator.server.refusal import partitions as each_partition
 from muster.coordinator.server.serving import Broker
@@ -22,6 +24,7 @@ from muster.coordinator.topics.catalogue import Topic
 from muster.coordinator.topics.logs import PartitionId
 from muster.protocol.api import ApiKey
 from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.messages.acls import Operation
 from muster.protocol.messages.cluster import (
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
@@ -181,10 +184,16 @@ async def _elect(broker: Broker, topic: Topic, partition: int, election_type: in
 
 
 APIS: Final = (
-    Api(ApiKey.DESCRIBE_LOG_DIRS, describe_log_dirs, names=Names(topics=TOPICS_BY_TOPIC)),
+    Api(
+        ApiKey.DESCRIBE_LOG_DIRS,
+        describe_log_dirs,
+        needs=Needs((on_cluster(Operation.DESCRIBE),)),
+        names=Names(topics=TOPICS_BY_TOPIC),
+    ),
     Api(
         ApiKey.ELECT_LEADERS,
         elect_leaders,
+        needs=Needs((on_cluster(Operation.ALTER),)),
         names=Names(topics=(Listed("topic_partitions", by("topic")),)),
         refuse=each_partition(
             "replica_election_results",

@@ -23,6 +23,14 @@ from muster.coordinator.server.broker_configs import (
     source_of,
 )
 from muster.coordinator.server.names import Listed, Name, Names
+from muster.coordinator.server.needs import (
+    Asking,
+    Elements,
+    Needs,
+    cluster,
+    group_refusal,
+    topic_refusal,
+)
 from muster.coordinator.server.refusal import entry, listing
 from muster.coordinator.server.serving import Broker
 from muster.coordinator.topics.catalogue import Topic, check_name
@@ -36,6 +44,7 @@ from muster.coordinator.topics.config import (
 )
 from muster.protocol.api import ApiKey
 from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.messages.acls import Operation as AclOperation
 from muster.protocol.messages.configs import (
     AlterConfigsRequest,
     AlterConfigsResponse,
@@ -450,16 +459,52 @@ def _topic_named(resource: Any) -> Name | None:
     return str(resource.resource_name) if resource.resource_type == ResourceType.TOPIC else None
 
 
+def _each_needs(operation: AclOperation, logger_operation: AclOperation) -> Needs:
+    def check(asking: Asking, request: Any, resource: Any) -> KafkaError | None:
+        match resource.resource_type:
+            case ResourceType.TOPIC:
+                return topic_refusal(asking, operation, resource.resource_name)
+            case ResourceType.GROUP:
+                return group_refusal(asking, operation, resource.resource_name)
+            case ResourceType.BROKER_LOGGER:
+                return cluster(logger_operation)(asking, resource)
+            case ResourceType.BROKER | ResourceType.CLIENT_METRICS:
+                return cluster(operation)(asking, resource)
+        return None  # there is no such type
+
+    return Needs(elements=Elements("resources", check))
+
+
+_TO_DESCRIBE: Final = _each_needs(AclOperation.DESCRIBE_CONFIGS, AclOperation.DESCRIBE_CONFIGS)
+_TO_ALTER: Final = _each_needs(AclOperation.ALTER_CONFIGS, AclOperation.CLUSTER_ACTION)
+
 _NAMES: Final = Names(topics=(Listed("resources", _topic_named),))
 
 APIS: Final = (
-    Api(ApiKey.DESCRIBE_CONFIGS, describe_configs, names=_NAMES, refuse=listing("results", "resources")),
-    Api(ApiKey.ALTER_CONFIGS, alter_configs, names=_NAMES, refuse=listing("responses", "resources")),
     Api(
-        ApiKey.INCREMENTAL_ALTER_CONFIGS,
-        incremental_alter_configs,
+        ApiKey.DESCRIBE_CONFIGS,
+        describe_configs,
+        needs=_TO_DESCRIBE,
+        names=_NAMES,
+        refuse=listing("results", "resources"),
+    ),
+    Api(
+        ApiKey.ALTER_CONFIGS,
+        alter_configs,
+        needs=_TO_ALTER,
         names=_NAMES,
         refuse=listing("responses", "resources"),
     ),
-    Api(ApiKey.LIST_CONFIG_RESOURCES, list_config_resources),
+    Api(
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        incremental_alter_configs,
+        needs=_TO_ALTER,
+        names=_NAMES,
+        refuse=listing("responses", "resources"),
+    ),
+    Api(
+        ApiKey.LIST_CONFIG_RESOURCES,
+        list_config_resources,
+        needs=Needs((cluster(AclOperation.DESCRIBE_CONFIGS),)),
+    ),
 )

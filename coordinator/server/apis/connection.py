@@ -7,6 +7,7 @@ from typing import Final
 
 from muster.coordinator.base.step import RequestContext
 from muster.coordinator.server.api import Api
+from muster.coordinator.server.needs import nothing
 from muster.coordinator.server.serving import Broker
 from muster.protocol.api import ApiKey, answer_api_versions
 from muster.protocol.errors import ErrorCode, KafkaError
@@ -52,4 +53,4 @@ def unsupported_api_versions(version: int) -> tuple[ApiVersionsResponse, int]:
     return answer_api_versions(version, ())
 
 
-APIS: Final = (Api(ApiKey.API_VERSIONS, api_versions),)
+APIS: Final = (Api(ApiKey.API_VERSIONS, api_versions, needs=nothing("clients ask before they authenticate")),)

@@ -10,14 +10,15 @@ from muster.coordinator.base.answers import Answered
 from muster.coordinator.base.step import RequestContext
 from muster.coordinator.group.shard import Shard
 from muster.coordinator.server.api import Api, Repeated
-from muster.coordinator.server.apis.operations import GROUP_OPERATIONS
 from muster.coordinator.server.apis.several import several
 from muster.coordinator.server.names import Listed, Names, itself
+from muster.coordinator.server.needs import Needs, every_topic, group, groups
 from muster.coordinator.server.refusal import Each, Refusal, entry
 from muster.coordinator.server.serving import Broker
 from muster.coordinator.server.unserved import no_consumer_protocol
 from muster.protocol.api import ApiKey
 from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.messages.acls import Operation, ResourceType
 from muster.protocol.messages.consumer_group import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
@@ -51,6 +52,7 @@ async def consumer_group_describe(
     """Every group asked for is in the answer, whatever became of it."""
     if not broker.features.consumer_groups:
         raise no_consumer_protocol()
+    rights = broker.rights(context)
 
     async def describe(group_id: str) -> ConsumerGroupDescribeResponse.DescribedGroup:
         try:
@@ -68,10 +70,20 @@ async def consumer_group_describe(
                 **_NO_EPOCHS,
             )
         if request.include_authorized_operations and group.error_code == ErrorCode.NONE:
-            group.authorized_operations = GROUP_OPERATIONS
+            group.authorized_operations = rights.operations(ResourceType.GROUP, group_id)
+        if not all(rights.may(Operation.DESCRIBE, ResourceType.TOPIC, name) for name in _topics(group)):
+            group.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            group.error_message = "a member has partitions of a topic that this client may not describe"
+            group.members = []
         return group
 
     return ConsumerGroupDescribeResponse(groups=await several(describe, request.group_ids))
+
+
+def _topics(group: ConsumerGroupDescribeResponse.DescribedGroup) -> set[str]:
+    """Those of which members have partitions, or are to have some."""
+    assignments = (each for member in group.members for each in (member.assignment, member.target_assignment))
+    return {each.topic_name for assignment in assignments for each in assignment.topic_partitions}
 
 
 def _topic_id(partitions: ConsumerGroupHeartbeatRequest.TopicPartitions) -> UUID:
@@ -82,6 +94,7 @@ APIS: Final = (
     Api(
         ApiKey.CONSUMER_GROUP_HEARTBEAT,
         consumer_group_heartbeat,
+        needs=Needs((group(Operation.READ), every_topic(Operation.DESCRIBE, "subscribed_topic_names"))),
         names=Names(
             group="group_id",
             topics=(Listed("subscribed_topic_names", itself), Listed("topic_partitions", _topic_id)),
@@ -94,6 +107,7 @@ APIS: Final = (
     Api(
         ApiKey.CONSUMER_GROUP_DESCRIBE,
         consumer_group_describe,
+        needs=Needs(elements=groups(Operation.DESCRIBE, "group_ids")),
         names=Names(groups=Listed("group_ids", itself)),
         refuse=Refusal((Each("groups", "group_ids", itself="group_id", fields=_NO_EPOCHS),)),
     ),

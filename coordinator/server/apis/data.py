@@ -19,6 +19,8 @@ from muster.coordinator.server.api import Api, Parts
 from muster.coordinator.server.apis.several import Turns
 from muster.coordinator.server.memory import ResponseReservation
 from muster.coordinator.server.names import TOPICS, TOPICS_BY_TOPIC, Listed, Names, by
+from muster.coordinator.server.needs import Needs
+from muster.coordinator.server.needs import topics as on_topics
 from muster.coordinator.server.refusal import Each, Refusal, entry, partitions
 from muster.coordinator.server.serving import Broker
 from muster.coordinator.server.unexpected import unexpected
@@ -29,6 +31,7 @@ from muster.coordinator.topics.partitions import Appended, FetchedPartition, Fet
 from muster.protocol.api import ApiKey
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.message import Versions
+from muster.protocol.messages.acls import Operation
 from muster.protocol.messages.data import (
     DeleteRecordsRequest,
     DeleteRecordsResponse,
@@ -454,6 +457,7 @@ APIS: Final = (
     Api(
         ApiKey.PRODUCE,
         produce,
+        needs=Needs(elements=on_topics(Operation.WRITE, "topic_data", ids_from=_IDS_PRODUCED_FROM)),
         names=Names(topics=(Listed("topic_data", by("name")),)),
         refuse=partitions("responses", "topic_data", "partition_responses", "partition_data"),
         size_max=None,
@@ -462,6 +466,7 @@ APIS: Final = (
     Api(
         ApiKey.FETCH,
         fetch,
+        needs=Needs(elements=on_topics(Operation.READ, named="topic", ids_from=_IDS_FETCHED_FROM)),
         names=Names(topics=TOPICS_BY_TOPIC),
         refuse=Refusal((_FETCH_OF_PARTITIONS._replace(versions=Versions(0, _WITHOUT_A_CODE_UNTIL)),)),
         parts=Parts(
@@ -472,13 +477,29 @@ APIS: Final = (
         reads=True,
         pieces=True,
     ),
-    Api(ApiKey.LIST_OFFSETS, list_offsets, names=Names(topics=TOPICS), refuse=partitions(), reads=True),
+    Api(
+        ApiKey.LIST_OFFSETS,
+        list_offsets,
+        needs=Needs(elements=on_topics(Operation.DESCRIBE)),
+        names=Names(topics=TOPICS),
+        refuse=partitions(),
+        reads=True,
+    ),
     Api(
         ApiKey.OFFSET_FOR_LEADER_EPOCH,
         offset_for_leader_epoch,
+        needs=Needs(
+            elements=on_topics(Operation.DESCRIBE, named="topic", or_cluster=Operation.CLUSTER_ACTION)
+        ),
         names=Names(topics=TOPICS_BY_TOPIC),
         refuse=partitions(),
         reads=True,
     ),
-    Api(ApiKey.DELETE_RECORDS, delete_records, names=Names(topics=TOPICS), refuse=partitions()),
+    Api(
+        ApiKey.DELETE_RECORDS,
+        delete_records,
+        needs=Needs(elements=on_topics(Operation.DELETE)),
+        names=Names(topics=TOPICS),
+        refuse=partitions(),
+    ),
 )

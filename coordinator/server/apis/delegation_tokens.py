@@ -7,6 +7,7 @@ from typing import Any, Final
 from muster.coordinator.base.answers import Answered
 from muster.coordinator.base.step import RequestContext
 from muster.coordinator.server.api import Api
+from muster.coordinator.server.needs import nothing
 from muster.coordinator.server.refusal import Refusal
 from muster.coordinator.server.serving import Broker
 from muster.protocol.api import ApiKey
@@ -29,9 +30,11 @@ _ANYBODY: Final = {
     "token_requester_principal_name": "ANONYMOUS",
 }
 
+_NEEDS: Final = nothing("there are no tokens")
+
 APIS: Final = (
-    Api(ApiKey.CREATE_DELEGATION_TOKEN, no_tokens, refuse=Refusal(fields=_ANYBODY)),
-    Api(ApiKey.RENEW_DELEGATION_TOKEN, no_tokens),
-    Api(ApiKey.EXPIRE_DELEGATION_TOKEN, no_tokens),
-    Api(ApiKey.DESCRIBE_DELEGATION_TOKEN, no_tokens),
+    Api(ApiKey.CREATE_DELEGATION_TOKEN, no_tokens, needs=_NEEDS, refuse=Refusal(fields=_ANYBODY)),
+    Api(ApiKey.RENEW_DELEGATION_TOKEN, no_tokens, needs=_NEEDS),
+    Api(ApiKey.EXPIRE_DELEGATION_TOKEN, no_tokens, needs=_NEEDS),
+    Api(ApiKey.DESCRIBE_DELEGATION_TOKEN, no_tokens, needs=_NEEDS),
 )

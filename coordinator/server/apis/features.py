@@ -8,9 +8,11 @@ from muster.coordinator.base.step import RequestContext
 from muster.coordinator.server.api import Api
 from muster.coordinator.server.apis.several import Attempts
 from muster.coordinator.server.features import UPGRADE, FeatureUpdate
+from muster.coordinator.server.needs import Needs, cluster
 from muster.coordinator.server.serving import Broker
 from muster.protocol.api import ApiKey
 from muster.protocol.errors import ErrorCode
+from muster.protocol.messages.acls import Operation
 from muster.protocol.messages.features import UpdateFeaturesRequest, UpdateFeaturesResponse
 
 _TYPED_FROM: Final = 1
@@ -46,4 +48,4 @@ async def update_features(
     )
 
 
-APIS: Final = (Api(ApiKey.UPDATE_FEATURES, update_features),)
+APIS: Final = (Api(ApiKey.UPDATE_FEATURES, update_features, needs=Needs((cluster(Operation.ALTER),))),)

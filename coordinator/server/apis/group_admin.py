@@ -7,13 +7,15 @@ from typing import Final
 from muster.coordinator.base.step import RequestContext
 from muster.coordinator.group.shard import Shard
 from muster.coordinator.server.api import Api
-from muster.coordinator.server.apis.operations import GROUP_OPERATIONS
 from muster.coordinator.server.apis.several import several
 from muster.coordinator.server.names import Listed, Names, itself
+from muster.coordinator.server.needs import Needs, decided_by_handler
+from muster.coordinator.server.needs import groups as on_groups
 from muster.coordinator.server.refusal import Each, Refusal, entry, listing
 from muster.coordinator.server.serving import Broker
 from muster.protocol.api import ApiKey
 from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.messages.acls import Operation, ResourceType
 from muster.protocol.messages.group_admin import (
     DeleteGroupsRequest,
     DeleteGroupsResponse,
@@ -27,7 +29,8 @@ from muster.protocol.messages.group_admin import (
 async def list_groups(
     broker: Broker, request: ListGroupsRequest, context: RequestContext
 ) -> ListGroupsResponse:
-    """The groups of the shards this broker holds; clients ask every broker and put the answers together."""
+    """The groups of the shards this broker holds that the client may see; clients ask every broker and put
+    the answers together."""
     states = {state.lower() for state in request.states_filter}
     types = {type.lower() for type in request.types_filter}
     groups: list[ListGroupsResponse.ListedGroup] = []
@@ -38,6 +41,13 @@ async def list_groups(
             if (not states or group.group_state.lower() in states)
             and (not types or group.group_type.lower() in types)
         )
+    rights = broker.rights(context)
+    if not rights.may_with_cluster(Operation.DESCRIBE, logged=False):
+        groups = [
+            each
+            for each in groups
+            if rights.may(Operation.DESCRIBE, ResourceType.GROUP, each.group_id, logged=False)
+        ]
     return ListGroupsResponse(groups=groups)
 
 
@@ -46,6 +56,7 @@ async def describe_groups(
 ) -> DescribeGroupsResponse:
     """Every group asked for is in the answer, whatever became of it: librdkafka aborts its process
     otherwise."""
+    rights = broker.rights(context)
 
     async def describe(group_id: str) -> DescribeGroupsResponse.DescribedGroup:
         try:
@@ -55,7 +66,7 @@ async def describe_groups(
         except KafkaError as error:
             return entry(DescribeGroupsResponse.DescribedGroup, context.api_version, error, group_id=group_id)
         if request.include_authorized_operations and group.error_code == ErrorCode.NONE:
-            group.authorized_operations = GROUP_OPERATIONS
+            group.authorized_operations = rights.operations(ResourceType.GROUP, group_id)
         return group
 
     return DescribeGroupsResponse(groups=await several(describe, request.groups))
@@ -93,13 +104,17 @@ APIS: Final = (
     Api(
         ApiKey.DESCRIBE_GROUPS,
         describe_groups,
+        needs=Needs(elements=on_groups(Operation.DESCRIBE, "groups")),
         names=Names(groups=Listed("groups", itself)),
         refuse=listing("groups", "groups", "group_id"),
     ),
-    Api(ApiKey.LIST_GROUPS, list_groups),
+    Api(
+        ApiKey.LIST_GROUPS, list_groups, needs=decided_by_handler("groups that may not be seen are left out")
+    ),
     Api(
         ApiKey.DELETE_GROUPS,
         delete_groups,
+        needs=Needs(elements=on_groups(Operation.DELETE, "groups_names")),
         names=Names(groups=Listed("groups_names", itself)),
         refuse=Refusal((_DELETED,)),
     ),

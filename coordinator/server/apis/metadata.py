@@ -8,16 +8,26 @@ from muster.coordinator.base.endpoints import reached_at
 from muster.coordinator.base.step import RequestContext
 from muster.coordinator.cluster.coordinators import COORDINATORS, GROUPS
 from muster.coordinator.server.api import Api
-from muster.coordinator.server.apis.operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from muster.coordinator.server.apis.several import Turns
 from muster.coordinator.server.names import TOPICS, Listed, Names, itself
+from muster.coordinator.server.needs import (
+    Asking,
+    Elements,
+    Needs,
+    decided_by_handler,
+    group_refusal,
+    nothing,
+)
+from muster.coordinator.server.needs import topics as on_topics
 from muster.coordinator.server.refusal import entry, listing
+from muster.coordinator.server.rights import Rights, denied
 from muster.coordinator.server.serving import Broker
 from muster.coordinator.server.unserved import no_share_groups, no_transactions
 from muster.coordinator.storage.store import Grant, Lease, LeaseKind, NodeRow, StoreError
 from muster.coordinator.topics.catalogue import Topic, check_name
 from muster.protocol.api import ApiKey
 from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.messages.acls import Operation, ResourceType
 from muster.protocol.messages.metadata import (
     AUTHORIZED_OPERATIONS_OMITTED,
     DescribeClusterRequest,
@@ -34,6 +44,7 @@ from muster.protocol.types import ZERO_UUID
 _Coordinator = FindCoordinatorResponse.Coordinator
 
 _BROKERS, _CONTROLLERS = 1, 2
+_KEYS_FROM: Final = 4
 _TRANSACTIONS, _SHARES = 1, 2
 """Key types of coordinators that muster does not have."""
 _PARTITIONS_DESCRIBED_MAX: Final = 2_000
@@ -47,15 +58,20 @@ async def metadata(broker: Broker, request: MetadataRequest, context: RequestCon
     it; the answer has its leaders already, where Kafka makes the client ask again.
     """
     version = context.api_version
-    operations = (
-        TOPIC_OPERATIONS if request.include_topic_authorized_operations else AUTHORIZED_OPERATIONS_OMITTED
-    )
+    rights = broker.rights(context)
+
+    def operations(name: str) -> int:
+        if request.include_topic_authorized_operations:
+            return rights.operations(ResourceType.TOPIC, name)
+        return AUTHORIZED_OPERATIONS_OMITTED
+
     topics: list[MetadataResponse.Topic] = []
     turns = Turns()
     if request.topics is None or (version == 0 and not request.topics):
         for topic in list(broker.catalogue.topics()):
             await turns.next()
-            topics.append(_topic(broker, topic, operations))
+            if rights.may(Operation.DESCRIBE, ResourceType.TOPIC, topic.name, logged=False):
+                topics.append(_topic(broker, topic, operations(topic.name)))
     else:
         if version < 12 and any(each.topic_id != ZERO_UUID or each.name is None for each in request.topics):
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Metadata v{version} does not support topic ids")
@@ -63,13 +79,14 @@ async def metadata(broker: Broker, request: MetadataRequest, context: RequestCon
         for asked in {(each.name, each.topic_id): each for each in request.topics}.values():
             await turns.next()
             try:
-                topic = await _asked_topic(broker, asked, create=request.allow_auto_topic_creation)
+                topic = await _asked_topic(broker, rights, asked, create=request.allow_auto_topic_creation)
             except KafkaError as error:
                 refused = _refused_topic(asked, version, error)
-                refused.topic_authorized_operations = operations
+                if error.code is not ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+                    refused.topic_authorized_operations = operations(asked.name or "")
                 topics.append(refused)
             else:
-                topics.append(_topic(broker, topic, operations))
+                topics.append(_topic(broker, topic, operations(topic.name)))
     topology = broker.topology
     return MetadataResponse(
         brokers=[
@@ -81,11 +98,16 @@ async def metadata(broker: Broker, request: MetadataRequest, context: RequestCon
         controller_id=topology.controller_id,
         topics=topics,
         cluster_authorized_operations=(
-            CLUSTER_OPERATIONS
+            _cluster_operations(rights)
             if request.include_cluster_authorized_operations
             else AUTHORIZED_OPERATIONS_OMITTED
         ),
     )
+
+
+def _cluster_operations(rights: Rights) -> int:
+    may_know = rights.may_with_cluster(Operation.DESCRIBE, logged=False)
+    return rights.operations(ResourceType.CLUSTER) if may_know else 0
 
 
 def _refused_topic(asked: MetadataRequest.Topic, version: int, error: KafkaError) -> MetadataResponse.Topic:
@@ -94,18 +116,34 @@ def _refused_topic(asked: MetadataRequest.Topic, version: int, error: KafkaError
     return entry(MetadataResponse.Topic, version, error, name=name, topic_id=asked.topic_id)
 
 
-async def _asked_topic(broker: Broker, asked: MetadataRequest.Topic, *, create: bool) -> Topic:
+async def _asked_topic(
+    broker: Broker, rights: Rights, asked: MetadataRequest.Topic, *, create: bool
+) -> Topic:
     if asked.topic_id != ZERO_UUID:
-        return broker.catalogue.identified(asked.topic_id)
+        topic = broker.catalogue.identified(asked.topic_id)
+        _require(rights, Operation.DESCRIBE, topic.name)
+        return topic
     if asked.name is None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "neither a topic name nor a topic id")
+    _require(rights, Operation.DESCRIBE, asked.name)
     if create:
+        if (
+            broker.settings.auto_create_topics_enable
+            and broker.catalogue.by_name(asked.name) is None
+            and not rights.may_with_cluster(Operation.CREATE, logged=False)
+        ):
+            _require(rights, Operation.CREATE, asked.name)
         try:
             return await broker.catalogue.ensure(asked.name)
         except StoreError as error:
             # The brokers are told all the same: a client without them would have nobody to ask again.
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the topic could not be created") from error
     return named_topic(broker, asked.name)
+
+
+def _require(rights: Rights, operation: Operation, name: str) -> None:
+    if not rights.may(operation, ResourceType.TOPIC, name):
+        raise denied(operation, ResourceType.TOPIC)
 
 
 def named_topic(broker: Broker, name: str) -> Topic:
@@ -153,7 +191,12 @@ async def describe_topic_partitions(
     """
     cursor = request.cursor
     begin = "" if cursor is None else cursor.topic_name
-    names = [topic.name for topic in request.topics] or [topic.name for topic in broker.catalogue.topics()]
+    rights = broker.rights(context)
+    names = [topic.name for topic in request.topics] or [
+        topic.name
+        for topic in broker.catalogue.topics()
+        if rights.may(Operation.DESCRIBE, ResourceType.TOPIC, topic.name, logged=False)
+    ]
     if cursor is not None and request.topics and begin not in names:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST, f"the cursor's topic {begin} is not among the requested topics"
@@ -183,7 +226,7 @@ async def describe_topic_partitions(
             )
             break
     for described in response.topics:
-        described.topic_authorized_operations = TOPIC_OPERATIONS
+        described.topic_authorized_operations = rights.operations(ResourceType.TOPIC, described.name or "")
     return response
 
 
@@ -223,18 +266,19 @@ async def describe_cluster(
         raise KafkaError(
             ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"unknown endpoint type {request.endpoint_type}"
         )
+    rights = broker.rights(context)
     response = DescribeClusterResponse(
         endpoint_type=_BROKERS,
         cluster_id=broker.cluster_id,
         controller_id=broker.topology.controller_id,
         brokers=[_cluster_broker(node, context.listener) for node in broker.topology.nodes.values()],
         cluster_authorized_operations=(
-            CLUSTER_OPERATIONS
+            _cluster_operations(rights)
             if request.include_cluster_authorized_operations
             else AUTHORIZED_OPERATIONS_OMITTED
         ),
     )
-    if request.include_leases:
+    if request.include_leases and rights.may_with_cluster(Operation.DESCRIBE):
         await _add_leases(broker, response, context.listener)
     return response
 
@@ -284,7 +328,7 @@ async def find_coordinator(
 ) -> FindCoordinatorResponse:
     """The holder of each group's shard. Refusals are per key from v4 on, before it for the one key there
     is."""
-    if context.api_version < 4:
+    if context.api_version < _KEYS_FROM:
         node = _coordinator(broker, request.key, request.key_type, context.api_version)
         at = reached_at(node, context.listener)
         return FindCoordinatorResponse(node_id=node.node_id, host=at.host, port=at.port)
@@ -319,10 +363,30 @@ def _coordinator(broker: Broker, key: str, key_type: int, version: int) -> NodeR
     )
 
 
+def _needs_one(asking: Asking, request: FindCoordinatorRequest) -> KafkaError | None:
+    if request.key_type == _SHARES and not asking.rights.may_with_cluster(Operation.CLUSTER_ACTION):
+        return denied(Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
+    if asking.context.api_version >= _KEYS_FROM:
+        return None
+    return _needs_key(asking, request, request.key)
+
+
+def _needs_key(asking: Asking, request: FindCoordinatorRequest, key: str) -> KafkaError | None:
+    if request.key_type == GROUPS.key_type:
+        return group_refusal(asking, Operation.DESCRIBE, key)
+    if request.key_type == _TRANSACTIONS:
+        allowed = asking.rights.may(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, key)
+        return None if allowed else denied(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID)
+    return None
+
+
 APIS: Final = (
     Api(
         ApiKey.METADATA,
         metadata,
+        needs=decided_by_handler(
+            "topics that may not be seen look as if they were not there, or are left out"
+        ),
         names=Names(topics=TOPICS, empty_is_all_until=0),
         refuse=listing("topics", "topics"),
         about_the_cluster=True,
@@ -330,14 +394,20 @@ APIS: Final = (
     Api(
         ApiKey.DESCRIBE_TOPIC_PARTITIONS,
         describe_topic_partitions,
+        needs=Needs(elements=on_topics(Operation.DESCRIBE)),
         names=Names(topics=TOPICS),
         refuse=listing("topics", "topics"),
         about_the_cluster=True,
     ),
-    Api(ApiKey.DESCRIBE_CLUSTER, describe_cluster),
+    Api(
+        ApiKey.DESCRIBE_CLUSTER,
+        describe_cluster,
+        needs=nothing("every client is to find the brokers; it leaves out the rest itself"),
+    ),
     Api(
         ApiKey.FIND_COORDINATOR,
         find_coordinator,
+        needs=Needs((_needs_one,), Elements("coordinator_keys", _needs_key)),
         names=Names(
             group="key",
             groups=Listed("coordinator_keys", itself),

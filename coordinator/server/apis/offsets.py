@@ -16,6 +16,10 @@ from muster.coordinator.group.shard import Shard
 from muster.coordinator.server.api import Api, Parts, Repeated
 from muster.coordinator.server.apis.several import several
 from muster.coordinator.server.names import TOPICS, Listed, Names, by
+from muster.coordinator.server.needs import Asking, Needs, decided_by_handler, group_refusal
+from muster.coordinator.server.needs import group as on_group
+from muster.coordinator.server.needs import groups as on_groups
+from muster.coordinator.server.needs import topics as on_topics
 from muster.coordinator.server.refusal import Each, Refusal, entry, partitions
 from muster.coordinator.server.serving import Broker
 from muster.coordinator.topics.catalogue import Topic
@@ -23,6 +27,7 @@ from muster.protocol.api import ApiKey
 from muster.protocol.codec import encode
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.message import VERSION_MAX, Versions
+from muster.protocol.messages.acls import Operation, ResourceType
 from muster.protocol.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -179,21 +184,14 @@ async def offset_fetch(
             return await _fetch_group(broker, group, request.require_stable, context)
 
         return OffsetFetchResponse(groups=await several(fetch, request.groups))
-    asked = FetchOffsets(
-        group_id=request.group_id,
-        topics=None
-        if request.topics is None
-        else [
+    topics = None
+    if request.topics is not None:
+        topics = [
             OffsetFetchRequest.Group.Topics(name=topic.name, partition_indexes=topic.partition_indexes)
             for topic in request.topics
-        ],
-        require_stable=request.require_stable,
-        member_id=None,
-        member_epoch=-1,
-    )
-    group: OffsetFetchResponse.Group = await broker.runtime.call(
-        request.group_id, Shard.fetch_offsets, asked, context
-    )
+        ]
+    whole = OffsetFetchRequest.Group(group_id=request.group_id, topics=topics)
+    group = await _offsets(broker, whole, request.require_stable, context)
     if group.error_code:
         # v1 repeats it at every partition.
         raise KafkaError(ErrorCode(group.error_code))  # type: ignore[call-arg]
@@ -220,19 +218,33 @@ async def offset_fetch(
 async def _fetch_group(
     broker: Broker, asked: OffsetFetchRequest.Group, require_stable: bool, context: RequestContext
 ) -> OffsetFetchResponse.Group:
+    try:
+        return await _offsets(broker, asked, require_stable, context)
+    except KafkaError as error:
+        return entry(OffsetFetchResponse.Group, context.api_version, error, group_id=asked.group_id)
+
+
+async def _offsets(
+    broker: Broker, asked: OffsetFetchRequest.Group, require_stable: bool, context: RequestContext
+) -> OffsetFetchResponse.Group:
     by_id = context.api_version >= _FETCHED_BY_ID_FROM
-    unknown: list[OffsetFetchRequest.Group.Topics] = []
+    rights = broker.rights(context)
+    refused: list[OffsetFetchResponse.Group.Topics] = []
     topics: list[OffsetFetchRequest.Group.Topics] | None = None
     if asked.topics is not None:
         topics = []
         for each in asked.topics:
             topic = broker.catalogue.by_id(each.topic_id) if by_id else None
             if by_id and topic is None:
-                unknown.append(each)
+                refused.append(_refused_topic(each, ErrorCode.UNKNOWN_TOPIC_ID))
+                continue
+            name = each.name if topic is None else topic.name
+            if not rights.may(Operation.DESCRIBE, ResourceType.TOPIC, name):
+                refused.append(_refused_topic(each, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
                 continue
             topics.append(
                 OffsetFetchRequest.Group.Topics(
-                    name=each.name if topic is None else topic.name,
+                    name=name,
                     topic_id=ZERO_UUID if topic is None else topic.topic_id,
                     partition_indexes=each.partition_indexes,
                 )
@@ -244,14 +256,20 @@ async def _fetch_group(
         member_id=asked.member_id,
         member_epoch=asked.member_epoch,
     )
-    try:
-        group: OffsetFetchResponse.Group = await broker.runtime.call(
-            asked.group_id, Shard.fetch_offsets, fetch, context
-        )
-    except KafkaError as error:
-        return entry(OffsetFetchResponse.Group, context.api_version, error, group_id=asked.group_id)
-    if by_id and not group.error_code:
-        group.topics = _identified(broker, group.topics) + [_unknown_topic(each) for each in unknown]
+    group: OffsetFetchResponse.Group = await broker.runtime.call(
+        asked.group_id, Shard.fetch_offsets, fetch, context
+    )
+    if group.error_code:
+        return group
+    if topics is None:
+        group.topics = [
+            each
+            for each in group.topics
+            if rights.may(Operation.DESCRIBE, ResourceType.TOPIC, each.name, logged=False)
+        ]
+    if by_id:
+        group.topics = _identified(broker, group.topics)
+    group.topics += refused
     return group
 
 
@@ -269,15 +287,15 @@ def _identified(
     return found
 
 
-def _unknown_topic(asked: OffsetFetchRequest.Group.Topics) -> OffsetFetchResponse.Group.Topics:
+def _refused_topic(
+    asked: OffsetFetchRequest.Group.Topics, code: ErrorCode
+) -> OffsetFetchResponse.Group.Topics:
     return OffsetFetchResponse.Group.Topics(
+        name=asked.name,
         topic_id=asked.topic_id,
         partitions=[
             OffsetFetchResponse.Group.Topics.Partitions(
-                partition_index=index,
-                committed_offset=-1,
-                metadata="",
-                error_code=ErrorCode.UNKNOWN_TOPIC_ID,
+                partition_index=index, committed_offset=-1, metadata="", error_code=code
             )
             for index in asked.partition_indexes
         ],
@@ -338,10 +356,20 @@ async def offset_delete(
 _COMMIT: Final = Api(
     ApiKey.OFFSET_COMMIT,
     offset_commit,
+    needs=Needs((on_group(Operation.READ),), on_topics(Operation.READ, ids_from=_COMMITTED_BY_ID_FROM)),
     names=Names(group="group_id", topics=TOPICS, members=True),
     refuse=partitions(),
     repeats=_position,
 )
+
+
+def _needs_the_group(asking: Asking, request: OffsetFetchRequest) -> KafkaError | None:
+    """Of the one that there is before v8."""
+    if asking.context.api_version >= _GROUPS_FROM:
+        return None
+    return group_refusal(asking, Operation.DESCRIBE, request.group_id)
+
+
 _CODES_OF_FETCHED_PARTITIONS: Final = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -375,6 +403,11 @@ APIS: Final = (
     Api(
         ApiKey.OFFSET_FETCH,
         offset_fetch,
+        needs=decided_by_handler(
+            "of all topics it leaves out those that may not be seen; a group answers though none is left",
+            _needs_the_group,
+            elements=on_groups(Operation.DESCRIBE, "groups", lambda group: group.group_id),
+        ),
         names=Names(
             group="group_id", groups=Listed("groups", by("group_id")), topics=TOPICS, topics_in_groups=True
         ),
@@ -384,6 +417,7 @@ APIS: Final = (
     Api(
         ApiKey.OFFSET_DELETE,
         offset_delete,
+        needs=Needs((on_group(Operation.DELETE),), on_topics(Operation.READ)),
         names=Names(group="group_id", topics=TOPICS),
         parts=Parts(_CODES_OF_DELETED_PARTITIONS.__contains__, partitions()),
     ),

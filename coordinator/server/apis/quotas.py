@@ -8,10 +8,12 @@ from typing import Final
 
 from muster.coordinator.base.step import RequestContext
 from muster.coordinator.server.api import Api
+from muster.coordinator.server.needs import Needs, cluster
 from muster.coordinator.server.refusal import Each, Refusal
 from muster.coordinator.server.serving import Broker
 from muster.protocol.api import ApiKey
 from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.messages.acls import Operation
 from muster.protocol.messages.quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
@@ -98,10 +100,15 @@ def _check_types(types: Sequence[str]) -> None:
 
 
 APIS: Final = (
-    Api(ApiKey.DESCRIBE_CLIENT_QUOTAS, describe_client_quotas),
+    Api(
+        ApiKey.DESCRIBE_CLIENT_QUOTAS,
+        describe_client_quotas,
+        needs=Needs((cluster(Operation.DESCRIBE_CONFIGS),)),
+    ),
     Api(
         ApiKey.ALTER_CLIENT_QUOTAS,
         alter_client_quotas,
+        needs=Needs((cluster(Operation.ALTER_CONFIGS),)),
         refuse=Refusal((Each("entries", "entries", Each("entity", "entity")),)),
     ),
 )

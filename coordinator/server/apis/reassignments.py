@@ -15,6 +15,7 @@ from muster.coordinator.base.step import RequestContext
 from muster.coordinator.server.api import Api
 from muster.coordinator.server.apis.several import Attempts, Turns, heard_of_all
 from muster.coordinator.server.names import TOPICS, Names
+from muster.coordinator.server.needs import Needs, cluster
 from muster.coordinator.server.refusal import entry, partitions
 from muster.coordinator.server.serving import Broker
 from muster.coordinator.storage.store import Grant, Replicas
@@ -22,6 +23,7 @@ from muster.coordinator.topics.catalogue import Topic
 from muster.coordinator.topics.replicas import factor_of
 from muster.protocol.api import ApiKey
 from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.messages.acls import Operation
 from muster.protocol.messages.reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -189,8 +191,14 @@ APIS: Final = (
     Api(
         ApiKey.ALTER_PARTITION_REASSIGNMENTS,
         alter_partition_reassignments,
+        needs=Needs((cluster(Operation.ALTER),)),
         names=Names(topics=TOPICS),
         refuse=partitions("responses", mirrored=("allow_replication_factor_change",)),
     ),
-    Api(ApiKey.LIST_PARTITION_REASSIGNMENTS, list_partition_reassignments, names=Names(topics=TOPICS)),
+    Api(
+        ApiKey.LIST_PARTITION_REASSIGNMENTS,
+        list_partition_reassignments,
+        needs=Needs((cluster(Operation.DESCRIBE),)),
+        names=Names(topics=TOPICS),
+    ),
 )

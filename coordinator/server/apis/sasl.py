@@ -7,6 +7,7 @@ from typing import Any, Final
 from muster.coordinator.base.answers import Answered
 from muster.coordinator.base.step import RequestContext
 from muster.coordinator.server.api import Api
+from muster.coordinator.server.needs import nothing
 from muster.coordinator.server.serving import Broker
 from muster.coordinator.server.unserved import no_sasl
 from muster.protocol.api import ApiKey
@@ -16,4 +17,9 @@ def sasl(broker: Broker, request: Any, context: RequestContext, answered: Answer
     return no_sasl(getattr(request, "mechanism", None))
 
 
-APIS: Final = (Api(ApiKey.SASL_HANDSHAKE, sasl), Api(ApiKey.SASL_AUTHENTICATE, sasl))
+_NEEDS: Final = nothing("who authenticates is not yet known")
+
+APIS: Final = (
+    Api(ApiKey.SASL_HANDSHAKE, sasl, needs=_NEEDS),
+    Api(ApiKey.SASL_AUTHENTICATE, sasl, needs=_NEEDS),
+)

@@ -9,10 +9,12 @@ from typing import Final
 from muster.coordinator.base.step import RequestContext
 from muster.coordinator.security.scram import HASHES, ITERATIONS, ScramCredential
 from muster.coordinator.server.api import Api
+from muster.coordinator.server.needs import Needs, cluster
 from muster.coordinator.server.refusal import Each, Refusal, entry
 from muster.coordinator.server.serving import Broker
 from muster.protocol.api import ApiKey
 from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.messages.acls import Operation
 from muster.protocol.messages.scram import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
@@ -128,10 +130,15 @@ def _users(request: AlterUserScramCredentialsRequest) -> list[str]:
 
 
 APIS: Final = (
-    Api(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, describe_user_scram_credentials),
+    Api(
+        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
+        describe_user_scram_credentials,
+        needs=Needs((cluster(Operation.DESCRIBE),)),
+    ),
     Api(
         ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
         alter_user_scram_credentials,
+        needs=Needs((cluster(Operation.ALTER),)),
         refuse=Refusal((Each("results", _users, itself="user"),)),
     ),
 )

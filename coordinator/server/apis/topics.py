@@ -12,12 +12,16 @@ from muster.coordinator.server.apis.reassignments import until_new_are_led
 from muster.coordinator.server.apis.several import Attempts, Turns, heard_of_all
 from muster.coordinator.server.broker_configs import Source, source_of
 from muster.coordinator.server.names import TOPICS, Listed, Names, itself
+from muster.coordinator.server.needs import Needs, decided_by_handler
+from muster.coordinator.server.needs import topics as on_topics
 from muster.coordinator.server.refusal import Each, Refusal, entry, listing
+from muster.coordinator.server.rights import Rights, denied
 from muster.coordinator.server.serving import Broker
 from muster.coordinator.topics.catalogue import Topic
 from muster.coordinator.topics.config import TopicConfig, described, present
 from muster.protocol.api import ApiKey
 from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.messages.acls import Operation, ResourceType
 from muster.protocol.messages.topics import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -46,6 +50,7 @@ async def create_topics(
     results: dict[str, _Created] = {}
     created: list[Topic] = []
     inherited: dict[str, CreatedConfig] = {}
+    rights = broker.rights(context)
     attempts = Attempts(ApiKey.CREATE_TOPICS, context, request.timeout_ms)
     await heard_of_all(broker, attempts, all(map(broker.catalogue.is_free, times)))
     turns = Turns()
@@ -58,6 +63,14 @@ async def create_topics(
             results[asked.name] = entry(_Created, context.api_version, error, name=asked.name)
         else:
             created.append(topic)
+            if not rights.may(Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, topic.name, logged=False):
+                results[asked.name] = _Created(
+                    name=topic.name,
+                    topic_id=ZERO_UUID if request.validate_only else topic.topic_id,
+                    topic_config_error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+                    configs=None,
+                )
+                continue
             inherited = inherited or _inherited_configs(broker)  # once: there may be ten thousand topics
             results[asked.name] = _Created(
                 name=topic.name,
@@ -142,6 +155,7 @@ async def delete_topics(
     names = [_named_as(broker, each) for each in asked]
     times = Counter(names)
     results = []
+    rights = broker.rights(context)
     turns = Turns()
     for each, name in zip(asked, names, strict=True):
         await turns.next()
@@ -151,8 +165,12 @@ async def delete_topics(
             if times[name] > 1:
                 times[name] = 0
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-            topic = _to_delete(broker, each)
+            topic = _to_delete(broker, rights, each)
             await attempts.make(broker.catalogue.delete(topic))
+        except _NotAllowed as refused:
+            results.append(
+                entry(_Deleted, context.api_version, refused, name=refused.topic_name, topic_id=each.topic_id)
+            )
         except KafkaError as error:
             results.append(
                 entry(_Deleted, context.api_version, error, name=each.name, topic_id=each.topic_id)
@@ -174,14 +192,32 @@ def _named_as(broker: Broker, asked: DeleteTopicsRequest.DeleteTopicState) -> tu
     return (asked.name, asked.topic_id) if topic is None else (topic.name, ZERO_UUID)
 
 
-def _to_delete(broker: Broker, asked: DeleteTopicsRequest.DeleteTopicState) -> Topic:
+class _NotAllowed(KafkaError):
+    """The refusal of a topic, with the name that may be told."""
+
+    def __init__(self, operation: Operation, topic_name: str | None) -> None:
+        refusal = denied(operation, ResourceType.TOPIC)
+        super().__init__(refusal.code, refusal.why)
+        self.topic_name = topic_name
+
+
+def _to_delete(broker: Broker, rights: Rights, asked: DeleteTopicsRequest.DeleteTopicState) -> Topic:
     if (asked.name is None) == (asked.topic_id == ZERO_UUID):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "name the topic to delete either by name or by id")
     if not broker.settings.delete_topic_enable:
         raise KafkaError(ErrorCode.TOPIC_DELETION_DISABLED, "delete.topic.enable is false")
     if asked.name is not None:
-        return broker.catalogue.named(asked.name)
-    return broker.catalogue.identified(asked.topic_id)
+        if not rights.may(Operation.DESCRIBE, ResourceType.TOPIC, asked.name):
+            raise _NotAllowed(Operation.DESCRIBE, asked.name)
+        topic = broker.catalogue.named(asked.name)
+    else:
+        topic = broker.catalogue.identified(asked.topic_id)
+    if not rights.may_with_cluster(Operation.DELETE, logged=False) and not rights.may(
+        Operation.DELETE, ResourceType.TOPIC, topic.name
+    ):
+        may_know = rights.may(Operation.DESCRIBE, ResourceType.TOPIC, topic.name, logged=False)
+        raise _NotAllowed(Operation.DELETE, topic.name if may_know else None)
+    return topic
 
 
 async def create_partitions(
@@ -229,18 +265,21 @@ APIS: Final = (
     Api(
         ApiKey.CREATE_TOPICS,
         create_topics,
+        needs=Needs(elements=on_topics(Operation.CREATE, or_cluster=Operation.CREATE)),
         names=Names(topics=TOPICS),
         refuse=listing("topics", "topics"),
     ),
     Api(
         ApiKey.DELETE_TOPICS,
         delete_topics,
+        needs=decided_by_handler("by name a topic needs DESCRIBE first, by id its name is told only then"),
         names=Names(topics=(*TOPICS, Listed("topic_names", itself))),
         refuse=Refusal((Each("responses", "topic_names", itself="name"), Each("responses", "topics"))),
     ),
     Api(
         ApiKey.CREATE_PARTITIONS,
         create_partitions,
+        needs=Needs(elements=on_topics(Operation.ALTER)),
         names=Names(topics=TOPICS),
         refuse=listing("results", "topics"),
     ),

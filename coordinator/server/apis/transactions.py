@@ -10,12 +10,16 @@ from muster.coordinator.server.api import Api
 from muster.coordinator.server.apis.metadata import named_topic
 from muster.coordinator.server.apis.several import Turns
 from muster.coordinator.server.names import TOPICS, Names
+from muster.coordinator.server.needs import Asking, Needs
+from muster.coordinator.server.needs import topics as on_topics
 from muster.coordinator.server.refusal import entry, partitions
+from muster.coordinator.server.rights import denied
 from muster.coordinator.server.serving import Broker
 from muster.coordinator.server.unserved import no_transactions
 from muster.coordinator.storage.store import StoreError
 from muster.protocol.api import ApiKey
 from muster.protocol.errors import ErrorCode, KafkaError
+from muster.protocol.messages.acls import Operation, ResourceType
 from muster.protocol.messages.transactions import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -88,11 +92,26 @@ async def describe_producers(
     return response
 
 
+def _needs_to_write(asking: Asking, request: InitProducerIdRequest) -> KafkaError | None:
+    """A transactional id; or without one the leave to write somewhere."""
+    rights, transactional_id = asking.rights, request.transactional_id
+    if transactional_id is not None:
+        allowed = rights.may(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
+        return None if allowed else denied(Operation.WRITE, ResourceType.TRANSACTIONAL_ID)
+    if rights.may_with_cluster(Operation.IDEMPOTENT_WRITE, logged=False) or rights.may_with_any(
+        Operation.WRITE, ResourceType.TOPIC
+    ):
+        return None
+    rights.may_with_cluster(Operation.IDEMPOTENT_WRITE)  # tells the log
+    return denied(Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER)
+
+
 APIS: Final = (
-    Api(ApiKey.INIT_PRODUCER_ID, init_producer_id),
+    Api(ApiKey.INIT_PRODUCER_ID, init_producer_id, needs=Needs((_needs_to_write,))),
     Api(
         ApiKey.DESCRIBE_PRODUCERS,
         describe_producers,
+        needs=Needs(elements=on_topics(Operation.READ)),
         names=Names(topics=TOPICS),
         refuse=partitions(in_asked="partition_indexes", itself="partition_index"),
     ),

@@ -14,9 +14,10 @@ from typing import Any
 
 from muster.coordinator.server.apis.connection import unsupported_api_versions
 from muster.coordinator.server.names import Listed
+from muster.coordinator.server.refusal import join
 from muster.coordinator.server.test_mode.faults import About, Rule
 from muster.coordinator.server.unserved import CloseConnection
-from muster.protocol.api import ApiKey, response_class, versions
+from muster.protocol.api import ApiKey, versions
 from muster.protocol.errors import ErrorCode, KafkaError
 from muster.protocol.message import Message
 from muster.protocol.messages.metadata import MetadataResponse
@@ -55,7 +56,7 @@ async def refused(about: About, rule: Rule, why: str, handle: Handle) -> tuple[M
             rest.max_wait_ms = 0  # as Kafka, which does not wait for records where it has an error to tell
         others = await handle(rest)
         if others is not None:
-            _join(others, answer)
+            join(others, answer)
             return others, version
     return answer, version
 
@@ -105,32 +106,17 @@ def _of_group(about: About, rule: Rule, listed: Listed, element: Any) -> bool:
     return any(_of_topic(about, rule, topics, each) for each in element.topics)
 
 
-def _join(answer: Message, refused_part: Message) -> None:
-    """Add the refused elements to those of the answer to the rest."""
-    for declared in type(answer).__fields__:
-        ours = getattr(answer, declared.name)
-        theirs = getattr(refused_part, declared.name)
-        if isinstance(ours, list) and isinstance(theirs, list):
-            setattr(answer, declared.name, ours + theirs)
-
-
 # --- shapes -------------------------------------------------------------------------------------------------
 
 
 def _concerns_parts(about: About, code: ErrorCode) -> bool:
-    """Whether the code stands at parts of the response, though that has one for the whole."""
-    parts = about.api.parts
-    return parts is not None and about.version >= parts.since and parts.codes(code)
+    return about.api.parts is not None and about.api.concerns_parts(code, about.version)
 
 
 def _refusal(about: About, request: Any, error: KafkaError) -> Message:
-    parts, version = about.api.parts, about.version
-    if parts is None or not _concerns_parts(about, error.code):
-        return about.api.refusal(request, version, error)
-    if parts.version is not None:
-        version = min(version, parts.version)
-    refusal = parts.refusal._replace(fields={**parts.refusal.fields, "error_code": ErrorCode.NONE})
-    return refusal.of(response_class(about.api.key), request, version, error)
+    if about.api.concerns_parts(error.code, about.version):
+        return about.api.partial_refusal(request, about.version, error)
+    return about.api.refusal(request, about.version, error)
 
 
 async def _metadata(about: About, rule: Rule, code: ErrorCode, handle: Handle) -> Message:

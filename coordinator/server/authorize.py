@@ -1,0 +1,65 @@
+"""The gate of ACLs: what a request needs, which its API declares (`needs`), held against the rights of its
+client. A request that is refused is not begun; one that is refused in part is begun without that part."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from muster.coordinator.base.answers import LATER, Answered
+from muster.coordinator.base.step import RequestContext
+from muster.coordinator.server.api import Api, Begin
+from muster.coordinator.server.needs import Asking, Division
+from muster.coordinator.server.refusal import join
+from muster.coordinator.server.serving import Broker
+from muster.coordinator.server.unserved import CloseConnection
+from muster.protocol.errors import KafkaError
+from muster.protocol.message import Message
+from muster.protocol.messages.data import ProduceRequest
+
+
+def refused(broker: Broker, api: Api, request: Any, context: RequestContext) -> KafkaError | None:
+    """Why a whole request is refused, if it is."""
+    return api.needs.refusal(Asking(broker.rights(context), broker, context), request)
+
+
+def divided(broker: Broker, api: Api, request: Any, context: RequestContext) -> Begin | None:
+    """What begins a request that is refused in part; None: the API does, since nothing of it is."""
+    if api.needs.divide(Asking(broker.rights(context), broker, context), request) is None:
+        return None
+
+    def begin(broker: Broker, request: Any, context: RequestContext, answered: Answered) -> object:
+        # Divided again: a fault may have a part of the request begun on its own.
+        asking = Asking(broker.rights(context), broker, context)
+        division = api.needs.divide(asking, request)
+        if division is None:
+            return api.begin(broker, request, context, answered)
+        if division.rest is None:
+            return _answer(api, request, division, context, None)
+
+        def whole(answer: object) -> object:
+            return _answer(api, request, division, context, answer)
+
+        answer = api.begin(broker, division.rest, context, lambda answer: answered(whole(answer)))
+        return answer if answer is LATER or isinstance(answer, asyncio.Task) else whole(answer)
+
+    return begin
+
+
+def _answer(api: Api, request: Any, division: Division, context: RequestContext, answer: object) -> object:
+    """The answer to the whole request, from the one to the rest of it."""
+    if isinstance(request, ProduceRequest) and request.acks == 0:
+        return CloseConnection("a Produce with acks=0 failed: not authorized")
+    version = context.api_version
+    if isinstance(answer, KafkaError) and api.concerns_parts(answer.code, version):
+        answer = api.partial_refusal(division.rest, version, answer)
+    if isinstance(answer, Exception):
+        return answer
+    joined: Message | None = answer  # type: ignore[assignment]
+    for error, part in division.refused:
+        refusal = api.partial_refusal(part, version, error)
+        if joined is None:
+            joined = refusal
+        else:
+            join(joined, refusal)
+    return joined

@@ -1,0 +1,523 @@
+"""The gate of ACLs: every API declares what it needs, and nobody gets by it. What each answers is compared
+with Apache Kafka's answers in `tests/kafka/test_acls.py`."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from muster.coordinator.base import log
+from muster.coordinator.base.clock import ManualClock
+from muster.coordinator.base.step import RequestContext
+from muster.coordinator.config import Settings
+from muster.coordinator.security.acls import acl
+from muster.coordinator.server.api import Api
+from muster.coordinator.server.apis import APIS
+from muster.coordinator.server.authorizer import Authorizer, super_users
+from muster.coordinator.server.broker import Broker
+from muster.coordinator.server.config_rows import ConfigRows
+from muster.coordinator.server.needs import Needs
+from muster.coordinator.server.rights import UNRESTRICTED
+from muster.coordinator.storage.memory import MemoryStore
+from muster.protocol.api import ApiKey, versions
+from muster.protocol.errors import ErrorCode
+from muster.protocol.messages.acls import (
+    CreateAclsRequest,
+    DeleteAclsRequest,
+    DescribeAclsRequest,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+)
+from muster.protocol.messages.classic_group import HeartbeatRequest, JoinGroupRequest
+from muster.protocol.messages.cluster import DescribeLogDirsResponse
+from muster.protocol.messages.consumer_group import ConsumerGroupHeartbeatRequest
+from muster.protocol.messages.data import FetchRequest, ProduceRequest
+from muster.protocol.messages.group_admin import ListGroupsRequest
+from muster.protocol.messages.metadata import MetadataRequest
+from muster.protocol.messages.offsets import OffsetFetchRequest
+from muster.protocol.messages.topics import DeleteTopicsRequest
+from muster.protocol.types import ZERO_UUID
+from tests.kafka.compared import error_codes
+from tests.server.conftest import StartBrokers
+from tests.server.test_api_versions import smallest_request
+from tests.server.test_offsets import codes, commit
+from tests.support.each import each
+from tests.support.facts import until
+from tests.support.principals import PREFIX, named_by_client_ids
+from tests.support.wire import Wire
+
+DENIED = {
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+}
+FOR_EVERYONE = {
+    ApiKey.API_VERSIONS,
+    ApiKey.SASL_HANDSHAKE,
+    ApiKey.SASL_AUTHENTICATE,
+    ApiKey.CREATE_DELEGATION_TOKEN,
+    ApiKey.RENEW_DELEGATION_TOKEN,
+    ApiKey.EXPIRE_DELEGATION_TOKEN,
+    ApiKey.DESCRIBE_DELEGATION_TOKEN,
+    ApiKey.DESCRIBE_CLUSTER,
+}
+THEY_LEAVE_OUT = {ApiKey.METADATA, ApiKey.LIST_GROUPS}
+"""Their smallest requests name nothing."""
+
+BY_ID_FROM = {ApiKey.PRODUCE: 13, ApiKey.FETCH: 13}
+
+
+@pytest.fixture
+async def broker(start_brokers: StartBrokers, monkeypatch: pytest.MonkeyPatch) -> Broker:
+    named_by_client_ids(monkeypatch)
+    (broker,) = (await start_brokers(super_users="User:root;admin")).brokers
+    for name in ("t", "secret"):
+        await broker.catalogue.create(name, partitions=1)
+    return broker
+
+
+async def as_user(broker: Broker, name: str = "alice") -> Wire:
+    return await Wire.connect(broker.port, client_id=PREFIX + name)
+
+
+def creation(
+    operation: Operation,
+    type: ResourceType,
+    name: str,
+    *,
+    principal: str = "User:alice",
+    permission: Permission = Permission.ALLOW,
+    pattern: PatternType = PatternType.LITERAL,
+    host: str = "*",
+) -> CreateAclsRequest.AclCreation:
+    return CreateAclsRequest.AclCreation(
+        resource_type=type,
+        resource_name=name,
+        resource_pattern_type=pattern,
+        principal=principal,
+        host=host,
+        operation=operation,
+        permission_type=permission,
+    )
+
+
+async def give(broker: Broker, *creations: CreateAclsRequest.AclCreation) -> None:
+    async with await as_user(broker, "admin") as wire:
+        answer = await wire.call(CreateAclsRequest(creations=list(creations)), 3)
+    assert [result.error_code for result in answer.results] == [0] * len(creations)
+
+
+async def take_all(broker: Broker) -> None:
+    everything = DeleteAclsRequest.DeleteAclsFilter(
+        resource_type_filter=1,
+        resource_name_filter=None,
+        pattern_type_filter=1,
+        principal_filter=None,
+        host_filter=None,
+        operation=1,
+        permission_type=1,
+    )
+    async with await as_user(broker, "admin") as wire:
+        assert (await wire.call(DeleteAclsRequest(filters=[everything]), 3)).filter_results[0].matching_acls
+
+
+READ_T = creation(Operation.READ, ResourceType.TOPIC, "t")
+READ_G = creation(Operation.READ, ResourceType.GROUP, "g")
+
+
+# --- declarations -------------------------------------------------------------------------------------------
+
+
+def test_every_api_declares_what_it_needs() -> None:
+    assert all(isinstance(api.needs, Needs) for api in APIS.values())
+    with pytest.raises(TypeError, match="needs"):
+        Api(ApiKey.HEARTBEAT, lambda *_: None)  # type: ignore[call-arg]
+
+
+def test_which_need_nothing_that_is_declared() -> None:
+    assert {key for key, api in APIS.items() if api.needs == Needs()} == {
+        *FOR_EVERYONE,
+        *THEY_LEAVE_OUT,
+        ApiKey.DELETE_TOPICS,
+    }
+
+
+@each("api_key", sorted(APIS.keys() - FOR_EVERYONE - THEY_LEAVE_OUT), ids=lambda key: key.name)
+async def test_who_has_no_rights_is_denied_every_api_and_changes_nothing(
+    broker: Broker, api_key: ApiKey
+) -> None:
+    topics = list(broker.catalogue.topics())
+    for version in versions(api_key):
+        async with await as_user(broker, "nobody") as wire:
+            answer = await wire.call(smallest_request(api_key, version), version)
+        found = set(error_codes(answer)) - {0}
+        if version >= BY_ID_FROM.get(api_key, version + 1):
+            assert found == {ErrorCode.UNKNOWN_TOPIC_ID}  # the smallest request has no id
+            continue
+        assert found or (api_key, answer) == (ApiKey.DESCRIBE_LOG_DIRS, DescribeLogDirsResponse(results=[]))
+        assert found <= DENIED, f"v{version}"
+    assert list(broker.catalogue.topics()) == topics
+    assert not [group async for group in _groups(broker)]
+
+
+async def _groups(broker: Broker) -> Any:
+    async with await as_user(broker, "admin") as wire:
+        for group in (await wire.call(ListGroupsRequest(), 4)).groups:
+            yield group.group_id
+
+
+@each("api_key", sorted(APIS), ids=lambda key: key.name)
+async def test_a_super_user_is_denied_nothing(broker: Broker, api_key: ApiKey) -> None:
+    if api_key == ApiKey.DELETE_TOPICS:
+        return  # deletes the topic between versions
+    for version in versions(api_key):
+        async with await as_user(broker, "admin") as wire:
+            answer = await wire.call(smallest_request(api_key, version), version)
+        assert not DENIED & set(error_codes(answer))
+
+
+def test_how_super_users_are_written() -> None:
+    assert super_users("User:a; b ;CN=x;User:CN=y,O=z") == {"User:a", "User:b", "User:CN=x", "User:CN=y,O=z"}
+
+
+def test_a_broker_that_has_not_read_its_acls_denies() -> None:
+    """Even where it would allow what no ACL is about."""
+
+    settings = Settings(super_users="admin", allow_everyone_if_no_acl_found=True)
+    authorizer = Authorizer(ConfigRows(MemoryStore.__new__(MemoryStore)), settings, ManualClock())
+
+    def allowed(principal: str) -> bool:
+        rights = authorizer.rights(RequestContext(0, "", "/127.0.0.1", 1, principal=principal))
+        return rights.may(Operation.READ, ResourceType.TOPIC, "t")
+
+    assert allowed("User:admin")
+    assert not allowed("User:alice")
+    authorizer.acls._read({})
+    assert allowed("User:alice")
+
+
+# --- what is decided ----------------------------------------------------------------------------------------
+
+
+async def test_rights_taken_away_end_a_member_s_heartbeats(broker: Broker) -> None:
+    """Which were answered from what was remembered of the first."""
+    await give(broker, READ_G, creation(Operation.READ, ResourceType.TOPIC, "t", principal="User:bob"))
+    async with await as_user(broker) as wire:
+        protocols = [JoinGroupRequest.Protocol(name="range", metadata=b"")]
+        join = JoinGroupRequest(
+            group_id="g",
+            session_timeout_ms=10_000,
+            rebalance_timeout_ms=10_000,
+            member_id="",
+            protocol_type="consumer",
+            protocols=protocols,
+        )
+        join.member_id = (await wire.call(join, 5)).member_id
+        joined = await wire.call(join, 5)
+        assert joined.error_code == 0, joined
+        beat = HeartbeatRequest(group_id="g", generation_id=joined.generation_id, member_id=joined.member_id)
+        for _ in range(3):
+            assert (await wire.call(beat, 4)).error_code in (0, ErrorCode.REBALANCE_IN_PROGRESS)
+        await take_all(broker)
+        for _ in range(3):
+            assert (await wire.call(beat, 4)).error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED
+        await give(broker, READ_G)
+        assert (await wire.call(beat, 4)).error_code in (0, ErrorCode.REBALANCE_IN_PROGRESS)
+
+
+async def test_what_was_remembered_of_one_client_is_not_another_s(broker: Broker) -> None:
+    await give(broker, READ_G, READ_T)
+    asked = commit(("t", 0, 5))
+    async with await as_user(broker) as wire:
+        assert codes(await wire.call(asked, 9)) == [0]
+        assert codes(await wire.call(asked, 9)) == [0]
+        (connection,) = broker.connections.open.values()
+        assert connection.session is not None
+        connection.session._context = None
+        wire._client_id = PREFIX + "mallo"  # as long, so that all other bytes are the same
+        assert codes(await wire.call(asked, 9)) == [ErrorCode.GROUP_AUTHORIZATION_FAILED]
+
+
+async def test_who_authenticates_anew_has_nothing_remembered(broker: Broker) -> None:
+    await give(broker, creation(Operation.READ, ResourceType.GROUP, "g", principal="User:ANONYMOUS"))
+    beat = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
+    async with await Wire.connect(broker.port, client_id="plain") as wire:
+        for _ in range(2):
+            assert (await wire.call(beat, 4)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+        (connection,) = broker.connections.open.values()
+        assert connection.session is not None
+        connection.session.let_in("User:mallory")
+        assert (await wire.call(beat, 4)).error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED
+
+
+async def test_a_commit_of_some_topics_keeps_the_others(broker: Broker) -> None:
+    await give(broker, READ_G, READ_T)
+    async with await as_user(broker) as wire:
+        answer = await wire.call(commit(("secret", 0, 1), ("t", 0, 2), ("absent", 0, 3)), 9)
+        assert {topic.name: topic.partitions[0].error_code for topic in answer.topics} == {
+            "t": 0,
+            "secret": ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+            "absent": ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        }
+    async with await as_user(broker, "admin") as wire:
+        fetched = OffsetFetchRequest.Group(group_id="g", topics=None)
+        (group,) = (await wire.call(OffsetFetchRequest(groups=[fetched]), 8)).groups
+        assert [topic.name for topic in group.topics] == ["t"]
+
+
+async def test_a_topic_id_is_authorized_by_the_name_it_stands_for(broker: Broker) -> None:
+    await give(broker, READ_G, READ_T)
+    secret, t = broker.catalogue.named("secret").topic_id, broker.catalogue.named("t").topic_id
+    async with await as_user(broker) as wire:
+        answer = await wire.call(commit((secret, 0, 1), (t, 0, 2), (uuid4(), 0, 3)), 10)
+        found = {topic.topic_id: topic.partitions[0].error_code for topic in answer.topics}
+        assert (found.pop(secret), found.pop(t)) == (ErrorCode.TOPIC_AUTHORIZATION_FAILED, 0)
+        assert list(found.values()) == [ErrorCode.UNKNOWN_TOPIC_ID]
+        asked = FetchRequest(
+            max_wait_ms=0,
+            min_bytes=0,
+            topics=[
+                FetchRequest.FetchTopic(
+                    topic_id=each,
+                    partitions=[
+                        FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1)
+                    ],
+                )
+                for each in (secret, t)
+            ],
+        )
+        answer = await wire.call(asked, 13)
+        assert {topic.topic_id: topic.partitions[0].error_code for topic in answer.responses} == {
+            secret: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+            t: 0,
+        }
+        told = await wire.call(
+            MetadataRequest(topics=[MetadataRequest.Topic(topic_id=secret, name=None)]), 12
+        )
+        assert [(topic.error_code, topic.name, topic.topic_id) for topic in told.topics] == [
+            (ErrorCode.TOPIC_AUTHORIZATION_FAILED, None, secret)
+        ]
+
+
+async def test_a_commit_by_an_id_that_is_not_known_yet_is_not_remembered(broker: Broker) -> None:
+    """The id may become known, and stand for a topic that the client may not read."""
+    await give(broker, READ_G)
+    catalogue = broker.catalogue
+    topic_id = catalogue.named("secret").topic_id
+    known = catalogue._by_id.pop(topic_id)
+    async with await as_user(broker) as wire:
+        for _ in range(2):
+            assert codes(await wire.call(commit((topic_id, 0, 1)), 10)) == [ErrorCode.UNKNOWN_TOPIC_ID]
+        catalogue._by_id[topic_id] = known
+        assert codes(await wire.call(commit((topic_id, 0, 1)), 10)) == [ErrorCode.TOPIC_AUTHORIZATION_FAILED]
+
+
+async def test_internal_topics_are_topics_like_others(broker: Broker) -> None:
+    async with await as_user(broker) as wire:
+        listed = MetadataRequest(topics=None)
+        assert (await wire.call(listed, 12)).topics == []
+        asked = MetadataRequest(topics=[MetadataRequest.Topic(name="__consumer_offsets")])
+        (told,) = (await wire.call(asked, 12)).topics
+        assert told.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    await give(broker, creation(Operation.DESCRIBE, ResourceType.TOPIC, "__", pattern=PatternType.PREFIXED))
+    async with await as_user(broker) as wire:
+        assert {topic.name for topic in (await wire.call(listed, 12)).topics} == {
+            "__consumer_offsets",
+            "__group_events",
+        }
+
+
+@pytest.mark.parametrize("name", ["*", "t\u0301", "Т", "T", "t ", "t\u200b", "ｔ", "t*"])
+async def test_odd_names_open_nothing(broker: Broker, name: str) -> None:
+    for pattern in (PatternType.LITERAL, PatternType.PREFIXED):
+        if (name, pattern) != ("*", PatternType.LITERAL):
+            await give(broker, creation(Operation.ALL, ResourceType.TOPIC, name, pattern=pattern))
+            await give(broker, creation(Operation.ALL, ResourceType.GROUP, name, pattern=pattern))
+    async with await as_user(broker) as wire:
+        assert (await wire.call(MetadataRequest(topics=None), 12)).topics == []
+        beat = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
+        assert (await wire.call(beat, 4)).error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED
+
+
+async def test_a_user_called_star_is_not_everyone(broker: Broker) -> None:
+    await give(broker, READ_G)
+    beat = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
+    async with await as_user(broker, "*") as wire:
+        assert (await wire.call(beat, 4)).error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED
+
+
+async def test_acks_0_without_the_right_closes(broker: Broker) -> None:
+    await give(broker, creation(Operation.WRITE, ResourceType.TOPIC, "t"))
+    for names in (["secret"], ["t", "secret"]):
+        async with await as_user(broker) as wire:
+            asked = ProduceRequest(
+                acks=0,
+                timeout_ms=1_000,
+                topic_data=[
+                    ProduceRequest.TopicProduceData(
+                        name=name, partition_data=[ProduceRequest.PartitionProduceData(index=0, records=None)]
+                    )
+                    for name in names
+                ],
+            )
+            await wire.send(asked, 9)
+            assert await wire.closed()
+
+
+async def test_groups_that_may_not_be_seen_are_left_out(broker: Broker) -> None:
+    async with await as_user(broker, "admin") as wire:
+        for group_id in ("g", "h"):
+            assert codes(await wire.call(commit(("t", 0, 1), group_id=group_id), 9)) == [0]
+    async with await as_user(broker) as wire:
+        listing = ListGroupsRequest()
+        assert (await wire.call(listing, 4)).groups == []
+        await give(broker, creation(Operation.DESCRIBE, ResourceType.GROUP, "h"))
+        assert [group.group_id for group in (await wire.call(listing, 4)).groups] == ["h"]
+        await give(broker, creation(Operation.DESCRIBE, ResourceType.CLUSTER, "kafka-cluster"))
+        assert {group.group_id for group in (await wire.call(listing, 4)).groups} == {"g", "h"}
+
+
+async def test_a_hidden_and_a_missing_topic_look_alike(broker: Broker) -> None:
+    async with await as_user(broker) as wire:
+        for version in (1, 9, 12):
+            named = [MetadataRequest.Topic(name=name) for name in ("secret", "absent")]
+            asked = MetadataRequest(topics=named, allow_auto_topic_creation=version < 4)
+            hidden, missing = sorted((await wire.call(asked, version)).topics, key=lambda topic: topic.name)[
+                ::-1
+            ]
+            hidden.name = missing.name = ""
+            assert hidden == missing
+            assert hidden.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        deleted = [
+            DeleteTopicsRequest.DeleteTopicState(name=name, topic_id=ZERO_UUID)
+            for name in ("secret", "absent")
+        ]
+        answer = await wire.call(DeleteTopicsRequest(topics=deleted, timeout_ms=1_000), 6)
+        hidden, missing = answer.responses
+        hidden.name = missing.name = ""
+        assert hidden == missing
+        beat = ConsumerGroupHeartbeatRequest(
+            group_id="g",
+            member_id=str(uuid4()),
+            member_epoch=0,
+            rebalance_timeout_ms=1_000,
+            topic_partitions=[],
+        )
+        await give(broker, READ_G)
+        for name in ("secret", "absent"):
+            beat.subscribed_topic_names = [name]
+            assert (await wire.call(beat, 0)).error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    assert broker.catalogue.by_name("secret") is not None
+    assert broker.catalogue.by_name("absent") is None
+
+
+async def test_operations_told_are_those_that_are_allowed(broker: Broker) -> None:
+    await give(broker, READ_T)
+    asked = MetadataRequest(
+        topics=[MetadataRequest.Topic(name="t")],
+        include_topic_authorized_operations=True,
+        include_cluster_authorized_operations=True,
+    )
+    async with await as_user(broker) as wire:
+        answer = await wire.call(asked, 8)
+        read_and_describe = 1 << Operation.READ | 1 << Operation.DESCRIBE
+        assert answer.topics[0].topic_authorized_operations == read_and_describe
+        assert answer.cluster_authorized_operations == 0
+    async with await as_user(broker, "root") as wire:
+        answer = await wire.call(asked, 8)
+        told = answer.topics[0].topic_authorized_operations, answer.cluster_authorized_operations
+        assert told == tuple(
+            UNRESTRICTED.operations(type) for type in (ResourceType.TOPIC, ResourceType.CLUSTER)
+        )
+
+
+# --- the ACLs themselves ------------------------------------------------------------------------------------
+
+
+async def test_acls_reach_every_broker_and_outlive_them(start_brokers: StartBrokers, tmp_path: Any) -> None:
+    stored = {"ephemeral": False, "data": str(tmp_path), "super_users": "User:ANONYMOUS"}
+    brokers = await start_brokers(**stored)
+    (broker,) = brokers.brokers
+    async with await Wire.connect(broker.port) as wire:
+        odd = ["t", "*", "a:b", 'q"', "é\\", "acl:TOPIC:LITERAL:x", "x" * 249]
+        made = [creation(Operation.READ, ResourceType.TOPIC, name, principal=f"User:{name}") for name in odd]
+        made += [
+            creation(Operation.ALL, ResourceType.TOPIC, name, pattern=PatternType.PREFIXED) for name in odd
+        ]
+        answer = await wire.call(CreateAclsRequest(creations=made * 2), 3)
+        assert [result.error_code for result in answer.results] == [0] * len(made) * 2
+    await brokers.stop()
+    (broker,) = (await start_brokers(**stored)).brokers
+    assert broker.authorizer is not None
+    assert broker.authorizer.acls.in_force is not None
+    assert set(broker.authorizer.acls.in_force) == {
+        acl(
+            each.resource_type,
+            each.resource_pattern_type,
+            each.resource_name,
+            each.principal,
+            each.host,
+            each.operation,
+            each.permission_type,
+        )
+        for each in made
+    }
+
+
+async def test_another_broker_hears_of_them(
+    start_brokers: StartBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named_by_client_ids(monkeypatch)
+    first, second = (await start_brokers(brokers=2, super_users="admin")).brokers
+    await give(first, READ_T)
+    assert second.authorizer is not None
+    acls = second.authorizer.acls
+    await until(lambda: acls.in_force is not None and len(acls.in_force) == 1)
+    await take_all(second)
+    assert first.authorizer is not None
+    of_first = first.authorizer.acls
+    await until(lambda: of_first.in_force is not None and len(of_first.in_force) == 0)
+
+
+async def test_one_that_cannot_be_does_not_keep_the_others(broker: Broker) -> None:
+    bad = creation(Operation.READ, ResourceType.TOPIC, "t", principal="alice")
+    async with await as_user(broker, "admin") as wire:
+        answer = await wire.call(CreateAclsRequest(creations=[READ_T, bad, READ_G]), 3)
+        assert [result.error_code for result in answer.results] == [0, ErrorCode.INVALID_REQUEST, 0]
+        everything = DescribeAclsRequest(
+            resource_type_filter=1,
+            resource_name_filter=None,
+            pattern_type_filter=1,
+            principal_filter=None,
+            host_filter=None,
+            operation=1,
+            permission_type=1,
+        )
+        told = await wire.call(everything, 3)
+    assert {(each.resource_type, each.resource_name) for each in told.resources} == {(2, "t"), (3, "g")}
+
+
+async def test_a_refusal_stands_in_the_log_once_with_what_would_allow_it(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = io.StringIO()
+    for name, value in {"level": 20, "format": "json", "stream": stream, "logger": None}.items():
+        monkeypatch.setattr(log._Output, name, value)
+    async with await as_user(broker) as wire:
+        for _ in range(3):
+            await wire.call(HeartbeatRequest(group_id="my group", generation_id=1, member_id="m"), 4)
+        for number in range(50):
+            await wire.call(HeartbeatRequest(group_id=f"g{number}", generation_id=1, member_id="m"), 4)
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    told = [line for line in lines if line.get("part") == "authorizer"]
+    assert len(told) == 20
+    assert (told[0]["level"], told[0]["event"], told[0]["principal"]) == ("info", "denied", "User:alice")
+    assert (told[0]["operation"], told[0]["resource"]) == ("READ", "group my group")
+    assert "muster acls allow alice --operation read --group 'my group'" in told[0]["remedy"]
