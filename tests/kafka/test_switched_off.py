@@ -115,7 +115,9 @@ def scram_users(side: Side) -> None:
     for names in (["v"], ["w", "w"], ["nobody"]):  # apart, since Kafka's order is that of a hash table
         users = [User(name=name) for name in names]
         _ask_in_every_version(side, f"made, {names}", DescribeUserScramCredentialsRequest(users=users))
-    weak = Asked.ScramCredentialUpsertion(name="v", mechanism=2, iterations=1, salt=b"s", salted_password=b"p")
+    weak = Asked.ScramCredentialUpsertion(
+        name="v", mechanism=2, iterations=1, salt=b"s", salted_password=b"p"
+    )
     absent = Asked.ScramCredentialDeletion(name="v", mechanism=2)
     strange = Asked.ScramCredentialDeletion(name="v", mechanism=9)
     for title, deletions, upsertions in (
