@@ -8,11 +8,12 @@ from typing import Final
 
 from muster.coordinator.base.log import Logger
 from muster.coordinator.config import Settings
-from muster.coordinator.security.exchange import Mechanism
+from muster.coordinator.security.exchange import Mechanism, SecurityError
 from muster.coordinator.security.plain import NAME as PLAIN
 from muster.coordinator.security.plain import Plain
 from muster.coordinator.security.scram import HASHES, MadeUp, Scram, ScramCredential
 from muster.coordinator.server.config_rows import ConfigRows, Rows
+from muster.coordinator.server.jwks import Jwks
 
 _log: Final = Logger(part="users")
 
@@ -96,5 +97,45 @@ def mechanisms(settings: Settings, users: Users, made_up: MadeUp) -> dict[str, M
     make: dict[str, Callable[[], Mechanism]] = {
         PLAIN: lambda: Plain(users.credential, made_up, list(HASHES)),
         **{name: lambda name=name: Scram(name, users.credential, made_up) for name in HASHES},  # type: ignore[misc]
+        "OAUTHBEARER": lambda: _oauth_bearer(settings),
     }
     return {name: make[name]() for name in settings.sasl_enabled_mechanisms}
+
+
+def _oauth_bearer(settings: Settings) -> Mechanism:
+    """Raises SecurityError."""
+    try:
+        from muster.coordinator.security.oauth import Claims, OAuthBearer
+    except ImportError:
+        raise SecurityError("OAUTHBEARER needs more packages: pip install 'muster-kafka[security]'") from None
+    url = settings.sasl_oauthbearer_jwks_endpoint_url
+    if url is None:
+        raise SecurityError(
+            "OAUTHBEARER needs the keys that sign tokens: --sasl-oauthbearer-jwks-endpoint-url "
+            "https://... or file:///..."
+        )
+    for what, expected, waived in (
+        (
+            "audience",
+            settings.sasl_oauthbearer_expected_audience,
+            settings.sasl_oauthbearer_allow_unverified_audience,
+        ),
+        (
+            "issuer",
+            settings.sasl_oauthbearer_expected_issuer,
+            settings.sasl_oauthbearer_allow_unverified_issuer,
+        ),
+    ):
+        if not expected and not waived:
+            raise SecurityError(
+                f"OAUTHBEARER needs the {what} of tokens: --sasl-oauthbearer-expected-{what}, or "
+                f"--sasl-oauthbearer-allow-unverified-{what} to accept any"
+            )
+    claims = Claims(
+        settings.sasl_oauthbearer_expected_audience,
+        settings.sasl_oauthbearer_expected_issuer,
+        settings.sasl_oauthbearer_sub_claim_name,
+        settings.sasl_oauthbearer_scope_claim_name,
+        settings.sasl_oauthbearer_clock_skew_seconds,
+    )
+    return OAuthBearer(Jwks(url, settings.sasl_oauthbearer_jwks_endpoint_refresh_ms), claims)
